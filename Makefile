@@ -1,0 +1,67 @@
+# StrataFL. `make` alone lists what there is to do.
+.DEFAULT_GOAL := help
+SHELL := bash
+
+# Which Python makes .venv; the pins of constraints.txt were made on 3.11.
+PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
+# Index to take torch from beside pip's own, e.g. the one of the small CPU builds (README); empty = pip's own.
+TORCH_INDEX ?=
+# Anything else for pip, e.g. --find-links FOLDER.
+PIP_ARGS ?=
+# Anything else for pytest, e.g. -n 2, or -k wire.
+PYTEST_ARGS ?=
+# Device containers of `make up`.
+DEVICES ?= 6
+COMPOSE ?= docker compose
+
+export TORCH_INDEX
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+PRODUCT := cloud_server edge_server device_agent shared
+CODE := $(wildcard $(PRODUCT) benchmarks tests)
+PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
+
+.PHONY: help install run test lint check up down compose-test bench clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Make .venv with everything in it (again only when what it is made from changes)
+
+# setuptools first and no build isolation: the pins then hold for the build as well.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP_INSTALL) setuptools
+	$(PIP_INSTALL) --no-build-isolation -e '.[local,dev]'
+	@touch $@
+
+run: install ## Run the quickstart: FedAvg on handwritten digits, 2 edges, 10 devices, as local processes
+	$(BIN)/strata run experiments/quickstart.yaml
+
+test: install ## Run all tests that need no network and no Docker, real local processes included
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: install ## Lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CODE)
+
+check: lint test ## Everything that must be green before a change goes in
+
+up: ## Start the whole system in containers (DEVICES=6), on http://127.0.0.1:8000
+	$(COMPOSE) up --build -d --scale device=$(DEVICES)
+
+down: ## Stop the containers and remove their volumes
+	$(COMPOSE) down -v
+
+compose-test: install ## Test a small federation in real containers (needs a Docker engine)
+	$(BIN)/pytest -m compose --timeout 1800 $(PYTEST_ARGS)
+
+bench: install ## Run the benchmarks
+	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python "$$file"; done
+
+clean: ## Remove caches and build leftovers (keeps .venv and runs/)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
