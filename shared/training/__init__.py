@@ -1,0 +1,1 @@
+"""Data, partitions, models and the one training loop."""

@@ -1,0 +1,327 @@
+"""Data sets: found, checked, unpacked once, then memory-mapped read-only by every process.
+
+Sources, in this order: `<name>.npz` in the data folder; scikit-learn's bundle (`digits` only); torchvision's
+download. Whatever the source, the arrays end as `.npy` files in the cache folder, because `np.load` ignores
+`mmap_mode` for `.npz` and each process would hold a copy.
+
+`emnist` is EMNIST's `byclass` split (62 classes), the one FEMNIST is cut from; torchvision knows no
+writers, so `femnist` (the same classes, with writers) and `mnist_m` come from an `.npz` only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from shared.errors import StrataError, UnknownName
+
+Arrays = dict[str, npt.NDArray[Any]]
+IMAGES, LABELS, WRITERS = ("train_x", "test_x"), ("train_y", "test_y"), ("train_writer", "test_writer")
+REQUIRED = ("train_x", "train_y", "test_x", "test_y")
+
+
+class DataUnavailable(StrataError):
+    """The data set is neither in the data folder nor to be downloaded; the message says what to put where."""
+
+    status, code = 422, "data_unavailable"
+
+
+class DataMalformed(StrataError):
+    """The data set's file does not hold what it should; the message names the key."""
+
+    status, code = 422, "data_malformed"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set, memory-mapped.
+
+    Attributes:
+        train_x: images 0..255, uint8, (n, height, width) or (n, height, width, channels); `test_x` alike.
+        train_y: labels from 0, int64, (n,); `test_y` alike.
+        train_writer: who wrote the image, int64, (n,), or None where nobody knows; `test_writer` alike.
+        n_classes: of the data set, also where a part happens to lack one.
+        input_shape: (channels, height, width), as models take it.
+        digest: sha256 over names, dtypes, shapes and bytes of the arrays.
+    """
+
+    name: str
+    train_x: npt.NDArray[np.uint8]
+    train_y: npt.NDArray[np.int64]
+    test_x: npt.NDArray[np.uint8]
+    test_y: npt.NDArray[np.int64]
+    train_writer: npt.NDArray[np.int64] | None
+    test_writer: npt.NDArray[np.int64] | None
+    n_classes: int
+    input_shape: tuple[int, int, int]
+    digest: str
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a set beforehand. `fetch` gets a folder for downloads; None = from an `.npz` only."""
+
+    n_classes: int
+    fetch: Callable[[Path], Arrays] | None
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no data set has.
+
+    Raises:
+        UnknownName: listing the names there are.
+    """
+    if name not in DATASETS:
+        raise UnknownName("data set", name, list(DATASETS), field="data.name")
+
+
+def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
+    """Open a data set; the first process to ask unpacks it, all others wait and map the same files.
+
+    Args:
+        name: one of `DATASETS`.
+        data_dir: where `<name>.npz` may lie (STRATA_DATA_DIR); read only.
+        cache_dir: where unpacked arrays and downloads go; created if missing.
+
+    Raises:
+        UnknownName: no data set of that name.
+        DataMalformed: the file is damaged or a key has the wrong dtype, shape or range.
+        DataUnavailable: no file and no download.
+    """
+    check_name(name)
+    known = DATASETS[name]
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    archive = data_dir / f"{name}.npz" if data_dir is not None else None
+    if archive is not None and archive.is_file():
+        folder = cache_dir / f"{name}-{_file_digest(archive, cache_dir)[:24]}"
+        _unpack_once(folder, lambda: _read_npz(archive), known.n_classes)
+    else:
+        folder = cache_dir / f"{name}-fetched"
+        _unpack_once(folder, lambda: _fetch(name, data_dir, cache_dir / "downloads"), known.n_classes)
+    return _open(name, folder)
+
+
+def as_batch(x: npt.NDArray[np.uint8] | Tensor) -> Tensor:
+    """Images as a model takes them: float32, (n, channels, height, width), `(x / 255 - 0.5) / 0.5`.
+
+    The result is contiguous and lies in memory that torch allocated: on data aligned otherwise, such as views
+    of a file or a body, `linear` gives other bits.
+
+    Args:
+        x: uint8, (n, height, width) or (n, height, width, channels).
+    """
+    array = x.numpy() if isinstance(x, Tensor) else x
+    planes = array[:, None] if array.ndim == 3 else array.transpose(0, 3, 1, 2)
+    floats = torch.empty(planes.shape, dtype=torch.float32)
+    floats.numpy()[...] = planes
+    return floats.div_(255).sub_(0.5).div_(0.5)
+
+
+# ---- the cache folder
+
+
+def _open(name: str, folder: Path) -> Dataset:
+    """Map the unpacked arrays."""
+    files = folder.glob("*.npy")
+    maps: Arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    height, width, *channels = maps["train_x"].shape[1:]
+    return Dataset(
+        name=name,
+        **{key: maps.get(key) for key in (*IMAGES, *LABELS, *WRITERS)},  # type: ignore[arg-type]
+        n_classes=DATASETS[name].n_classes,
+        input_shape=(channels[0] if channels else 1, height, width),
+        digest=meta["digest"],
+    )
+
+
+def _unpack_once(folder: Path, read: Callable[[], Arrays], n_classes: int) -> None:
+    """Write checked arrays and their digest to `folder`, whole or not at all, once among all processes."""
+    if folder.is_dir():
+        return
+    with _lock(folder.with_suffix(".lock")):
+        if folder.is_dir():
+            return
+        arrays = _checked(read(), n_classes, folder.name)
+        part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
+        try:
+            for key, array in arrays.items():
+                np.save(part / f"{key}.npy", array, allow_pickle=False)
+            (part / "meta.json").write_text(json.dumps({"digest": digest(arrays)}), encoding="utf-8")
+            part.chmod(0o755)
+            part.rename(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock between processes; the kernel frees it if the holder dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """sha256 over names, dtypes, shapes and bytes of arrays, in the order of their names."""
+    sha = hashlib.sha256()
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        sha.update(f"{key}|{array.dtype.str}|{array.shape}|".encode())
+        sha.update(array.data)
+    return sha.hexdigest()
+
+
+def _file_digest(path: Path, cache_dir: Path) -> str:
+    """sha256 of a file, remembered with its path, size and time so that not every process hashes it."""
+    stat = path.stat()
+    seen = [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
+    note = cache_dir / f".digest-{hashlib.sha256(seen[0].encode()).hexdigest()[:24]}.json"  # type: ignore[attr-defined]
+    if note.is_file():
+        remembered = json.loads(note.read_text(encoding="utf-8"))
+        if remembered[:3] == seen:
+            return str(remembered[3])
+    with path.open("rb") as file:
+        value = hashlib.file_digest(file, "sha256").hexdigest()
+    part = note.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps([*seen, value]), encoding="utf-8")
+    part.replace(note)
+    return value
+
+
+# ---- reading and checking
+
+
+def _read_npz(path: Path) -> Arrays:
+    try:
+        with path.open("rb") as file:  # ours to close: np.load forgets it on a damaged archive
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataMalformed(f"{path} is no .npz archive")
+            return {key: archive[key] for key in (*IMAGES, *LABELS, *WRITERS) if key in archive.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataMalformed(f"{path} cannot be read: {error}") from error
+
+
+def _checked(arrays: Arrays, n_classes: int, where: str) -> Arrays:
+    """The arrays with labels and writers as int64, or an error that says what is wrong with which key."""
+    missing = [key for key in REQUIRED if key not in arrays]
+    if missing:
+        raise DataMalformed(f"{where}: key {', '.join(missing)} is missing (needed: {', '.join(REQUIRED)})")
+    for key in IMAGES:
+        _check_images(arrays[key], f"{where}: {key}")
+    if arrays["train_x"].shape[1:] != arrays["test_x"].shape[1:]:
+        shapes = " and ".join(str(arrays[key].shape[1:]) for key in IMAGES)
+        raise DataMalformed(f"{where}: train_x and test_x have images of different shapes, {shapes}")
+    for images, *numbers in zip(IMAGES, LABELS, WRITERS, strict=True):
+        for key in numbers:
+            if key in arrays:
+                _check_numbers(arrays[key], len(arrays[images]), f"{where}: {key}")
+    for key in LABELS:
+        low, high = int(arrays[key].min()), int(arrays[key].max())
+        if low < 0 or high >= n_classes:
+            raise DataMalformed(f"{where}: {key} has labels {low}..{high}, expected 0..{n_classes - 1}")
+    return {key: array if key in IMAGES else array.astype(np.int64) for key, array in arrays.items()}
+
+
+def _check_images(x: npt.NDArray[Any], what: str) -> None:
+    if x.dtype != np.uint8:
+        raise DataMalformed(f"{what} has dtype {x.dtype}, expected uint8 (0..255)")
+    if x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] not in (1, 3)):
+        raise DataMalformed(
+            f"{what} has shape {x.shape}, expected (n, height, width) or (..., 1 or 3 channels)"
+        )
+    if 0 in x.shape:
+        raise DataMalformed(f"{what} is empty: shape {x.shape}")
+
+
+def _check_numbers(values: npt.NDArray[Any], n: int, what: str) -> None:
+    if not np.issubdtype(values.dtype, np.integer):
+        raise DataMalformed(f"{what} has dtype {values.dtype}, expected int64")
+    if values.shape != (n,):
+        raise DataMalformed(f"{what} has shape {values.shape}, expected ({n},), one for each image")
+
+
+# ---- sources other than an .npz
+
+
+def _fetch(name: str, data_dir: Path | None, downloads: Path) -> Arrays:
+    """Bundle or download; any failure becomes an error that says what to put where."""
+    where = f"as {name}.npz into {data_dir or 'a folder that STRATA_DATA_DIR names'}"
+    help_text = f"put the data set {where}, with keys {', '.join(REQUIRED)} (images uint8, labels int64)"
+    fetch = DATASETS[name].fetch
+    if fetch is None:
+        raise DataUnavailable(f"{name} is in no download known here; {help_text}", field="data.name")
+    try:
+        return fetch(downloads)
+    except Exception as error:  # urllib, ssl, tarfile, torchvision ... each fails in its own way
+        raise DataUnavailable(f"{name} could not be had ({error}); {help_text}", field="data.name") from error
+
+
+def _digits(_: Path) -> Arrays:
+    """scikit-learn's bundled 8x8 digits (1,797, of UCI), 0..16 scaled to 0..255, split 80/20.
+
+    The split is ours (the bundle has none): of each class a seeded fifth, rounded, is the test set.
+    """
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x = np.rint(x.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    rng = np.random.default_rng(0)
+    of_class = [rng.permutation(np.flatnonzero(y == label)) for label in range(10)]
+    test = np.sort(np.concatenate([members[: round(len(members) / 5)] for members in of_class]))
+    train = np.setdiff1d(np.arange(len(y)), test)
+    return {"train_x": x[train], "train_y": y[train], "test_x": x[test], "test_y": y[test]}
+
+
+def _torchvision(
+    class_name: str, *, labels: str = "targets", axes: tuple[int, ...] | None = None, **options: str
+) -> Callable[[Path], Arrays]:
+    """A source that downloads with torchvision's class; `axes` brings its images to NHW or NHWC."""
+
+    def fetch(root: Path) -> Arrays:
+        from shared.training.vision import torchvision
+
+        arrays: Arrays = {}
+        for part in ("train", "test"):
+            which: dict[str, Any] = {"split": part} if class_name == "SVHN" else {"train": part == "train"}
+            made = getattr(torchvision().datasets, class_name)
+            source = made(root=str(root), download=True, **which, **options)
+            images = np.asarray(source.data)
+            arrays[f"{part}_x"] = images if axes is None else images.transpose(axes)
+            arrays[f"{part}_y"] = np.asarray(getattr(source, labels))
+        return arrays
+
+    return fetch
+
+
+DATASETS: dict[str, _Known] = {
+    "digits": _Known(10, _digits),
+    "mnist": _Known(10, _torchvision("MNIST")),
+    "fashion_mnist": _Known(10, _torchvision("FashionMNIST")),
+    "cifar10": _Known(10, _torchvision("CIFAR10")),
+    "cifar100": _Known(100, _torchvision("CIFAR100")),
+    "usps": _Known(10, _torchvision("USPS")),
+    "mnist_m": _Known(10, None),
+    "svhn": _Known(10, _torchvision("SVHN", labels="labels", axes=(0, 2, 3, 1))),
+    # the published files hold each picture transposed
+    "emnist": _Known(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
+    "femnist": _Known(62, None),
+}
+"""The data sets by name."""

@@ -1,0 +1,90 @@
+"""Partitioners: which client owns which training sample.
+
+Every partitioner deals *all* samples, none twice, deterministically from the generator handed in. Nothing
+here imports torch. N = samples, n = clients, K = classes.
+
+Sources: `shards` McMahan et al. (AISTATS 2017), section 3; `dirichlet` Yurochkin et al. (ICML 2019),
+section 4: each class is divided among the clients by a Dirichlet draw; `quantity_skew` log-normal sizes as
+in Acar et al. (FedDyn, ICLR 2021); `by_group` the data split of DTPFL, section 3.2; `edge_skew` ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.errors import BadInput
+from shared.training.partition.dealers import Ints, Parts, Task, deal
+from shared.training.partition.specs import (
+    ByGroupPartition,
+    ByWriterPartition,
+    DirichletPartition,
+    EdgeSkewPartition,
+    IidPartition,
+    PartitionSpec,
+    ShardsPartition,
+)
+
+__all__ = [
+    "ByGroupPartition",
+    "ByWriterPartition",
+    "DirichletPartition",
+    "EdgeSkewPartition",
+    "IidPartition",
+    "PartitionSpec",
+    "ShardsPartition",
+    "label_counts",
+    "partition",
+]
+
+
+def partition(
+    spec: PartitionSpec,
+    labels: npt.NDArray[Any],
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    homes: Sequence[int] | None = None,
+    writers: npt.NDArray[Any] | None = None,
+    n_classes: int,
+) -> Parts:
+    """Deal all samples to the clients.
+
+    Args:
+        spec: which partitioner, with its parameters.
+        labels: (N,), each in 0..n_classes-1.
+        n_clients: how many parts.
+        rng: the only source of randomness.
+        homes: index of each client's edge, (n_clients,); needed by `edge_skew`.
+        writers: who wrote each sample, (N,); needed by `by_writer`.
+        n_classes: K.
+
+    Returns:
+        For each client the indices of its samples, int64, ascending, at least one.
+
+    Raises:
+        BadInput: fewer samples than clients, or the partition cannot be made; with the figures.
+    """
+    n = len(labels)
+    if n_clients < 1 or n < n_clients:
+        raise BadInput(f"{n} samples cannot be divided among {n_clients} clients", field="partition")
+    own = np.array(labels, dtype=np.int64)
+    if own.min() < 0 or own.max() >= n_classes:
+        raise BadInput(f"labels {own.min()}..{own.max()} exceed 0..{n_classes - 1}", field="partition")
+    ids = None if writers is None else np.array(writers, dtype=np.int64)
+    parts = deal(spec, Task(own, n_clients, n_classes, rng, homes, ids))
+    empty = [i for i, part in enumerate(parts) if not len(part)]
+    if empty:
+        raise BadInput(
+            f"{spec.name} leaves {len(empty)} of {n_clients} clients without a sample (first: {empty[0]})",
+            field="partition",
+        )
+    return [np.sort(part).astype(np.int64, copy=False) for part in parts]
+
+
+def label_counts(parts: Sequence[npt.NDArray[Any]], labels: npt.NDArray[Any], n_classes: int) -> Ints:
+    """How many samples of each class each client has, (n_clients, n_classes)."""
+    return np.stack([np.bincount(labels[part], minlength=n_classes) for part in parts]).astype(np.int64)

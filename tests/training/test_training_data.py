@@ -1,0 +1,269 @@
+"""Data sets are found, checked, unpacked once and mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shared.errors import UnknownName
+from shared.training import data
+from shared.training.data import DataMalformed, DataUnavailable, as_batch, load
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def small(**changes: Any) -> Arrays:
+    """A tiny well-formed grey set of 10 classes; a change to None removes the key."""
+    arrays: Arrays = {
+        "train_x": np.arange(6 * 4 * 5, dtype=np.uint8).reshape(6, 4, 5),
+        "train_y": np.array([0, 1, 2, 3, 4, 9]),
+        "test_x": np.zeros((2, 4, 5), np.uint8),
+        "test_y": np.array([5, 6]),
+    }
+    return {key: value for key, value in {**arrays, **changes}.items() if value is not None}
+
+
+def write(folder: Path, name: str = "mnist", **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / f"{name}.npz", **small(**changes))  # type: ignore[arg-type]
+    return folder
+
+
+def test_npz_is_mapped_read_only_with_its_values(tmp_path: Path) -> None:
+    got = load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
+    assert isinstance(got.train_x, np.memmap)
+    assert not got.train_x.flags.writeable
+    np.testing.assert_array_equal(got.train_x, small()["train_x"])
+    assert got.train_y.tolist() == [0, 1, 2, 3, 4, 9]
+    assert got.train_y.dtype == np.int64
+    assert (got.input_shape, got.n_classes) == ((1, 4, 5), 10)
+    assert got.train_writer is None
+    assert got.test_writer is None
+
+
+def test_colour_images_give_three_channels_first(tmp_path: Path) -> None:
+    colour = {"train_x": np.zeros((6, 4, 5, 3), np.uint8), "test_x": np.zeros((2, 4, 5, 3), np.uint8)}
+    got = load("cifar10", data_dir=write(tmp_path / "d", "cifar10", **colour), cache_dir=tmp_path / "c")
+    assert got.input_shape == (3, 4, 5)
+
+
+def test_writers_and_small_integer_labels_become_int64(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "d",
+        train_y=np.arange(6, dtype=np.uint8),
+        train_writer=np.array([7, 7, 8, 8, 8, 9], np.int32),
+        test_writer=np.array([1, 2], np.int32),
+    )
+    got = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
+    assert got.train_writer is not None
+    assert got.test_writer is not None
+    assert (got.train_writer.tolist(), got.test_writer.tolist()) == ([7, 7, 8, 8, 8, 9], [1, 2])
+    assert got.train_y.dtype == got.train_writer.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_y": None}, "key train_y is missing"),
+        ({"train_x": np.zeros((6, 4, 5), np.float32)}, "train_x has dtype float32, expected uint8"),
+        ({"test_x": np.zeros((2, 20), np.uint8)}, r"test_x has shape \(2, 20\)"),
+        ({"train_x": np.zeros((6, 3, 4, 5), np.uint8)}, r"train_x has shape \(6, 3, 4, 5\)"),
+        ({"test_x": np.zeros((2, 5, 5), np.uint8)}, "train_x and test_x have images of different shapes"),
+        ({"train_y": np.zeros(6)}, "train_y has dtype float64, expected int64"),
+        ({"test_y": np.array([1])}, r"test_y has shape \(1,\), expected \(2,\)"),
+        ({"test_y": np.array([1, 10])}, r"test_y has labels 1\.\.10, expected 0\.\.9"),
+        ({"train_y": np.array([-1, 0, 0, 0, 0, 0])}, r"train_y has labels -1\.\.0"),
+        ({"test_writer": np.array([1, 2, 3])}, r"test_writer has shape \(3,\)"),
+        ({"test_x": np.zeros((0, 4, 5), np.uint8), "test_y": np.zeros(0, int)}, "test_x is empty"),
+        ({"train_y": np.array([None] * 6, dtype=object)}, "cannot be read"),
+    ],
+)
+def test_malformed_key_is_named_and_nothing_is_left(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    folder, cache = write(tmp_path / "d", **changes), tmp_path / "c"
+    with pytest.raises(DataMalformed, match=message):
+        load("mnist", data_dir=folder, cache_dir=cache)
+    assert [entry for entry in cache.iterdir() if entry.is_dir()] == []
+
+
+def test_damaged_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mnist.npz").write_bytes(b"PK\x03\x04 no more")
+    with pytest.raises(DataMalformed, match="cannot be read"):
+        load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "c")
+
+
+def test_digest_follows_content_not_container(tmp_path: Path) -> None:
+    first = load("mnist", data_dir=write(tmp_path / "a"), cache_dir=tmp_path / "c1")
+    compressed = tmp_path / "b"
+    compressed.mkdir()
+    np.savez_compressed(compressed / "mnist.npz", **small())  # type: ignore[arg-type]
+    again = load("mnist", data_dir=compressed, cache_dir=tmp_path / "c2")
+    other = load("mnist", data_dir=write(tmp_path / "d", test_y=np.array([5, 7])), cache_dir=tmp_path / "c3")
+    assert first.digest == again.digest != other.digest
+    arrays = {key: getattr(first, key) for key in data.REQUIRED}
+    assert first.digest == data.digest(arrays)
+    assert len(first.digest) == 64
+
+
+def test_second_load_neither_hashes_nor_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "d")
+    first = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    monkeypatch.setattr(data, "_read_npz", None)
+    assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").digest == first.digest
+
+
+def test_changed_file_is_unpacked_anew(tmp_path: Path) -> None:
+    load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
+    folder = write(tmp_path / "d", train_y=np.zeros(6, int))
+    os.utime(folder / "mnist.npz", ns=(1, 1))
+    assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0] * 6
+
+
+def _digest_of(folders: tuple[Path, Path]) -> str:
+    return load("mnist", data_dir=folders[0], cache_dir=folders[1]).digest
+
+
+def test_racing_processes_unpack_one_whole_copy(tmp_path: Path) -> None:
+    folders = (write(tmp_path / "d"), tmp_path / "c")
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        digests = pool.map(_digest_of, [folders] * 8, chunksize=1)
+    assert len(set(digests)) == 1
+    assert [entry.is_dir() for entry in folders[1].iterdir()].count(True) == 1
+
+
+def test_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(UnknownName, match=r"unknown data set 'minst'; known: cifar10, .*mnist"):
+        data.check_name("minst")
+
+
+@pytest.mark.parametrize("name", ["mnist_m", "femnist"])
+def test_set_without_download_says_what_to_put_where(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataUnavailable) as caught:
+        load(name, data_dir=None, cache_dir=tmp_path)
+    text = caught.value.detail
+    assert f"{name}.npz" in text
+    assert "STRATA_DATA_DIR" in text
+    assert "train_x, train_y, test_x, test_y" in text
+
+
+def test_failed_download_says_why_and_what_to_put_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Path) -> Arrays:
+        raise OSError("no route to host")
+
+    monkeypatch.setitem(data.DATASETS, "mnist", data._Known(10, fails))
+    with pytest.raises(DataUnavailable, match=r"no route to host.*mnist\.npz into .*mine"):
+        load("mnist", data_dir=tmp_path / "mine", cache_dir=tmp_path / "c")
+    assert not (tmp_path / "c" / "mnist-fetched").exists()
+
+
+def test_digits_come_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
+    got = load("digits", data_dir=None, cache_dir=unpacked)
+    assert (got.train_x.shape, got.test_x.shape) == ((1438, 8, 8), (359, 8, 8))
+    assert (got.input_shape, got.n_classes) == ((1, 8, 8), 10)
+    assert (got.train_x.min(), got.train_x.max()) == (0, 255)
+    total = np.bincount(got.train_y) + np.bincount(got.test_y)
+    np.testing.assert_array_equal(np.bincount(got.test_y), np.rint(total / 5))
+
+
+def _idx(path: Path, array: np.ndarray[Any, Any]) -> None:
+    """The format of MNIST's files: magic, sizes, bytes."""
+    header = np.array([0x0800 + array.ndim, *array.shape], ">u4").tobytes()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+def test_mnist_files_are_read_by_torchvision(tmp_path: Path) -> None:
+    raw, arrays = tmp_path / "downloads" / "MNIST" / "raw", small()
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        _idx(raw / f"{prefix}-images-idx3-ubyte", arrays[f"{part}_x"])
+        _idx(raw / f"{prefix}-labels-idx1-ubyte", arrays[f"{part}_y"])
+    got = load("mnist", data_dir=tmp_path, cache_dir=tmp_path)
+    np.testing.assert_array_equal(got.train_x, arrays["train_x"])
+    assert got.test_y.tolist() == [5, 6]
+
+
+def test_emnist_is_the_byclass_split_with_pictures_upright(tmp_path: Path) -> None:
+    raw, arrays = tmp_path / "downloads" / "EMNIST" / "raw", small(train_y=np.array([61, 0, 1, 2, 3, 4]))
+    for part in ("train", "test"):
+        _idx(raw / f"emnist-byclass-{part}-images-idx3-ubyte", arrays[f"{part}_x"].transpose(0, 2, 1))
+        _idx(raw / f"emnist-byclass-{part}-labels-idx1-ubyte", arrays[f"{part}_y"])
+    got = load("emnist", data_dir=None, cache_dir=tmp_path)
+    np.testing.assert_array_equal(got.train_x, arrays["train_x"])
+    assert got.n_classes == 62
+    assert got.train_y[0] == 61
+
+
+def test_svhn_is_asked_by_split_and_brought_to_channels_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def svhn(**options: Any) -> SimpleNamespace:
+        asked.append(options)
+        return SimpleNamespace(data=np.zeros((2, 3, 4, 5), np.uint8), labels=np.array([1, 2]))
+
+    fake = SimpleNamespace(datasets=SimpleNamespace(SVHN=svhn))
+    monkeypatch.setattr("shared.training.vision.torchvision", lambda: fake)
+    got = load("svhn", data_dir=None, cache_dir=tmp_path)
+    assert got.train_x.shape == (2, 4, 5, 3)
+    assert got.input_shape == (3, 4, 5)
+    assert [options["split"] for options in asked] == ["train", "test"]
+    assert all(options["download"] and options["root"] == str(tmp_path / "downloads") for options in asked)
+
+
+def test_batch_is_scaled_to_minus_one_to_one_in_torch_memory() -> None:
+    grey = np.array([[[0, 255], [51, 102]]], np.uint8)
+    got = as_batch(grey)
+    want = (torch.tensor([[[[0.0, 255.0], [51.0, 102.0]]]]) / 255 - 0.5) / 0.5
+    assert torch.equal(got, want)
+    assert got.dtype == torch.float32
+    assert got.flatten()[:2].tolist() == [-1.0, 1.0]
+    assert torch.equal(as_batch(torch.from_numpy(grey)), got)
+
+
+def test_batch_of_a_map_is_aligned_contiguous_and_channels_first(tmp_path: Path) -> None:
+    colour = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), dtype=np.uint8)
+    np.save(tmp_path / "x.npy", colour)
+    got = as_batch(np.load(tmp_path / "x.npy", mmap_mode="r")[1:])
+    assert got.shape == (2, 3, 4, 5)
+    assert got.is_contiguous()
+    assert got.data_ptr() % 64 == 0
+    assert torch.equal(got, as_batch(colour[1:]))
+    assert got[0, 2, 3, 4] == as_batch(colour[1:2, 3:4, 4:5, 2])[0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "n_test", "shape", "n_classes"),
+    [("usps", 7291, 2007, (1, 16, 16), 10), ("mnist", 60000, 10000, (1, 28, 28), 10)],
+)
+def test_real_sets_load_as_their_readme_says(
+    real_data: Path,
+    unpacked: Path,
+    name: str,
+    n: int,
+    n_test: int,
+    shape: tuple[int, int, int],
+    n_classes: int,
+) -> None:
+    got = load(name, data_dir=real_data, cache_dir=unpacked)
+    assert (len(got.train_x), len(got.test_y), got.input_shape, got.n_classes) == (
+        n,
+        n_test,
+        shape,
+        n_classes,
+    )
+    if name == "mnist":
+        assert got.train_writer is not None
+        assert len(np.unique(got.train_writer)) == 539
