@@ -1,0 +1,1 @@
+"""What two tiers of StrataFL must agree on. Imports no tier."""

@@ -1,0 +1,51 @@
+"""The algorithms, one paper a file; found by module name.
+
+A module `<name>.py` without a leading underscore holds `ALGORITHM`. Packages of one's own are searched too when
+`STRATA_ALGORITHMS` names them (comma-separated, importable).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from functools import cache
+
+from shared.algorithms._hooks import Algorithm
+from shared.errors import UnknownName
+
+
+def load_algorithm(name: str) -> Algorithm:
+    """The algorithm of that name. An error inside its module is shown as it is, never as "unknown".
+
+    Raises:
+        UnknownName: listing the names there are.
+    """
+    known = _modules(os.environ.get("STRATA_ALGORITHMS", ""))
+    if name not in known:
+        raise UnknownName("algorithm", name, list(known), field="algorithm.name")
+    return _load(known[name])
+
+
+def all_algorithms() -> dict[str, Algorithm]:
+    """Every algorithm by name, sorted."""
+    return {name: load_algorithm(name) for name in sorted(_modules(os.environ.get("STRATA_ALGORITHMS", "")))}
+
+
+@cache
+def _modules(more: str) -> dict[str, str]:
+    """Algorithm name -> module."""
+    found = {}
+    for package in (__name__, *(part.strip() for part in more.split(",") if part.strip())):
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            if not module.name.startswith("_"):
+                found[module.name] = f"{package}.{module.name}"
+    return found
+
+
+@cache
+def _load(module: str) -> Algorithm:
+    found = importlib.import_module(module).ALGORITHM
+    if not isinstance(found, Algorithm) or found.name != module.rpartition(".")[2]:
+        raise TypeError(f"{module}.ALGORITHM is no Algorithm of the module's name")
+    return found

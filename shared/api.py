@@ -1,0 +1,287 @@
+"""The models of the cloud's public REST API: one for each direction. JSON only; tensors go as safetensors."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from shared.records import Record
+from shared.spec import ExperimentSpec
+
+Status = Literal[
+    "pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"
+]
+FINAL: frozenset[str] = frozenset({"completed", "failed", "stopped"})
+
+
+class Problem(Record):
+    """RFC 9457 problem details; `field` is the path of the field at fault."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | None = None
+
+
+class NewRun(Record):
+    """Body of `POST /runs`. The raw spec is validated with its own message (field, cause, nearest known key)."""
+
+    spec: dict[str, Any]
+
+
+class MoreRounds(Record):
+    """Body of `POST /runs/{id}/rounds`."""
+
+    num_rounds: int = Field(ge=1, le=100_000)
+
+
+class FailureInfo(Record):
+    """One contribution that was lost, and why: `reason` is one of a fixed set, `detail` says it in words."""
+
+    seat: int | None = None
+    edge: str | None = None
+    reason: str
+    detail: str
+
+
+class SeatRow(Record):
+    """What one seat did in one round.
+
+    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`.
+    """
+
+    seat: int
+    edge: str
+    edge_round: int = 0
+    wave: int = 0
+    agent: str | None = None
+    outcome: str
+    reason: str | None = None
+    label: str | None = None
+    n_samples: int = 0
+    train_loss: float | None = None
+    received_accuracy: float | None = None
+    received_loss: float | None = None
+    own_accuracy: float | None = None
+    own_loss: float | None = None
+    n_test: int = 0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    simulated_s: float = 0.0
+    fresh_state: bool = False
+    figures: dict[str, Any] = Field(default_factory=dict)
+
+
+class EdgeRow(Record):
+    """What one edge did in one round; bytes are those of its link to the cloud."""
+
+    edge: str
+    home: int
+    outcome: str
+    reason: str | None = None
+    n_used: int = 0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    simulated_s: float = 0.0
+
+
+class Evaluation(Record):
+    """An evaluation on one named test set, e.g. `global`."""
+
+    n: int
+    accuracy: float | None = None
+    loss: float | None = None
+
+
+class RoundInfo(Record):
+    """One committed round.
+
+    Link bytes are those of the modelled system (deterministic), socket bytes those that this layout of processes
+    moved. `evaluation` is filled in when the evaluation, which runs beside the next round, is ready.
+    """
+
+    round_no: int
+    phase: str
+    kind: Literal["train", "evaluate"] = "train"
+    n_visits: int = 0
+    n_used: int = 0
+    train_loss: float | None = None
+    client_accuracy: float | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    device_bytes_up: int = 0
+    device_bytes_down: int = 0
+    edge_bytes_up: int = 0
+    edge_bytes_down: int = 0
+    socket_bytes: int = 0
+    simulated_s: float = 0.0
+    wall_s: float = 0.0
+    model_sha256: str = ""
+    failures: tuple[FailureInfo, ...] = ()
+    retired: dict[int, str] = Field(default_factory=dict)
+    figures: dict[str, Any] = Field(default_factory=dict)
+    edges: tuple[EdgeRow, ...] = ()
+    evaluation: dict[str, Evaluation] | None = None
+
+
+class RoundDetail(RoundInfo):
+    """One round with a row for each visit."""
+
+    seats: tuple[SeatRow, ...] = ()
+
+
+class RunInfo(Record):
+    """A run: where it stands, and its figures so far.
+
+    `accuracy` and `loss` are the algorithm's headline figures; `accuracy_of` says which: `global model` or
+    `mean over clients`. `bytes_up` and `bytes_down` add both links of all training rounds. `simulated_s` adds the
+    rounds. `model_sha256` is the digest of the newest global model.
+    """
+
+    run: str
+    name: str
+    algorithm: str
+    status: Status
+    reason: str | None = None
+    created_at: str
+    rounds: int = 0
+    num_rounds: int
+    phase: str | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    accuracy_of: str = "global model"
+    bytes_up: int = 0
+    bytes_down: int = 0
+    wall_s: float = 0.0
+    simulated_s: float = 0.0
+    model_sha256: str | None = None
+    models: tuple[str, ...] = ()
+    final: dict[str, Evaluation] = Field(default_factory=dict)
+    resolved: bool = False
+    spec: ExperimentSpec
+
+
+class RunPage(Record):
+    """`GET /runs`: newest first."""
+
+    runs: tuple[RunInfo, ...]
+
+
+class RoundPage(Record):
+    """`GET /runs/{id}/rounds`: in order."""
+
+    rounds: tuple[RoundInfo, ...]
+
+
+class SeatInfo(Record):
+    """One seat of a run, and who sits there now."""
+
+    seat: int
+    role: Literal["train", "held_out", "worker"]
+    home: int
+    edge: str | None = None
+    agent: str | None = None
+    state: str
+    reason: str | None = None
+    profile: str
+    n_train: int
+    n_test: int
+    label_counts: tuple[int, ...]
+
+
+class SeatPage(Record):
+    """`GET /runs/{id}/devices`."""
+
+    devices: tuple[SeatInfo, ...]
+
+
+class AgentInfo(Record):
+    """A registered agent (device process); `devices` is its room, `seats` those of the active run."""
+
+    agent: str
+    name: str
+    state: Literal["alive", "suspect", "lost"]
+    last_seen_s: float
+    devices: int
+    profile: str
+    edge: str | None = None
+    seats: tuple[int, ...] = ()
+    visiting: int | None = None
+
+
+class AgentPage(Record):
+    """`GET /devices`."""
+
+    devices: tuple[AgentInfo, ...]
+
+
+class EdgeInfo(Record):
+    """A registered edge."""
+
+    edge: str
+    url: str
+    state: Literal["alive", "suspect", "lost"]
+    last_seen_s: float
+    n_agents: int
+
+
+class EdgePage(Record):
+    """`GET /edges`."""
+
+    edges: tuple[EdgeInfo, ...]
+
+
+class TopologyInfo(Record):
+    """`GET /topology`: what is there, and how many devices are wanted (None: nobody said)."""
+
+    wanted_devices: int | None = None
+    n_devices: int
+    n_agents: int
+    edges: tuple[EdgeInfo, ...]
+    devices: tuple[AgentInfo, ...]
+    active_run: str | None = None
+
+
+class WantedTopology(Record):
+    """Body of `PUT /topology`."""
+
+    num_devices: int = Field(ge=0, le=100_000)
+
+
+class AlgorithmInfo(Record):
+    """One algorithm with the JSON schema of its parameters."""
+
+    name: str
+    paper: str
+    params: dict[str, Any]
+
+
+class AlgorithmList(Record):
+    """`GET /algorithms`."""
+
+    algorithms: tuple[AlgorithmInfo, ...]
+
+
+class Health(Record):
+    """`GET /healthz` and `GET /readyz`; `missing` names what is not there yet."""
+
+    status: Literal["ok", "not_ready"]
+    tier: str
+    version: str
+    missing: tuple[str, ...] = ()
+
+
+class Event(Record):
+    """One event of a run, as sent by SSE: `id` is the SSE id (for `Last-Event-ID`), `kind` the SSE event name.
+
+    Kinds: `run.status`, `round.started`, `round.committed`, `round.evaluated`, `visit.done`, `edge.done`,
+    `contribution.lost`, `seat.moved`, `seat.taken`, `seat.retired`.
+    """
+
+    id: str
+    kind: str
+    at: str
+    data: dict[str, Any]

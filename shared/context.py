@@ -1,0 +1,81 @@
+"""`Ctx`: what a hook may know of where it stands, and its random streams.
+
+A stream is keyed by (seed, who, round, edge round, wave, purpose). `who` is the seat at a device, the home edge's
+number at an edge: so a seat draws the same however seats are spread over agents and edges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from shared.records import Record
+from shared.spec import ExperimentSpec
+
+
+@dataclass(frozen=True)
+class Ctx:
+    """Where a hook stands.
+
+    Attributes:
+        spec: the resolved spec.
+        params: the algorithm's own parameters.
+        phase: name of the present phase.
+        round_no, edge_round, wave: 1-based round; 0-based edge round and wave.
+        edge: number of the home edge, None at the cloud.
+        seat: None at cloud and edge.
+        n_clients: training clients of the run (seats, or edges with `client: edge`).
+        buffer_names: names of the model's buffers; all other names are parameters.
+        buffers: what happens to float buffers: `average`, `local` or `drop`.
+    """
+
+    spec: ExperimentSpec
+    params: Any
+    phase: str
+    round_no: int
+    n_clients: int
+    edge_round: int = 0
+    wave: int = 0
+    edge: int | None = None
+    seat: int | None = None
+    buffer_names: frozenset[str] = frozenset()
+    buffers: str = "average"
+
+    def at(self, **changes: Any) -> Ctx:
+        """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""
+        return replace(self, **changes)
+
+    @property
+    def client_id(self) -> str:
+        """Key of this client in `Each` fields: `device-3`, or `edge-1` where the edge is the client."""
+        if self.spec.client == "edge" or self.seat is None:
+            return f"edge-{self.edge}"
+        return f"device-{self.seat}"
+
+    def seed(self, purpose: str) -> int:
+        """A 63-bit seed for one purpose here and now."""
+        who = "cloud" if self.edge is None and self.seat is None else ""
+        who = who or (f"edge {self.edge}" if self.seat is None else f"seat {self.seat}")
+        key = f"{self.spec.seed}|{who}|{self.round_no}|{self.edge_round}|{self.wave}|{purpose}"
+        return stream_seed(key)
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A torch generator for one purpose here and now."""
+        return torch.Generator().manual_seed(self.seed(purpose))
+
+    def numpy_rng(self, purpose: str) -> np.random.Generator:
+        """A numpy generator for one purpose here and now."""
+        return np.random.default_rng(self.seed(purpose))
+
+
+def stream_seed(key: str) -> int:
+    """63 bits of sha256 over a stream's key."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
+
+
+class NoParams(Record):
+    """An algorithm without parameters of its own."""

@@ -1,0 +1,181 @@
+"""`Lab`: everything that follows from a spec: algorithm, data, population, model, the grid of exact sums.
+
+Each tier derives the same lab from the spec that a message carries. A lab belongs to one thread: its scratch model
+is used by one training or evaluation at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shared.algorithms import load_algorithm
+from shared.algorithms._hooks import Algorithm, Fit, Phase
+from shared.context import Ctx, stream_seed
+from shared.messages import Work, wire_types
+from shared.population import Indices, Population, Samples, Seat, population
+from shared.records import Record, Score, Tensor, TensorMap
+from shared.spec import ExperimentSpec
+from shared.sums import Grid
+from shared.training import models
+from shared.training.data import Dataset, load
+from shared.training.loop import Correct, Objective, Step, Transform, batches, evaluate, train
+
+Stopped = Callable[[], bool]
+
+
+class Lab:
+    """What a process derives from a resolved spec, once."""
+
+    def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
+        self.spec, self.data = spec, data
+        self.algorithm: Algorithm = load_algorithm(spec.algorithm.name)
+        self.params: Record = self.algorithm.parse_params(spec.algorithm.params)
+        self.wire = wire_types(
+            broadcast=self.algorithm.broadcast,
+            message=self.algorithm.message_type,
+            update=self.algorithm.update,
+            report=self.algorithm.report,
+        )
+        self.members: Population = population(spec, data)
+        seed = stream_seed(f"{spec.seed}|model")
+        self.model = models.build(spec.model, data.input_shape, data.n_classes, seed)
+        self.initial: TensorMap = models.read_state(self.model)
+        self.buffer_names = frozenset(models.buffer_names(self.model))
+        self.grid = Grid(self.members.total_samples, self.buffer_names)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The algorithm's stretches of rounds."""
+        return self.algorithm.phases(self.spec, self.params)
+
+    def phase_of(self, round_no: int) -> Phase:
+        """The phase of a 1-based round; rounds beyond the last phase belong to it."""
+        end = 0
+        for phase in self.phases:
+            end += phase.num_rounds
+            if round_no <= end:
+                return phase
+        return self.phases[-1]
+
+    def seat(self, number: int) -> Seat:
+        """A seat by number."""
+        return self.members.seats[number]
+
+    def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Ctx:
+        """The context of hooks of this run."""
+        return Ctx(
+            spec=self.spec,
+            params=self.params,
+            phase=phase,
+            round_no=round_no,
+            n_clients=n_clients,
+            edge=edge,
+            buffer_names=self.buffer_names,
+            buffers=self.algorithm.buffers,
+        )
+
+    def bench(self, work: Work, own: Indices, test: Samples, stopped: Stopped | None = None) -> Workbench:
+        """A workbench over some samples."""
+        chosen = own if work.samples is None else work.samples.numpy().astype(np.int64)
+        return Workbench(self, work, chosen, test, stopped)
+
+
+@dataclass
+class Workbench:
+    """The hooks' `Bench`: the one training loop on one client's samples."""
+
+    lab: Lab
+    work: Work
+    train: Indices
+    tests: Samples
+    stopped: Stopped | None = None
+
+    @property
+    def n_samples(self) -> int:
+        """Training samples of this visit."""
+        return len(self.train)
+
+    def fit(
+        self,
+        ctx: Ctx,
+        start: Mapping[str, Any],
+        *,
+        purpose: str = "batches",
+        objective: Objective | None = None,
+        correct: Correct | None = None,
+        transform: Transform | None = None,
+        step: Step | None = None,
+    ) -> Fit:
+        """Train from `start` for the work's epochs or steps; `purpose` names the stream that shuffles."""
+        model, data, spec = self.lab.model, self.lab.data, ctx.spec
+        models.write_state(model, start)
+        epochs = self.work.epochs if self.work.steps is None else None
+        drawn = batches(
+            data.train_x,
+            data.train_y,
+            self.train,
+            batch_size=self.work.batch_size,
+            generator=ctx.rng(purpose),
+            epochs=spec.local_epochs if epochs is None and self.work.steps is None else epochs,
+            steps=self.work.steps,
+        )
+        trained = train(
+            model,
+            drawn,
+            lr=spec.lr,
+            momentum=spec.momentum,
+            weight_decay=spec.weight_decay,
+            objective=objective,
+            correct=correct,
+            transform=transform,
+            step=step,
+            stopped=self.stopped,
+        )
+        return Fit(models.read_state(model), trained)
+
+    def test(self, model: Mapping[str, Tensor], samples: Samples | None = None) -> Score:
+        """Evaluate a model on the client's test samples, or on others."""
+        samples = samples or self.tests
+        models.write_state(self.lab.model, model)
+        x, y = self._arrays(samples)
+        found = evaluate(self.lab.model, x, y, samples.indices, stopped=self.stopped)
+        return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum)
+
+    def _arrays(self, samples: Samples) -> tuple[Any, Any]:
+        data = self.lab.data
+        return (data.train_x, data.train_y) if samples.part == "train" else (data.test_x, data.test_y)
+
+
+class Labs:
+    """The newest labs of a process, by spec.
+
+    Args:
+        data_dir: where `.npz` data sets may lie.
+        cache_dir: where unpacked arrays go.
+    """
+
+    KEEP = 2
+
+    def __init__(self, data_dir: Path | None, cache_dir: Path) -> None:
+        self.data_dir, self.cache_dir = data_dir, cache_dir
+        self._labs: dict[str, Lab] = {}
+
+    def of(self, spec: ExperimentSpec) -> Lab:
+        """The lab of a spec; call it from the thread that computes."""
+        key = spec.digest()
+        if key not in self._labs:
+            while len(self._labs) >= self.KEEP:
+                self._labs.pop(next(iter(self._labs)))
+            self._labs[key] = Lab(spec, self.data_of(spec))
+        self._labs[key] = self._labs.pop(key)
+        return self._labs[key]
+
+    def data_of(self, spec: ExperimentSpec) -> Dataset:
+        """The data set of a spec, mapped and not loaded."""
+        return load(spec.data.name, data_dir=self.data_dir, cache_dir=self.cache_dir)

@@ -1,0 +1,290 @@
+"""The bodies that travel between tiers.
+
+They hold nothing that depends on where a process runs (no address, no agent, no wall-clock time): so the size of a
+body, which is what a link of the modelled system carries, is the same however seats are spread over agents.
+
+Generic in the algorithm's own records; decode with the parametrised type (`VisitOrder[algorithm.message]`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from shared.records import Record, Score, Tensor
+from shared.spec import ExperimentSpec
+from shared.sums import Folded
+from shared.versions import Version
+
+B = TypeVar("B")
+M = TypeVar("M")
+U = TypeVar("U")
+P = TypeVar("P")
+
+Kind = Literal["train", "collect", "evaluate"]
+
+
+class Work(Record):
+    """What a seat is to do in a visit.
+
+    Attributes:
+        kind: `train`; `collect` computes an update without training; `evaluate` sends none.
+        epochs, steps: how long to train, one of both.
+        batch_size: samples a batch.
+        samples: positions in the data set's training images, int64; None = the seat's own.
+        evaluate: whether the models are tested in this visit.
+        phase: where this seat is in another phase than the run (a client that came late).
+    """
+
+    kind: Kind = "train"
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int = 32
+    samples: Tensor | None = None
+    evaluate: bool = True
+    phase: str | None = None
+
+
+class Failure(Record):
+    """A contribution that was lost. Data, not an exception.
+
+    `reason`: `unreachable`, `timeout`, `lost`, `not_finite`, `out_of_bound`, `wire`, `error`, `cancelled`, `no_seat`.
+    """
+
+    seat: int | None = None
+    edge: int | None = None
+    reason: str
+    detail: str
+
+
+class Visit(Record):
+    """One seat's visit within an order.
+
+    Attributes:
+        message: position in the order's messages.
+        base: the version of the seat's state to start from: that of its last visit that counts, None for none.
+    """
+
+    seat: int
+    work: Work
+    message: int
+    base: Version | None = None
+
+
+class Stage(Record):
+    """Which wave of which run: the key under which a tier answers the same thing twice."""
+
+    run_id: str
+    round_no: int
+    edge_round: int = 0
+    wave: int = 0
+
+
+class VisitOrder(Record, Generic[M]):
+    """Edge to agent: the visits of one wave at this agent.
+
+    Attributes:
+        population: digest of the population that the edge derived.
+        edge: number of the home edge.
+        hold: answer with reports only and hold the updates until they are asked for.
+    """
+
+    stage: Stage
+    spec: ExperimentSpec
+    population: str
+    phase: str
+    n_clients: int
+    edge: int
+    hold: bool
+    messages: tuple[M, ...]
+    visits: tuple[Visit, ...]
+
+
+class Outcome(Record, Generic[P]):
+    """What one visit came to.
+
+    Attributes:
+        n_samples: training samples, its weight in a mean.
+        n_trained: samples passed through training, all epochs counted.
+        train: loss and hits while training.
+        received, own: the model received and the seat's own, on the seat's test samples.
+        fresh_state: the seat began anew, though it has visited before.
+    """
+
+    seat: int
+    kind: Kind
+    n_samples: int = 0
+    n_trained: int = 0
+    n_steps: int = 0
+    train: Score | None = None
+    received: Score | None = None
+    own: Score | None = None
+    report: P | None = None
+    fresh_state: bool = False
+    figures: dict[str, float] = Field(default_factory=dict)
+    failure: Failure | None = None
+
+
+class Contribution(Record, Generic[U]):
+    """One seat's update with its weight."""
+
+    seat: int
+    n_samples: int
+    update: U
+
+
+class Uploads(Record, Generic[U]):
+    """Updates, singly or as their exact sum, whichever is smaller; the bits of any result are the same.
+
+    `link_bytes` says, beside a sum, how many bytes each seat's own answer would have had.
+    """
+
+    contributions: tuple[Contribution[U], ...] = ()
+    folded: Folded | None = None
+    link_bytes: dict[int, int] = Field(default_factory=dict)
+
+
+class VisitAnswer(Record, Generic[U, P]):
+    """Agent to edge."""
+
+    outcomes: tuple[Outcome[P], ...]
+    uploads: Uploads[U]
+
+
+class UploadOrder(Record):
+    """Edge to agent: send the held updates of these seats, drop the others of this wave."""
+
+    stage: Stage
+    spec: ExperimentSpec
+    edge: int
+    seats: tuple[int, ...]
+
+
+class UploadAnswer(Record, Generic[U]):
+    """Agent to edge: what was asked for, failures for what is no longer held."""
+
+    uploads: Uploads[U]
+    failures: tuple[Failure, ...] = ()
+
+
+class RoundOrder(Record, Generic[B]):
+    """Cloud to edge: one round of one home.
+
+    Attributes:
+        seating: digest of the seating (which seats are taken, and where they sit), sent apart.
+        kind: `evaluate` visits every seat and trains nobody.
+        base: version of the edge's state to start from.
+        bases: by seat, the version of its state of the last visit that counts.
+        retired: seats that take part no more, with the reason.
+    """
+
+    run_id: str
+    round_no: int
+    spec: ExperimentSpec
+    population: str
+    seating: str
+    phase: str
+    kind: Literal["train", "evaluate"]
+    n_clients: int
+    edge: int
+    base: Version | None
+    bases: dict[int, Version]
+    retired: dict[int, str]
+    broadcast: B
+
+
+class SeatLine(Record):
+    """One visit in the record of a round.
+
+    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word (a class, say).
+    """
+
+    seat: int
+    edge_round: int
+    wave: int
+    outcome: str
+    reason: str | None = None
+    label: str | None = None
+    n_samples: int = 0
+    train: Score | None = None
+    received: Score | None = None
+    own: Score | None = None
+    down_bytes: int = 0
+    up_bytes: int = 0
+    simulated_s: float = 0.0
+    fresh_state: bool = False
+    figures: dict[str, Any] = Field(default_factory=dict)
+
+
+class RoundAnswer(Record, Generic[U]):
+    """Edge to cloud.
+
+    Attributes:
+        folded: exact sums of the seats' updates, or
+        update: the edge's own update, standing for `n_updates` with `n_samples` together.
+        bases: by seat, the version left behind by its last visit that counts.
+        base: version of the edge's state left behind.
+        score: the edge's own evaluation, where the edge is the client.
+        simulated_s: of the edge rounds, without the link to the cloud.
+    """
+
+    edge: int
+    folded: Folded | None = None
+    update: U | None = None
+    n_updates: int = 0
+    n_samples: int = 0
+    lines: tuple[SeatLine, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    retired: dict[int, str] = Field(default_factory=dict)
+    bases: dict[int, Version] = Field(default_factory=dict)
+    base: Version | None = None
+    received: Score | None = None
+    own: Score | None = None
+    simulated_s: float = 0.0
+    figures: dict[str, Any] = Field(default_factory=dict)
+
+
+class SeatPlace(Record):
+    """Where a seat sits: the agent that hosts it."""
+
+    agent: str
+    url: str
+
+
+@dataclass(frozen=True)
+class WireTypes:
+    """The bodies of one algorithm, parametrised with its own records, for decoding."""
+
+    visit_order: type[Any]
+    visit_answer: type[Any]
+    upload_answer: type[Any]
+    round_order: type[Any]
+    round_answer: type[Any]
+
+
+def wire_types(
+    *, broadcast: type[Record], message: type[Record], update: type[Record], report: Any
+) -> WireTypes:
+    """The types in which an algorithm's bodies are decoded; without a report any would do, none comes."""
+
+    def of(generic: Any, *args: Any) -> type[Any]:
+        parametrised: type[Any] = generic[args]
+        return parametrised
+
+    return WireTypes(
+        visit_order=of(VisitOrder, message),
+        visit_answer=of(VisitAnswer, update, report or Any),
+        upload_answer=of(UploadAnswer, update),
+        round_order=of(RoundOrder, broadcast),
+        round_answer=of(RoundAnswer, update),
+    )
+
+
+class Seating(Record):
+    """Which seats of a home are taken, and where they sit. Its digest stands in the round's order."""
+
+    run_id: str
+    edge: int
+    places: dict[int, SeatPlace]

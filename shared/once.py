@@ -1,0 +1,119 @@
+"""Work that is done once, however often it is asked for.
+
+A tier's POST is known by its place in the run (run, round, edge round, wave, edge) and the digest of its body. Asked
+again with the same digest, the same bytes come back, also while the work still runs. Another digest at the same
+place is new work (a round retried on a new map) and ends the old. Work that nobody waits for any more is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from fastapi import Request
+
+from shared.errors import Cancelled
+
+T = TypeVar("T")
+GRACE_S = 10.0
+POLL_S = 0.5
+
+
+@dataclass
+class _Running(Generic[T]):
+    digest: str
+    task: asyncio.Task[T]
+    stop: threading.Event
+    waiters: int = 0
+    alone_since: float | None = field(default=None)
+
+
+class Once(Generic[T]):
+    """The answers of a tier, the newest for each line of work."""
+
+    def __init__(self, grace_s: float = GRACE_S) -> None:
+        self.grace_s = grace_s
+        self._work: dict[Hashable, dict[Hashable, _Running[T]]] = {}
+
+    async def answer(
+        self,
+        line: Hashable,
+        place: Hashable,
+        digest: str,
+        work: Callable[[threading.Event], Awaitable[T]],
+        request: Request | None = None,
+    ) -> T:
+        """The answer to one order.
+
+        Args:
+            line: whose orders follow each other (run and edge, say); a new place drops the line's older answers.
+            place: which order of the line.
+            digest: of the order's bytes.
+            work: starts the work; given an event that is set when nobody waits any more.
+            request: its connection is watched.
+
+        Raises:
+            Cancelled: the caller went away, or other work took this place.
+        """
+        running = self._find(line, place, digest) or self._start(line, place, digest, work)
+        running.waiters += 1
+        try:
+            while not running.task.done():
+                await asyncio.wait({running.task}, timeout=POLL_S)
+                if request is not None and not running.task.done() and await request.is_disconnected():
+                    raise Cancelled("the caller went away")
+        finally:
+            running.waiters -= 1
+            if not running.waiters and not running.task.done():
+                asyncio.get_running_loop().call_later(self.grace_s, self._end_if_alone, running)
+        if running.task.cancelled():
+            raise Cancelled("other work took the place of this order")
+        if running.task.exception() is not None:
+            self._forget(line, place, running)
+        return running.task.result()
+
+    def _find(self, line: Hashable, place: Hashable, digest: str) -> _Running[T] | None:
+        found = self._work.get(line, {}).get(place)
+        if found is None:
+            return None
+        if found.digest != digest:
+            found.stop.set()
+            return None
+        return None if found.stop.is_set() else found
+
+    def _start(
+        self, line: Hashable, place: Hashable, digest: str, work: Callable[[threading.Event], Awaitable[T]]
+    ) -> _Running[T]:
+        stop = threading.Event()
+
+        async def run() -> T:
+            return await work(stop)
+
+        running = _Running(digest, asyncio.create_task(run()), stop)
+        finished = {key for key, old in self._work.get(line, {}).items() if old.task.done()}
+        kept = {key: old for key, old in self._work.get(line, {}).items() if key not in finished}
+        self._work[line] = {**kept, place: running}
+        return running
+
+    def _forget(self, line: Hashable, place: Hashable, running: _Running[T]) -> None:
+        if self._work.get(line, {}).get(place) is running:
+            del self._work[line][place]
+
+    def _end_if_alone(self, running: _Running[T]) -> None:
+        if not running.waiters:
+            running.stop.set()
+
+    def drop(self, line: Hashable) -> None:
+        """Forget a line of work, and end what still runs of it."""
+        for running in self._work.pop(line, {}).values():
+            running.stop.set()
+
+    async def close(self) -> None:
+        """End everything and wait for it."""
+        tasks = [running for line in self._work.values() for running in line.values()]
+        for running in tasks:
+            running.stop.set()
+        await asyncio.gather(*(running.task for running in tasks), return_exceptions=True)

@@ -1,0 +1,73 @@
+"""Selection and scheduling by name, as the spec says; they serve any algorithm.
+
+A policy is a function of (ctx, seats): its randomness comes from the edge's stream, its answer never depends on
+arrival or on wall time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from shared.context import Ctx
+from shared.messages import Work
+from shared.population import Seat
+
+
+def select(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+    """The seats that train in this edge round, by the spec's `select`."""
+    return SELECTION[ctx.spec.select](ctx, seats)
+
+
+def schedule(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+    """The work of each chosen seat, by the spec's `schedule`."""
+    return SCHEDULE[ctx.spec.schedule](ctx, seats)
+
+
+def plain_work(ctx: Ctx) -> Work:
+    """The spec's epochs and batch size; models are tested in the first edge round of a round that is due."""
+    due = ctx.edge_round == 0 and ctx.wave == 0 and evaluation_due(ctx)
+    return Work(epochs=ctx.spec.local_epochs, batch_size=ctx.spec.batch_size, evaluate=due)
+
+
+def evaluation_due(ctx: Ctx) -> bool:
+    """Whether this round is one of the `eval_every`."""
+    return ctx.round_no % ctx.spec.eval_every == 0
+
+
+def _all(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+    return [seat.number for seat in seats]
+
+
+def _random(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+    """`fraction_train` of the seats, at least one (FedAvg's C), without replacement."""
+    n = max(round(ctx.spec.fraction_train * len(seats)), 1)
+    chosen = ctx.numpy_rng("select").choice(len(seats), size=min(n, len(seats)), replace=False)
+    return sorted(seats[i].number for i in chosen)
+
+
+def _own_data(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+    """Every seat trains on what it holds; one that holds nothing (an edge's worker) is not visited."""
+    return {seat.number: plain_work(ctx) for seat in seats if len(seat.train)}
+
+
+def _equal(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+    """The chosen seats' samples together, shuffled and dealt evenly among them, none lost or doubled."""
+    together = np.concatenate([seat.train for seat in seats])
+    order = ctx.numpy_rng("shares").permutation(together)
+    shares = np.array_split(order, len(seats))
+    work = plain_work(ctx)
+    return {
+        seat.number: work.but(samples=torch.from_numpy(np.sort(share)))
+        for seat, share in zip(seats, shares, strict=True)
+        if len(share)
+    }
+
+
+SELECTION: dict[str, Callable[[Ctx, Sequence[Seat]], list[int]]] = {"all": _all, "random": _random}
+SCHEDULE: dict[str, Callable[[Ctx, Sequence[Seat]], dict[int, Work]]] = {
+    "own_data": _own_data,
+    "equal": _equal,
+}

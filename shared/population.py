@@ -1,0 +1,270 @@
+"""Who takes part: spec and data -> the seats of a run.
+
+A pure function: every tier derives the same population, messages carry only its digest. Where a seat sits (which
+agent, which process) is not decided here, since it must not change a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.context import stream_seed
+from shared.costs import Profile
+from shared.errors import BadInput
+from shared.spec import ExperimentSpec
+from shared.training.data import Dataset
+from shared.training.partition import label_counts, partition
+
+Role = Literal["train", "held_out", "worker"]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of one array of the data set: positions in its training or its test images."""
+
+    part: Literal["train", "test"]
+    indices: Indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A device's place in a run. The edge's own worker has a seat too, numbered after the devices' seats."""
+
+    number: int
+    home: int
+    role: Role
+    profile: Profile
+    train: Indices
+    test: Samples
+
+
+@dataclass(frozen=True)
+class Home:
+    """An edge's place in a run: its own samples where the edge is the client, and its test set."""
+
+    number: int
+    train: Indices
+    test: Samples
+
+
+@dataclass(frozen=True)
+class Population:
+    """All seats and homes of a run; `digest` covers them and the data set."""
+
+    seats: tuple[Seat, ...]
+    homes: tuple[Home, ...]
+    test: Samples
+    n_classes: int
+    digest: str
+
+    def at(self, home: int) -> list[Seat]:
+        """The seats of one home, in order."""
+        return [seat for seat in self.seats if seat.home == home]
+
+    @property
+    def total_samples(self) -> int:
+        """Training samples of all seats, an upper bound of any sum's weight."""
+        return max(
+            sum(len(s.train) for s in self.seats), sum(len(h.train) for h in self.homes), len(self.seats), 1
+        )
+
+
+def population(spec: ExperimentSpec, data: Dataset) -> Population:
+    """Derive the seats of a resolved spec.
+
+    Raises:
+        BadInput: the numbers do not fit together; says how many there are of what.
+    """
+    if spec.num_edges is None or spec.num_devices is None or spec.max_devices is None:
+        raise BadInput("the population of a spec is known once its numbers of devices and edges are")
+    if spec.num_edges > spec.max_devices:
+        raise BadInput(f"{spec.num_edges} edges for {spec.max_devices} devices", field="num_edges")
+    train = _pool(data.train_y, spec.data.n_train, _rng(spec, "train pool"), "data.n_train")
+    test = _pool(data.test_y, spec.data.n_test, _rng(spec, "test pool"), "data.n_test")
+    homes = _homes(spec)
+    if spec.client == "edge":
+        seats, places = _edge_clients(spec, data, train, test, homes)
+    else:
+        seats, places = _device_clients(spec, data, train, test, homes)
+    everything = Samples("test", test)
+    return Population(tuple(seats), tuple(places), everything, data.n_classes, _digest(data, seats, places))
+
+
+def latencies(spec: ExperimentSpec) -> npt.NDArray[np.float64]:
+    """Seconds from every device seat to every edge, (max_devices, num_edges), drawn uniformly in 1..100 ms."""
+    return _rng(spec, "latency").uniform(0.001, 0.1, size=(spec.max_devices or 1, spec.num_edges or 1))
+
+
+def counts_of(members: Population, data: Dataset) -> npt.NDArray[np.int64]:
+    """Labels by device seat, (n_seats, n_classes)."""
+    parts = [seat.train for seat in members.seats if seat.role != "worker"]
+    counts: npt.NDArray[np.int64] = label_counts(parts, data.train_y, members.n_classes)
+    return counts
+
+
+# ---- how seats are made
+
+
+def _device_clients(
+    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, homes: list[int]
+) -> tuple[list[Seat], list[Home]]:
+    parts = _dealt(spec, data, train, len(homes), homes)
+    held_out = _held_out(spec)
+    trains, tests = _split_tests(spec, data, parts, test)
+    seats = []
+    for number, home in enumerate(homes):
+        role: Role = "held_out" if number in held_out else "train"
+        if role == "held_out":
+            own = Samples("train", parts[number])
+            seats.append(Seat(number, home, role, spec.devices.profile, parts[number][:0], own))
+        else:
+            seats.append(Seat(number, home, role, spec.devices.profile, trains[number], tests[number]))
+    return seats, [_home_of(seats, number) for number in range(spec.num_edges or 1)]
+
+
+def _home_of(seats: Sequence[Seat], number: int) -> Home:
+    own = [seat for seat in seats if seat.home == number and seat.role == "train"]
+    part = own[0].test.part if own else "test"
+    indices = np.sort(np.concatenate([np.empty(0, np.int64), *(seat.test.indices for seat in own)]))
+    return Home(number, np.empty(0, np.int64), Samples(part, indices))
+
+
+def _edge_clients(
+    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, homes: list[int]
+) -> tuple[list[Seat], list[Home]]:
+    """The edges own the parts; each edge's devices have collected its training samples, an even share each."""
+    if spec.held_out_fraction:
+        raise BadInput("held-out seats need client: device", field="held_out_fraction")
+    n_edges = spec.num_edges or 1
+    parts = _dealt(spec, data, train, n_edges, list(range(n_edges)))
+    trains, tests = _split_tests(spec, data, parts, test)
+    places = [Home(number, trains[number], tests[number]) for number in range(n_edges)]
+    nothing = Samples("test", test[:0])
+    collected: dict[int, Indices] = {}
+    for place in places:
+        members = [number for number, home in enumerate(homes) if home == place.number]
+        order = _rng(spec, f"collected {place.number}").permutation(place.train)
+        shares = np.array_split(order, max(len(members), 1))
+        collected |= {number: np.sort(share) for number, share in zip(members, shares, strict=False)}
+    seats = [
+        Seat(number, home, "train", spec.devices.profile, collected[number], nothing)
+        for number, home in enumerate(homes)
+    ]
+    worker = Profile(name="edge", compute_sps=spec.edge_link.worker_sps)
+    if spec.edge_worker:
+        seats += [Seat(len(homes) + n, n, "worker", worker, train[:0], nothing) for n in range(n_edges)]
+    return seats, places
+
+
+def _dealt(
+    spec: ExperimentSpec, data: Dataset, train: Indices, n_clients: int, homes: list[int]
+) -> list[Indices]:
+    writers = None if data.train_writer is None else np.asarray(data.train_writer)[train]
+    parts = partition(
+        spec.partition,
+        np.asarray(data.train_y)[train],
+        n_clients,
+        _rng(spec, "partition"),
+        homes=homes,
+        writers=writers,
+        n_classes=data.n_classes,
+    )
+    return [train[part] for part in parts]
+
+
+def _homes(spec: ExperimentSpec) -> list[int]:
+    n_edges = spec.num_edges or 1
+    if spec.association == "latency":
+        return [int(edge) for edge in latencies(spec).argmin(axis=1)]
+    return [number % n_edges for number in range(spec.max_devices or 1)]
+
+
+def _held_out(spec: ExperimentSpec) -> set[int]:
+    among = spec.num_devices or 1
+    n = min(round(spec.held_out_fraction * among), among - 1)
+    return {int(number) for number in _rng(spec, "held out").choice(among, size=n, replace=False)}
+
+
+def _split_tests(
+    spec: ExperimentSpec, data: Dataset, parts: list[Indices], test: Indices
+) -> tuple[list[Indices], list[Samples]]:
+    """Cut each client's test set from its own part, or deal the data set's test images like its training images."""
+    if spec.test_fraction is None:
+        dealt = _deal_tests(data, parts, test, _rng(spec, "test"))
+        return parts, [Samples("test", indices) for indices in dealt]
+    rng = _rng(spec, "split")
+    trains, tests = [], []
+    for part in parts:
+        order = rng.permutation(part)
+        n_test = min(round(spec.test_fraction * len(part)), max(len(part) - 1, 0))
+        tests.append(Samples("train", np.sort(order[:n_test])))
+        trains.append(np.sort(order[n_test:]))
+    return trains, tests
+
+
+def _deal_tests(
+    data: Dataset, parts: list[Indices], test: Indices, rng: np.random.Generator
+) -> list[Indices]:
+    """Test images of each class in proportion to the clients' training images of it, by largest remainder."""
+    counts = label_counts(parts, data.train_y, data.n_classes)  # (n_clients, n_classes)
+    labels = np.asarray(data.test_y)[test]
+    shares: list[list[Indices]] = [[] for _ in parts]
+    for label in range(data.n_classes):
+        order = rng.permutation(test[labels == label])
+        if not counts[:, label].sum():
+            continue
+        sizes = largest_remainder(counts[:, label], len(order))
+        for client, share in enumerate(np.split(order, np.cumsum(sizes)[:-1])):
+            shares[client].append(share)
+    return [np.sort(np.concatenate([np.empty(0, np.int64), *share])) for share in shares]
+
+
+def largest_remainder(weights: npt.NDArray[Any], total: int) -> npt.NDArray[np.int64]:
+    """Whole numbers in proportion to the weights that add up to `total`; ties go to the first.
+
+    All weights zero: all to the first.
+    """
+    if not weights.sum():
+        weights = np.eye(1, len(weights))[0]
+    exact = weights / weights.sum() * total
+    sizes: npt.NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    order = np.argsort(-(exact - sizes), kind="stable")
+    sizes[order[: total - int(sizes.sum())]] += 1
+    return sizes
+
+
+def _pool(labels: npt.NDArray[np.int64], n: int | None, rng: np.random.Generator, field: str) -> Indices:
+    """All samples, or a seeded part with the classes in proportion."""
+    if n is None:
+        return np.arange(len(labels), dtype=np.int64)
+    if n > len(labels):
+        raise BadInput(f"{n} samples asked for, there are {len(labels)}", field=field)
+    values = np.asarray(labels)
+    sizes = largest_remainder(np.bincount(values).astype(np.float64), n)
+    chosen = [rng.permutation(np.flatnonzero(values == label))[:size] for label, size in enumerate(sizes)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def _rng(spec: ExperimentSpec, purpose: str) -> np.random.Generator:
+    return np.random.default_rng(stream_seed(f"{spec.seed}|population|{purpose}"))
+
+
+def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[Home]) -> str:
+    sha = hashlib.sha256(data.digest.encode())
+    for seat in seats:
+        sha.update(f"seat {seat.number} {seat.home} {seat.role} {seat.profile.model_dump_json()}".encode())
+        sha.update(seat.train.tobytes() + seat.test.part.encode() + seat.test.indices.tobytes())
+    for home in homes:
+        sha.update(f"home {home.number} {home.test.part}".encode())
+        sha.update(home.train.tobytes() + home.test.indices.tobytes())
+    return sha.hexdigest()

@@ -1,0 +1,115 @@
+"""Typed, frozen records: what travels between tiers, and what a tier remembers.
+
+A record's leaves are JSON values and tensors. Anything else is refused when the record is made, so that
+whatever a hook returns can be sent, stored and read again.
+
+Every field of an *update* says how it travels up (`Mean` or `Each`); from that alone an agent, an edge and the
+cloud add updates up without knowing the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
+
+Tensor = torch.Tensor
+TensorMap = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The field is averaged: an exact sum with its weight, level upon level.
+
+    The field is a tensor, a float, a map of tensors, or any of these under group names (`by_group`).
+
+    Attributes:
+        weight: `samples` weighs a contribution by its number of training samples, `one` gives each the weight 1.
+        per_position: name of a sibling field, a map of 0/1 masks of the same shapes: a position is averaged over
+            the contributions whose mask is 1 there (and is 0 where nobody's is). In the aggregate the sibling
+            is 1 where anybody contributed.
+        by_group: the field is a map from group name to what is averaged; each group is averaged by itself.
+    """
+
+    weight: Literal["samples", "one"] = "samples"
+    per_position: str | None = None
+    by_group: bool = False
+
+
+@dataclass(frozen=True)
+class Each:
+    """The field is a map from client id to a value; maps are united on the way up, nothing is averaged."""
+
+
+@dataclass(frozen=True)
+class MaskOf:
+    """The field is the 0/1 mask of the sibling that names it in `per_position`; it does not travel by itself."""
+
+
+def _like_model(value: TensorMap, info: ValidationInfo) -> TensorMap:
+    """Compare names, shapes and dtypes with the run's model, where the reader of the record gave one."""
+    template: Mapping[str, Tensor] | None = (info.context or {}).get("model")
+    if template is None:
+        return value
+    for name, tensor in value.items():
+        own = template.get(name)
+        if own is None:
+            raise ValueError(f"the run's model has no tensor {name!r}")
+        if tensor.shape != own.shape or tensor.dtype != own.dtype:
+            raise ValueError(
+                f"{name!r} is {tensor.dtype} {tuple(tensor.shape)}, the model's is {own.dtype} {tuple(own.shape)}"
+            )
+    return value
+
+
+ModelState = Annotated[TensorMap, AfterValidator(_like_model)]
+"""Tensors of the run's model by name, parameters and buffers, or some of them; checked where they arrive."""
+
+
+class Record(BaseModel):
+    """A frozen, closed set of fields; unknown fields, NaN and infinity are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    def but(self, **changes: object) -> Self:
+        """A copy with some fields changed, validated like a new one (pydantic's `model_copy` validates nothing)."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_validate({**fields, **changes})
+
+
+class Nothing(Record):
+    """The state of a tier that remembers nothing, the report of a visit that reports nothing."""
+
+
+class Score(Record):
+    """What one evaluation counted. Scores add up.
+
+    Attributes:
+        n: number of samples.
+        n_correct: number of samples whose most likely class is the label.
+        loss_sum: sum over samples of the cross-entropy, in nats.
+    """
+
+    n: int
+    n_correct: int
+    loss_sum: float
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct samples, None without samples."""
+        return self.n_correct / self.n if self.n else None
+
+    @property
+    def loss(self) -> float | None:
+        """Mean cross-entropy, None without samples."""
+        return self.loss_sum / self.n if self.n else None
+
+    def __add__(self, other: Score) -> Score:
+        return Score(
+            n=self.n + other.n,
+            n_correct=self.n_correct + other.n_correct,
+            loss_sum=self.loss_sum + other.loss_sum,
+        )

@@ -1,0 +1,231 @@
+"""`ExperimentSpec`: the science of a run, apart from where it runs.
+
+YAML or JSON; unknown keys are refused with the nearest known one; every field has bounds. The algorithm's own
+parameters are validated by the algorithm's own model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from shared.costs import DeviceSpec, LinkSpec
+from shared.errors import BadInput
+from shared.records import Record
+from shared.training.partition import IidPartition, PartitionSpec
+
+Count = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class AlgorithmSpec(Record):
+    """Which algorithm, with which of its own parameters."""
+
+    name: str = Field(default="fedavg", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class DataSpec(Record):
+    """Which data set; `n_train` and `n_test` cut it to a seeded, stratified part."""
+
+    name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    n_train: int | None = Field(default=None, ge=1)
+    n_test: int | None = Field(default=None, ge=1)
+
+
+class Timeouts(Record):
+    """Wall-clock limits, in seconds. They decide when a wait is given up, never a result that arrives in time."""
+
+    visit_s: float = Field(default=300.0, gt=0, le=86_400)
+    ready_s: float = Field(default=120.0, gt=0, le=86_400)
+    reseat_after_s: float = Field(default=60.0, ge=0, le=86_400)
+
+
+class ExperimentSpec(Record):
+    """An experiment's description.
+
+    Attributes:
+        num_devices: seats taken at the start; None = as many as there are devices when the run starts.
+        max_devices: seats in all, the rest for devices that come later; None = `num_devices`.
+        num_edges: None = as many as there are edges when the run starts.
+        num_rounds: cloud rounds of the algorithm's last phase.
+        edge_rounds: inner rounds at the edge for each cloud round (hierarchical FedAvg if above 1).
+        client: who owns a model in the federation: a device's seat, or an edge.
+        edge_worker: with `client: edge`, the edge's own machine trains a share too.
+        fraction_train: share of an edge's seats that train in an edge round (`select: random`).
+        quorum: share of the visits of a wave (and of the edges of a round) that must answer.
+        held_out_fraction: share of the seats that never train and only evaluate.
+        test_fraction: share of a client's own part that is its test set; None = the data set's test images are
+            dealt like the training images.
+        eval_every: the global model and held-out seats are evaluated every so many rounds, and after the last.
+        edge_upload: `sum` sends exact sums to the cloud (8 bytes a parameter), `mean` rounded means (4 bytes).
+    """
+
+    name: str = Field(default="experiment", min_length=1, max_length=100)
+    seed: int = Field(default=0, ge=0, lt=2**53)
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    data: DataSpec = DataSpec()
+    model: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    partition: PartitionSpec = IidPartition()
+
+    num_rounds: Count = 10
+    edge_rounds: Annotated[int, Field(ge=1, le=1000)] = 1
+    num_edges: Annotated[int, Field(ge=1, le=1000)] | None = None
+    num_devices: Count | None = None
+    max_devices: Count | None = None
+    min_devices: Count = 1
+    client: Literal["device", "edge"] = "device"
+    edge_worker: bool = True
+
+    local_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
+    batch_size: Annotated[int, Field(ge=1, le=100_000)] = 32
+    lr: Annotated[float, Field(gt=0, le=100)] = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
+
+    select: Literal["all", "random"] = "all"
+    fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
+    schedule: Literal["own_data", "equal"] = "own_data"
+    quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
+    association: Literal["balanced", "latency"] = "balanced"
+    held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
+    edge_upload: Literal["sum", "mean"] = "sum"
+
+    devices: DeviceSpec = DeviceSpec()
+    edge_link: LinkSpec = LinkSpec()
+    timeouts: Timeouts = Timeouts()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, raw: Any) -> Any:
+        """`data: mnist`, `algorithm: fedavg` and `partition: iid` stand for `{name: ...}`."""
+        if not isinstance(raw, Mapping):
+            return raw
+        short = {
+            k: {"name": raw[k]} for k in ("algorithm", "data", "partition") if isinstance(raw.get(k), str)
+        }
+        return {**raw, **short}
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ExperimentSpec:
+        if self.num_devices is not None:
+            if self.max_devices is not None and self.max_devices < self.num_devices:
+                raise ValueError(f"max_devices {self.max_devices} is below num_devices {self.num_devices}")
+            if self.min_devices > self.num_devices:
+                raise ValueError(f"min_devices {self.min_devices} is above num_devices {self.num_devices}")
+        if self.fraction_train < 1 and self.select == "all":
+            raise ValueError("fraction_train below 1 needs select: random")
+        return self
+
+    @property
+    def is_resolved(self) -> bool:
+        """True once every number that may depend on who is there has been fixed."""
+        return None not in (self.num_devices, self.num_edges, self.max_devices)
+
+    def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
+        """The spec with its open numbers filled in by what is there when the run starts."""
+        num_devices = self.num_devices or max(n_devices, 1)
+        return self.but(
+            num_devices=num_devices,
+            num_edges=self.num_edges or max(n_edges, 1),
+            max_devices=max(self.max_devices or num_devices, num_devices),
+        )
+
+    def digest(self) -> str:
+        """sha256 over the spec as canonical JSON."""
+        return hashlib.sha256(canonical(self).encode()).hexdigest()
+
+
+def canonical(record: Record) -> str:
+    """A record without tensors as JSON with sorted keys and no spaces."""
+    return json.dumps(record.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+
+def parse_spec(raw: Any) -> ExperimentSpec:
+    """Validate a mapping as a spec, algorithm parameters included.
+
+    Raises:
+        BadInput: naming the field's path, the cause, and for an unknown key the nearest known one.
+    """
+    if not isinstance(raw, Mapping):
+        raise BadInput(f"a spec is a mapping of fields, not {type(raw).__name__}")
+    try:
+        spec = ExperimentSpec.model_validate(dict(raw))
+    except ValidationError as error:
+        raise explain(error) from None
+    check_names(spec)
+    return spec
+
+
+def check_names(spec: ExperimentSpec) -> None:
+    """Refuse unknown names of algorithm, model and data set, and bad algorithm parameters."""
+    from shared.algorithms import load_algorithm
+    from shared.training.data import check_name as check_data
+    from shared.training.models import check_name as check_model
+
+    load_algorithm(spec.algorithm.name).parse_params(spec.algorithm.params)
+    check_data(spec.data.name)
+    check_model(spec.model)
+
+
+def explain(error: ValidationError, prefix: Sequence[str] = ()) -> BadInput:
+    """The first error of a validation as `BadInput` with the field's path."""
+    first = error.errors(include_url=False)[0]
+    path = ".".join([*prefix, *(str(part) for part in first["loc"])])
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "unknown field" + _nearest(str(first["loc"][-1]))
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
+
+
+def _nearest(key: str) -> str:
+    known = [*ExperimentSpec.model_fields, "name", "params", "alpha", "gamma", "classes_per_device"]
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def read_spec(path: Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
+    """Read a YAML or JSON file, apply `key=value` overrides (dotted keys, YAML values), validate.
+
+    Raises:
+        BadInput: the file cannot be read, is no mapping, or a field is wrong.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is no YAML: {error}") from None
+    if not isinstance(raw, dict):
+        raise BadInput(f"{path}: a spec is a mapping of fields")
+    for override in overrides:
+        override_field(raw, override)
+    return parse_spec(raw)
+
+
+def override_field(raw: dict[str, Any], override: str) -> None:
+    """Set one dotted key of a raw spec: `partition.alpha=0.1`."""
+    key, found, text = override.partition("=")
+    if not found or not key:
+        raise BadInput(f"an override reads key=value, not {override!r}")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadInput(f"the value of {key} is no YAML: {error}", field=key) from None
+    *parents, last = key.split(".")
+    place = raw
+    for parent in parents:
+        below = place.get(parent)
+        if isinstance(below, str):
+            below = {"name": below}
+        place[parent] = place = dict(below) if isinstance(below, dict) else {}
+    place[last] = value

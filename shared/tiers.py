@@ -1,0 +1,69 @@
+"""The small JSON bodies by which tiers find each other: registration and heartbeats. Wall time, never science."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from shared.records import Record
+
+ID = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+
+
+class AgentHello(Record):
+    """Agent to cloud. The cloud calls the source address of this request back and expects the nonce there."""
+
+    agent: str = Field(pattern=ID)
+    name: str = Field(pattern=ID)
+    devices: int = Field(ge=1, le=10_000)
+    profile: str = Field(pattern=ID)
+    port: int = Field(ge=1, le=65535)
+    nonce: str = Field(min_length=16, max_length=64)
+
+
+class AgentWelcome(Record):
+    """Cloud to agent: where its heartbeats go; empty while no edge is there."""
+
+    edge_url: str = ""
+
+
+class AgentBeat(Record):
+    """Agent to edge. `visiting` is the seat whose visit runs now, `waiting` how many visits queue."""
+
+    agent: str = Field(pattern=ID)
+    visiting: int | None = None
+    waiting: int = 0
+
+
+class EdgeHello(Record):
+    """Edge to cloud."""
+
+    edge: str = Field(pattern=ID)
+    port: int = Field(ge=1, le=65535)
+    nonce: str = Field(min_length=16, max_length=64)
+
+
+class EdgeWelcome(Record):
+    """Cloud to edge: the address under which the others reach it."""
+
+    url: str
+
+
+class RosterLine(Record):
+    """An agent as an edge last heard of it."""
+
+    agent: str = Field(pattern=ID)
+    age_s: float = Field(ge=0)
+    visiting: int | None = None
+
+
+class EdgeBeat(Record):
+    """Edge to cloud, with the roster of the agents that it hears."""
+
+    edge: str = Field(pattern=ID)
+    roster: tuple[RosterLine, ...] = ()
+
+
+class NonceAnswer(Record):
+    """What a tier answers when it is called back."""
+
+    nonce: str

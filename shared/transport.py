@@ -1,0 +1,250 @@
+"""Bodies between tiers: read into one buffer, sent without joining, retried where that is safe.
+
+Every POST between tiers is idempotent (see `shared.once`), so that a broken connection is answered by asking again,
+with capped back-off, until the deadline. A remote error comes back as the error that was raised there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import httpx
+from fastapi import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from shared import wire
+from shared.errors import DeadlineExceeded, SeatingUnknown, StrataError, TooLarge, Unreachable, WireError
+from shared.records import Record, Tensor
+
+R = TypeVar("R", bound=Record)
+
+MEDIA_TYPE = "application/x-safetensors"
+PROBLEM_TYPE = "application/problem+json"
+DIGEST_HEADER = "strata-digest"
+SOCKET_HEADER = "strata-socket-bytes"
+CHUNK = 2**20
+BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+CONNECT_S = 5.0
+
+
+# ---- the receiving side
+
+
+async def read_body(request: Request, limit: int) -> bytearray:
+    """The request's body in one preallocated buffer.
+
+    Raises:
+        TooLarge: it claims or has more than `limit` bytes; what exceeds is not read.
+        WireError: it has no length, breaks off early, or is not what its digest says.
+    """
+    claimed = request.headers.get("content-length", "")
+    if not claimed.isdigit():
+        raise WireError("a body needs a Content-Length")
+    if int(claimed) > limit:
+        raise TooLarge(f"a body of {claimed} bytes, the limit is {limit}")
+    body = bytearray(int(claimed))
+    end = 0
+    async for chunk in request.stream():
+        if end + len(chunk) > len(body):
+            raise TooLarge(f"the body is longer than the {claimed} bytes that it claims")
+        body[end : end + len(chunk)] = chunk
+        end += len(chunk)
+    if end != len(body):
+        raise WireError(f"the body broke off after {end} of {claimed} bytes")
+    return body
+
+
+class BodyResponse(Response):
+    """An encoded record as a response, part by part."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, body: wire.Body, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(
+            headers={"content-length": str(body.n_bytes), **(headers or {})}, media_type=MEDIA_TYPE
+        )
+        self.parts = body.parts
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        """Keep the content length that was given."""
+        self.body = b""
+        super().init_headers(headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the parts."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in _pieces(self.parts):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _pieces(parts: tuple[bytes | memoryview, ...]) -> Any:
+    for part in parts:
+        view = memoryview(part)
+        for begin in range(0, len(view), CHUNK):
+            yield view[begin : begin + CHUNK]
+
+
+# ---- the asking side
+
+
+@dataclass(frozen=True)
+class Reply(Generic[R]):
+    """A decoded answer and what the socket carried (bodies only)."""
+
+    record: R
+    sent_bytes: int
+    received_bytes: int
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A client to other tiers: connections, the tier token and the largest answer that is read."""
+
+    client: httpx.AsyncClient
+    token: str | None = None
+    max_bytes: int = 2**31
+
+    def headers(self) -> dict[str, str]:
+        """The tier token as a header, where there is one."""
+        return {"authorization": f"Bearer {self.token}"} if self.token else {}
+
+    async def post_record(
+        self,
+        url: str,
+        body: wire.Body,
+        kind: type[R],
+        *,
+        limit_s: float,
+        who: str,
+        headers: Mapping[str, str] | None = None,
+        model: Mapping[str, Tensor] | None = None,
+    ) -> Reply[R]:
+        """POST an encoded record, decode the answer; ask again after broken connections until the limit.
+
+        Args:
+            url: where to.
+            body: the encoded record.
+            kind: the answer's type.
+            limit_s: wall seconds until the wait is given up.
+            who: names the callee in errors.
+            headers: further ones.
+            model: the run's model, for checks while decoding.
+
+        Raises:
+            DeadlineExceeded: nothing came in time.
+            WireError: what came is no such record.
+            StrataError: what the other side answered.
+        """
+        sent = {**self.headers(), "content-type": MEDIA_TYPE, "content-length": str(body.n_bytes)}
+        sent |= {DIGEST_HEADER: body.digest(), **(headers or {})}
+        ends = time.monotonic() + limit_s
+        last = "no answer"
+        for attempt in range(10_000):
+            left = ends - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                async with asyncio.timeout(left):
+                    raw, got = await self._once(url, body, sent)
+                return Reply(wire.decode(kind, raw, model=model), body.n_bytes, len(raw), got)
+            except TimeoutError:
+                break
+            except httpx.TransportError as error:
+                last = f"{type(error).__name__}: {error}".rstrip(": ")
+            await asyncio.sleep(min(backoff(attempt), max(ends - time.monotonic(), 0)))
+        raise DeadlineExceeded(f"{who} did not answer within {limit_s:g} s ({last})")
+
+    async def _once(
+        self, url: str, body: wire.Body, headers: dict[str, str]
+    ) -> tuple[bytearray, Mapping[str, str]]:
+        timeout = httpx.Timeout(None, connect=CONNECT_S)
+        request = self.client.build_request(
+            "POST", url, content=_stream(body), headers=headers, timeout=timeout
+        )
+        response = await self.client.send(request, stream=True)
+        try:
+            if response.status_code != 200:
+                raise remote_error(response.status_code, await _read(response, 2**20), url)
+            return await _read(response, self.max_bytes), response.headers
+        finally:
+            await response.aclose()
+
+    async def call_json(self, method: str, url: str, payload: Any = None, *, limit_s: float, who: str) -> Any:
+        """One small JSON request, not retried.
+
+        Raises:
+            DeadlineExceeded, Unreachable: naming who did not answer.
+            StrataError: what the other side answered.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                response = await self.client.request(
+                    method, url, json=payload, headers=self.headers(), timeout=limit_s, follow_redirects=False
+                )
+        except (TimeoutError, httpx.TimeoutException):
+            raise DeadlineExceeded(f"{who} did not answer within {limit_s:g} s") from None
+        except httpx.TransportError as error:
+            raise Unreachable(f"{who}: {type(error).__name__}: {error}") from None
+        if response.status_code >= 300:
+            raise remote_error(response.status_code, bytearray(response.content), url)
+        return response.json() if response.content else None
+
+
+def backoff(attempt: int) -> float:
+    """Seconds before the next attempt, capped, with jitter so that many callers do not come at once."""
+    return BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)] * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
+
+
+async def _stream(body: wire.Body) -> AsyncIterator[bytes]:
+    for piece in _pieces(body.parts):
+        yield piece
+
+
+async def _read(response: httpx.Response, limit: int) -> bytearray:
+    claimed = response.headers.get("content-length", "")
+    size = int(claimed) if claimed.isdigit() else 0
+    if size > limit:
+        raise TooLarge(f"an answer of {size} bytes, the limit is {limit}")
+    body, end = bytearray(size), 0
+    async for chunk in response.aiter_raw():
+        if end + len(chunk) > limit:
+            raise TooLarge(f"an answer of more than {limit} bytes")
+        body[end : end + len(chunk)] = chunk
+        end += len(chunk)
+    if size and end != size:
+        raise WireError(f"the answer broke off after {end} of {size} bytes")
+    return body
+
+
+def remote_error(status: int, body: bytearray, url: str) -> StrataError:
+    """The error that the other side answered, with its own status, code and field."""
+    import json
+
+    try:
+        problem = json.loads(bytes(body))
+        detail, code, field = str(problem["detail"]), str(problem["code"]), problem.get("field")
+    except (ValueError, KeyError, TypeError):
+        detail, code, field = f"{url} answered with status {status}", "remote", None
+    error = SeatingUnknown(detail) if code == SeatingUnknown.code else StrataError(detail, field=field)
+    error.status, error.code = status, code
+    return error
+
+
+def inside(address: str | None, networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
+    """Whether an address lies in one of the networks."""
+    try:
+        parsed = ipaddress.ip_address(address or "")
+    except ValueError:
+        return False
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
+        parsed = parsed.ipv4_mapped
+    return any(parsed in network for network in networks if network.version == parsed.version)

@@ -1,0 +1,271 @@
+"""One visit: receive, train, report, evaluate. The only code that runs a client, at agents and at an edge's worker.
+
+Synchronous and for one thread: dropout and random transforms draw from torch's default generator, which each visit
+seeds from its own stream.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+
+from shared import wire
+from shared.algorithms._hooks import Algorithm, Bench, Local
+from shared.context import Ctx
+from shared.errors import Cancelled, Conflict, StrataError
+from shared.lab import Lab
+from shared.messages import (
+    Contribution,
+    Failure,
+    Outcome,
+    UploadAnswer,
+    Uploads,
+    Visit,
+    VisitAnswer,
+    VisitOrder,
+)
+from shared.records import Mean, Record, Tensor
+from shared.sums import Fold, check_update, mark_of
+from shared.versions import Owner, Version, Versions
+
+log = logging.getLogger(__name__)
+Stopped = Callable[[], bool]
+R = TypeVar("R", bound=Record)
+
+
+@dataclass
+class Visited:
+    """A finished visit: its outcome, and its contribution if it made one."""
+
+    outcome: Outcome[Any]
+    contribution: Contribution[Any] | None = None
+
+
+def run_visits(
+    lab: Lab,
+    order: VisitOrder[Any],
+    states: Versions,
+    *,
+    stopped: Stopped = lambda: False,
+    on_start: Callable[[int], None] = lambda seat: None,
+) -> Collector:
+    """Run an order's visits one after another, in their order.
+
+    Args:
+        lab: of the order's spec.
+        order: decoded with the algorithm's own types.
+        states: where the seats' states lie.
+        stopped: asked between batches; True ends everything with `Cancelled`.
+        on_start: told the seat before each visit.
+
+    Raises:
+        Conflict: the population derived here is not the edge's.
+        Cancelled: nobody waits any more.
+    """
+    if lab.members.digest != order.population:
+        raise Conflict(
+            "the population derived here is not the edge's: other data set or version?", field="population"
+        )
+    messages = tuple(own(message) for message in order.messages)
+    collector = Collector(lab, hold=order.hold)
+    for visit in order.visits:
+        on_start(visit.seat)
+        collector.take(_guarded(lab, order, visit, messages[visit.message], states, stopped))
+    return collector
+
+
+def _guarded(
+    lab: Lab, order: VisitOrder[Any], visit: Visit, message: Any, states: Versions, stopped: Stopped
+) -> Visited:
+    """A visit whose failure is data."""
+    try:
+        return pay_visit(lab, order, visit, message, states, stopped)
+    except Cancelled:
+        raise
+    except StrataError as error:
+        reason, detail = error.code, error.detail
+    except Exception as error:
+        log.exception("visit of seat %s failed", visit.seat)
+        reason, detail = "error", f"{type(error).__name__}: {error}"
+    failure = Failure(seat=visit.seat, edge=order.edge, reason=reason, detail=detail[:500])
+    return Visited(Outcome(seat=visit.seat, kind=visit.work.kind, failure=failure))
+
+
+def pay_visit(
+    lab: Lab, order: VisitOrder[Any], visit: Visit, message: Any, states: Versions, stopped: Stopped
+) -> Visited:
+    """One visit from the state named in it; leaves the new state behind under this wave's version."""
+    stage, seat, algorithm = order.stage, lab.seat(visit.seat), lab.algorithm
+    phase = visit.work.phase or order.phase
+    ctx = lab.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
+    ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
+    torch.default_generator.manual_seed(ctx.seed("torch"))
+    owner = Owner(stage.run_id, f"seat-{seat.number}")
+    state, fresh = load_state(algorithm.device_state, states, owner, visit.base)
+    state = algorithm.device.init(ctx) if state is None else state
+    bench = lab.bench(visit.work, seat.train, seat.test, stopped)
+    local, report = None, None
+    if visit.work.kind != "evaluate":
+        local = algorithm.device.local_update(ctx, state, message, bench)
+        state = local.state
+        report = algorithm.device.report(ctx, state, local, message) if algorithm.report else None
+        if visit.base is not None:
+            states.forget_before(owner, visit.base)
+        states.save(owner, Version(stage.round_no, stage.edge_round, stage.wave), wire.encode(state).parts)
+    received, mine = _tested(algorithm, ctx, state, message, local, bench)
+    outcome = Outcome[Any](
+        seat=seat.number,
+        kind=visit.work.kind,
+        n_samples=bench.n_samples if local else 0,
+        **_counts(local),
+        received=received,
+        own=mine,
+        report=report,
+        fresh_state=fresh,
+    )
+    if local is None or local.update is None:
+        return Visited(outcome)
+    check_update(local.update, lab.grid)
+    return Visited(outcome, Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update))
+
+
+def _tested(
+    algorithm: Algorithm, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench
+) -> tuple[Any, Any]:
+    if not bench.work.evaluate:
+        return None, None
+    own_model = algorithm.device.personalise(ctx, state, message, local, bench)
+    return algorithm.device.evaluate(ctx, state, message, own_model, bench)
+
+
+def _counts(local: Local | None) -> dict[str, Any]:
+    if local is None:
+        return {}
+    if local.trained is None:
+        return {"figures": local.figures}
+    done = local.trained
+    score = {"n": done.n_samples, "n_correct": done.n_correct, "loss_sum": done.loss * done.n_samples}
+    return {"n_trained": done.n_samples, "n_steps": done.n_steps, "train": score, "figures": local.figures}
+
+
+def load_state(kind: type[R], states: Versions, owner: Owner, base: Version | None) -> tuple[R | None, bool]:
+    """The state of exactly this version, and whether one was named but is not here (a fresh start)."""
+    if base is None:
+        return None, False
+    data = states.load(owner, base)
+    if data is None:
+        return None, True
+    decoded: R = own(wire.decode(kind, data))
+    return decoded, False
+
+
+def own(record: Any) -> Any:
+    """The record with its tensors copied into torch's own memory: a body's views would change bits in training."""
+    return type(record).model_construct(
+        **{name: _owned(getattr(record, name)) for name in type(record).model_fields}
+    )
+
+
+def _owned(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone(memory_format=torch.contiguous_format)
+    if isinstance(value, Record):
+        return own(value)
+    if isinstance(value, dict):
+        return {key: _owned(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_owned(item) for item in value)
+    return value
+
+
+# ---- what travels up
+
+
+def answer_bytes(outcome: Outcome[Any], contribution: Contribution[Any] | None) -> int:
+    """Bytes of a visit's answer if the seat had sent it alone: what the modelled link carries."""
+    uploads = Uploads[Any](contributions=(contribution,) if contribution else ())
+    return wire.size(VisitAnswer[Any, Any](outcomes=(outcome,), uploads=uploads))
+
+
+def upload_bytes(contribution: Contribution[Any]) -> int:
+    """Bytes of an admitted update if the seat had sent it alone, after its report."""
+    return wire.size(UploadAnswer[Any](uploads=Uploads[Any](contributions=(contribution,))))
+
+
+@dataclass
+class Collector:
+    """Gathers an agent's visits; folds updates into their exact sum once that is smaller than the updates.
+
+    With `hold` nothing is folded: the updates wait for the edge's verdict.
+    """
+
+    lab: Lab
+    hold: bool = False
+    outcomes: list[Outcome[Any]] = field(default_factory=list)
+    singles: list[Contribution[Any]] = field(default_factory=list)
+    link_bytes: dict[int, int] = field(default_factory=dict)
+    fold: Fold | None = None
+
+    def take(self, visited: Visited) -> None:
+        """Add a finished visit."""
+        self.outcomes.append(visited.outcome)
+        contribution = visited.contribution
+        if contribution is None:
+            return
+        if self.hold:
+            self.singles.append(contribution)
+            return
+        self.add(contribution, answer_bytes(visited.outcome, contribution))
+
+    def add(self, contribution: Contribution[Any], link_bytes: int) -> None:
+        """Add a contribution whose own answer would have had so many bytes."""
+        self.link_bytes[contribution.seat] = link_bytes
+        if self.fold is None:
+            self.singles.append(contribution)
+            if not _sum_is_smaller(self.singles):
+                return
+            self.fold = Fold(self.lab.algorithm.update, self.lab.grid)
+            waiting, self.singles = self.singles, []
+        else:
+            waiting = [contribution]
+        for item in waiting:
+            self.fold.add(item.update, item.n_samples)
+
+    def uploads(self) -> Uploads[Any]:
+        """What goes up now."""
+        if self.fold is None:
+            return Uploads(contributions=() if self.hold else tuple(self.singles))
+        return Uploads(folded=self.fold.result(), link_bytes=self.link_bytes)
+
+    def answer(self) -> VisitAnswer[Any, Any]:
+        """The answer to the order."""
+        return VisitAnswer(outcomes=tuple(self.outcomes), uploads=self.uploads())
+
+
+def _sum_is_smaller(singles: list[Contribution[Any]]) -> bool:
+    """Whether 8 bytes for each averaged element are fewer than the singles' own bytes."""
+    apart = sum(_mean_bytes(item.update)[0] for item in singles)
+    return apart > _mean_bytes(singles[0].update)[1]
+
+
+def _mean_bytes(update: Record) -> tuple[int, int]:
+    own_bytes = sum_bytes = 0
+    for name in type(update).model_fields:
+        how = mark_of(type(update), name)
+        if isinstance(how, Mean):
+            elements = list(_tensors_of(getattr(update, name)))
+            own_bytes += sum(tensor.numel() * tensor.element_size() for tensor in elements)
+            sum_bytes += sum(8 * tensor.numel() for tensor in elements) * (2 if how.per_position else 1)
+    return own_bytes, sum_bytes
+
+
+def _tensors_of(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors_of(item)

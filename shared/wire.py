@@ -1,0 +1,301 @@
+"""The one codec: record <-> safetensors bytes with a JSON skeleton in the header.
+
+A body is a plain safetensors file: 8 bytes little-endian header length, the JSON header, the tensors without
+holes. The header's `__metadata__.record` holds the record as JSON in which a tensor is `{"$t": i}`, the i-th
+tensor of the body; a tensor that stands in several places is encoded once. Floats survive exactly.
+
+`encode` answers with views of the tensors, `decode` with views of the body: nothing large is copied. Views may lie
+at addresses that torch's kernels treat differently, so add up from views, but train and evaluate on copies.
+
+Format: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from pydantic import BaseModel, ValidationError
+
+from shared.errors import NotFinite, TooLarge, WireError
+from shared.records import Record, Tensor
+from shared.tensors import bytes_of
+
+R = TypeVar("R", bound=Record)
+
+MAX_HEADER_BYTES = 64 * 2**20
+MAX_TENSORS = 1_000_000
+MAX_RANK = 16
+_TENSOR = "$t"
+
+_DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "F32": torch.float32,
+    "I32": torch.int32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I16": torch.int16,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Body:
+    """An encoded record: buffers to be sent one after another, without having been joined."""
+
+    parts: tuple[bytes | memoryview, ...]
+    n_bytes: int
+
+    def digest(self) -> str:
+        """sha256 over the bytes."""
+        sha = hashlib.sha256()
+        for part in self.parts:
+            sha.update(part)
+        return sha.hexdigest()
+
+    def join(self) -> bytearray:
+        """One buffer, a copy."""
+        return bytearray().join(self.parts)
+
+
+def digest_of(body: bytearray | memoryview | bytes, claimed: str | None = None) -> str:
+    """sha256 over a received body.
+
+    Raises:
+        WireError: the sender claimed another digest: the body was garbled.
+    """
+    found = hashlib.sha256(body).hexdigest()
+    if claimed is not None and claimed != found:
+        raise WireError("the body is not what its digest says")
+    return found
+
+
+# ---- encode
+
+
+def encode(record: Record) -> Body:
+    """The record's bytes; the same record gives the same bytes.
+
+    Raises:
+        NotFinite: a JSON number is NaN or infinite.
+        WireError: a leaf is neither JSON nor a tensor, or a key begins with `$`.
+    """
+    tensors = _Tensors()
+    skeleton = _skeleton(record, tensors)
+    try:
+        text = json.dumps(skeleton, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise NotFinite(f"{type(record).__name__}: {error}") from None
+    except TypeError as error:
+        raise WireError(f"{type(record).__name__}: {error}") from None
+    return _body(text, tensors.found)
+
+
+def size(record: Record) -> int:
+    """Bytes that the encoded record would have; copies nothing."""
+    return encode(record).n_bytes
+
+
+class _Tensors:
+    """The tensors met so far, each once. A tensor is known by its memory, which lives as long as the record."""
+
+    def __init__(self) -> None:
+        self.found: list[Tensor] = []
+        self._index: dict[tuple[object, ...], int] = {}
+
+    def index(self, tensor: Tensor) -> int:
+        if tensor.dtype not in _NAMES:
+            raise WireError(f"tensors of {tensor.dtype} do not travel")
+        own = tensor.detach()
+        key = (own.data_ptr() or id(tensor), own.dtype, tuple(own.shape), own.stride())
+        if key not in self._index:
+            self._index[key] = len(self.found)
+            self.found.append(own)
+        return self._index[key]
+
+
+def _skeleton(value: object, tensors: _Tensors) -> object:
+    if isinstance(value, Tensor):
+        return {_TENSOR: tensors.index(value)}
+    if isinstance(value, BaseModel):
+        return {name: _skeleton(getattr(value, name), tensors) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        if any(str(key).startswith("$") for key in value):
+            raise WireError("a key of a record may not begin with $")
+        return {str(key): _skeleton(item, tensors) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_skeleton(item, tensors) for item in value]
+    return value
+
+
+def _body(skeleton: str, tensors: list[Tensor]) -> Body:
+    """Lay the tensors out by falling item size, so that each begins at a multiple of its own."""
+    laid: list[tuple[int, Tensor]] = sorted(enumerate(tensors), key=lambda item: -item[1].element_size())
+    header: dict[str, object] = {"__metadata__": {"format": "strata-1", "record": skeleton}}
+    end, parts = 0, []
+    for index, tensor in laid:
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[str(index)] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+        parts.append(bytes_of(tensor))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return Body((struct.pack("<Q", len(text)) + text, *parts), 8 + len(text) + end)
+
+
+# ---- decode
+
+
+def decode(
+    kind: type[R], body: bytearray | memoryview | bytes, *, model: Mapping[str, Tensor] | None = None
+) -> R:
+    """The record in a body; its tensors are views of it (of a copy, where the body is read-only).
+
+    Args:
+        kind: the record's type; a parametrised generic where a field's type depends on the algorithm.
+        body: the whole body.
+        model: the run's model, against which `ModelState` fields are checked.
+
+    Raises:
+        WireError: names what is wrong, with the path of the field.
+    """
+    raw, tensors = _parse(body)
+    try:
+        return kind.model_validate(_filled(raw, tensors), context={"model": model})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise WireError(f"{kind.__name__}: {path}: {first['msg']}", field=path or None) from None
+
+
+def peek(body: bytearray | memoryview | bytes) -> Any:
+    """The JSON skeleton of a body, tensors as `{"$t": i}`: enough to learn the algorithm before decoding."""
+    header, _ = _header(body)
+    return _record_text(header)
+
+
+def _parse(body: bytearray | memoryview | bytes) -> tuple[Any, list[Tensor]]:
+    header, begin = _header(body)
+    record = _record_text(header)
+    view = memoryview(body).cast("B")
+    if view.readonly:
+        view = memoryview(bytearray(view))
+    return record, _views(header, view, begin)
+
+
+def _header(body: bytearray | memoryview | bytes) -> tuple[dict[str, Any], int]:
+    n_bytes = len(body)
+    if n_bytes < 8:
+        raise WireError(f"a body of {n_bytes} bytes is no record")
+    (length,) = struct.unpack("<Q", bytes(body[:8]))
+    if length > MAX_HEADER_BYTES:
+        raise TooLarge(f"the header claims {length} bytes, the limit is {MAX_HEADER_BYTES}")
+    if 8 + length > n_bytes:
+        raise WireError(f"the header claims {length} bytes in a body of {n_bytes}")
+    header = _json(bytes(body[8 : 8 + length]), "header")
+    if not isinstance(header, dict):
+        raise WireError("the header is no JSON object")
+    return header, 8 + length
+
+
+def _record_text(header: dict[str, Any]) -> Any:
+    metadata = header.get("__metadata__")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("record"), str):
+        raise WireError("the header holds no record")
+    return _json(metadata["record"].encode(), "record")
+
+
+def _json(text: bytes, what: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"the {what} is no JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _views(header: dict[str, Any], view: memoryview, begin: int) -> list[Tensor]:
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    if len(entries) > MAX_TENSORS:
+        raise TooLarge(f"{len(entries)} tensors, the limit is {MAX_TENSORS}")
+    found: dict[int, tuple[int, int, torch.dtype, list[int]]] = {}
+    for name, entry in entries.items():
+        if not name.isascii() or not name.isdigit() or int(name) >= len(entries) or str(int(name)) != name:
+            raise WireError(f"a tensor is named {name[:40]!r}")
+        found[int(name)] = _entry(name, entry)
+    end = 0
+    for first, last, _, _ in sorted(found.values(), key=lambda item: item[:2]):
+        if first != end:
+            raise WireError(f"tensors overlap or leave a hole at byte {end}")
+        end = last
+    if begin + end != len(view):
+        raise WireError(f"the tensors end at byte {begin + end} of {len(view)}")
+    return [_view(view, begin, *found[index]) for index in range(len(found))]
+
+
+def _entry(name: str, entry: Any) -> tuple[int, int, torch.dtype, list[int]]:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise WireError(f"tensor {name}: not {{dtype, shape, data_offsets}}")
+    dtype, shape, offsets = _DTYPES.get(str(entry["dtype"])), entry["shape"], entry["data_offsets"]
+    if dtype is None:
+        raise WireError(f"tensor {name}: unknown dtype")
+    if not _is_counts(shape) or len(shape) > MAX_RANK or not _is_counts(offsets) or len(offsets) != 2:
+        raise WireError(f"tensor {name}: shape and offsets are lists of counts")
+    first, last = offsets
+    if last - first != math.prod(shape) * dtype.itemsize:
+        raise WireError(f"tensor {name}: {last - first} bytes do not hold {entry['dtype']} {shape}")
+    return first, last, dtype, shape
+
+
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**53 for item in value)
+
+
+def _view(
+    view: memoryview, begin: int, first: int, last: int, dtype: torch.dtype, shape: list[int]
+) -> Tensor:
+    if first == last:
+        return torch.empty(shape, dtype=dtype)
+    count = (last - first) // dtype.itemsize
+    return torch.frombuffer(view, dtype=dtype, count=count, offset=begin + first).reshape(shape)
+
+
+def _filled(value: Any, tensors: list[Tensor]) -> Any:
+    """The skeleton with its tensors; every tensor must be used."""
+    used: set[int] = set()
+    try:
+        filled = _fill(value, tensors, used)
+    except RecursionError:
+        raise WireError("the record is nested too deeply") from None
+    if len(used) != len(tensors):
+        raise WireError(f"{len(tensors) - len(used)} tensors stand in no field")
+    return filled
+
+
+def _fill(value: Any, tensors: list[Tensor], used: set[int]) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR}:
+            index = value[_TENSOR]
+            if type(index) is not int or not 0 <= index < len(tensors):
+                raise WireError(f"there is no tensor {str(index)[:40]}")
+            used.add(index)
+            return tensors[index]
+        return {key: _fill(item, tensors, used) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_fill(item, tensors, used) for item in value]
+    return value
