@@ -1,0 +1,1 @@
+"""The cloud tier: decides rounds, owns global state and the public REST API. It only ever sees edges."""

@@ -1,0 +1,93 @@
+"""`create_app(settings)`: the cloud as a FastAPI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+from fastapi import Depends, FastAPI, Request
+from prometheus_client import CollectorRegistry, Gauge
+
+from cloud_server import routes, tier_routes
+from cloud_server.archive import Archive
+from cloud_server.course import Tools
+from cloud_server.dependencies import Cloud
+from cloud_server.edges import Edges
+from cloud_server.folder import ResultsFolder
+from cloud_server.judge import Judge
+from cloud_server.registry import Registry
+from cloud_server.runner import Runner
+from cloud_server.settings import CloudSettings
+from shared.blobs import Blobs
+from shared.errors import TooLarge
+from shared.lab import Labs
+from shared.service import Worker, guard, install_problems, version
+from shared.store import RedisStore, Store
+from shared.transport import Caller
+
+
+def create_app(
+    settings: CloudSettings, transport: httpx.AsyncBaseTransport | None = None, store: Store | None = None
+) -> FastAPI:
+    """The cloud; `transport` and `store` stand in for network and Redis in tests."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+        async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits) as client:
+            cloud = build(settings, client, store or RedisStore(settings.redis_url))
+            app.state.cloud = cloud
+            await cloud.registry.load()
+            await cloud.runner.start()
+            yield
+            await cloud.runner.stop()
+            for worker in cloud.workers:
+                worker.close()
+            await cloud.store.close()
+
+    app = FastAPI(title="StrataFL cloud", version=version(), lifespan=lifespan)
+    install_problems(app)
+    tokens, networks = settings.common, settings.allowed_networks
+    size = Depends(_small(settings.max_spec_bytes))
+    app.include_router(routes.open_router)
+    app.include_router(routes.router, dependencies=[Depends(guard(tokens.api_token, networks, "API")), size])
+    app.include_router(
+        tier_routes.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier")), size]
+    )
+    return app
+
+
+def _small(limit: int) -> Callable[[Request], None]:
+    def check(request: Request) -> None:
+        claimed = request.headers.get("content-length", "0")
+        if claimed.isdigit() and int(claimed) > limit:
+            raise TooLarge(f"a body of {claimed} bytes, the limit of this API is {limit}")
+
+    return check
+
+
+def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store) -> Cloud:
+    """Wire the cloud together. It computes on one thread and evaluates on another, beside the rounds."""
+    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
+    worker, evaluator = Worker(), Worker()
+    registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
+    archive = Archive(store, Blobs(settings.state_dir / "blobs"), worker)
+    results = ResultsFolder(settings.runs_dir, worker)
+    tools = Tools(
+        archive=archive,
+        registry=registry,
+        edges=Edges(registry, caller),
+        labs=Labs(settings.common.data_dir, settings.common.cache_dir),
+        worker=worker,
+        judge=Judge(archive, evaluator),
+        results=results,
+        settle_s=settings.settle_s,
+    )
+    runner, metrics = Runner(tools), CollectorRegistry()
+    Gauge("strata_devices", "Room of the live agents", registry=metrics).set_function(registry.n_devices)
+    Gauge("strata_edges", "Live edges", registry=metrics).set_function(lambda: len(registry.live_edges()))
+    Gauge("strata_round", "Committed rounds of the run that trains", registry=metrics).set_function(
+        lambda: runner.course.info.rounds if runner.course else 0
+    )
+    return Cloud(settings, store, registry, archive, runner, results, (worker, evaluator), metrics)

@@ -1,0 +1,253 @@
+"""What the cloud keeps of runs: documents, the committed state, the round log, events, evaluations.
+
+A round is committed in one transaction: its files (state, table of seats) are written first, then one batch sets the
+state's reference, the document, the seating, the round log and the events, guarded by the state reference that the
+round began from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from cloud_server.seating import Binding
+from shared import keys, wire
+from shared.api import Evaluation, Event, RoundDetail, RoundInfo, RunInfo, SeatRow
+from shared.blobs import Blobs
+from shared.errors import Conflict, NotFound
+from shared.lab import Lab
+from shared.records import Record
+from shared.service import Worker
+from shared.store import Batch, Store
+from shared.versions import Version
+from shared.visit import own
+
+S = TypeVar("S")
+_ROWS = TypeAdapter(tuple[SeatRow, ...])
+_EVALUATION = TypeAdapter(dict[str, Evaluation])
+
+
+class Committed(Record, Generic[S]):
+    """The state of a run after a round.
+
+    Attributes:
+        round_no: the last committed round, 0 before the first.
+        state: the algorithm's own.
+        bases: by seat, the version of its state of the last visit that counts.
+        edge_bases: by home, the version of the edge's state.
+        retired: seats that take part no more, with the reason.
+    """
+
+    round_no: int
+    state: S
+    bases: dict[int, Version]
+    edge_bases: dict[int, Version]
+    retired: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Happening:
+    """An event before it has an id."""
+
+    kind: str
+    data: dict[str, Any]
+
+    def payload(self) -> dict[str, Any]:
+        """The event as it lies in the stream."""
+        return {"kind": self.kind, "at": now(), "data": self.data}
+
+
+def now() -> str:
+    """The wall clock for display, ISO 8601 UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class Archive:
+    """The cloud's Redis and files."""
+
+    def __init__(self, store: Store, blobs: Blobs, worker: Worker) -> None:
+        self.store, self.blobs, self.worker = store, blobs, worker
+
+    # ---- documents
+
+    async def create(self, info: RunInfo, idempotency_key: str | None, body_digest: str) -> str:
+        """Keep a new run; the same idempotency key answers with the run that it made before.
+
+        Raises:
+            Conflict: the key was used with another body.
+        """
+        batch = Batch()
+        if idempotency_key:
+            key = keys.cloud_idempotency(idempotency_key)
+            before = await self.store.get(key)
+            if before is not None:
+                made = json.loads(before)
+                if made["digest"] != body_digest:
+                    raise Conflict("this Idempotency-Key was used with another body", field="Idempotency-Key")
+                return str(made["run"])
+            value = json.dumps({"run": info.run, "digest": body_digest}).encode()
+            batch.expect(key, None).put(key, value, keys.IDEMPOTENCY_TTL_S)
+        batch.put(keys.cloud_runs(info.run), info.created_at.encode())
+        batch.put(keys.cloud_run(info.run), info.model_dump_json().encode())
+        batch.append(keys.cloud_events(info.run), Happening("run.status", {"status": info.status}).payload())
+        await self.store.commit(batch)
+        return info.run
+
+    async def save(self, info: RunInfo, *events: Happening) -> None:
+        """Keep a changed document, with its events, in one transaction."""
+        batch = Batch().put(keys.cloud_run(info.run), info.model_dump_json().encode())
+        for event in events:
+            batch.append(keys.cloud_events(info.run), event.payload())
+        await self.store.commit(batch)
+
+    async def info(self, run_id: str) -> RunInfo:
+        """A run's document; `latest` is the newest run.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        if run_id == "latest":
+            known = await self.run_ids()
+            if not known:
+                raise NotFound("there are no runs yet")
+            run_id = known[0]
+        data = await self.store.get(keys.cloud_run(run_id))
+        if data is None:
+            raise NotFound(f"no run {run_id!r}")
+        return RunInfo.model_validate_json(data)
+
+    async def run_ids(self) -> list[str]:
+        """All runs, newest first."""
+        index = await self.store.scan(keys.CLOUD_RUNS)
+        newest = sorted(index.items(), key=lambda item: (item[1], item[0]), reverse=True)
+        return [keys.run_of_index(key) for key, _ in newest]
+
+    async def event(self, run_id: str, event: Happening) -> None:
+        """Tell what happened."""
+        await self.store.append(keys.cloud_events(run_id), event.payload())
+
+    async def events(self, run_id: str, after: str, block_s: float | None) -> list[Event]:
+        """Events after an id, waiting up to `block_s` for one."""
+        entries = await self.store.read(keys.cloud_events(run_id), after=after, limit=500, block_s=block_s)
+        return [Event(id=entry.id, **entry.fields) for entry in entries]
+
+    # ---- rounds
+
+    async def commit(
+        self,
+        lab: Lab,
+        before: str | None,
+        committed: Committed[Any],
+        info: RunInfo,
+        binding: Binding,
+        detail: RoundDetail | None,
+        events: Sequence[Happening],
+    ) -> str:
+        """Commit a round; answers with the digest of the state, the guard of the next.
+
+        Args:
+            lab: of the run.
+            before: the digest that the round began from, None for the first commit.
+            committed: the new state.
+            info: the run's document.
+            binding: who sits where.
+            detail: the round, None for the initial state.
+            events: told with the commit.
+        """
+        body = await self.worker.run(wire.encode, committed)
+        digest = await self.worker.run(self.blobs.put, body.parts)
+        batch = Batch().expect(keys.cloud_run_state(info.run), before.encode() if before else None)
+        batch.put(keys.cloud_run_state(info.run), digest.encode())
+        batch.put(keys.cloud_run(info.run), info.model_dump_json().encode())
+        batch.put(keys.cloud_seating(info.run), binding.model_dump_json().encode())
+        if detail is not None:
+            table = self.blobs.put(_ROWS.dump_json(detail.seats))
+            short = RoundInfo.model_validate(detail.model_dump(exclude={"seats"}))
+            batch.append(keys.cloud_rounds(info.run), {"info": short.model_dump(mode="json"), "table": table})
+        for event in events:
+            batch.append(keys.cloud_events(info.run), event.payload())
+        await self.store.commit(batch)
+        return digest
+
+    async def committed(self, run_id: str, lab: Lab) -> tuple[Committed[Any], str] | None:
+        """The last committed state and its digest, None before the first commit."""
+        digest = await self.store.get(keys.cloud_run_state(run_id))
+        if digest is None:
+            return None
+        kind: Any = Committed
+        data = self.blobs.open(digest.decode())
+        state = await self.worker.run(
+            lambda: own(wire.decode(kind[lab.algorithm.cloud_state], data, model=lab.initial))
+        )
+        return state, digest.decode()
+
+    async def binding(self, run_id: str) -> Binding:
+        """Who sat where at the last commit."""
+        data = await self.store.get(keys.cloud_seating(run_id))
+        return Binding.model_validate_json(data) if data else Binding(agents={}, edges={})
+
+    async def rounds(self, run_id: str) -> list[RoundInfo]:
+        """The committed rounds, with the evaluations that are ready."""
+        entries = await self.store.read(keys.cloud_rounds(run_id))
+        scores = await self.evaluations(run_id)
+        infos = [RoundInfo.model_validate(entry.fields["info"]) for entry in entries]
+        return [
+            info.but(evaluation=scores.get(info.round_no)) if info.kind == "train" else info for info in infos
+        ]
+
+    async def round(self, run_id: str, round_no: int) -> RoundDetail:
+        """One training round with its table of seats.
+
+        Raises:
+            NotFound: it has not been committed.
+        """
+        found = [d for d in await self.details(run_id) if d.round_no == round_no and d.kind == "train"]
+        if not found:
+            raise NotFound(f"run {run_id} has no committed round {round_no}")
+        return found[-1]
+
+    async def details(self, run_id: str) -> list[RoundDetail]:
+        """All committed rounds with their tables."""
+        entries = await self.store.read(keys.cloud_rounds(run_id))
+        infos = await self.rounds(run_id)
+        return [
+            RoundDetail.model_validate(
+                {
+                    **info.model_dump(),
+                    "seats": _ROWS.validate_json(bytes(self.blobs.open(entry.fields["table"]))),
+                }
+            )
+            for entry, info in zip(entries, infos, strict=True)
+        ]
+
+    # ---- evaluations
+
+    async def evaluated(self, run_id: str, round_no: int, scores: dict[str, Evaluation], final: bool) -> None:
+        """A round's evaluation is ready."""
+        data = {name: score.model_dump(mode="json") for name, score in scores.items()}
+        event = Happening("round.evaluated", {"round_no": round_no, "evaluation": data, "final": final})
+        batch = Batch().put(keys.cloud_evaluation(run_id, round_no), _EVALUATION.dump_json(scores))
+        await self.store.commit(batch.append(keys.cloud_events(run_id), event.payload()))
+
+    async def evaluations(self, run_id: str) -> dict[int, dict[str, Evaluation]]:
+        """By round, what has been evaluated."""
+        found = await self.store.scan(keys.cloud_evaluations(run_id))
+        return {int(keys.last_part(key)): _EVALUATION.validate_json(data) for key, data in found.items()}
+
+    # ---- files
+
+    async def collect(self) -> list[str]:
+        """Remove files that nothing refers to."""
+        referenced: set[str] = set()
+        for run_id in await self.run_ids():
+            state = await self.store.get(keys.cloud_run_state(run_id))
+            referenced |= {state.decode()} if state else set()
+            referenced |= {
+                entry.fields["table"] for entry in await self.store.read(keys.cloud_rounds(run_id))
+            }
+        return self.blobs.collect(referenced)

@@ -1,0 +1,40 @@
+"""The cloud behind a request, as a named dependency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+from prometheus_client import CollectorRegistry
+
+from cloud_server.archive import Archive
+from cloud_server.folder import ResultsFolder
+from cloud_server.registry import Registry
+from cloud_server.runner import Runner
+from cloud_server.settings import CloudSettings
+from shared.service import Worker
+from shared.store import Store
+
+
+@dataclass
+class Cloud:
+    """What the cloud owns while it runs."""
+
+    settings: CloudSettings
+    store: Store
+    registry: Registry
+    archive: Archive
+    runner: Runner
+    results: ResultsFolder
+    workers: tuple[Worker, ...]
+    metrics: CollectorRegistry
+
+
+def cloud_of(request: Request) -> Cloud:
+    """The cloud behind the app."""
+    found: Cloud = request.app.state.cloud
+    return found
+
+
+TheCloud = Annotated[Cloud, Depends(cloud_of)]

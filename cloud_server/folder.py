@@ -1,0 +1,82 @@
+"""The results folders of runs, written on the worker thread; a person opens them, no tier reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cloud_server.archive import now
+from cloud_server.seating import Table
+from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
+from shared.lab import Lab
+from shared.population import counts_of
+from shared.records import TensorMap
+from shared.results import Manifest, write_results
+from shared.service import Worker
+
+
+@dataclass
+class ResultsFolder:
+    """Writes `runs/<id>/`."""
+
+    runs_dir: Path
+    worker: Worker
+    started: dict[str, str] = field(default_factory=dict)
+
+    def folder(self, run_id: str) -> Path:
+        """The folder of a run."""
+        return self.runs_dir / run_id
+
+    async def round_done(self, info: RunInfo, lab: Lab, table: Table, detail: RoundDetail) -> None:
+        """Add a round."""
+        await self.worker.run(self._write, info, lab, table, [detail], None)
+
+    async def ended(
+        self, info: RunInfo, lab: Lab, table: Table, rounds: Sequence[RoundInfo], model: TensorMap | None
+    ) -> None:
+        """Bring all rounds up to date with their evaluations; the model; the pictures."""
+        await self.worker.run(self._write, info, lab, table, rounds, model)
+
+    def _write(
+        self, info: RunInfo, lab: Lab, table: Table, rounds: Sequence[RoundInfo], model: TensorMap | None
+    ) -> None:
+        manifest = Manifest.of(
+            info,
+            data_digest=lab.data.digest,
+            population_digest=lab.members.digest,
+            started_at=self.started.setdefault(info.run, now()),
+            ended_at=now() if info.status in FINAL else None,
+        )
+        seats = seat_infos(lab, table, {})
+        write_results(self.folder(info.run), info, rounds, model=model, manifest=manifest, seats=seats)
+
+
+def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInfo, ...]:
+    """The seats of a run, and who sits there now."""
+    counts = counts_of(lab.members, lab.data)
+    rows = []
+    for seat in lab.members.seats:
+        agent = table.binding.agents.get(seat.number)
+        worker = seat.role == "worker"
+        state = "worker" if worker else "empty" if agent is None else "taken"
+        if agent is not None and not table.registry.agent_is_live(agent):
+            state = "lost"
+        if seat.number in retired:
+            state = "retired"
+        rows.append(
+            SeatInfo(
+                seat=seat.number,
+                role=seat.role,
+                home=seat.home,
+                edge=table.edge_of(seat.home),
+                agent=agent,
+                state=state,
+                reason=retired.get(seat.number),
+                profile=seat.profile.name,
+                n_train=len(seat.train),
+                n_test=len(seat.test),
+                label_counts=() if worker else tuple(int(count) for count in counts[seat.number]),
+            )
+        )
+    return tuple(rows)

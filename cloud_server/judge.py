@@ -1,0 +1,91 @@
+"""Evaluation beside the rounds: the global model on the test set, while the next round runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from cloud_server.archive import Archive, Committed
+from shared.api import Evaluation, RoundDetail
+from shared.context import Ctx
+from shared.lab import Lab
+from shared.messages import Work
+from shared.records import Score
+from shared.service import Worker
+
+log = logging.getLogger(__name__)
+AHEAD = 2
+"""Evaluations that may wait; then the rounds wait for the evaluation, so that states do not pile up."""
+
+
+class Judge:
+    """Evaluates committed states of one run on a thread of its own.
+
+    Args:
+        archive: where figures go.
+        worker: the evaluating thread; the lab's scratch model is used by nobody else in the cloud.
+    """
+
+    def __init__(self, archive: Archive, worker: Worker) -> None:
+        self.archive, self.worker = archive, worker
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(
+        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], *, final: bool
+    ) -> None:
+        """Have a state evaluated; waits only if too many wait already."""
+        while len(self._tasks) >= AHEAD:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.create_task(self._evaluate(run_id, lab, ctx, committed, final))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _evaluate(
+        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], final: bool
+    ) -> None:
+        bench = lab.bench(Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
+        hooks = lab.algorithm.cloud
+        scores = await self.worker.run(lambda: hooks.evaluate(ctx, committed.state, bench))
+        await self.archive.evaluated(run_id, committed.round_no, evaluations(scores), final)
+
+    async def finish(self) -> None:
+        """Wait for all; an evaluation's own error is raised here."""
+        while self._tasks:
+            await asyncio.gather(*list(self._tasks))
+
+    async def drop(self) -> None:
+        """Forget what waits."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def evaluations(scores: dict[str, Score]) -> dict[str, Evaluation]:
+    """Scores as the API shows them."""
+    return {name: Evaluation(n=s.n, accuracy=s.accuracy, loss=s.loss) for name, s in scores.items()}
+
+
+def over_clients(detail: RoundDetail, held_out: set[int]) -> dict[str, Evaluation]:
+    """Plain means over clients of the last evaluation of every seat: what each received, and its own model.
+
+    Held-out seats stand apart. A client without test samples does not count.
+    """
+    rows = [row for row in detail.seats if row.outcome == "evaluated"]
+    groups = {
+        "clients": [row for row in rows if row.seat not in held_out],
+        "held_out": [row for row in rows if row.seat in held_out],
+    }
+    found: dict[str, Evaluation] = {}
+    for name, members in groups.items():
+        for which in ("received", "own"):
+            pairs = [
+                (accuracy, loss)
+                for row in members
+                for accuracy, loss in [(getattr(row, f"{which}_accuracy"), getattr(row, f"{which}_loss"))]
+                if accuracy is not None and loss is not None
+            ]
+            if pairs:
+                accuracy, loss = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
+                found[f"{name}_{which}"] = Evaluation(n=len(pairs), accuracy=accuracy, loss=loss)
+    return found

@@ -1,0 +1,261 @@
+"""The public REST API: resources, not verbs. JSON; tensors as safetensors; errors as problem+json."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import FileResponse, StreamingResponse
+from safetensors.torch import save
+from starlette.responses import Response
+
+from cloud_server.dependencies import Cloud, TheCloud
+from shared import keys
+from shared.algorithms import all_algorithms
+from shared.api import (
+    FINAL,
+    AgentInfo,
+    AgentPage,
+    AlgorithmInfo,
+    AlgorithmList,
+    EdgePage,
+    Health,
+    MoreRounds,
+    NewRun,
+    RoundDetail,
+    RoundPage,
+    RunInfo,
+    RunPage,
+    SeatPage,
+    TopologyInfo,
+    WantedTopology,
+)
+from shared.errors import Conflict, NotFound
+from shared.results import file_names
+from shared.service import health, metrics_response
+from shared.transport import MEDIA_TYPE
+
+open_router = APIRouter(tags=["health"])
+router = APIRouter()
+BEAT_S = 10.0
+RunId = Annotated[str, "id of a run, or `latest`"]
+
+
+@open_router.get("/healthz")
+async def healthz() -> Health:
+    """Alive."""
+    return health("cloud")
+
+
+@open_router.get("/readyz")
+async def readyz(cloud: TheCloud, response: Response) -> Health:
+    """Redis answers, and at least one edge and one device are there; `missing` names what is not."""
+    await cloud.store.ping()
+    found = {"an edge": cloud.registry.live_edges(), "a device": cloud.registry.live_agents()}
+    missing = tuple(name for name, there in found.items() if not there)
+    response.status_code = 503 if missing else 200
+    return health("cloud", missing)
+
+
+@router.get("/metrics", tags=["health"])
+async def metrics(cloud: TheCloud) -> Response:
+    """Prometheus metrics."""
+    return metrics_response(cloud.metrics)
+
+
+# ---- runs
+
+
+@router.post("/runs", status_code=201, tags=["runs"])
+async def create_run(
+    body: NewRun, cloud: TheCloud, idempotency_key: Annotated[str | None, Header(max_length=200)] = None
+) -> RunInfo:
+    """Create a run of a spec; it starts when no other trains. Asked again with the same key, the same run."""
+    return await cloud.runner.create(body.spec, idempotency_key)
+
+
+@router.get("/runs", tags=["runs"])
+async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=1000)] = 50) -> RunPage:
+    """The newest runs."""
+    ids = (await cloud.archive.run_ids())[:limit]
+    return RunPage(runs=tuple([await cloud.archive.info(run_id) for run_id in ids]))
+
+
+@router.get("/runs/{run_id}", tags=["runs"])
+async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
+    """Where a run stands."""
+    return await cloud.archive.info(run_id)
+
+
+@router.post("/runs/{run_id}/rounds", tags=["runs"])
+async def more_rounds(run_id: RunId, body: MoreRounds, cloud: TheCloud) -> RunInfo:
+    """Train so many rounds more."""
+    return await cloud.runner.more(run_id, body.num_rounds)
+
+
+@router.post("/runs/{run_id}/pause", tags=["runs"])
+async def pause(run_id: RunId, cloud: TheCloud) -> RunInfo:
+    """Pause after the present round."""
+    return await cloud.runner.pause(run_id)
+
+
+@router.post("/runs/{run_id}/resume", tags=["runs"])
+async def resume(run_id: RunId, cloud: TheCloud) -> RunInfo:
+    """Go on from the last committed round."""
+    return await cloud.runner.resume(run_id)
+
+
+@router.post("/runs/{run_id}/stop", tags=["runs"])
+async def stop(run_id: RunId, cloud: TheCloud) -> RunInfo:
+    """Stop now; the present round is dropped."""
+    return await cloud.runner.stop_run(run_id)
+
+
+@router.get("/runs/{run_id}/rounds", tags=["runs"])
+async def list_rounds(run_id: RunId, cloud: TheCloud) -> RoundPage:
+    """The committed rounds."""
+    info = await cloud.archive.info(run_id)
+    return RoundPage(rounds=tuple(await cloud.archive.rounds(info.run)))
+
+
+@router.get("/runs/{run_id}/rounds/{round_no}", tags=["runs"])
+async def get_round(run_id: RunId, round_no: int, cloud: TheCloud) -> RoundDetail:
+    """One round with a row for each visit."""
+    info = await cloud.archive.info(run_id)
+    return await cloud.archive.round(info.run, round_no)
+
+
+@router.get("/runs/{run_id}/devices", tags=["runs"])
+async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
+    """The seats of a run, their data, and who sits there."""
+    return SeatPage(devices=await cloud.runner.seats(run_id))
+
+
+@router.get("/runs/{run_id}/models/{name}", tags=["runs"], response_class=Response)
+async def get_model(run_id: RunId, name: str, cloud: TheCloud) -> Response:
+    """A model of the last committed round as safetensors."""
+    model = await cloud.runner.model(run_id, name)
+    body = await cloud.workers[0].run(
+        lambda: save({key: tensor.contiguous() for key, tensor in model.items()})
+    )
+    return Response(body, media_type=MEDIA_TYPE)
+
+
+@router.get("/runs/{run_id}/files", tags=["runs"])
+async def list_files(run_id: RunId, cloud: TheCloud) -> dict[str, list[str]]:
+    """The names in the run's results folder."""
+    info = await cloud.archive.info(run_id)
+    return {"files": file_names(cloud.results.folder(info.run))}
+
+
+@router.get("/runs/{run_id}/files/{name:path}", tags=["runs"])
+async def get_file(run_id: RunId, name: str, cloud: TheCloud) -> FileResponse:
+    """One file of the results folder."""
+    info = await cloud.archive.info(run_id)
+    folder = cloud.results.folder(info.run)
+    if name not in file_names(folder):
+        raise NotFound(f"run {info.run} has no file {name!r}")
+    return FileResponse(folder / name)
+
+
+# ---- events
+
+
+@router.get("/runs/{run_id}/events", tags=["runs"])
+async def events(
+    run_id: RunId,
+    request: Request,
+    cloud: TheCloud,
+    last_event_id: Annotated[str | None, Header(pattern=r"^\d+(-\d+)?$")] = None,
+) -> StreamingResponse:
+    """What happens, as server-sent events; after a broken connection `Last-Event-ID` continues it."""
+    info = await cloud.archive.info(run_id)
+    stream = _event_stream(request, cloud, info.run, last_event_id or "0")
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+
+async def _event_stream(request: Request, cloud: Cloud, run_id: str, after: str) -> AsyncIterator[str]:
+    """Events until the run has ended and all are told."""
+    while not await request.is_disconnected():
+        ended = (await cloud.archive.info(run_id)).status in FINAL
+        found = await cloud.archive.events(run_id, after, None if ended else BEAT_S)
+        for event in found:
+            after = event.id
+            yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+        if ended and not found:
+            return
+        if not found:
+            yield ": still here\n\n"
+
+
+# ---- topology
+
+
+def _seats(cloud: Cloud, agent: str) -> tuple[int, ...]:
+    course = cloud.runner.course
+    return course.table.seats_of(agent) if course and course.table else ()
+
+
+def _agents(cloud: Cloud) -> tuple[AgentInfo, ...]:
+    return tuple(
+        cloud.registry.agent_info(agent, _seats(cloud, agent)) for agent in sorted(cloud.registry.agents)
+    )
+
+
+@router.get("/topology", tags=["topology"])
+async def topology(cloud: TheCloud) -> TopologyInfo:
+    """What is there, and how many devices are wanted."""
+    wanted = await cloud.store.get(keys.cloud_topology())
+    course = cloud.runner.course
+    return TopologyInfo(
+        wanted_devices=WantedTopology.model_validate_json(wanted).num_devices if wanted else None,
+        n_devices=cloud.registry.n_devices(),
+        n_agents=len(cloud.registry.live_agents()),
+        edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)),
+        devices=_agents(cloud),
+        active_run=course.info.run if course else None,
+    )
+
+
+@router.get("/edges", tags=["topology"])
+async def edges(cloud: TheCloud) -> EdgePage:
+    """The registered edges."""
+    return EdgePage(edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)))
+
+
+@router.get("/devices", tags=["topology"])
+async def devices(cloud: TheCloud) -> AgentPage:
+    """The registered device agents."""
+    return AgentPage(devices=_agents(cloud))
+
+
+@router.get("/devices/{agent}", tags=["topology"])
+async def device(agent: str, cloud: TheCloud) -> AgentInfo:
+    """One device agent."""
+    return cloud.registry.agent_info(agent, _seats(cloud, agent))
+
+
+@router.put("/topology", tags=["topology"])
+async def want(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
+    """Write the wanted number of devices; a fleet makes it so."""
+    raise Conflict(
+        f"no fleet runs that could make it {body.num_devices} devices; "
+        "use `docker compose up --scale device=N`, or `strata up --devices N`",
+        field="num_devices",
+    )
+
+
+# ---- algorithms
+
+
+@router.get("/algorithms", tags=["algorithms"])
+async def algorithms() -> AlgorithmList:
+    """The algorithms with the JSON schemas of their parameters."""
+    return AlgorithmList(
+        algorithms=tuple(
+            AlgorithmInfo(name=a.name, paper=a.paper, params=a.params.model_json_schema())
+            for a in all_algorithms().values()
+        )
+    )

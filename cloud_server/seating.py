@@ -1,0 +1,141 @@
+"""Who sits where: seats of a run bound to agents, homes to edges. Never decides a result, only who computes it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cloud_server.registry import AgentEntry, Registry
+from shared.messages import Seating, SeatPlace
+from shared.population import Population
+from shared.records import Record
+
+
+class Binding(Record):
+    """The seating of a run as it is kept: agent by seat, edge by home."""
+
+    agents: dict[int, str]
+    edges: dict[int, str]
+
+
+def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: dict[int, str]) -> dict[int, str]:
+    """Give seats to agents in turn, as far as there is room; with more seats than room, in turn beyond it.
+
+    Args:
+        seats: to be given, in order.
+        agents: sorted by (profile, id).
+        taken: seats given before, by seat.
+    """
+    load = Counter(taken.values())
+    given: dict[int, str] = {}
+    for seat in seats:
+        agent = min(
+            enumerate(agents),
+            key=lambda item: (load[item[1].agent] // item[1].devices, load[item[1].agent], item[0]),
+        )[1]
+        load[agent.agent] += 1
+        given[seat] = agent.agent
+    return given
+
+
+@dataclass
+class Move:
+    """A seat that was taken, or that went to another agent."""
+
+    seat: int
+    agent: str
+    before: str | None
+
+
+@dataclass
+class Table:
+    """The seating of the active run.
+
+    Args:
+        members: the run's population.
+        registry: who is alive.
+        binding: as it was kept; empty for a new run.
+        reseat_after_s: how long a lost agent's seats wait for it.
+    """
+
+    members: Population
+    registry: Registry
+    binding: Binding
+    reseat_after_s: float
+    lost_since: dict[str, float] = field(default_factory=dict)
+
+    def seat_all(self, num_devices: int) -> list[Move]:
+        """Give the first seats to the live agents, homes to the live edges by name."""
+        agents = self.registry.live_agents()
+        seats = [s.number for s in self.members.seats if s.role != "worker"][:num_devices]
+        given = bind(seats, agents, {})
+        names = self.registry.live_edges()
+        edges = {home.number: names[home.number % len(names)] for home in self.members.homes}
+        self.binding = Binding(agents=given, edges=edges)
+        return [Move(seat, agent, None) for seat, agent in given.items()]
+
+    def refresh(self) -> list[Move]:
+        """Between rounds: late-comers take the lowest empty seats; seats of agents long gone go to others."""
+        return self._reseat() + self._welcome()
+
+    def _reseat(self) -> list[Move]:
+        now = time.monotonic()
+        lost = {a for a in set(self.binding.agents.values()) if not self.registry.agent_is_live(a)}
+        self.lost_since = {agent: self.lost_since.get(agent, now) for agent in lost}
+        gone = {agent for agent, since in self.lost_since.items() if now - since >= self.reseat_after_s}
+        seats = [seat for seat, agent in sorted(self.binding.agents.items()) if agent in gone]
+        agents = self.registry.live_agents()
+        if not seats or not agents:
+            return []
+        kept = {seat: agent for seat, agent in self.binding.agents.items() if seat not in seats}
+        return self._take(bind(seats, agents, kept))
+
+    def _welcome(self) -> list[Move]:
+        load = Counter(self.binding.agents.values())
+        empty = [
+            s.number for s in self.members.seats if s.role != "worker" and s.number not in self.binding.agents
+        ]
+        moves: list[Move] = []
+        for entry in self.registry.live_agents():
+            room = max(entry.devices - load[entry.agent], 0)
+            mine, empty = empty[:room], empty[room:]
+            moves += self._take(dict.fromkeys(mine, entry.agent))
+        return moves
+
+    def _take(self, given: dict[int, str]) -> list[Move]:
+        moves = [Move(seat, agent, self.binding.agents.get(seat)) for seat, agent in given.items()]
+        self.binding = Binding(agents={**self.binding.agents, **given}, edges=self.binding.edges)
+        return moves
+
+    # ---- a round's view
+
+    def edge_of(self, home: int) -> str | None:
+        """The live edge that serves a home in this round: its own, else another; None if no edge is there."""
+        own = self.binding.edges.get(home)
+        if own is not None and self.registry.edge_is_live(own):
+            return own
+        names = self.registry.live_edges()
+        return names[home % len(names)] if names else None
+
+    def seating(self, run_id: str, home: int) -> Seating:
+        """Who sits in a home now: the seats whose agent is alive."""
+        places = {}
+        for seat in self.members.at(home):
+            agent = self.binding.agents.get(seat.number)
+            if agent is not None and agent in self.registry.agents and self.registry.agent_is_live(agent):
+                places[seat.number] = SeatPlace(agent=agent, url=self.registry.agents[agent].url)
+        return Seating(run_id=run_id, edge=home, places=places)
+
+    def absent(self) -> dict[int, str]:
+        """Taken seats whose agent is not alive, with the agent."""
+        return {s: a for s, a in sorted(self.binding.agents.items()) if not self.registry.agent_is_live(a)}
+
+    def loads(self) -> dict[str, int]:
+        """Seats by agent."""
+        return dict(Counter(self.binding.agents.values()))
+
+    def seats_of(self, agent: str) -> tuple[int, ...]:
+        """The seats of an agent, sorted."""
+        return tuple(sorted(seat for seat, name in self.binding.agents.items() if name == agent))

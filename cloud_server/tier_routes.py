@@ -1,0 +1,32 @@
+"""The cloud's endpoints for other tiers: registration and heartbeats. Only with the tier token."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from cloud_server.dependencies import TheCloud
+from shared.tiers import AgentHello, AgentWelcome, EdgeBeat, EdgeHello, EdgeWelcome
+
+router = APIRouter(include_in_schema=False)
+
+
+def _source(request: Request) -> str | None:
+    return request.client.host if request.client else None
+
+
+@router.post("/agents")
+async def greet_agent(hello: AgentHello, request: Request, cloud: TheCloud) -> AgentWelcome:
+    """Register an agent."""
+    return AgentWelcome(edge_url=await cloud.registry.greet_agent(hello, _source(request)))
+
+
+@router.post("/edges")
+async def greet_edge(hello: EdgeHello, request: Request, cloud: TheCloud) -> EdgeWelcome:
+    """Register an edge."""
+    return EdgeWelcome(url=await cloud.registry.greet_edge(hello, _source(request)))
+
+
+@router.post("/heartbeats", status_code=204)
+async def heartbeat(beat: EdgeBeat, cloud: TheCloud) -> None:
+    """An edge is alive, and so are the agents that it hears."""
+    await cloud.registry.beat(beat)

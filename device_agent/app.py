@@ -1,0 +1,81 @@
+"""`create_app(settings)`: an agent as a FastAPI application."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Gauge
+
+from device_agent import routes
+from device_agent.host import Host
+from device_agent.membership import Membership, agent_id
+from device_agent.settings import AgentSettings
+from shared import wire
+from shared.lab import Labs
+from shared.once import Once
+from shared.service import Worker, install_problems, version
+from shared.tiers import AgentBeat, AgentHello
+from shared.transport import Caller
+
+
+@dataclass
+class Agent:
+    """What an agent owns while it runs."""
+
+    settings: AgentSettings
+    host: Host
+    membership: Membership
+    once: Once[wire.Body]
+    registry: CollectorRegistry
+
+
+def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
+    """An agent; `transport` stands in for the network in tests."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with httpx.AsyncClient(transport=transport, follow_redirects=False) as client:
+            agent = build(settings, client)
+            app.state.agent = agent
+            agent.membership.start()
+            yield
+            await agent.membership.stop()
+            await agent.once.close()
+            agent.host.close()
+
+    app = FastAPI(title="StrataFL device agent", version=version(), lifespan=lifespan)
+    install_problems(app)
+    routes.install(app, settings)
+    return app
+
+
+def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
+    """Wire an agent together."""
+    host = Host(settings.state_dir, Labs(settings.common.data_dir, settings.common.cache_dir), Worker())
+    hello = AgentHello(
+        agent=agent_id(settings.state_dir),
+        name=settings.name,
+        devices=settings.devices,
+        profile=settings.profile,
+        port=settings.port,
+        nonce=secrets.token_hex(16),
+    )
+
+    def beat() -> AgentBeat:
+        return AgentBeat(agent=hello.agent, visiting=host.visiting, waiting=host.waiting)
+
+    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
+    membership = Membership(caller, settings.cloud_url, hello, beat, settings.heartbeat_s)
+    registry = CollectorRegistry()
+    Gauge("strata_agent_visits", "Visits begun since the start", registry=registry).set_function(
+        lambda: host.n_visits
+    )
+    Gauge("strata_agent_waiting", "Orders that run or wait", registry=registry).set_function(
+        lambda: host.waiting
+    )
+    return Agent(settings, host, membership, Once(), registry)

@@ -1,0 +1,27 @@
+"""Where an agent runs: environment `AGENT_*`."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from shared.service import TierSettings
+from shared.tiers import ID
+
+
+def _host_name() -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "agent"
+
+
+class AgentSettings(TierSettings):
+    """An agent's settings; `devices` is how many it has room for, `profile` names what they can do."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENT_", extra="ignore", env_ignore_empty=True)
+
+    name: str = Field(default_factory=_host_name, pattern=ID)
+    cloud_url: str = "http://127.0.0.1:8000"
+    devices: int = Field(default=1, ge=1, le=10_000)
+    profile: str = Field(default="standard", pattern=ID)

@@ -1,0 +1,1 @@
+"""The edge tier: owns a neighbourhood of devices."""

@@ -1,0 +1,88 @@
+"""`create_app(settings)`: an edge as a FastAPI application."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+
+from edge_server import routes
+from edge_server.desk import Answered, Desk
+from edge_server.roster import Membership, Roster
+from edge_server.settings import EdgeSettings
+from shared.blobs import Blobs
+from shared.lab import Labs
+from shared.once import Once
+from shared.service import Worker, install_problems, version
+from shared.store import RedisStore, Store
+from shared.tiers import EdgeHello
+from shared.transport import Caller
+
+
+@dataclass
+class Edge:
+    """What an edge owns while it runs."""
+
+    settings: EdgeSettings
+    store: Store
+    roster: Roster
+    membership: Membership
+    desk: Desk
+    once: Once[Answered]
+    worker: Worker
+    registry: CollectorRegistry
+    timer: Histogram
+
+
+def create_app(
+    settings: EdgeSettings, transport: httpx.AsyncBaseTransport | None = None, store: Store | None = None
+) -> FastAPI:
+    """An edge; `transport` and `store` stand in for network and Redis in tests."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=_LIMITS) as client:
+            edge = build(settings, client, store or RedisStore(settings.redis_url))
+            app.state.edge = edge
+            edge.membership.start()
+            yield
+            await edge.membership.stop()
+            await edge.once.close()
+            edge.worker.close()
+            await edge.store.close()
+
+    app = FastAPI(title="StrataFL edge", version=version(), lifespan=lifespan)
+    install_problems(app)
+    routes.install(app, settings)
+    return app
+
+
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+
+
+def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Edge:
+    """Wire an edge together."""
+    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
+    roster, worker, registry = Roster(), Worker(), CollectorRegistry()
+    hello = EdgeHello(edge=settings.name, port=settings.port, nonce=secrets.token_hex(16))
+    desk = Desk(
+        edge_id=settings.name,
+        store=store,
+        blobs=Blobs(settings.state_dir / "blobs"),
+        labs=Labs(settings.common.data_dir, settings.common.cache_dir),
+        worker=worker,
+        caller=caller,
+        roster=roster,
+        own_url="",
+        ttl_s=settings.ttl_s,
+    )
+    membership = Membership(caller, settings.cloud_url, hello, roster, settings.heartbeat_s)
+    membership.on_welcome = desk.known_as
+    Gauge("strata_edge_agents", "Agents heard", registry=registry).set_function(lambda: len(roster.heard))
+    timer = Histogram("strata_edge_round_seconds", "Wall seconds of a round", registry=registry)
+    return Edge(settings, store, roster, membership, desk, Once(), worker, registry, timer)

@@ -1,0 +1,153 @@
+"""What an edge does with an order of the cloud: find the seating and the state, run the round, remember, answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edge_server.devices import Devices
+from edge_server.roster import Roster
+from edge_server.rounds import EdgeRound
+from shared import keys, wire
+from shared.blobs import Blobs
+from shared.errors import Conflict, SeatingUnknown, StrataError
+from shared.lab import Lab, Labs
+from shared.messages import RoundAnswer, RoundOrder, Seating
+from shared.service import Worker
+from shared.spec import canonical, parse_spec
+from shared.store import Batch, Store
+from shared.transport import Caller
+from shared.versions import Version
+from shared.visit import own
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A round's encoded answer and what this layout's sockets to the agents carried."""
+
+    body: wire.Body
+    socket_bytes: int
+
+
+@dataclass
+class Desk:
+    """The rounds of this edge."""
+
+    edge_id: str
+    store: Store
+    blobs: Blobs
+    labs: Labs
+    worker: Worker
+    caller: Caller
+    roster: Roster
+    own_url: str
+    ttl_s: float
+
+    def known_as(self, url: str) -> None:
+        """The address under which agents reach this edge, told by the cloud."""
+        self.own_url = url
+
+    async def keep_seating(self, seating: Seating, loads: Mapping[str, int]) -> str:
+        """Remember who sits where; the digest by which rounds name it."""
+        digest = seating_digest(seating)
+        data = json.dumps({"seating": seating.model_dump(mode="json"), "loads": dict(loads)}).encode()
+        await self.store.put(keys.edge_seating(self.edge_id, seating.run_id, digest), data)
+        return digest
+
+    async def round(self, body: bytearray, stop: threading.Event) -> Answered:
+        """Run one round.
+
+        Raises:
+            SeatingUnknown: this edge has not got the seating that the order names.
+            Conflict: the population derived here is not the cloud's.
+        """
+        lab, order = await self.worker.run(self._decode, body)
+        if lab.members.digest != order.population:
+            raise Conflict("the population derived here is not the cloud's: other data set or version?")
+        seating, loads = await self._seating(order)
+        state = await self._state(lab, order)
+        devices = Devices(
+            lab,
+            order,
+            seating.places,
+            loads,
+            self.caller,
+            self.roster,
+            self.worker,
+            stop,
+            self.own_url,
+            self.ttl_s,
+        )
+        work = EdgeRound(lab, order, devices, self.worker, state)
+        answer = await work.run()
+        await self._commit(order, work.state, answer)
+        return Answered(await self.worker.run(wire.encode, answer), work.socket_bytes)
+
+    def _decode(self, body: bytearray) -> tuple[Lab, RoundOrder[Any]]:
+        raw = wire.peek(body)
+        lab = self.labs.of(parse_spec(raw.get("spec") if isinstance(raw, dict) else None))
+        return lab, wire.decode(lab.wire.round_order, body, model=lab.initial)
+
+    async def _seating(self, order: RoundOrder[Any]) -> tuple[Seating, dict[str, int]]:
+        data = await self.store.get(keys.edge_seating(self.edge_id, order.run_id, order.seating))
+        if data is None:
+            raise SeatingUnknown(
+                f"edge {self.edge_id} does not know seating {order.seating[:12]} of {order.run_id}"
+            )
+        raw = json.loads(data)
+        return Seating.model_validate(raw["seating"]), raw["loads"]
+
+    async def _state(self, lab: Lab, order: RoundOrder[Any]) -> Any:
+        if order.base is None:
+            return None
+        digest = await self.store.get(self._state_key(order, order.base))
+        if digest is None:
+            return None
+        data = self.blobs.open(digest.decode())
+        return await self.worker.run(lambda: own(wire.decode(lab.algorithm.edge_state, data)))
+
+    async def _commit(self, order: RoundOrder[Any], state: Any, answer: RoundAnswer[Any]) -> None:
+        """The state first as a file, then its reference; states older than the one this round began from go."""
+        if order.kind != "train" or answer.base is None:
+            return
+        body = await self.worker.run(wire.encode, state)
+        digest = self.blobs.put(body.parts)
+        batch = Batch().put(self._state_key(order, answer.base), digest.encode())
+        kept = {
+            self._state_key(order, version) for version in (order.base, answer.base) if version is not None
+        }
+        old = await self.store.keys(keys.edge_states(self.edge_id, order.run_id, order.edge))
+        await self.store.commit(batch.delete(*(key for key in old if key not in kept)))
+        of_runs = await self.store.scan(keys.edge_runs(self.edge_id))
+        states = {value.decode() for key, value in of_runs.items() if ":state:" in key}
+        self.blobs.collect(states, {digest})
+
+    def _state_key(self, order: RoundOrder[Any], version: Version) -> str:
+        return keys.edge_state(self.edge_id, order.run_id, order.edge, version)
+
+    async def forget(self, run_id: str) -> None:
+        """Drop everything of a run."""
+        for prefix in keys.all_of_run_at_edge(self.edge_id, run_id):
+            await self.store.delete_prefix(prefix)
+
+
+def seating_digest(seating: Seating) -> str:
+    """The digest that stands in a round's order."""
+    return wire.digest_of(canonical(seating).encode())
+
+
+def order_place(body: bytearray) -> tuple[str, int, int]:
+    """Run, round and home of an order, read before it is decoded.
+
+    Raises:
+        StrataError: the order does not name them.
+    """
+    raw = wire.peek(body)
+    if isinstance(raw, dict):
+        place = (raw.get("run_id"), raw.get("round_no"), raw.get("edge"))
+        if isinstance(place[0], str) and type(place[1]) is int and type(place[2]) is int:
+            return place[0], place[1], place[2]
+    raise StrataError("the order names no run, round and edge", field="run_id")

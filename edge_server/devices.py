@@ -1,0 +1,288 @@
+"""The edge's client to agents: one POST an agent and wave, answers folded in as they arrive.
+
+A lost device is a value (`Failure`), not an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge_server.roster import Roster
+from shared import wire
+from shared.costs import LinkUse
+from shared.errors import Cancelled, DeadlineExceeded, StrataError, WireError
+from shared.lab import Lab
+from shared.messages import (
+    Contribution,
+    Failure,
+    Outcome,
+    RoundOrder,
+    SeatPlace,
+    Stage,
+    UploadAnswer,
+    UploadOrder,
+    Uploads,
+    Visit,
+    VisitAnswer,
+    VisitOrder,
+    Work,
+)
+from shared.service import Worker
+from shared.sums import Fold
+from shared.transport import Caller
+from shared.versions import MemoryVersions, Version
+from shared.visit import answer_bytes, run_visits, upload_bytes
+
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One seat of a wave: its work, its message (the same object for equal ones), its state's version."""
+
+    seat: int
+    work: Work
+    message: Any
+    base: Version | None
+
+
+@dataclass
+class Wave:
+    """What came of one wave.
+
+    Attributes:
+        answered: by which agent's answer each seat's contribution is still held (two-phase visits).
+        links: modelled bytes by seat.
+        socket_bytes: bodies that this layout of processes moved.
+    """
+
+    stage: Stage
+    outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+    links: dict[int, LinkUse] = field(default_factory=dict)
+    socket_bytes: int = 0
+
+    def fail(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
+        """Note lost contributions."""
+        self.failures += [Failure(seat=seat, edge=edge, reason=reason, detail=detail[:500]) for seat in seats]
+
+    def charge(self, seat: int, down: int, up: int) -> None:
+        """Add bytes to a seat's link."""
+        self.links[seat] = self.links.get(seat, LinkUse()) + LinkUse(down_bytes=down, up_bytes=up)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Reaches the seats of one home in one round."""
+
+    lab: Lab
+    order: RoundOrder[Any]
+    places: Mapping[int, SeatPlace]
+    loads: Mapping[str, int]
+    caller: Caller
+    roster: Roster
+    worker: Worker
+    stop: threading.Event
+    own_url: str
+    ttl_s: float
+
+    # ---- visits
+
+    async def visit(self, stage: Stage, asked: list[Asked], fold: Fold, *, hold: bool) -> Wave:
+        """Visit seats; what they send is folded in (unless held), what was lost is named in the wave."""
+        wave = Wave(stage)
+        workers = [item for item in asked if self.lab.seat(item.seat).role == "worker"]
+        by_agent: dict[str, list[Asked]] = {}
+        for item in asked:
+            if item not in workers:
+                by_agent.setdefault(self.places[item.seat].agent, []).append(item)
+        await asyncio.gather(
+            *(self._visit_agent(wave, agent, items, fold, hold) for agent, items in sorted(by_agent.items())),
+            *(self._visit_own(wave, item, fold, hold) for item in workers),
+        )
+        return wave
+
+    def _visit_order(self, stage: Stage, asked: list[Asked], hold: bool) -> VisitOrder[Any]:
+        messages: list[Any] = []
+        visits = []
+        for item in asked:
+            known = [index for index, message in enumerate(messages) if message is item.message]
+            if not known:
+                messages.append(item.message)
+            index = known[0] if known else len(messages) - 1
+            visits.append(Visit(seat=item.seat, work=item.work, message=index, base=item.base))
+        return VisitOrder[Any](
+            stage=stage,
+            spec=self.order.spec,
+            population=self.order.population,
+            phase=self.order.phase,
+            n_clients=self.order.n_clients,
+            edge=self.order.edge,
+            hold=hold,
+            messages=tuple(messages),
+            visits=tuple(visits),
+        )
+
+    async def _visit_agent(self, wave: Wave, agent: str, asked: list[Asked], fold: Fold, hold: bool) -> None:
+        body = wire.encode(self._visit_order(wave.stage, asked, hold))
+        wave_seats = [item.seat for item in asked]
+        reply = await self._post(wave, agent, "visits", body, self.lab.wire.visit_answer, wave_seats)
+        if reply is not None:
+            await self._guarded(wave, wave_seats, lambda: self._take_answer(wave, asked, reply, fold, hold))
+
+    async def _visit_own(self, wave: Wave, item: Asked, fold: Fold, hold: bool) -> None:
+        """The edge's own worker: the same visit, without a link."""
+        order = self._visit_order(wave.stage, [item], hold=False)
+        collector = await self.worker.run(
+            lambda: run_visits(self.lab, order, MemoryVersions(), stopped=self.stop.is_set)
+        )
+        await self._guarded(wave, [item.seat], lambda: self._take_own(wave, collector.answer(), fold))
+
+    def _take_own(self, wave: Wave, answer: VisitAnswer[Any, Any], fold: Fold) -> None:
+        for outcome in answer.outcomes:
+            self._note(wave, outcome)
+        self._fold(wave, answer.uploads, fold)
+
+    def _take_answer(
+        self, wave: Wave, asked: list[Asked], answer: VisitAnswer[Any, Any], fold: Fold, hold: bool
+    ) -> None:
+        self._check_seats(answer, asked)
+        singles = {item.seat: item for item in answer.uploads.contributions}
+        for item, outcome in zip(asked, answer.outcomes, strict=True):
+            self._note(wave, outcome)
+            down = wire.size(self._visit_order(wave.stage, [item], hold))
+            up = answer.uploads.link_bytes.get(item.seat)
+            wave.charge(
+                item.seat, down, up if up is not None else answer_bytes(outcome, singles.get(item.seat))
+            )
+        if not hold:
+            self._fold(wave, answer.uploads, fold)
+
+    def _check_seats(self, answer: VisitAnswer[Any, Any], asked: list[Asked]) -> None:
+        seats = [item.seat for item in asked]
+        told = [outcome.seat for outcome in answer.outcomes]
+        sent = [item.seat for item in answer.uploads.contributions] + list(answer.uploads.link_bytes)
+        if told != seats or len(set(sent)) != len(sent) or not set(sent) <= set(seats):
+            raise WireError(
+                f"the answer speaks of seats {told} and {sent}, asked were {seats}", field="outcomes"
+            )
+
+    def _note(self, wave: Wave, outcome: Outcome[Any]) -> None:
+        wave.outcomes[outcome.seat] = outcome
+        if outcome.failure is not None:
+            wave.failures.append(outcome.failure)
+
+    # ---- uploads
+
+    async def fetch(self, wave: Wave, admitted: list[int], fold: Fold) -> None:
+        """Fetch the held updates of the admitted seats and fold them in."""
+        by_agent: dict[str, list[int]] = {}
+        for seat in admitted:
+            by_agent.setdefault(self.places[seat].agent, []).append(seat)
+        await asyncio.gather(
+            *(self._fetch_agent(wave, agent, seats, fold) for agent, seats in sorted(by_agent.items()))
+        )
+
+    def _upload_order(self, stage: Stage, seats: list[int]) -> UploadOrder:
+        return UploadOrder(stage=stage, spec=self.order.spec, edge=self.order.edge, seats=tuple(seats))
+
+    async def _fetch_agent(self, wave: Wave, agent: str, seats: list[int], fold: Fold) -> None:
+        body = wire.encode(self._upload_order(wave.stage, seats))
+        reply = await self._post(wave, agent, "uploads", body, self.lab.wire.upload_answer, seats)
+        if reply is not None:
+            await self._guarded(wave, seats, lambda: self._take_uploads(wave, reply, fold))
+
+    def _take_uploads(self, wave: Wave, answer: UploadAnswer[Any], fold: Fold) -> None:
+        wave.failures += answer.failures
+        for item in answer.uploads.contributions:
+            wave.charge(item.seat, wire.size(self._upload_order(wave.stage, [item.seat])), upload_bytes(item))
+        for seat, n_bytes in answer.uploads.link_bytes.items():
+            wave.charge(seat, wire.size(self._upload_order(wave.stage, [seat])), n_bytes)
+        self._fold(wave, answer.uploads, fold)
+
+    def _fold(self, wave: Wave, uploads: Uploads[Any], fold: Fold) -> None:
+        """Fold an answer in; an update that cannot be summed is its seat's failure alone."""
+        for item in uploads.contributions:
+            self._fold_one(wave, item, fold)
+        if uploads.folded is not None:
+            if uploads.folded.n_updates != len(uploads.link_bytes):
+                raise WireError("a sum does not say whose updates it holds", field="uploads.link_bytes")
+            fold.merge(uploads.folded)
+            wave.used |= uploads.link_bytes.keys()
+
+    def _fold_one(self, wave: Wave, item: Contribution[Any], fold: Fold) -> None:
+        try:
+            fold.add(item.update, item.n_samples)
+            wave.used.add(item.seat)
+        except StrataError as error:
+            wave.fail([item.seat], self.order.edge, error.code, error.detail)
+
+    # ---- the wait
+
+    async def _post(
+        self, wave: Wave, agent: str, path: str, body: wire.Body, kind: type[Any], seats: list[int]
+    ) -> Any | None:
+        """The decoded answer, or None and failures in the wave."""
+        place = self.places[seats[0]]
+        limit_s = self.order.spec.timeouts.visit_s * max(self.loads.get(agent, 1), 1)
+        asking = asyncio.create_task(
+            self.caller.post_record(
+                f"{place.url}/{path}",
+                body,
+                kind,
+                limit_s=limit_s,
+                who=f"agent {agent}",
+                headers={"strata-edge-url": self.own_url},
+                model=self.lab.initial,
+            )
+        )
+        try:
+            reply = await self._while_heard(agent, asking)
+        except Cancelled:
+            raise
+        except DeadlineExceeded as error:
+            wave.fail(seats, self.order.edge, "timeout", error.detail)
+        except StrataError as error:
+            wave.fail(seats, self.order.edge, error.code, error.detail)
+        else:
+            wave.socket_bytes += reply.sent_bytes + reply.received_bytes
+            return reply.record
+        return None
+
+    async def _while_heard(self, agent: str, asking: asyncio.Task[Any]) -> Any:
+        """Wait for an answer as long as the agent is heard and the round is wanted."""
+        since = time.monotonic()
+        try:
+            while not asking.done():
+                await asyncio.wait({asking}, timeout=POLL_S)
+                if asking.done():
+                    break
+                if self.stop.is_set():
+                    raise Cancelled("nobody waits for this round any more")
+                silent = self.roster.silent_s(agent, since)
+                if silent > self.ttl_s:
+                    lost = StrataError(f"agent {agent} was silent for {silent:.1f} s")
+                    lost.code = "lost"
+                    raise lost
+            return asking.result()
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+
+    async def _guarded(self, wave: Wave, seats: list[int], take: Any) -> None:
+        """Take an answer in, on the worker thread; what does not fit is a failure of its seats."""
+        try:
+            await self.worker.run(take)
+        except Cancelled:
+            raise
+        except StrataError as error:
+            for seat in seats:
+                wave.outcomes.pop(seat, None)
+            wave.fail(seats, self.order.edge, error.code, error.detail)

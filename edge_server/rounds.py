@@ -1,0 +1,300 @@
+"""One round at an edge:
+
+begin -> (select -> schedule -> dispatch -> visits -> admit [-> uploads] -> aggregate -> advance)* -> finish
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge_server.devices import Asked, Devices, Wave
+from shared import policies
+from shared.algorithms._hooks import Verdict
+from shared.context import Ctx
+from shared.costs import LinkUse, visit_s
+from shared.errors import NotReady
+from shared.lab import Lab
+from shared.messages import Failure, Outcome, RoundAnswer, RoundOrder, SeatLine, Stage, Work
+from shared.population import Seat
+from shared.records import Record, Score
+from shared.service import Worker
+from shared.sums import Fold, Folded, can_be_mean, mean_of
+from shared.versions import Version
+from shared.visit import own
+
+
+@dataclass
+class EdgeRound:
+    """A round of one home, from its order to its answer.
+
+    Attributes:
+        state: the edge's state; None before its first round.
+    """
+
+    lab: Lab
+    order: RoundOrder[Any]
+    devices: Devices
+    worker: Worker
+    state: Any
+    lines: list[SeatLine] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    retired: dict[int, str] = field(default_factory=dict)
+    bases: dict[int, Version] = field(default_factory=dict)
+    weights: dict[int, int] = field(default_factory=dict)
+    simulated_s: float = 0.0
+    socket_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        order, members = self.order, self.lab.members
+        self.ctx: Ctx = self.lab.ctx(
+            phase=order.phase, round_no=order.round_no, n_clients=order.n_clients, edge=order.edge
+        )
+        self.hooks = self.lab.algorithm.edge
+        self.seats = [seat for seat in members.at(order.edge) if self._takes_part(seat)]
+        self.trainers = [seat for seat in self.seats if seat.role != "held_out"]
+
+    def _takes_part(self, seat: Seat) -> bool:
+        seated = seat.role == "worker" or seat.number in self.devices.places
+        return seated and seat.number not in self.order.retired
+
+    # ---- the round
+
+    async def run(self) -> RoundAnswer[Any]:
+        """Train, or only evaluate, as the order says."""
+        if self.state is None:
+            self.state = self.hooks.init(self.ctx)
+        begun = await self.worker.run(self.hooks.begin, self.ctx, self.state, own(self.order.broadcast))
+        self.state = begun.state
+        if self.order.kind == "evaluate":
+            return await self._evaluate_all()
+        folded = None
+        for edge_round in range(begun.edge_rounds):
+            folded = await self._edge_round(self.ctx.at(edge_round=edge_round), through=begun.through)
+        return await self._finish(folded, through=begun.through)
+
+    async def _edge_round(self, ctx: Ctx, *, through: bool) -> Folded:
+        """Waves until nobody is visited again; the exact sum of what they brought."""
+        fold = Fold(self.lab.algorithm.update, self.lab.grid)
+        chosen = self._active(self.hooks.select(ctx, self.state, self.trainers) if self.trainers else [])
+        while chosen or ctx.wave == 0:
+            works = self.hooks.schedule(ctx, self.state, chosen) if chosen else {}
+            wave = await self._wave(ctx, self._with_phase(works) | self._held_out_work(ctx), fold)
+            self._require_quorum(wave, len(works))
+            if not through:
+                await self.worker.run(self._aggregate, ctx, fold)
+            outcomes = [wave.outcomes[seat] for seat in sorted(wave.outcomes)]
+            step = await self.worker.run(self.hooks.advance, ctx, self.state, outcomes)
+            self.state = step.state
+            self.retired |= step.retire
+            chosen = self._active(step.again)
+            ctx = ctx.at(wave=ctx.wave + 1)
+        return fold.result()
+
+    def _aggregate(self, ctx: Ctx, fold: Fold) -> None:
+        mean = mean_of(fold.result(), self.lab.algorithm.update, self.lab.grid, model=self.lab.initial)
+        if mean is not None:
+            self.state = self.hooks.aggregate(ctx, self.state, mean)
+
+    async def _wave(self, ctx: Ctx, works: Mapping[int, Work], fold: Fold) -> Wave:
+        """Visit, admit, fetch; note what came of each seat."""
+        stage = Stage(
+            run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave
+        )
+        asked = await self.worker.run(self._asked, ctx, works)
+        hold = self.lab.algorithm.report is not None
+        wave = await self.devices.visit(stage, asked, fold, hold=hold)
+        verdicts: dict[int, Verdict] = {}
+        if hold:
+            verdicts = await self._admit(ctx, wave)
+            await self.devices.fetch(
+                wave, [seat for seat, verdict in verdicts.items() if verdict.upload], fold
+            )
+        self._note(wave, verdicts)
+        return wave
+
+    def _asked(self, ctx: Ctx, works: Mapping[int, Work]) -> list[Asked]:
+        return [
+            Asked(
+                seat=number,
+                work=works[number],
+                message=self.hooks.dispatch(ctx, self.state, self.lab.seat(number)),
+                base=self.bases.get(number, self.order.bases.get(number)),
+            )
+            for number in sorted(works)
+        ]
+
+    async def _admit(self, ctx: Ctx, wave: Wave) -> dict[int, Verdict]:
+        reports = {
+            seat: outcome.report
+            for seat, outcome in sorted(wave.outcomes.items())
+            if outcome.failure is None and outcome.kind != "evaluate"
+        }
+        admission = await self.worker.run(self.hooks.admit, ctx, self.state, reports)
+        self.state = admission.state
+        return admission.verdicts
+
+    async def _finish(self, folded: Folded | None, *, through: bool) -> RoundAnswer[Any]:
+        received, mine = await self._own_scores()
+        finish = await self.worker.run(self.hooks.finish, self.ctx, self.state) if not through else None
+        update = finish.update if finish else None
+        n_updates, n_samples = (folded.n_updates, folded.n_samples) if folded else (0, 0)
+        if finish:
+            self.state = finish.state
+        if update is not None:
+            n_updates, n_samples, folded = int(bool(self.weights)), sum(self.weights.values()), None
+        elif folded and self.lab.spec.edge_upload == "mean" and can_be_mean(self.lab.algorithm.update):
+            update, folded = await self.worker.run(self._mean, folded), None
+        return RoundAnswer(
+            edge=self.order.edge,
+            folded=folded if n_updates else None,
+            update=update if n_updates else None,
+            n_updates=n_updates,
+            n_samples=n_samples,
+            base=Version(self.order.round_no),
+            received=received,
+            own=mine,
+            figures=finish.figures if finish else {},
+            **self._record(),
+        )
+
+    def _mean(self, folded: Folded) -> Record | None:
+        return mean_of(folded, self.lab.algorithm.update, self.lab.grid, model=self.lab.initial)
+
+    # ---- evaluation
+
+    def _held_out_work(self, ctx: Ctx) -> dict[int, Work]:
+        if ctx.edge_round or ctx.wave or not policies.evaluation_due(ctx):
+            return {}
+        return {seat.number: self._only_evaluate() for seat in self.seats if seat.role == "held_out"}
+
+    async def _evaluate_all(self) -> RoundAnswer[Any]:
+        """Every seat evaluates; with `client: edge` the edge does, for its devices."""
+        works = {}
+        if self.lab.spec.client == "device":
+            works = {seat.number: self._only_evaluate() for seat in self.seats}
+        fold = Fold(self.lab.algorithm.update, self.lab.grid)
+        stage = Stage(run_id=self.order.run_id, round_no=self.order.round_no)
+        asked = await self.worker.run(self._asked, self.ctx, works)
+        wave = await self.devices.visit(stage, asked, fold, hold=False)
+        self._note(wave, {})
+        received, mine = await self._own_scores()
+        return RoundAnswer(
+            edge=self.order.edge, base=self.order.base, received=received, own=mine, **self._record()
+        )
+
+    def _only_evaluate(self) -> Work:
+        return Work(kind="evaluate", batch_size=self.lab.spec.batch_size)
+
+    async def _own_scores(self) -> tuple[Score | None, Score | None]:
+        """The edge's own evaluation, where the edge is the client and the round is due."""
+        due = self.order.kind == "evaluate" or policies.evaluation_due(self.ctx)
+        if self.lab.spec.client != "edge" or not due:
+            return None, None
+        home = self.lab.members.homes[self.order.edge]
+        bench = self.lab.bench(self._only_evaluate(), home.train, home.test, self.devices.stop.is_set)
+        return await self.worker.run(self.hooks.evaluate, self.ctx, self.state, bench)
+
+    # ---- bookkeeping
+
+    def _active(self, numbers: Sequence[int]) -> list[Seat]:
+        known = {seat.number: seat for seat in self.trainers}
+        return [
+            known[number] for number in sorted(set(numbers)) if number in known and number not in self.retired
+        ]
+
+    def _with_phase(self, works: Mapping[int, Work]) -> dict[int, Work]:
+        """In a collecting phase nobody trains."""
+        kinds = {phase.name: phase.kind for phase in self.lab.phases}
+        return {
+            seat: work.but(kind="collect")
+            if work.kind == "train" and kinds.get(work.phase or self.ctx.phase) == "collect"
+            else work
+            for seat, work in works.items()
+        }
+
+    def _require_quorum(self, wave: Wave, n_asked: int) -> None:
+        """Enough of the visits must have answered.
+
+        Raises:
+            NotReady: naming the lost ones.
+        """
+        lost = [failure for failure in wave.failures if failure.seat is not None]
+        need = math.ceil(self.lab.spec.quorum * n_asked)
+        if n_asked and n_asked - len({failure.seat for failure in lost}) < need:
+            names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
+            raise NotReady(f"edge {self.order.edge}: quorum of {need} of {n_asked} visits missed: {names}")
+
+    def _note(self, wave: Wave, verdicts: Mapping[int, Verdict]) -> None:
+        failed = {failure.seat: failure for failure in wave.failures if failure.seat is not None}
+        longest = 0.0
+        for number in sorted(wave.outcomes.keys() | failed.keys()):
+            line = self._line(
+                wave, number, wave.outcomes.get(number), failed.get(number), verdicts.get(number)
+            )
+            self.lines.append(line)
+            if line.outcome != "evaluated":
+                longest = max(longest, line.simulated_s)
+        self.failures += wave.failures
+        self.simulated_s += longest
+        self.socket_bytes += wave.socket_bytes
+
+    def _line(
+        self,
+        wave: Wave,
+        number: int,
+        outcome: Outcome[Any] | None,
+        failure: Failure | None,
+        verdict: Verdict | None,
+    ) -> SeatLine:
+        seat, use = self.lab.seat(number), wave.links.get(number, LinkUse())
+        found, reason = _outcome(outcome, failure, verdict, used=number in wave.used)
+        if outcome is not None and failure is None and outcome.kind != "evaluate":
+            version = Version(wave.stage.round_no, wave.stage.edge_round, wave.stage.wave)
+            if found != "refused" or self.lab.algorithm.on_refusal == "keep":
+                self.bases[number] = version
+            if number in wave.used:
+                self.weights[number] = max(self.weights.get(number, 0), outcome.n_samples)
+        return SeatLine(
+            seat=number,
+            edge_round=wave.stage.edge_round,
+            wave=wave.stage.wave,
+            outcome=found,
+            reason=reason,
+            label=verdict.label if verdict else None,
+            n_samples=outcome.n_samples if outcome else 0,
+            train=outcome.train if outcome else None,
+            received=outcome.received if outcome else None,
+            own=outcome.own if outcome else None,
+            down_bytes=use.down_bytes,
+            up_bytes=use.up_bytes,
+            simulated_s=visit_s(seat.profile, use, outcome.n_trained) if outcome else 0.0,
+            fresh_state=outcome.fresh_state if outcome else False,
+            figures={**(outcome.figures if outcome else {}), **(verdict.figures if verdict else {})},
+        )
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "lines": tuple(self.lines),
+            "failures": tuple(self.failures),
+            "retired": self.retired,
+            "bases": self.bases,
+            "simulated_s": self.simulated_s,
+        }
+
+
+def _outcome(
+    outcome: Outcome[Any] | None, failure: Failure | None, verdict: Verdict | None, *, used: bool
+) -> tuple[str, str | None]:
+    """The word for a visit in the record, and the reason where there is one."""
+    if failure is not None or outcome is None:
+        return "failed", failure.reason if failure else "error"
+    if outcome.kind == "evaluate":
+        return "evaluated", None
+    if verdict is not None and not verdict.upload:
+        return "refused", verdict.reason
+    if outcome.kind == "collect":
+        return "collected", None
+    return ("used", None) if used else ("idle", "no update")

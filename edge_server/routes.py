@@ -1,0 +1,103 @@
+"""The endpoints of an edge. Only tiers may ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from starlette.responses import Response
+
+from edge_server.desk import order_place
+from shared import wire
+from shared.messages import Seating
+from shared.records import Record
+from shared.service import guard, health, metrics_response
+from shared.tiers import AgentBeat, NonceAnswer
+from shared.transport import SOCKET_HEADER, BodyResponse, read_body
+
+if TYPE_CHECKING:
+    from edge_server.app import Edge
+    from edge_server.settings import EdgeSettings
+
+
+class SeatingBody(Record):
+    """Who sits where in a home, and how many seats each of these agents hosts in all."""
+
+    seating: Seating
+    loads: dict[str, int]
+
+
+def edge_of(request: Request) -> Edge:
+    """The edge behind the app."""
+    found: Edge = request.app.state.edge
+    return found
+
+
+def install(app: FastAPI, settings: EdgeSettings) -> None:
+    """Add the endpoints."""
+    tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
+    app.include_router(_open)
+    app.include_router(_tier, dependencies=[tier])
+
+
+_open = APIRouter()
+_tier = APIRouter()
+TheEdge = Annotated[Any, Depends(edge_of)]
+
+
+@_open.get("/healthz")
+async def healthz() -> dict[str, Any]:
+    """Alive."""
+    return health("edge").model_dump(mode="json")
+
+
+@_open.get("/readyz")
+async def readyz(edge: TheEdge, response: Response) -> dict[str, Any]:
+    """Registered with the cloud, and Redis answers."""
+    await edge.store.ping()
+    missing = () if edge.membership.registered else ("the cloud",)
+    response.status_code = 503 if missing else 200
+    return health("edge", missing).model_dump(mode="json")
+
+
+@_tier.get("/metrics")
+async def metrics(edge: TheEdge) -> Response:
+    """Prometheus metrics."""
+    return metrics_response(edge.registry)
+
+
+@_tier.get("/nonce")
+async def nonce(edge: TheEdge) -> NonceAnswer:
+    """Called back by the cloud: shows that this process sent the registration."""
+    return NonceAnswer(nonce=edge.membership.hello.nonce)
+
+
+@_tier.post("/heartbeats", status_code=204)
+async def heartbeats(beat: AgentBeat, edge: TheEdge) -> None:
+    """An agent is alive."""
+    edge.roster.beat(beat)
+
+
+@_tier.put("/seatings")
+async def seatings(body: SeatingBody, edge: TheEdge) -> dict[str, str]:
+    """Remember a seating; answers with its digest."""
+    return {"digest": await edge.desk.keep_seating(body.seating, body.loads)}
+
+
+@_tier.delete("/runs/{run_id}", status_code=204)
+async def forget(run_id: str, edge: TheEdge) -> None:
+    """Drop everything of a run."""
+    await edge.desk.forget(run_id)
+
+
+@_tier.post("/rounds")
+async def rounds(request: Request, edge: TheEdge) -> Response:
+    """Run one round of one home; the answer holds the sum of its updates and a line for each visit."""
+    body = await read_body(request, edge.settings.max_body_bytes)
+    digest = wire.digest_of(body, request.headers.get("strata-digest"))
+    run_id, round_no, home = order_place(body)
+    with edge.timer.time():
+        answered = await edge.once.answer(
+            (run_id, home), round_no, digest, lambda stop: edge.desk.round(body, stop), request
+        )
+    return BodyResponse(answered.body, headers={SOCKET_HEADER: str(answered.socket_bytes)})

@@ -1,0 +1,19 @@
+"""Where an edge runs: environment `EDGE_*`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from shared.service import TierSettings
+from shared.tiers import ID
+
+
+class EdgeSettings(TierSettings):
+    """An edge's settings."""
+
+    model_config = SettingsConfigDict(env_prefix="EDGE_", extra="ignore", env_ignore_empty=True)
+
+    name: str = Field(default="edge-1", pattern=ID)
+    cloud_url: str = "http://127.0.0.1:8000"
+    redis_url: str = "redis://127.0.0.1:6379/0"

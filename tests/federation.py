@@ -1,0 +1,204 @@
+"""An in-process federation: the three real services, real bytes on every hop, no sockets.
+
+`Federation` runs one cloud, some edges and agents as ASGI applications; a transport routes requests by port. Faults are
+put between agents and edges by `tamper`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from cloud_server.app import create_app as create_cloud
+from cloud_server.settings import CloudSettings
+from device_agent.app import create_app as create_agent
+from device_agent.settings import AgentSettings
+from edge_server.app import create_app as create_edge
+from edge_server.settings import EdgeSettings
+from shared.api import FINAL, RoundDetail, RunInfo, SeatPage
+from shared.service import CommonSettings
+from shared.store import MemoryStore, Store
+
+CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
+Tamper = Callable[[httpx.Request, Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]
+
+
+class Router(httpx.AsyncBaseTransport):
+    """Requests to ASGI applications by port; `calls` counts them by (port, path)."""
+
+    def __init__(self) -> None:
+        self.apps: dict[int, FastAPI] = {}
+        self.tamper: Tamper | None = None
+        self.calls: list[tuple[int, str]] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        port = request.url.port or 80
+        if port not in self.apps:
+            raise httpx.ConnectError(f"nobody listens on {port}", request=request)
+        inner = httpx.ASGITransport(self.apps[port], raise_app_exceptions=False)
+        if not request.url.path.endswith("heartbeats"):
+            self.calls.append((port, request.url.path))
+
+        async def pass_on() -> httpx.Response:
+            return await inner.handle_async_request(request)
+
+        return await (self.tamper(request, pass_on) if self.tamper else pass_on())
+
+
+class Federation:
+    """One cloud, `n_edges` edges, agents with room for the given numbers of devices."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        n_edges: int = 2,
+        rooms: tuple[int, ...] = (1,) * 6,
+        order: tuple[int, ...] | None = None,
+        common: dict[str, Any] | None = None,
+        cloud: dict[str, Any] | None = None,
+        ttl_s: float = 30.0,
+        profiles: tuple[str, ...] | None = None,
+    ) -> None:
+        self.folder, self.n_edges, self.rooms = folder, n_edges, rooms
+        self.order = order or tuple(range(len(rooms)))
+        self.ttl_s, self.cloud_extra = ttl_s, cloud or {}
+        self.profiles = profiles or ("standard",) * len(rooms)
+        self.common = CommonSettings(cache_dir=folder.parent / "cache", **(common or {}))
+        self.router, self.store = Router(), MemoryStore()
+        self.apps: dict[str, FastAPI] = {}
+        self._stacks: dict[str, AsyncExitStack] = {}
+
+    async def __aenter__(self) -> Federation:
+        await self.start_cloud()
+        for number in range(self.n_edges):
+            await self.start_edge(number)
+        for number in self.order:
+            await self.start_agent(number)
+        self.client = httpx.AsyncClient(
+            transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=60
+        )
+        await self.until(lambda: self.n_agents() == len(self.rooms))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.client.aclose()
+        for name in [*reversed(list(self._stacks))]:
+            await self.stop(name)
+
+    # ---- processes
+
+    async def start_cloud(self) -> None:
+        settings = CloudSettings(
+            port=CLOUD_PORT,
+            state_dir=self.folder / "cloud",
+            runs_dir=self.folder / "runs",
+            common=self.common,
+            heartbeat_s=0.05,
+            ttl_s=self.ttl_s,
+            settle_s=0.2,
+            **self.cloud_extra,
+        )
+        await self._start("cloud", CLOUD_PORT, create_cloud(settings, self.router, Kept(self.store)))
+
+    async def start_edge(self, number: int) -> None:
+        settings = EdgeSettings(
+            name=f"edge-{number + 1}",
+            port=EDGE_PORT + number,
+            cloud_url=f"http://127.0.0.1:{CLOUD_PORT}",
+            state_dir=self.folder / f"edge-{number}",
+            common=self.common,
+            heartbeat_s=0.05,
+            ttl_s=self.ttl_s,
+        )
+        await self._start(
+            f"edge-{number}", settings.port, create_edge(settings, self.router, Kept(self.store))
+        )
+
+    async def start_agent(self, number: int, devices: int | None = None) -> None:
+        settings = AgentSettings(
+            name=f"agent-{number}",
+            port=AGENT_PORT + number,
+            cloud_url=f"http://127.0.0.1:{CLOUD_PORT}",
+            devices=devices or self.rooms[number],
+            profile=self.profiles[number] if number < len(self.profiles) else "standard",
+            state_dir=self.folder / f"agent-{number}",
+            common=self.common,
+            heartbeat_s=0.05,
+        )
+        await self._start(f"agent-{number}", settings.port, create_agent(settings, self.router))
+
+    async def _start(self, name: str, port: int, app: FastAPI) -> None:
+        stack = AsyncExitStack()
+        self.router.apps[port] = app
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        self._stacks[name], self.apps[name] = stack, app
+
+    async def stop(self, name: str) -> None:
+        """End a service; its port answers no more."""
+        gone = [port for port, app in self.router.apps.items() if app is self.apps[name]]
+        for port in gone:
+            del self.router.apps[port]
+        await self._stacks.pop(name).aclose()
+
+    def n_agents(self) -> int:
+        """Agents that the cloud counts as alive and an edge hears."""
+        registry = self.apps["cloud"].state.cloud.registry
+        heard = [seen for seen in registry.seen_agents.values() if seen.edge is not None]
+        return min(len(registry.live_agents()), len(heard))
+
+    async def until(self, there: Callable[[], bool], limit_s: float = 20.0) -> None:
+        """Wait for something."""
+        async with asyncio.timeout(limit_s):
+            while not there():
+                await asyncio.sleep(0.02)
+
+    # ---- runs
+
+    async def submit(self, spec: dict[str, Any]) -> str:
+        answer = await self.client.post("/runs", json={"spec": spec})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["run"])
+
+    async def finish(self, run_id: str, limit_s: float = 100.0) -> RunInfo:
+        """Wait until a run has ended."""
+        async with asyncio.timeout(limit_s):
+            while True:
+                info = await self.info(run_id)
+                if info.status in FINAL:
+                    return info
+                await asyncio.sleep(0.05)
+
+    async def run(self, spec: dict[str, Any], limit_s: float = 100.0) -> RunInfo:
+        """Submit and wait."""
+        return await self.finish(await self.submit(spec), limit_s)
+
+    async def info(self, run_id: str) -> RunInfo:
+        return RunInfo.model_validate((await self.client.get(f"/runs/{run_id}")).json())
+
+    async def round(self, run_id: str, round_no: int) -> RoundDetail:
+        answer = await self.client.get(f"/runs/{run_id}/rounds/{round_no}")
+        assert answer.status_code == 200, answer.text
+        return RoundDetail.model_validate(answer.json())
+
+    async def seats(self, run_id: str) -> SeatPage:
+        return SeatPage.model_validate((await self.client.get(f"/runs/{run_id}/devices")).json())
+
+
+class Kept:
+    """A store that outlives the service that closes it, as a Redis does."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def close(self) -> None:
+        """Stay open."""
