@@ -1,0 +1,176 @@
+"""The system in real containers: `docker compose` as the README says, one stack for all tests of this file.
+
+Needs a Docker engine; run by `make compose-test`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from shared.cli.client import Client
+from shared.cli.launch import Topology
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).resolve().parents[2]
+URL = "http://127.0.0.1:8000"
+PROJECT = "stratafl-test"
+ENDED = ("completed", "failed", "stopped")
+
+
+def compose(*words: str) -> str:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "DEVICES_", "AGENT_"))}
+    command = ["docker", "compose", "-p", PROJECT, *words]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def docker(*words: str) -> str:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def until(what: str, there: Any, limit_s: float = 180.0) -> Any:
+    """Wait for something in the stack; names it if it does not come."""
+    ends = time.monotonic() + limit_s
+    while time.monotonic() < ends:
+        found = there()
+        if found:
+            return found
+        time.sleep(0.3)
+    raise AssertionError(f"waited {limit_s} s for {what}\n{compose('logs', '--tail', '20')}")
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[httpx.Client]:
+    """Redis, a cloud, two edges and six devices in containers; taken down with their volumes."""
+    compose("down", "-v", "--remove-orphans")
+    try:
+        compose("up", "--build", "-d", "--scale", "device=6")
+        with httpx.Client(base_url=URL, timeout=30) as client:
+            until("six registered devices", lambda: n_devices(client) == 6)
+            yield client
+    finally:
+        compose("down", "-v", "--remove-orphans")
+
+
+def n_devices(client: httpx.Client) -> int:
+    try:
+        return int(client.get("/topology").json()["n_devices"])
+    except httpx.HTTPError:
+        return -1
+
+
+def submit(client: httpx.Client, spec: dict[str, Any]) -> str:
+    answer = client.post("/runs", json={"spec": spec})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["run"])
+
+
+def ended(client: httpx.Client, run: str) -> dict[str, Any]:
+    info: dict[str, Any] = until(
+        f"the end of {run}", lambda: (found := client.get(f"/runs/{run}").json())["status"] in ENDED and found
+    )
+    return info
+
+
+def events(client: httpx.Client, run: str, kind: str) -> list[dict[str, Any]]:
+    """The events of one kind of a run that has ended."""
+    text = client.get(f"/runs/{run}/events").text
+    found = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    return [event["data"] for event in found if event["kind"] == kind]
+
+
+def test_the_quickstart_gives_the_same_bits_in_containers_as_in_local_processes(
+    stack: httpx.Client, tmp_path: Path
+) -> None:
+    spec = yaml.safe_load((ROOT / "experiments" / "quickstart.yaml").read_text(encoding="utf-8"))
+    there = ended(stack, submit(stack, spec))
+    with Topology(edges=2, devices=10, agents=2, runs_dir=tmp_path / "runs") as topology:
+        topology.wait_ready(120)
+        with Client(topology.url) as client:
+            run = client.create_run(spec).run
+            here = until("the local run", lambda: (found := client.run(run)).status in ENDED and found)
+    assert there["status"] == here.status == "completed"
+    assert there["accuracy"] > 0.9
+    for field in ("model_sha256", "bytes_up", "bytes_down", "simulated_s", "accuracy", "loss"):
+        assert there[field] == getattr(here, field), field
+
+
+def test_every_device_container_takes_part(stack: httpx.Client) -> None:
+    info = ended(stack, submit(stack, {"num_rounds": 2, "lr": 0.1, "partition": {"name": "dirichlet", "alpha": 0.5}}))
+    assert (info["status"], info["spec"]["num_devices"], info["spec"]["num_edges"]) == ("completed", 6, 2)
+    rows = stack.get(f"/runs/{info['run']}/rounds/1").json()["seats"]
+    names = {device["agent"]: device["name"] for device in stack.get("/devices").json()["devices"]}
+    containers = docker("ps", "-q", "--filter", f"label=com.docker.compose.project={PROJECT}").split()
+    assert {row["outcome"] for row in rows} == {"used"}
+    assert sorted(row["seat"] for row in rows) == [0, 1, 2, 3, 4, 5]
+    assert len({row["agent"] for row in rows}) == 6
+    assert {names[row["agent"]] for row in rows} <= {container[:12] for container in containers}
+    assert sum(row["n_samples"] for row in rows) == 1438
+    assert {row["edge"] for row in rows} == {"edge-1", "edge-2"}
+
+
+def test_with_one_device_an_agent_link_bytes_are_the_bytes_on_the_sockets(stack: httpx.Client) -> None:
+    info = ended(stack, submit(stack, {"num_rounds": 2, "lr": 0.1}))
+    for row in stack.get(f"/runs/{info['run']}/rounds").json()["rounds"]:
+        assert row["socket_bytes"] == row["bytes_up"] + row["bytes_down"] > 0
+
+
+def test_the_curl_lines_of_the_readme_run_as_they_stand(stack: httpx.Client, tmp_path: Path) -> None:
+    lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("curl ")]
+    assert len(lines) >= 4
+    answers = {}
+    for line in lines:
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, (line, done.stderr)
+        answers[line] = done.stdout
+    told = "\n".join(answers.values())
+    assert '"code"' not in told, "an answer is a problem"
+    assert "event: round.committed" in told
+    assert re.search(r'"round_no": ?10', told)
+    assert (tmp_path / "model.safetensors").stat().st_size > 10_000
+
+
+def test_a_device_that_comes_later_takes_a_free_seat_and_one_that_goes_is_named(stack: httpx.Client) -> None:
+    spec = {"num_devices": 6, "max_devices": 7, "num_rounds": 100_000, "lr": 0.05, "eval_every": 100_000}
+    run = submit(stack, spec)
+    until("a committed round", lambda: stack.get(f"/runs/{run}").json()["rounds"] >= 1)
+    compose("up", "-d", "--no-recreate", "--scale", "device=7")
+    late = until("the late device's seat", lambda: seat_of(stack, run, 6)["agent"])
+    first = until("a round with seat 6", lambda: round_with(stack, run, 6, "used"))
+    container = next(d["name"] for d in stack.get("/devices").json()["devices"] if d["agent"] == late)
+    docker("rm", "-f", container)
+    lost = until("the loss in the record", lambda: round_with(stack, run, 6, "failed"))
+    assert lost["round_no"] > first["round_no"] > 1
+    failure = next(failure for failure in lost["failures"] if failure["seat"] == 6)
+    assert late in failure["detail"]
+    assert stack.post(f"/runs/{run}/stop").status_code == 200
+    assert ended(stack, run)["status"] == "stopped"
+    assert {"seat": 6, "agent": late} in events(stack, run, "seat.taken")
+    assert stack.get(f"/devices/{late}").json()["state"] == "lost"
+
+
+def seat_of(client: httpx.Client, run: str, seat: int) -> dict[str, Any]:
+    return dict(client.get(f"/runs/{run}/devices").json()["devices"][seat])
+
+
+def round_with(client: httpx.Client, run: str, seat: int, outcome: str) -> dict[str, Any] | None:
+    """The newest round, if this seat came to this in it."""
+    newest = client.get(f"/runs/{run}").json()["rounds"]
+    detail = client.get(f"/runs/{run}/rounds/{newest}").json()
+    found = [row for row in detail.get("seats", []) if row["seat"] == seat and row["outcome"] == outcome]
+    return detail if found else None

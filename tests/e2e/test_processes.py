@@ -1,0 +1,110 @@
+"""Real local processes: Redis, a cloud, edges and agents on loopback, as `strata run` starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from shared.cli.client import Client
+from shared.cli.launch import Topology
+from shared.results import read_rounds, read_run
+from shared.tensors import digest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
+FIGURES = ("model_sha256", "bytes_up", "bytes_down", "simulated_s", "accuracy", "loss")
+
+
+def strata(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line, in a folder of its own."""
+    command = [sys.executable, "-m", "shared.cli.main", *words]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
+    path = {"PYTHONPATH": str(ROOT), "STRATA_CACHE_DIR": str(cwd / "cache"), **env}
+    return subprocess.run(command, cwd=cwd, env=clean | path, capture_output=True, text=True, timeout=250, check=False)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of the processes that have a folder as theirs."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes()
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(folder).encode() in environment:
+                found.append(command)
+    return found
+
+
+def run_in_topology(spec: dict[str, Any], folder: Path, **options: Any) -> dict[str, Any]:
+    """The figures of a run in a topology of its own."""
+    with Topology(edges=2, devices=10, runs_dir=folder / "runs", **options) as topology:
+        topology.wait_ready(120)
+        with Client(topology.url) as client:
+            run = client.create_run(spec).run
+            for event in client.events(run):
+                if event is not None and event.kind == "run.status" and event.data["status"] in ("completed", "failed"):
+                    break
+            info = client.run(run)
+    assert info.status == "completed", info.reason
+    return {name: getattr(info, name) for name in FIGURES}
+
+
+def test_the_quickstart_ends_well_and_leaves_nothing_running(tmp_path: Path) -> None:
+    done = strata("run", str(QUICKSTART), "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["status"] == "completed"
+    assert told["rounds"] == 30
+    assert told["accuracy"] > 0.90
+    assert told["accuracy_of"] == "global model"
+    assert told["bytes_up"] > 0
+    assert told["bytes_down"] > 0
+    assert told["simulated_s"] > 0
+    assert told["wall_s"] > 0
+    assert processes_of(tmp_path) == []
+    folder = tmp_path / "runs" / told["run"]
+    assert digest(load_file(folder / "model.safetensors")) == told["model_sha256"]
+    assert read_run(folder).status == "completed"
+    assert [row.round_no for row in read_rounds(folder) if row.kind == "train"] == list(range(1, 31))
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert {"spec.yaml", "manifest.json", "rounds.csv", "devices.ndjson", "links.csv", "plots/partition.png"} <= names
+
+
+def test_what_a_finished_run_was_is_shown_from_its_folder_when_nothing_runs(tmp_path: Path) -> None:
+    ran = strata("run", str(QUICKSTART), "num_rounds=2", "--format", "json", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    shown = strata("show", "latest", "--format", "json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    before, after = json.loads(ran.stdout.splitlines()[-1]), json.loads(shown.stdout.splitlines()[-1])
+    assert {name: after[name] for name in FIGURES} == {name: before[name] for name in FIGURES}
+
+
+def test_a_spec_that_is_wrong_ends_with_its_field_and_starts_nothing(tmp_path: Path) -> None:
+    done = strata("run", str(QUICKSTART), "num_round=3", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "num_round" in done.stderr
+    assert "num_rounds" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_neither_the_number_of_agents_nor_the_order_of_their_start_changes_a_figure(tmp_path: Path) -> None:
+    spec = {**yaml.safe_load(QUICKSTART.read_text(encoding="utf-8")), "num_rounds": 4}
+    alone = run_in_topology(spec, tmp_path, agents=1)
+    four = run_in_topology(spec, tmp_path, agents=4)
+    backwards = run_in_topology(spec, tmp_path, agents=4, order=[3, 1, 0, 2], profiles=["b", "a", "d", "c"])
+    assert four == alone
+    assert backwards == alone
