@@ -1,0 +1,77 @@
+"""What there is to choose from and to run on: `algorithms`, `devices`, `edges`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shared.cli.options import Format, FormatOption, UrlOption, connect, known_url, named_url
+
+if TYPE_CHECKING:
+    from shared.api import AlgorithmInfo
+
+
+def algorithms(url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """List the algorithms with their parameters and papers; without a cloud, those installed here."""
+    from shared.cli.output import print_json, stdout
+    from shared.cli.tables import algorithms_table
+
+    found = _algorithms(url)
+    if format is Format.json:
+        print_json([algorithm.model_dump(mode="json") for algorithm in found])
+    else:
+        stdout().print(algorithms_table(found))
+
+
+def _algorithms(url: str | None) -> list[AlgorithmInfo]:
+    """Those of the cloud that is named or running, else those installed here."""
+    from shared.algorithms import all_algorithms
+    from shared.api import AlgorithmInfo
+    from shared.errors import Unreachable
+
+    if known_url(url):
+        try:
+            with connect(url) as client:
+                return list(client.algorithms().algorithms)
+        except Unreachable:
+            if named_url(url):
+                raise
+    return [
+        AlgorithmInfo(name=name, paper=algorithm.paper, params=algorithm.params.model_json_schema())
+        for name, algorithm in all_algorithms().items()
+    ]
+
+
+def devices(
+    run: Annotated[str | None, typer.Argument(help="A run's id, or `latest`: its seats.")] = None,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """List the agents (device processes) of the cloud, or with a run its seats and who sits there."""
+    from shared.cli.output import print_json, stdout
+    from shared.cli.tables import agents_table, seats_table
+
+    with connect(url) as client:
+        page = client.agents() if run is None else None
+        seats = client.seats(run) if run is not None else None
+    shown = page or seats
+    if format is Format.json and shown is not None:
+        print_json(shown.model_dump(mode="json")["devices"])
+    elif page is not None:
+        stdout().print(agents_table(page.devices))
+    elif seats is not None:
+        stdout().print(seats_table(seats.devices))
+
+
+def edges(url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """List the edges of the cloud."""
+    from shared.cli.output import print_json, stdout
+    from shared.cli.tables import edges_table
+
+    with connect(url) as client:
+        page = client.edges()
+    if format is Format.json:
+        print_json(page.model_dump(mode="json")["edges"])
+    else:
+        stdout().print(edges_table(page.edges))

@@ -1,0 +1,173 @@
+"""Runs that are there: `ls`, `show`, `watch`, `pause`, `resume`, `stop`, `pull`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shared.cli.commands.run import report
+from shared.cli.options import (
+    RUNS_DIR,
+    Format,
+    FormatOption,
+    RunArgument,
+    RunsDirOption,
+    UrlOption,
+    connect,
+    known_url,
+)
+
+if TYPE_CHECKING:
+    from shared.api import RoundInfo, RunInfo
+
+
+def ls(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """List the newest runs, of the cloud or, where none runs, of the results folders."""
+    from shared.cli.output import print_json, stdout
+    from shared.cli.tables import runs_table
+    from shared.results import run_folders, summary
+
+    if known_url(url):
+        with connect(url) as client:
+            runs = list(client.runs(limit))
+    else:
+        runs = [info for _, info in run_folders(runs_dir)[:limit]]
+    if format is Format.json:
+        print_json([summary(info, _local(runs_dir, info.run)) for info in runs])
+    else:
+        stdout().print(runs_table(runs) if runs else "no runs")
+
+
+def show(
+    run: RunArgument,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Show a run and its rounds, from the cloud or, where none knows it, from its results folder."""
+    from shared.cli.output import print_json, stdout
+    from shared.cli.tables import rounds_table, run_table
+    from shared.results import summary
+
+    info, rounds, folder = _find(run, url, runs_dir)
+    if format is Format.json:
+        print_json(summary(info, folder), indent=None)
+        return
+    console = stdout()
+    console.print(run_table(info))
+    if rounds:
+        console.print(rounds_table(rounds))
+    if folder is not None:
+        console.print(f"results: {folder}", highlight=False, soft_wrap=True)
+
+
+def watch(
+    run: RunArgument = "latest",
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Follow a run until it ends. Ctrl-C leaves it running. Exit status 0 only if it completed."""
+    from shared.cli.output import stderr
+    from shared.cli.progress import follow, view_on
+
+    with connect(url) as client:
+        with view_on(stderr()) as view:
+            info = follow(client, client.run(run).run, view)
+        rounds = client.rounds(info.run).rounds
+    raise typer.Exit(report(info, rounds, runs_dir, format, interrupted=False))
+
+
+def pause(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """Pause a run after the round that runs."""
+    with connect(url) as client:
+        _print(client.pause(client.run(run).run), format)
+
+
+def resume(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """Go on with a paused run."""
+    with connect(url) as client:
+        _print(client.resume(client.run(run).run), format)
+
+
+def stop(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """End a run for good; what it reached stays."""
+    with connect(url) as client:
+        _print(client.stop(client.run(run).run), format)
+
+
+def pull(
+    run: RunArgument,
+    into: Annotated[Path, typer.Option(help="The run's folder is made in here.")] = RUNS_DIR,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Fetch a run's spec, rounds, devices, links, pictures and global model from the cloud."""
+    from shared.cli.output import print_json, stdout
+    from shared.cli.pulling import pull_run
+
+    with connect(url) as client:
+        info = client.run(run)
+        names = pull_run(client, info, into / info.run)
+    if format is Format.json:
+        print_json({"run": info.run, "results": str((into / info.run).resolve()), "files": names})
+    else:
+        stdout().print(f"{len(names)} files in {into / info.run}: {', '.join(names)}", highlight=False, soft_wrap=True)
+
+
+def _print(info: RunInfo, format: Format) -> None:
+    from shared.cli.output import print_json, status_text, stdout
+    from shared.results import summary
+
+    if format is Format.json:
+        print_json(summary(info, None), indent=None)
+    else:
+        stdout().print(f"run {info.run}:", status_text(info.status, info.reason), highlight=False)
+
+
+def _local(runs_dir: Path, run: str) -> Path | None:
+    """The results folder of a run, if it lies here."""
+    folder = runs_dir / run
+    return folder if (folder / "run.json").is_file() else None
+
+
+def _find(run: str, url: str | None, runs_dir: Path) -> tuple[RunInfo, tuple[RoundInfo, ...], Path | None]:
+    """A run from the cloud; where none is known, answers or knows it, from its results folder.
+
+    Raises:
+        StrataError: it is in neither; a cloud's own answer is told rather than the folder's.
+    """
+    from shared.errors import NotFound, StrataError, Unreachable
+    from shared.results import newest_run, read_rounds, read_run
+
+    refusal: StrataError | None = None
+    if known_url(url):
+        try:
+            with connect(url) as client:
+                info = client.run(run)
+                return info, client.rounds(info.run).rounds, _local(runs_dir, info.run)
+        except StrataError as error:
+            if not isinstance(error, Unreachable) and error.status != NotFound.status:
+                raise
+            refusal = error
+    try:
+        folder = newest_run(runs_dir) if run == "latest" else _inside(runs_dir, run)
+        return read_run(folder), read_rounds(folder), folder
+    except NotFound as error:
+        raise refusal or error from None
+
+
+def _inside(runs_dir: Path, run: str) -> Path:
+    """A run's folder; a name with a path in it names none."""
+    from shared.errors import NotFound
+
+    if Path(run).name != run or run in {".", ".."}:
+        raise NotFound(f"{run!r} is no run's id")
+    return runs_dir / run

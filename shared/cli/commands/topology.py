@@ -1,0 +1,128 @@
+"""A local topology that stays: `up` and `down`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shared.cli import home
+from shared.cli.options import RUNS_DIR, Format, FormatOption, RunsDirOption
+from shared.cli.signals import as_interrupt
+from shared.errors import BadInput, Conflict, DeadlineExceeded
+
+if TYPE_CHECKING:
+    from shared.cli.launch import Topology
+
+_PORT = 8000
+_LOOK_S = 0.5
+_DOWN_S = 60.0
+
+
+def up(
+    edges: Annotated[int, typer.Option(min=1, max=1000, help="Edges.")] = 2,
+    devices: Annotated[int, typer.Option(min=1, max=100_000, help="Devices, spread over the agents.")] = 10,
+    agents: Annotated[int | None, typer.Option(min=1, help="Agent processes; default: one a core.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Of the cloud; default: 8000, or any free one.")
+    ] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Keep the state here; default: a temporary folder.")] = None,
+    ready_s: Annotated[float, typer.Option(min=1, help="Longest wait until all are there.")] = 120.0,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Start Redis, the cloud, edges and agents as local processes, and keep them until Ctrl-C."""
+    from shared.cli.launch import Topology
+    from shared.cli.output import stderr
+
+    running = home.running()
+    if running:
+        raise Conflict(f"a topology runs already at {running.url}; `strata down` stops it")
+    topology = Topology(
+        edges=edges, devices=devices, agents=agents, port=_port(port), folder=state_dir, runs_dir=runs_dir
+    )
+    with as_interrupt(), contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        with stderr().status(f"starting cloud, {edges} edges, {len(topology.rooms)} agents"):
+            stack.enter_context(topology)
+            topology.wait_ready(ready_s)
+        stack.enter_context(home.announced(topology.url))
+        _say_ready(topology, format)
+        _keep(topology)
+
+
+def _port(wished: int | None) -> int:
+    """The wished port; without a wish the usual one if it is free."""
+    from shared.cli.environment import listening
+
+    if wished is not None:
+        return wished
+    try:
+        listening("127.0.0.1", _PORT).close()
+    except BadInput:
+        return 0
+    return _PORT
+
+
+def _say_ready(topology: Topology, format: Format) -> None:
+    from shared.cli.output import print_json, stdout
+
+    agents = len(topology.rooms)
+    if format is Format.json:
+        ready = {"url": topology.url, "pid": os.getpid(), "edges": len(topology.edge_names), "agents": agents}
+        print_json(ready | {"devices": sum(topology.rooms), "folder": str(topology.folder)}, indent=None)
+        return
+    console = stdout()
+    words = f"{len(topology.edge_names)} edges, {agents} agents with {sum(topology.rooms)} devices"
+    console.print(f"[green]ready[/green] at {topology.url}: {words}", highlight=False)
+    console.print(f"logs in {topology.folder / 'logs'}; Ctrl-C stops all of it", highlight=False, soft_wrap=True)
+
+
+def _keep(topology: Topology) -> None:
+    """Wait for the end. A lost edge or agent is said aloud once, and lived with; the cloud and Redis are needed."""
+    from shared.cli.output import print_error
+
+    told: set[str] = set()
+    while True:
+        for process in topology.dead():
+            if process.name == "cloud":
+                raise process.death()
+            if process.name not in told:
+                told.add(process.name)
+                print_error(process.death())
+        if not topology.redis.alive:
+            topology.check()
+        time.sleep(_LOOK_S)
+
+
+def down(format: FormatOption = Format.table) -> None:
+    """Stop what `strata up` started here."""
+    from shared.cli.output import print_json, stdout
+
+    running = home.running()
+    if running is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _DOWN_S
+        while home.running() is not None or _alive(running.pid):
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(f"process {running.pid} still runs after {_DOWN_S:g} s")
+            time.sleep(0.1)
+    if format is Format.json:
+        print_json({"stopped": running is not None, "url": running.url if running else None}, indent=None)
+    elif running is not None:
+        stdout().print(f"stopped the topology at {running.url}", highlight=False)
+    else:
+        stdout().print("no `strata up` runs here; containers are stopped by `docker compose down -v`")
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process of that number runs (a zombie has ended)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

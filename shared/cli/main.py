@@ -1,0 +1,46 @@
+"""`strata`: the command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from shared.cli.commands import catalogue, health, run, runs, topology
+from shared.errors import StrataError
+
+_HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
+
+app = typer.Typer(name="strata", help=_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for _command in (
+    topology.up,
+    run.run,
+    runs.ls,
+    runs.show,
+    runs.watch,
+    runs.pause,
+    runs.resume,
+    runs.stop,
+    runs.pull,
+    catalogue.algorithms,
+    catalogue.devices,
+    catalogue.edges,
+    health.doctor,
+    topology.down,
+):
+    app.command()(_command)
+
+
+def app_entry(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; an error of ours is one red line and exit status 1 (2 for usage, 130 for Ctrl-C)."""
+    try:
+        app(args=list(arguments) if arguments is not None else None, prog_name="strata")
+    except StrataError as error:
+        from shared.cli.output import print_error
+
+        print_error(error)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    app_entry()

@@ -1,0 +1,87 @@
+"""What the commands print: results on stdout, progress and errors on stderr, numbers for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from shared.errors import StrataError
+
+_WIDE = 160
+"""Columns where no terminal says how many there are: a table in a log is not folded."""
+
+_STATUS_STYLES = {
+    "completed": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "paused": "yellow",
+    "running": "cyan",
+}
+
+
+def stdout() -> Console:
+    """A console on stdout as it is now (tests replace it)."""
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE)
+
+
+def stderr() -> Console:
+    """A console on stderr."""
+    return Console(file=sys.stderr, width=None if sys.stderr.isatty() else _WIDE)
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """One JSON value on stdout; with `indent=None` on one line."""
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_error(error: StrataError) -> None:
+    """The field and the cause in red on one line of stderr; the end of a log below it, plain."""
+    cause, _, log = error.detail.strip().partition("\n")
+    if error.field and error.field not in cause:
+        cause = f"{error.field}: {cause}"
+    console = stderr()
+    console.print(Text(f"error: {cause}", style="bold red"), soft_wrap=True)
+    if log:
+        console.print(Text(log), soft_wrap=True)
+
+
+def status_text(status: str, reason: str | None = None) -> Text:
+    """A status in its colour, with its reason."""
+    words = status if not reason else f"{status} ({reason})"
+    return Text(words, style=_STATUS_STYLES.get(status, ""))
+
+
+def percent(share: float | None) -> str:
+    """An accuracy as people read it."""
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A figure, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def size(n_bytes: int) -> str:
+    """Bytes in the unit that leaves one to three digits before the point."""
+    value = float(n_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 999.5:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.4g} TB"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people read them: `8.3 s`, `2:05`, `1:02:05`."""
+    if seconds is None:
+        return "-"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

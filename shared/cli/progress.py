@@ -1,0 +1,178 @@
+"""Following a run: from its events to a line on the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from shared.api import FINAL, Event, RunInfo
+from shared.cli.client import Client
+from shared.cli.output import duration, number, percent, size
+
+_IDLE_S = 2.0
+_LOOK_EVERY_S = 0.2
+
+
+class View(Protocol):
+    """Something that shows how a run stands."""
+
+    def show(self, info: RunInfo, n_visits: int) -> None:
+        """Show it; `n_visits` have been done in the round that runs."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = lambda: None) -> RunInfo:
+    """Show a run until it has ended; answers with how it ended.
+
+    Events say when to look, the run itself says what is so: a missed or repeated event changes nothing.
+
+    Args:
+        client: of the run's cloud.
+        run: its id.
+        view: what shows it.
+        check: called whenever nothing comes, to raise if nothing more can come.
+    """
+    info = client.run(run)
+    view.show(info, 0)
+    if info.status in FINAL:
+        return info
+    heard, looked_at = _Heard(), 0.0
+    for event in client.events(info.run, idle_s=_IDLE_S):
+        if event is None:
+            check()
+        else:
+            heard.take(event)
+        if event is not None and event.kind != "run.status" and time.monotonic() - looked_at < _LOOK_EVERY_S:
+            continue
+        info, looked_at = client.run(info.run), time.monotonic()
+        view.show(heard.joined(info), heard.n_visits)
+        if info.status in FINAL:
+            break
+    return info
+
+
+@dataclass
+class _Heard:
+    """What events told that a run does not say of itself before its end."""
+
+    n_visits: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+
+    def take(self, event: Event) -> None:
+        """Count the visits of the round that runs; keep the newest evaluation of the global model."""
+        if event.kind == "round.started":
+            self.n_visits = 0
+        elif event.kind == "visit.done":
+            self.n_visits += 1
+        elif event.kind == "round.evaluated":
+            on_global = (event.data.get("evaluation") or {}).get("global") or {}
+            self.accuracy = on_global.get("accuracy", self.accuracy)
+            self.loss = on_global.get("loss", self.loss)
+
+    def joined(self, info: RunInfo) -> RunInfo:
+        """The run with the newest evaluation, as long as it has no headline figure of its own."""
+        return info if info.accuracy is not None else info.but(accuracy=self.accuracy, loss=self.loss)
+
+
+class LiveView:
+    """One line on a terminal that is drawn anew."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._progress.add_task("starting", total=None, figures="")
+
+    def show(self, info: RunInfo, n_visits: int) -> None:
+        """Draw the line again."""
+        self._progress.update(
+            self._task,
+            description=f"{escape(info.name)} [bold]{info.status}[/bold] {info.phase or ''}",
+            completed=info.rounds,
+            total=info.num_rounds,
+            figures=figures(info, n_visits),
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+class LineView:
+    """A line for each change, where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: tuple[str, int, float | None] | None = None
+
+    def show(self, info: RunInfo, n_visits: int) -> None:
+        """Print a line if round, status or accuracy changed."""
+        now = (info.status, info.rounds, info.accuracy)
+        if now != self._shown:
+            self._shown = now
+            eta = _eta_s(info)
+            line = f"{info.status:<9} round {info.rounds}/{info.num_rounds}  {figures(info, 0)}"
+            self._console.print(line + (f"  ETA {duration(eta)}" if eta else ""), markup=False, highlight=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+def view_on(console: Console) -> View:
+    """The view that suits a console."""
+    return LiveView(console) if console.is_terminal else LineView(console)
+
+
+def figures(info: RunInfo, n_visits: int) -> str:
+    """The figures of a run on one line."""
+    parts = [
+        f"accuracy {percent(info.accuracy)}",
+        f"loss {number(info.loss)}",
+        f"up {size(info.bytes_up)}",
+        f"down {size(info.bytes_down)}",
+        f"simulated {duration(info.simulated_s)}",
+    ]
+    return "  ".join(parts + ([f"{n_visits} visits"] if n_visits else []))
+
+
+def _eta_s(info: RunInfo) -> float | None:
+    """Seconds to go at the pace so far."""
+    left = info.num_rounds - info.rounds
+    return left * info.wall_s / info.rounds if info.rounds and left > 0 and info.status not in FINAL else None

@@ -1,0 +1,52 @@
+"""Fetching a run's results from the cloud."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from shared.api import RunInfo
+from shared.cli.client import Client
+from shared.errors import NotFound, StrataError, WireError
+
+_MODEL = "model.safetensors"
+
+
+def pull_run(client: Client, info: RunInfo, folder: Path) -> list[str]:
+    """Fetch every results file and the global model into a folder; answers with their names, sorted.
+
+    Each file is written beside its place and moved there when it is whole.
+
+    Raises:
+        WireError: the cloud listed a name that leads out of the folder; nothing is fetched then.
+    """
+    names = [name for name in client.file_names(info.run) if name != _MODEL]
+    places = {name: _place(folder, name) for name in names}
+    for name, place in places.items():
+        _fetch(client, info.run, ("files", *PurePosixPath(name).parts), place)
+    try:
+        _fetch(client, info.run, ("models", "global"), folder / _MODEL)
+    except StrataError as error:
+        if error.status != NotFound.status:  # a run without a round has no model yet
+            raise
+        return sorted(names)
+    return sorted([*names, _MODEL])
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Where a file goes. Names come from the cloud: none may lead elsewhere."""
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+        raise WireError(f"the cloud lists a file named {name!r}, which does not stay in its folder")
+    return folder.joinpath(*path.parts)
+
+
+def _fetch(client: Client, run: str, parts: tuple[str, ...], place: Path) -> None:
+    part = place.with_name(f".{place.name}.part")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with part.open("wb") as file:
+            for piece in client.download(run, *parts):
+                file.write(piece)
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)

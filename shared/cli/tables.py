@@ -1,0 +1,160 @@
+"""Runs, rounds, devices, edges and algorithms as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, RoundInfo, RunInfo, SeatInfo
+from shared.cli.output import duration, number, percent, size, status_text
+
+_MOST_ROUNDS = 40
+
+
+def runs_table(runs: Sequence[RunInfo]) -> Table:
+    """A line for each run."""
+    table = Table("run", "name", "algorithm", "status", "rounds", "accuracy", "loss", "wall", "created")
+    for info in runs:
+        table.add_row(
+            info.run,
+            Text(info.name),
+            info.algorithm,
+            status_text(info.status, info.reason),
+            f"{info.rounds}/{info.num_rounds}",
+            percent(info.accuracy),
+            number(info.loss),
+            duration(info.wall_s),
+            info.created_at,
+        )
+    return table
+
+
+def run_table(info: RunInfo) -> Table:
+    """One run, a line for each figure."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    spec = info.spec
+    rows: list[tuple[str, str | Text]] = [
+        ("run", info.run),
+        ("name", Text(info.name)),
+        ("status", status_text(info.status, info.reason)),
+        ("algorithm", info.algorithm),
+        ("data, model", f"{spec.data.name}, {spec.model}"),
+        ("devices, edges", f"{spec.num_devices or 'open'}, {spec.num_edges or 'open'}"),
+        ("rounds", f"{info.rounds} of {info.num_rounds}"),
+        ("accuracy", f"{percent(info.accuracy)} ({info.accuracy_of})"),
+        ("loss", number(info.loss)),
+        ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
+        ("time", f"{duration(info.wall_s)} here, {duration(info.simulated_s)} simulated"),
+        ("model", info.model_sha256 or "-"),
+    ]
+    for label, value in rows:
+        table.add_row(Text(label, style="dim"), value)
+    return table
+
+
+def rounds_table(rounds: Sequence[RoundInfo]) -> Table:
+    """A line for each round; of very many, the first, evenly spaced ones and the last."""
+    shown = thinned(rounds, _MOST_ROUNDS)
+    title = None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds"
+    table = Table(title=title)
+    table.add_column("round", justify="right")
+    table.add_column("phase")
+    for name in (
+        "used",
+        "accuracy",
+        "loss",
+        "clients",
+        "train loss",
+        "up",
+        "down",
+        "simulated",
+        "wall",
+        "lost",
+    ):
+        table.add_column(name, justify="right")
+    for row in shown:
+        on_global = (row.evaluation or {}).get("global")
+        table.add_row(
+            str(row.round_no),
+            row.phase if row.kind == "train" else f"{row.phase} ({row.kind})",
+            f"{row.n_used}/{row.n_visits}",
+            percent(on_global.accuracy if on_global else None),
+            number(on_global.loss if on_global else None),
+            percent(row.client_accuracy),
+            number(row.train_loss),
+            size(row.bytes_up),
+            size(row.bytes_down),
+            duration(row.simulated_s),
+            duration(row.wall_s),
+            Text(str(len(row.failures)), style="red" if row.failures else "dim"),
+        )
+    return table
+
+
+def thinned(rounds: Sequence[RoundInfo], most: int) -> list[RoundInfo]:
+    """At most so many, evenly spaced, the first and the last among them."""
+    if len(rounds) <= most:
+        return list(rounds)
+    last = len(rounds) - 1
+    return [rounds[index * last // (most - 1)] for index in range(most)]
+
+
+def agents_table(agents: Sequence[AgentInfo]) -> Table:
+    """A line for each agent."""
+    table = Table("agent", "name", "state", "seen", "devices", "profile", "edge", "seats", "visiting")
+    for agent in agents:
+        table.add_row(
+            agent.agent,
+            agent.name,
+            Text(agent.state, style="" if agent.state == "alive" else "red"),
+            f"{agent.last_seen_s:.1f} s ago",
+            str(agent.devices),
+            agent.profile,
+            agent.edge or "-",
+            " ".join(map(str, agent.seats)) or "-",
+            "-" if agent.visiting is None else str(agent.visiting),
+        )
+    return table
+
+
+def seats_table(seats: Sequence[SeatInfo]) -> Table:
+    """A line for each seat of a run."""
+    table = Table("seat", "role", "state", "edge", "agent", "profile", "train", "test", "label counts")
+    for seat in seats:
+        table.add_row(
+            str(seat.seat),
+            seat.role,
+            status_text(seat.state, seat.reason),
+            seat.edge or "-",
+            seat.agent or "-",
+            seat.profile,
+            str(seat.n_train),
+            str(seat.n_test),
+            " ".join(map(str, seat.label_counts)),
+        )
+    return table
+
+
+def edges_table(edges: Sequence[EdgeInfo]) -> Table:
+    """A line for each edge."""
+    table = Table("edge", "address", "state", "seen", "agents")
+    for edge in edges:
+        state = Text(edge.state, style="" if edge.state == "alive" else "red")
+        table.add_row(edge.edge, edge.url, state, f"{edge.last_seen_s:.1f} s ago", str(edge.n_agents))
+    return table
+
+
+def algorithms_table(algorithms: Sequence[AlgorithmInfo]) -> Table:
+    """A line for each algorithm: its parameters with their defaults, and its paper."""
+    table = Table("name", "parameters", "paper")
+    for algorithm in algorithms:
+        table.add_row(algorithm.name, Text(_parameters(algorithm)), Text(algorithm.paper))
+    return table
+
+
+def _parameters(algorithm: AlgorithmInfo) -> str:
+    fields = algorithm.params.get("properties", {})
+    known = [f"{name}={field['default']}" if "default" in field else name for name, field in fields.items()]
+    return ", ".join(known) or "-"

@@ -1,0 +1,40 @@
+"""The results folder of a run, for people: `runs/<id>/`.
+
+    spec.yaml           the spec, resolved once the run has started
+    manifest.json       what the figures rest on: seed, digests, versions, CPU
+    run.json            the run as the API shows it
+    rounds.csv          a line for each round
+    devices.ndjson      a line for each visit
+    links.csv           a line for each link, purpose and round
+    model.safetensors   the newest global model
+    plots/              accuracy.png, bytes.png, partition.png
+
+Each file is replaced as a whole, so a reader never sees half of one. Nothing here is read by a tier: the state
+of a run lives in its stores.
+"""
+
+from __future__ import annotations
+
+from shared.results.files import (
+    file_names,
+    newest_run,
+    read_rounds,
+    read_run,
+    run_folders,
+    summary,
+    write_file,
+)
+from shared.results.manifest import Manifest
+from shared.results.write import write_results
+
+__all__ = [
+    "Manifest",
+    "file_names",
+    "newest_run",
+    "read_rounds",
+    "read_run",
+    "run_folders",
+    "summary",
+    "write_file",
+    "write_results",
+]

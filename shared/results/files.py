@@ -1,0 +1,108 @@
+"""Reading a results folder, and replacing a file as a whole."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from shared.api import RoundInfo, RunInfo
+from shared.errors import NotFound
+
+ROUND_FIELDS = tuple(name for name in RoundInfo.model_fields if name != "edges")
+"""Fields of a round that have a column of their name in `rounds.csv`; edges are in `links.csv`."""
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: a reader sees the old content or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def file_names(folder: Path) -> list[str]:
+    """Names of the files of a results folder, relative to it, sorted; files being written are left out."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def run_folders(runs_dir: Path) -> list[tuple[Path, RunInfo]]:
+    """The results folders under `runs_dir` that can be read, newest first."""
+    found = []
+    for path in runs_dir.glob("*/run.json"):
+        try:
+            found.append((path.parent, read_run(path.parent)))
+        except NotFound:  # of another version, or not ours
+            continue
+    return sorted(found, key=lambda pair: (pair[1].created_at, pair[1].run), reverse=True)
+
+
+def newest_run(runs_dir: Path) -> Path:
+    """The folder of the newest run.
+
+    Raises:
+        NotFound: there is none.
+    """
+    folders = run_folders(runs_dir)
+    if not folders:
+        raise NotFound(f"no run in {runs_dir}")
+    return folders[0][0]
+
+
+def read_run(folder: Path) -> RunInfo:
+    """The run of a results folder.
+
+    Raises:
+        NotFound: the folder holds no `run.json`, or one that this version cannot read.
+    """
+    try:
+        return RunInfo.model_validate_json((folder / "run.json").read_bytes())
+    except OSError:
+        raise NotFound(f"no results in {folder}") from None
+    except ValidationError as error:
+        raise NotFound(f"{folder / 'run.json'} is of another version: {error.errors()[0]['msg']}") from None
+
+
+def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
+    """The rounds of a results folder, in order, without the rows of edges; empty before the first round."""
+    try:
+        text = (folder / "rounds.csv").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ()
+    return tuple(RoundInfo.model_validate(_values(row)) for row in csv.DictReader(text.splitlines()))
+
+
+def _values(row: dict[str, str]) -> dict[str, Any]:
+    """A line of `rounds.csv` as fields; an empty cell leaves a field at its default."""
+    filled = {name: row[name] for name in ROUND_FIELDS if row.get(name)}
+    return {name: json.loads(cell) if cell[0] in "[{" else cell for name, cell in filled.items()}
+
+
+def summary(info: RunInfo, folder: Path | None) -> dict[str, Any]:
+    """What `--format json` prints of a run, now and later, from the API and from the folder alike."""
+    return {
+        "run": info.run,
+        "name": info.name,
+        "algorithm": info.algorithm,
+        "status": info.status,
+        "reason": info.reason,
+        "rounds": info.rounds,
+        "num_rounds": info.num_rounds,
+        "accuracy": info.accuracy,
+        "accuracy_of": info.accuracy_of,
+        "loss": info.loss,
+        "bytes_up": info.bytes_up,
+        "bytes_down": info.bytes_down,
+        "wall_s": info.wall_s,
+        "simulated_s": info.simulated_s,
+        "model_sha256": info.model_sha256,
+        "results": str(folder.resolve()) if folder is not None else None,
+    }

@@ -1,0 +1,165 @@
+"""Writing a results folder: after every round, and with the pictures at the end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import yaml
+from safetensors.torch import save
+
+from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
+from shared.costs import LinkUse
+from shared.results.files import ROUND_FIELDS, read_rounds, write_file
+from shared.results.manifest import Manifest
+
+_FIRST = ("round_no", "kind")
+_COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in _FIRST))
+_ROUNDS_HEADER = (*_COLUMNS, "accuracy", "loss")
+_LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes")
+_PURPOSES = {"evaluated": "evaluate", "collected": "collect"}
+
+Key = tuple[int, bool]
+"""A round in a table: its number, and whether it only evaluated (which comes after training). Number and kind
+stand in a fixed form at the start of each line."""
+
+
+def write_results(
+    folder: Path,
+    info: RunInfo,
+    rounds: Sequence[RoundInfo],
+    *,
+    model: dict[str, torch.Tensor] | None,
+    manifest: Manifest,
+    seats: Sequence[SeatInfo] = (),
+) -> None:
+    """Write or bring up to date the results folder of a run.
+
+    `run.json` comes last: if it tells that the run has ended, everything else is there.
+
+    Rounds are merged by (number, kind) with what the tables hold, so new and changed ones will do. Those that
+    follow the last one are appended without a look at the lines before them.
+
+    Args:
+        folder: `runs/<id>`; made if absent.
+        info: the run as the API shows it now.
+        rounds: all rounds, or those since the last call. Lines of a round's visits and links are replaced
+            only if it comes with some: a plain `RoundInfo` with its late evaluation leaves them.
+        model: the global model; None leaves the file as it is.
+        manifest: see `Manifest.of`.
+        seats: for the picture of the partition, which is drawn once.
+    """
+    _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+    spec = info.spec.model_dump(mode="json", exclude_none=True)
+    write_file(folder / "spec.yaml", yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
+    _merge(folder / "rounds.csv", _line(_ROUNDS_HEADER), {_key(row): [_round_line(row)] for row in rounds})
+    links = {_key(row): _link_lines(row) for row in rounds}
+    _merge(folder / "links.csv", _line(_LINKS_HEADER), links)
+    _merge(folder / "devices.ndjson", b"", {_key(row): _seat_lines(row) for row in rounds})
+    if model is not None:
+        write_file(folder / "model.safetensors", save({name: t.detach().contiguous() for name, t in model.items()}))
+    _draw(folder, info, seats)
+    _write_json(folder / "run.json", info.model_dump(mode="json"))
+
+
+def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:
+    """Pictures cost a second: the partition once, the courses when the run has ended."""
+    from shared.results import plots  # imports matplotlib, late
+
+    partition = folder / "plots" / "partition.png"
+    if seats and not partition.exists():
+        plots.draw_partition(partition, seats, f"{info.name}: samples of each class by seat")
+    if info.status in FINAL:
+        rounds = read_rounds(folder)
+        if rounds:
+            plots.draw_accuracy(folder / "plots" / "accuracy.png", info, rounds)
+            plots.draw_bytes(folder / "plots" / "bytes.png", info, rounds)
+
+
+def _write_json(path: Path, value: object) -> None:
+    write_file(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+# ---- lines
+
+
+def _key(row: RoundInfo) -> Key:
+    return (row.round_no, row.kind == "evaluate")
+
+
+def _round_line(row: RoundInfo) -> bytes:
+    """All fields but the edges; structures as JSON; the global test set once more in columns of its own."""
+    values = row.model_dump(mode="json", include=set(ROUND_FIELDS))
+    cells = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
+    on_global = (row.evaluation or {}).get("global")
+    return _line(
+        ["" if cells[name] is None else cells[name] for name in _COLUMNS]
+        + ([on_global.accuracy, on_global.loss] if on_global else ["", ""])
+    )
+
+
+def _seat_lines(row: RoundInfo) -> list[bytes]:
+    head = {"round_no": row.round_no, "kind": row.kind}
+    seats = row.seats if isinstance(row, RoundDetail) else ()
+    return [json.dumps({**head, **seat.model_dump(mode="json")}, separators=(",", ":")).encode() for seat in seats]
+
+
+def _link_lines(row: RoundInfo) -> list[bytes]:
+    """Bytes by link and purpose; several visits of a seat in a round add up."""
+    used: dict[tuple[str, str], LinkUse] = defaultdict(LinkUse)
+    for edge in row.edges:
+        used[f"{edge.edge}/cloud", row.kind] += LinkUse(down_bytes=edge.down_bytes, up_bytes=edge.up_bytes)
+    for seat in row.seats if isinstance(row, RoundDetail) else ():
+        purpose = _PURPOSES.get(seat.outcome, row.kind)
+        used[f"seat-{seat.seat}/{seat.edge}", purpose] += LinkUse(down_bytes=seat.down_bytes, up_bytes=seat.up_bytes)
+    return [
+        _line((row.round_no, row.kind, link, purpose, use.down_bytes, use.up_bytes))
+        for (link, purpose), use in used.items()
+    ]
+
+
+def _line(cells: Sequence[object]) -> bytes:
+    """One line of CSV without its end; a line break within a cell becomes a blank, so that lines are rows."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="").writerow([" ".join(str(cell).splitlines()) for cell in cells])
+    return buffer.getvalue().encode()
+
+
+# ---- merging
+
+
+def _merge(path: Path, header: bytes, new: dict[Key, list[bytes]]) -> None:
+    """Put lines of rounds into a table, in the place of lines of the same rounds."""
+    old = path.read_bytes() if path.exists() else header + b"\n" * bool(header)
+    fresh = {key: lines for key, lines in sorted(new.items()) if lines}
+    last = _key_of(old[old.rfind(b"\n", 0, -1) + 1 :])
+    if not fresh or last is None or min(fresh) > last:
+        body = old + b"".join(line + b"\n" for lines in fresh.values() for line in lines)
+    else:
+        body = header + b"\n" * bool(header) + _regrouped(old, fresh)
+    if fresh or not path.exists():
+        write_file(path, body)
+
+
+def _regrouped(old: bytes, fresh: dict[Key, list[bytes]]) -> bytes:
+    groups: dict[Key, list[bytes]] = defaultdict(list)
+    for line in old.splitlines():
+        key = _key_of(line)
+        if key is not None and key not in fresh:
+            groups[key].append(line)
+    groups.update(fresh)
+    return b"".join(line + b"\n" for _, lines in sorted(groups.items()) for line in lines)
+
+
+def _key_of(line: bytes) -> Key | None:
+    """Round and kind at the start of a line, of CSV or JSON; None for a header or an empty file."""
+    if line.startswith(b"{"):
+        number, kind = line.split(b",", 2)[:2]
+        return int(number.rpartition(b":")[2]), kind.endswith(b'"evaluate"')
+    number, _, rest = line.partition(b",")
+    return (int(number), rest.startswith(b"evaluate,")) if number.isdigit() else None

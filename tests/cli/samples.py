@@ -1,0 +1,79 @@
+"""Small runs, rounds and seats with known figures, for the tests of this room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.api import EdgeRow, Evaluation, FailureInfo, RoundDetail, RunInfo, SeatInfo, SeatRow
+from shared.spec import ExperimentSpec
+
+SPEC = ExperimentSpec(name="small", seed=7, num_rounds=3, num_edges=2, num_devices=2, max_devices=2)
+
+
+def a_run(**changes: Any) -> RunInfo:
+    """A run that has completed three rounds."""
+    fields: dict[str, Any] = {
+        "run": "r1",
+        "name": "small",
+        "algorithm": "fedavg",
+        "status": "completed",
+        "created_at": "2026-01-02T03:04:05Z",
+        "rounds": 3,
+        "num_rounds": 3,
+        "phase": "train",
+        "accuracy": 0.93,
+        "loss": 0.3,
+        "bytes_up": 600,
+        "bytes_down": 6000,
+        "wall_s": 1.5,
+        "simulated_s": 12.0,
+        "model_sha256": "ab" * 32,
+        "models": ("global",),
+        "resolved": True,
+        "spec": SPEC,
+    }
+    return RunInfo.model_validate(fields | changes)
+
+
+def a_round(round_no: int, **changes: Any) -> RoundDetail:
+    """A round with two edges, two seats (one visited twice) and a lost contribution."""
+    fields: dict[str, Any] = {
+        "round_no": round_no,
+        "phase": "train",
+        "n_visits": 3,
+        "n_used": 2,
+        "train_loss": 1.0 / round_no,
+        "client_accuracy": 0.5 + round_no / 10,
+        "bytes_up": 200,
+        "bytes_down": 2000,
+        "device_bytes_up": 150,
+        "device_bytes_down": 1500,
+        "edge_bytes_up": 50,
+        "edge_bytes_down": 500,
+        "simulated_s": 4.0,
+        "wall_s": 0.5,
+        "model_sha256": "cd" * 32,
+        "failures": (FailureInfo(seat=1, edge="edge-2", reason="timeout", detail="no answer\nin 3 s"),),
+        "retired": {1: "too slow"},
+        "figures": {"admitted": [0]},
+        "edges": (
+            EdgeRow(edge="edge-1", home=0, outcome="used", n_used=2, down_bytes=250, up_bytes=25),
+            EdgeRow(edge="edge-2", home=1, outcome="used", n_used=1, down_bytes=250, up_bytes=25),
+        ),
+        "evaluation": {"global": Evaluation(n=360, accuracy=0.9 + round_no / 100, loss=1 / (round_no + 2))},
+        "seats": (
+            SeatRow(seat=0, edge="edge-1", outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
+            SeatRow(seat=0, edge="edge-1", wave=1, outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
+            SeatRow(seat=1, edge="edge-2", outcome="evaluated", down_bytes=500, up_bytes=50),
+        ),
+    }
+    return RoundDetail.model_validate(fields | changes)
+
+
+def some_seats() -> tuple[SeatInfo, ...]:
+    """Two seats with all classes but one each."""
+    common: dict[str, Any] = {"role": "train", "state": "idle", "profile": "standard", "n_test": 5}
+    return (
+        SeatInfo(seat=0, home=0, edge="edge-1", agent="a-1", n_train=30, label_counts=(10, 20, 0), **common),
+        SeatInfo(seat=1, home=1, edge="edge-2", agent="a-2", n_train=12, label_counts=(0, 5, 7), **common),
+    )
