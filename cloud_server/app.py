@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI
 from prometheus_client import CollectorRegistry, Gauge
 
 from cloud_server import routes, tier_routes
@@ -16,12 +16,13 @@ from cloud_server.dependencies import Cloud
 from cloud_server.edges import Edges
 from cloud_server.folder import ResultsFolder
 from cloud_server.judge import Judge
+from cloud_server.openapi import describe
 from cloud_server.registry import Registry
 from cloud_server.runner import Runner
 from cloud_server.settings import CloudSettings
 from shared.blobs import Blobs
-from shared.errors import TooLarge
 from shared.lab import Labs
+from shared.limits import BodyLimit
 from shared.service import Worker, guard, install_problems, version
 from shared.store import RedisStore, Store
 from shared.transport import Caller
@@ -38,9 +39,9 @@ def create_app(
         async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits) as client:
             cloud = build(settings, client, store or RedisStore(settings.redis_url))
             app.state.cloud = cloud
-            await cloud.registry.load()
-            await cloud.runner.start()
+            cloud.runner.start()
             yield
+            cloud.closing.set()
             await cloud.runner.stop()
             for worker in cloud.workers:
                 worker.close()
@@ -49,22 +50,12 @@ def create_app(
     app = FastAPI(title="StrataFL cloud", version=version(), lifespan=lifespan)
     install_problems(app)
     tokens, networks = settings.common, settings.allowed_networks
-    size = Depends(_small(settings.max_spec_bytes))
+    app.add_middleware(BodyLimit, limit=settings.max_spec_bytes)
     app.include_router(routes.open_router)
-    app.include_router(routes.router, dependencies=[Depends(guard(tokens.api_token, networks, "API")), size])
-    app.include_router(
-        tier_routes.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier")), size]
-    )
+    app.include_router(routes.router, dependencies=[Depends(guard(tokens.api_token, networks, "API"))])
+    app.include_router(tier_routes.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier"))])
+    app.openapi = describe(app)  # type: ignore[method-assign]
     return app
-
-
-def _small(limit: int) -> Callable[[Request], None]:
-    def check(request: Request) -> None:
-        claimed = request.headers.get("content-length", "0")
-        if claimed.isdigit() and int(claimed) > limit:
-            raise TooLarge(f"a body of {claimed} bytes, the limit of this API is {limit}")
-
-    return check
 
 
 def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store) -> Cloud:

@@ -8,25 +8,27 @@ round began from.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from cloud_server.happenings import Happening
 from cloud_server.seating import Binding
 from shared import keys, wire
 from shared.api import Evaluation, Event, RoundDetail, RoundInfo, RunInfo, SeatRow
-from shared.blobs import Blobs
-from shared.errors import Conflict, NotFound
+from shared.blobs import BlobCorrupt, BlobMissing, Blobs
+from shared.errors import Conflict, NotFound, StrataError
 from shared.lab import Lab
 from shared.records import Record
 from shared.service import Worker
-from shared.store import Batch, Store
+from shared.store import Batch, GuardFailed, Store
 from shared.versions import Version
 from shared.visit import own
 
+log = logging.getLogger(__name__)
 S = TypeVar("S")
 _ROWS = TypeAdapter(tuple[SeatRow, ...])
 _EVALUATION = TypeAdapter(dict[str, Evaluation])
@@ -51,20 +53,17 @@ class Committed(Record, Generic[S]):
 
 
 @dataclass(frozen=True)
-class Happening:
-    """An event before it has an id."""
+class Written:
+    """The digests of a round's files: its state, and the table of its seats."""
 
-    kind: str
-    data: dict[str, Any]
-
-    def payload(self) -> dict[str, Any]:
-        """The event as it lies in the stream."""
-        return {"kind": self.kind, "at": now(), "data": self.data}
+    state: str
+    table: str | None
 
 
-def now() -> str:
-    """The wall clock for display, ISO 8601 UTC."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+class StateGone(StrataError):
+    """A file that the store refers to is missing or damaged."""
+
+    code = "state_gone"
 
 
 class Archive:
@@ -81,7 +80,7 @@ class Archive:
         Raises:
             Conflict: the key was used with another body.
         """
-        batch = Batch()
+        batch = Batch().expect(keys.cloud_run(info.run), None)
         if idempotency_key:
             key = keys.cloud_idempotency(idempotency_key)
             before = await self.store.get(key)
@@ -119,7 +118,20 @@ class Archive:
         data = await self.store.get(keys.cloud_run(run_id))
         if data is None:
             raise NotFound(f"no run {run_id!r}")
-        return RunInfo.model_validate_json(data)
+        try:
+            return RunInfo.model_validate_json(data)
+        except ValidationError as error:
+            raise StateGone(f"the document of run {run_id} is of another version: {error.errors()[0]['msg']}") from None
+
+    async def infos(self, limit: int | None = None) -> list[RunInfo]:
+        """The newest runs, newest first, without those whose documents this version cannot read."""
+        found = []
+        for run_id in (await self.run_ids())[:limit]:
+            try:
+                found.append(await self.info(run_id))
+            except (StateGone, NotFound) as error:
+                log.warning("left out: %s", error.detail)
+        return found
 
     async def run_ids(self) -> list[str]:
         """All runs, newest first."""
@@ -138,53 +150,73 @@ class Archive:
 
     # ---- rounds
 
+    async def write(self, committed: Committed[Any], detail: RoundDetail | None) -> Written:
+        """Write the files of a round, which its commit then refers to."""
+        return await self.worker.run(self._write, committed, detail)
+
+    def _write(self, committed: Committed[Any], detail: RoundDetail | None) -> Written:
+        digest = self.blobs.put(wire.encode(committed).parts)
+        return Written(digest, self.blobs.put(_ROWS.dump_json(detail.seats)) if detail else None)
+
     async def commit(
         self,
-        lab: Lab,
         before: str | None,
-        committed: Committed[Any],
+        written: Written,
         info: RunInfo,
         binding: Binding,
         detail: RoundDetail | None,
         events: Sequence[Happening],
     ) -> str:
-        """Commit a round; answers with the digest of the state, the guard of the next.
+        """Commit a round in one transaction; answers with the digest of the state, the guard of the next.
 
         Args:
-            lab: of the run.
             before: the digest that the round began from, None for the first commit.
-            committed: the new state.
+            written: its files.
             info: the run's document.
             binding: who sits where.
             detail: the round, None for the initial state.
             events: told with the commit.
+
+        Raises:
+            Conflict: the state in the store is not the one that the round began from.
         """
-        body = await self.worker.run(wire.encode, committed)
-        digest = await self.worker.run(self.blobs.put, body.parts)
         batch = Batch().expect(keys.cloud_run_state(info.run), before.encode() if before else None)
-        batch.put(keys.cloud_run_state(info.run), digest.encode())
+        batch.put(keys.cloud_run_state(info.run), written.state.encode())
         batch.put(keys.cloud_run(info.run), info.model_dump_json().encode())
         batch.put(keys.cloud_seating(info.run), binding.model_dump_json().encode())
         if detail is not None:
-            table = self.blobs.put(_ROWS.dump_json(detail.seats))
             short = RoundInfo.model_validate(detail.model_dump(exclude={"seats"}))
-            batch.append(keys.cloud_rounds(info.run), {"info": short.model_dump(mode="json"), "table": table})
+            batch.append(keys.cloud_rounds(info.run), {"info": short.model_dump(mode="json"), "table": written.table})
         for event in events:
             batch.append(keys.cloud_events(info.run), event.payload())
-        await self.store.commit(batch)
-        return digest
+        try:
+            await self.store.commit(batch)
+        except GuardFailed:
+            raise Conflict(
+                f"the state kept of run {info.run} is not the one that this round began from: "
+                "was its Redis emptied, or does another cloud use it?"
+            ) from None
+        return written.state
 
     async def committed(self, run_id: str, lab: Lab) -> tuple[Committed[Any], str] | None:
-        """The last committed state and its digest, None before the first commit."""
-        digest = await self.store.get(keys.cloud_run_state(run_id))
-        if digest is None:
+        """The last committed state and its digest, None before the first commit.
+
+        Raises:
+            StateGone: its file is missing or damaged.
+        """
+        found = await self.store.get(keys.cloud_run_state(run_id))
+        if found is None:
             return None
+        digest = found.decode()
         kind: Any = Committed
-        data = self.blobs.open(digest.decode())
+        try:
+            data = await self.worker.run(self.blobs.open, digest)
+        except (BlobMissing, BlobCorrupt) as error:
+            raise StateGone(f"the committed state of run {run_id} cannot be read: {error.detail}") from None
         state = await self.worker.run(
             lambda: own(wire.decode(kind[lab.algorithm.cloud_state], data, model=lab.initial))
         )
-        return state, digest.decode()
+        return state, digest
 
     async def binding(self, run_id: str) -> Binding:
         """Who sat where at the last commit."""
@@ -196,34 +228,25 @@ class Archive:
         entries = await self.store.read(keys.cloud_rounds(run_id))
         scores = await self.evaluations(run_id)
         infos = [RoundInfo.model_validate(entry.fields["info"]) for entry in entries]
-        return [
-            info.but(evaluation=scores.get(info.round_no)) if info.kind == "train" else info for info in infos
-        ]
+        return [info.but(evaluation=scores.get(info.round_no)) for info in infos]
 
     async def round(self, run_id: str, round_no: int) -> RoundDetail:
         """One training round with its table of seats.
 
         Raises:
             NotFound: it has not been committed.
+            StateGone: its table is missing or damaged.
         """
-        found = [d for d in await self.details(run_id) if d.round_no == round_no and d.kind == "train"]
+        entries = await self.store.read(keys.cloud_rounds(run_id))
+        found = [entry.fields for entry in entries if entry.fields["info"]["round_no"] == round_no]
         if not found:
             raise NotFound(f"run {run_id} has no committed round {round_no}")
-        return found[-1]
-
-    async def details(self, run_id: str) -> list[RoundDetail]:
-        """All committed rounds with their tables."""
-        entries = await self.store.read(keys.cloud_rounds(run_id))
-        infos = await self.rounds(run_id)
-        return [
-            RoundDetail.model_validate(
-                {
-                    **info.model_dump(),
-                    "seats": _ROWS.validate_json(bytes(self.blobs.open(entry.fields["table"]))),
-                }
-            )
-            for entry, info in zip(entries, infos, strict=True)
-        ]
+        try:
+            table = await self.worker.run(lambda: _ROWS.validate_json(bytes(self.blobs.open(found[-1]["table"]))))
+        except (BlobMissing, BlobCorrupt) as error:
+            raise StateGone(f"the table of round {round_no} of run {run_id} cannot be read: {error.detail}") from None
+        scores = (await self.evaluations(run_id)).get(round_no)
+        return RoundDetail.model_validate({**found[-1]["info"], "evaluation": scores, "seats": table})
 
     # ---- evaluations
 
@@ -247,7 +270,5 @@ class Archive:
         for run_id in await self.run_ids():
             state = await self.store.get(keys.cloud_run_state(run_id))
             referenced |= {state.decode()} if state else set()
-            referenced |= {
-                entry.fields["table"] for entry in await self.store.read(keys.cloud_rounds(run_id))
-            }
-        return self.blobs.collect(referenced)
+            referenced |= {entry.fields["table"] for entry in await self.store.read(keys.cloud_rounds(run_id))}
+        return await self.worker.run(self.blobs.collect, referenced)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cloud_server.archive import Archive, Committed, Happening, now
+from cloud_server.archive import Archive, Committed
 from cloud_server.edges import Edges
 from cloud_server.folder import ResultsFolder
+from cloud_server.happenings import Happening, moves_told, now, round_told
 from cloud_server.judge import Judge, over_clients
+from cloud_server.readiness import Barrier
 from cloud_server.registry import Registry
 from cloud_server.rounds import CloudRound
 from cloud_server.seating import Move, Table
 from shared.api import Evaluation, RoundDetail, RunInfo, Status
 from shared.context import Ctx
-from shared.errors import NotReady
 from shared.lab import Lab, Labs
 from shared.service import Worker
 
-log = logging.getLogger(__name__)
-POLL_S = 0.1
+COLLECT_EVERY = 10
+"""Rounds between two looks for files that nothing refers to."""
 Wish = Literal["run", "pause", "stop"]
 
 
@@ -41,21 +41,36 @@ class Tools:
 
 
 @dataclass
+class Standing:
+    """Where a run stands: its lab, who sits where, its last committed state.
+
+    Attributes:
+        guard: digest of the committed state, which the next commit expects to find.
+    """
+
+    lab: Lab
+    table: Table
+    committed: Committed[Any]
+    guard: str
+
+
+@dataclass
 class Course:
     """The training of one run.
 
     Attributes:
+        info: the run's document; changed together with the store, under the lock.
+        lock: held while a document changes.
         wish: what somebody asked for; looked at between rounds, `stop` also within.
     """
 
     tools: Tools
     info: RunInfo
+    lock: asyncio.Lock
     wish: Wish = "run"
-    table: Table | None = None
-    lab: Lab | None = None
+    at: Standing | None = None
     began: float = field(default_factory=time.monotonic)
     wall_before_s: float = 0.0
-    scores: dict[int, dict[str, Evaluation]] = field(default_factory=dict)
     _heed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ask(self, wish: Wish) -> None:
@@ -63,9 +78,9 @@ class Course:
         self.wish = wish
         self._heed.set()
 
-    def wanted(self) -> Wish:
-        """What is asked for at this moment."""
-        return self.wish
+    def wanted(self) -> bool:
+        """Whether nobody asked for a pause or an end."""
+        return self.wish == "run"
 
     # ---- the run
 
@@ -73,93 +88,119 @@ class Course:
         """Train until complete, paused or stopped; the document says which."""
         self.wall_before_s = self.info.wall_s
         await self._become("starting")
-        await self._ready()
-        if self.wanted() != "run":
+        barrier = Barrier(self.tools.registry, self.tools.settle_s, self.wanted)
+        async for missing in barrier.start(self.info.spec, resumed=self.info.resolved):
+            await self._become("starting", f"waiting: {missing}")
+        if not self.wanted():
             return await self._halt()
-        lab, table, committed, guard = await self._begin()
+        at = self.at = await self._begin()
         self.began = time.monotonic()
         await self._become("running")
-        while committed.round_no < self.info.num_rounds and self.wanted() == "run":
-            committed, guard = await self._round(lab, table, committed, guard)
-        await self.tools.judge.finish()
-        if self.wanted() != "run":
-            await self._halt()
-        else:
-            await self._complete(lab, table, committed)
-        await self._write(lab, table, committed)
+        while not await self._to_the_end(at, barrier):
+            pass
         return None
 
-    async def _begin(self) -> tuple[Lab, Table, Committed[Any], str]:
+    async def _to_the_end(self, at: Standing, barrier: Barrier) -> bool:
+        """Train and complete, or halt; False if more rounds were asked for in the meantime."""
+        while at.committed.round_no < self.info.num_rounds and self.wanted():
+            await self._round(at, barrier)
+        await self.tools.judge.finish()
+        if self.wanted():
+            return await self._complete(at)
+        await self._halt()
+        return True
+
+    async def _begin(self) -> Standing:
         """The lab, the seating and the last committed state, or the initial one."""
         tools, spec = self.tools, self.info.spec
-        found = await tools.archive.binding(self.info.run)
         if not self.info.resolved:
             n_edges, n_devices = len(tools.registry.live_edges()), tools.registry.n_devices()
             spec = spec.resolved(n_devices=n_devices, n_edges=n_edges)
         lab = await tools.worker.run(tools.labs.of, spec)
-        self.lab = lab
-        self.table = Table(lab.members, tools.registry, found, spec.timeouts.reseat_after_s)
+        found = await tools.archive.binding(self.info.run)
+        table = Table(lab.members, tools.registry, found, spec.timeouts.reseat_after_s)
         kept = await tools.archive.committed(self.info.run, lab)
-        if kept is not None:
-            return lab, self.table, *kept
-        self.info = self.info.but(spec=spec, resolved=True)
-        moves = self.table.seat_all(spec.num_devices or 1)
+        return Standing(lab, table, *kept) if kept else await self._first(lab, table)
+
+    async def _first(self, lab: Lab, table: Table) -> Standing:
+        """Seat everybody, commit the initial state."""
+        archive = self.tools.archive
+        moves = table.seat_all(lab.spec.num_devices or 1)
         state = lab.algorithm.cloud.init(self._ctx(lab, 0), lab.initial)
         committed = Committed[Any](round_no=0, state=state, bases={}, edge_bases={}, retired={})
-        guard = await tools.archive.commit(
-            lab, None, committed, self.info, self.table.binding, None, [_told(move) for move in moves]
-        )
-        return lab, self.table, committed, guard
+        written = await archive.write(committed, None)
+        async with self.lock:
+            info = self.info.but(spec=lab.spec, resolved=True)
+            guard = await archive.commit(None, written, info, table.binding, None, moves_told(moves))
+            self.info = info
+        return Standing(lab, table, committed, guard)
 
     def _ctx(self, lab: Lab, round_no: int) -> Ctx:
         phase = lab.phase_of(max(round_no, 1)).name
-        return lab.ctx(phase=phase, round_no=round_no, n_clients=len(lab.members.seats))
+        trainers = [seat for seat in lab.members.seats if seat.role == "train"]
+        n_clients = len(lab.members.homes if lab.spec.client == "edge" else trainers)
+        return lab.ctx(phase=phase, round_no=round_no, n_clients=n_clients)
 
     # ---- one round
 
-    async def _round(
-        self, lab: Lab, table: Table, committed: Committed[Any], guard: str
-    ) -> tuple[Committed[Any], str]:
-        tools, round_no = self.tools, committed.round_no + 1
-        moves = table.refresh()
-        await self._enough_devices(lab, table)
-        work = CloudRound(self.info.run, round_no, "train", lab, committed, table, tools.edges, tools.worker)
+    async def _round(self, at: Standing, barrier: Barrier) -> None:
+        """Train and commit the next round; if it is stopped, nothing has happened."""
+        tools, round_no = self.tools, at.committed.round_no + 1
+        moves = await self._enough_devices(at, barrier)
+        if not self.wanted():
+            return
+        work = self._work(at, round_no, "train")
         await tools.archive.event(self.info.run, Happening("round.started", {"round_no": round_no}))
         done = await self._unless_stopped(work)
         if done is None:
-            return committed, guard
+            return
         after, detail = done
-        self._count(detail)
-        events = [_told(move) for move in moves] + _events_of(detail)
-        guard = await tools.archive.commit(lab, guard, after, self.info, table.binding, detail, events)
-        last = round_no == self.info.num_rounds
-        if last or round_no % lab.spec.eval_every == 0:
-            await tools.judge.submit(self.info.run, lab, self._ctx(lab, round_no), after, final=last)
-        await tools.results.round_done(self.info, lab, table, detail)
-        if round_no % 20 == 0:
+        written = await tools.archive.write(after, detail)
+        events = moves_told(moves) + round_told(detail)
+        async with self.lock:
+            info = self._counted(detail)
+            at.guard = await tools.archive.commit(at.guard, written, info, at.table.binding, detail, events)
+            at.committed, self.info = after, info
+        last = round_no >= self.info.num_rounds
+        if last or round_no % at.lab.spec.eval_every == 0:
+            await tools.judge.submit(self.info.run, at.lab, self._ctx(at.lab, round_no), after, final=last)
+        await tools.results.round_done(self.info, at.lab, at.table, detail)
+        if round_no % COLLECT_EVERY == 0:
             await tools.archive.collect()
-        return after, guard
+
+    async def _enough_devices(self, at: Standing, barrier: Barrier) -> list[Move]:
+        """Seats that changed hands, once enough devices are there."""
+        moves: list[Move] = []
+        waited = False
+        async for missing in barrier.round(at.lab.spec, at.table, moves):
+            await self._become("running", f"waiting: {missing}")
+            waited = True
+        if waited:
+            await self._become("running")
+        return moves
+
+    def _work(self, at: Standing, round_no: int, kind: Literal["train", "evaluate"]) -> CloudRound:
+        tools = self.tools
+        return CloudRound(self.info.run, round_no, kind, at.lab, at.committed, at.table, tools.edges, tools.worker)
 
     async def _unless_stopped(self, work: CloudRound) -> tuple[Committed[Any], RoundDetail] | None:
         """The round's result, None if it was stopped in the middle."""
         running = asyncio.create_task(work.run())
         try:
-            while not running.done():
+            while not running.done() and self.wish != "stop":
                 self._heed.clear()
                 heeding = asyncio.create_task(self._heed.wait())
                 await asyncio.wait({running, heeding}, return_when=asyncio.FIRST_COMPLETED)
                 heeding.cancel()
-                if self.wish == "stop" and not running.done():
-                    return None
-            return running.result()
+            return running.result() if running.done() else None
         finally:
             if not running.done():
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
 
-    def _count(self, detail: RoundDetail) -> None:
+    def _counted(self, detail: RoundDetail) -> RunInfo:
         info = self.info
-        self.info = info.but(
+        return info.but(
             rounds=detail.round_no,
             phase=detail.phase,
             bytes_up=info.bytes_up + detail.bytes_up,
@@ -174,112 +215,81 @@ class Course:
 
     # ---- the end
 
-    async def _complete(self, lab: Lab, table: Table, committed: Committed[Any]) -> None:
-        """After the last round every seat evaluates."""
-        tools = self.tools
-        work = CloudRound(
-            self.info.run, committed.round_no, "evaluate", lab, committed, table, tools.edges, tools.worker
-        )
-        done = await self._unless_stopped(work)
+    async def _complete(self, at: Standing) -> bool:
+        """After the last round every seat evaluates; False if more rounds were asked for in the meantime."""
+        done = await self._unless_stopped(self._work(at, at.committed.round_no, "evaluate"))
         if done is None:
-            return await self._halt()
+            await self._halt()
+            return True
+        figures = await self._final(at, done[1])
+        info = self.info.but(status="completed", reason=None, **figures)
+        await self.tools.results.round_done(info, at.lab, at.table, done[1])
+        await self.write_results(info)
+        async with self.lock:
+            if self.info.num_rounds > at.committed.round_no:
+                return False
+            await self._save("completed", **figures)
+        return True
+
+    async def _final(self, at: Standing, detail: RoundDetail) -> dict[str, Any]:
+        """The run's figures, its headline among them."""
+        lab = at.lab
         held_out = {seat.number for seat in lab.members.seats if seat.role == "held_out"}
-        scores = (await tools.archive.evaluations(self.info.run)).get(committed.round_no, {})
-        final = {**scores, **over_clients(done[1], held_out)}
+        final = {**await self._scores(at), **over_clients(detail, held_out)}
         key = "global" if lab.algorithm.headline == "global model" else "clients_own"
         head = final.get(key) or final.get("clients_received")
-        self.info = self.info.but(
-            final=final,
-            accuracy=head.accuracy if head else None,
-            loss=head.loss if head else None,
-            accuracy_of=lab.algorithm.headline,
-            wall_s=self._wall_s(),
-            models=tuple(lab.algorithm.cloud.models(self._ctx(lab, committed.round_no), committed.state)),
-        )
-        await tools.results.round_done(self.info, lab, table, done[1])
-        await self._become("completed")
-        return None
+        models = lab.algorithm.cloud.models(self._ctx(lab, at.committed.round_no), at.committed.state)
+        return {
+            "final": final,
+            "accuracy": head.accuracy if head else None,
+            "loss": head.loss if head else None,
+            "accuracy_of": lab.algorithm.headline,
+            "wall_s": self._wall_s(),
+            "models": tuple(models),
+        }
+
+    async def _scores(self, at: Standing) -> dict[str, Evaluation]:
+        """The evaluation of the last round; made now if the process that should have made it is gone."""
+        tools, run_id, round_no = self.tools, self.info.run, at.committed.round_no
+        found = await tools.archive.evaluations(run_id)
+        if round_no not in found:
+            await tools.judge.submit(run_id, at.lab, self._ctx(at.lab, round_no), at.committed, final=True)
+            await tools.judge.finish()
+            found = await tools.archive.evaluations(run_id)
+        return found.get(round_no, {})
 
     async def _halt(self) -> None:
         scores = await self.tools.archive.evaluations(self.info.run)
         newest = scores.get(max(scores, default=0), {}).get("global")
-        if newest is not None:
-            self.info = self.info.but(accuracy=newest.accuracy, loss=newest.loss)
-        self.info = self.info.but(wall_s=self._wall_s())
-        await self._become("paused" if self.wish == "pause" else "stopped")
+        figures: dict[str, Any] = {"accuracy": newest.accuracy, "loss": newest.loss} if newest else {}
+        async with self.lock:
+            await self._save("paused" if self.wish == "pause" else "stopped", wall_s=self._wall_s(), **figures)
+        await self.write_results(self.info)
 
-    async def _write(self, lab: Lab, table: Table, committed: Committed[Any]) -> None:
-        rounds = await self.tools.archive.rounds(self.info.run)
+    async def fail(self, reason: str) -> None:
+        """The run ends here, for this reason; it can be resumed from its last committed round."""
+        async with self.lock:
+            await self._save("failed", reason[:2000], wall_s=self._wall_s())
+        await self.write_results(self.info)
+
+    async def write_results(self, info: RunInfo) -> None:
+        """Bring the results folder up to date with what has been committed."""
+        if self.at is None:
+            return
+        lab, committed = self.at.lab, self.at.committed
+        rounds = await self.tools.archive.rounds(info.run)
         models = lab.algorithm.cloud.models(self._ctx(lab, committed.round_no), committed.state)
-        await self.tools.results.ended(self.info, lab, table, rounds, models.get("global"))
+        await self.tools.results.ended(info, lab, self.at.table, rounds, models.get("global"))
+        await self.tools.archive.collect()
 
     async def _become(self, status: Status, reason: str | None = None) -> None:
-        self.info = self.info.but(status=status, reason=reason)
-        data = {"status": status, "reason": reason, "rounds": self.info.rounds, "at": now()}
-        await self.tools.archive.save(self.info, Happening("run.status", data))
+        """Change the status while the run goes on; what somebody asked for meanwhile stays visible."""
+        async with self.lock:
+            if self.wanted():
+                await self._save(status, reason)
 
-    # ---- who must be there
-
-    async def _ready(self) -> None:
-        """Wait for edges and devices.
-
-        Raises:
-            NotReady: they did not come in time; says how many there are of how many.
-        """
-        spec, registry = self.info.spec, self.tools.registry
-        ends = time.monotonic() + spec.timeouts.ready_s
-        told = ""
-        while self.wanted() == "run":
-            n_edges, room = len(registry.live_edges()), registry.n_devices()
-            need_edges, need = spec.num_edges or 1, spec.num_devices or spec.min_devices
-            settled = time.monotonic() - registry.changed_at >= self.tools.settle_s
-            known = spec.num_edges is not None and spec.num_devices is not None
-            if n_edges >= need_edges and room >= need and (known or settled):
-                return
-            if n_edges >= need_edges and room >= spec.min_devices and settled:
-                return
-            missing = f"{n_edges} of {need_edges} edges, room for {room} of {need} devices are there"
-            if time.monotonic() > ends:
-                raise NotReady(f"after {spec.timeouts.ready_s:g} s {missing}")
-            if missing != told:
-                await self._become("starting", f"waiting: {missing}")
-                told = missing
-            await asyncio.sleep(POLL_S)
-
-    async def _enough_devices(self, lab: Lab, table: Table) -> None:
-        """Before a round, at least `min_devices` seats must have a live agent; else wait for them."""
-        ends = time.monotonic() + lab.spec.timeouts.ready_s
-        waited = False
-        while self.wanted() == "run":
-            absent = table.absent()
-            n_live = len(table.binding.agents) - len(absent)
-            if n_live >= lab.spec.min_devices and self.tools.registry.live_edges():
-                if waited:
-                    await self._become("running")
-                return
-            what = f"{n_live} of at least {lab.spec.min_devices} devices are alive; not heard: seats {list(absent)}"
-            if time.monotonic() > ends:
-                raise NotReady(f"after {lab.spec.timeouts.ready_s:g} s {what}")
-            if not waited:
-                await self._become("running", f"waiting: {what}")
-                waited = True
-            await asyncio.sleep(POLL_S)
-            table.refresh()
-
-
-def _told(move: Move) -> Happening:
-    if move.before is None:
-        return Happening("seat.taken", {"seat": move.seat, "agent": move.agent})
-    return Happening("seat.moved", {"seat": move.seat, "agent": move.agent, "from": move.before})
-
-
-def _events_of(detail: RoundDetail) -> list[Happening]:
-    short = detail.model_dump(mode="json", exclude={"seats", "failures", "edges", "figures"})
-    events = [Happening("round.committed", short)]
-    for failure in detail.failures:
-        events.append(Happening("contribution.lost", {"round_no": detail.round_no, **failure.model_dump()}))
-    for seat, reason in detail.retired.items():
-        events.append(
-            Happening("seat.retired", {"round_no": detail.round_no, "seat": seat, "reason": reason})
-        )
-    return events
+    async def _save(self, status: Status, reason: str | None = None, **figures: Any) -> None:
+        info = self.info.but(status=status, reason=reason, **figures)
+        data = {"status": status, "reason": reason, "rounds": info.rounds, "at": now()}
+        await self.tools.archive.save(info, Happening("run.status", data))
+        self.info = info

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -19,7 +20,12 @@ from shared.store import Store
 
 @dataclass
 class Cloud:
-    """What the cloud owns while it runs."""
+    """What the cloud owns while it runs.
+
+    Attributes:
+        workers: the computing thread, and the evaluating one.
+        closing: set when the cloud ends, so that streams of events end too.
+    """
 
     settings: CloudSettings
     store: Store
@@ -29,6 +35,7 @@ class Cloud:
     results: ResultsFolder
     workers: tuple[Worker, ...]
     metrics: CollectorRegistry
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def cloud_of(request: Request) -> Cloud:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cloud_server.registry import Registry
-from cloud_server.seating import Table
 from shared import wire
 from shared.errors import SeatingUnknown, StrataError
 from shared.lab import Lab
 from shared.messages import RoundAnswer, Seating
+from shared.places import check_place
 from shared.spec import canonical
 from shared.transport import SOCKET_HEADER, Caller
 
@@ -37,44 +38,57 @@ class Edges:
 
     registry: Registry
     caller: Caller
-    told: set[tuple[str, str]] = field(default_factory=set)
+    told: dict[tuple[str, str, int], tuple[str, dict[str, int]]] = field(default_factory=dict)
 
-    async def round(self, edge: str, lab: Lab, body: wire.Body, seating: Seating, table: Table) -> EdgeReply:
+    async def round(
+        self, edge: str, lab: Lab, body: wire.Body, seating: Seating, loads: Mapping[str, int], asked: str
+    ) -> EdgeReply:
         """One round of one home at an edge.
+
+        Args:
+            edge: its name.
+            lab: of the run.
+            body: the order.
+            seating: who sits in the home.
+            loads: seats by agent, of all homes: how long an agent may take.
+            asked: the order's place, which the answer must name.
 
         Raises:
             StrataError: the edge was lost, did not answer in time, or answered with an error.
         """
-        limit_s = self.limit_s(lab, table)
+        limit_s = self.limit_s(lab, loads)
         try:
-            await self._tell(edge, seating, table)
-            return await self._post(edge, lab, body, limit_s)
+            await self._tell(edge, seating, loads)
+            return await self._post(edge, lab, body, limit_s, asked)
         except SeatingUnknown:
-            self.told.discard(self._told_key(edge, seating))
-            await self._tell(edge, seating, table)
-            return await self._post(edge, lab, body, limit_s)
+            await self._tell(edge, seating, loads, again=True)
+            return await self._post(edge, lab, body, limit_s, asked)
 
-    def limit_s(self, lab: Lab, table: Table) -> float:
+    def limit_s(self, lab: Lab, loads: Mapping[str, int]) -> float:
         """Derived from the edge's own limits: it waits for its fullest agent, wave after wave."""
         spec = lab.spec
-        fullest = max(table.loads().values(), default=1)
+        fullest = max(loads.values(), default=1)
         return spec.timeouts.visit_s * fullest * spec.edge_rounds * WAVES + MARGIN_S
 
-    def _told_key(self, edge: str, seating: Seating) -> tuple[str, str]:
-        return self.registry.edges[edge].url, wire.digest_of(canonical(seating).encode())
+    def _url(self, edge: str) -> str:
+        if edge not in self.registry.edges:
+            raise _lost(f"edge {edge} is not registered any more")
+        return self.registry.edges[edge].url
 
-    async def _tell(self, edge: str, seating: Seating, table: Table) -> None:
-        key = self._told_key(edge, seating)
-        if key in self.told:
+    async def _tell(self, edge: str, seating: Seating, loads: Mapping[str, int], *, again: bool = False) -> None:
+        """Send a seating that the edge has not been sent; it remembers the newest of each home."""
+        url = self._url(edge)
+        place, told = (url, seating.run_id, seating.edge), (canonical(seating), dict(loads))
+        if self.told.get(place) == told and not again:
             return
-        payload = {"seating": seating.model_dump(mode="json"), "loads": table.loads()}
-        await self.caller.call_json("PUT", f"{key[0]}/seatings", payload, limit_s=10, who=f"edge {edge}")
-        self.told.add(key)
+        payload = {"seating": seating.model_dump(mode="json"), "loads": dict(loads)}
+        await self.caller.call_json("PUT", f"{url}/seatings", payload, limit_s=10, who=f"edge {edge}")
+        self.told = {key: value for key, value in self.told.items() if key[1] == seating.run_id} | {place: told}
 
-    async def _post(self, edge: str, lab: Lab, body: wire.Body, limit_s: float) -> EdgeReply:
+    async def _post(self, edge: str, lab: Lab, body: wire.Body, limit_s: float, asked: str) -> EdgeReply:
         asking = asyncio.create_task(
             self.caller.post_record(
-                f"{self.registry.edges[edge].url}/rounds",
+                f"{self._url(edge)}/rounds",
                 body,
                 lab.wire.round_answer,
                 limit_s=limit_s,
@@ -86,16 +100,15 @@ class Edges:
             while not asking.done():
                 await asyncio.wait({asking}, timeout=POLL_S)
                 if not asking.done() and not self.registry.edge_is_live(edge):
-                    lost = StrataError(f"edge {edge} was silent for more than {self.registry.ttl_s:g} s")
-                    lost.code = "lost"
-                    raise lost
+                    raise _lost(f"edge {edge} was silent for more than {self.registry.ttl_s:g} s")
             reply = asking.result()
         finally:
             if not asking.done():
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
-        below = int(reply.headers.get(SOCKET_HEADER, "0"))
-        moved = reply.sent_bytes + reply.received_bytes + below
+        check_place(reply.headers, asked)
+        below = reply.headers.get(SOCKET_HEADER, "")
+        moved = reply.sent_bytes + reply.received_bytes + (int(below) if below.isdecimal() else 0)
         return EdgeReply(reply.record, reply.sent_bytes, reply.received_bytes, moved)
 
     async def forget(self, run_id: str) -> None:
@@ -105,3 +118,9 @@ class Edges:
             await asyncio.gather(
                 self.caller.call_json("DELETE", url, limit_s=5, who=f"edge {edge}"), return_exceptions=True
             )
+
+
+def _lost(detail: str) -> StrataError:
+    error = StrataError(detail)
+    error.code = "lost"
+    return error

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloud_server.archive import now
+from cloud_server.happenings import now
 from cloud_server.seating import Table
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
+from shared.blobs import storage_errors
 from shared.lab import Lab
 from shared.population import counts_of
 from shared.records import TensorMap
@@ -48,8 +49,9 @@ class ResultsFolder:
             started_at=self.started.setdefault(info.run, now()),
             ended_at=now() if info.status in FINAL else None,
         )
-        seats = seat_infos(lab, table, {})
-        write_results(self.folder(info.run), info, rounds, model=model, manifest=manifest, seats=seats)
+        seats, folder = seat_infos(lab, table, {}), self.folder(info.run)
+        with storage_errors(folder):
+            write_results(folder, info, rounds, model=model, manifest=manifest, seats=seats)
 
 
 def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInfo, ...]:

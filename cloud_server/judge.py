@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from cloud_server.archive import Archive, Committed
-from shared.api import Evaluation, RoundDetail
+from shared.api import EdgeRow, Evaluation, RoundDetail, SeatRow
 from shared.context import Ctx
 from shared.lab import Lab
 from shared.messages import Work
@@ -30,35 +30,42 @@ class Judge:
     def __init__(self, archive: Archive, worker: Worker) -> None:
         self.archive, self.worker = archive, worker
         self._tasks: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
 
-    async def submit(
-        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], *, final: bool
-    ) -> None:
+    async def submit(self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], *, final: bool) -> None:
         """Have a state evaluated; waits only if too many wait already."""
         while len(self._tasks) >= AHEAD:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         task = asyncio.create_task(self._evaluate(run_id, lab, ctx, committed, final))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
 
-    async def _evaluate(
-        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], final: bool
-    ) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            self._error = self._error or task.exception()
+
+    async def _evaluate(self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], final: bool) -> None:
         bench = lab.bench(Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
         hooks = lab.algorithm.cloud
         scores = await self.worker.run(lambda: hooks.evaluate(ctx, committed.state, bench))
         await self.archive.evaluated(run_id, committed.round_no, evaluations(scores), final)
 
     async def finish(self) -> None:
-        """Wait for all; an evaluation's own error is raised here."""
+        """Wait for all; the error of an evaluation is raised here, however long ago it was."""
         while self._tasks:
-            await asyncio.gather(*list(self._tasks))
+            await asyncio.wait(self._tasks)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     async def drop(self) -> None:
-        """Forget what waits."""
-        for task in self._tasks:
+        """Forget what waits, and what went wrong."""
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._error = None
 
 
 def evaluations(scores: dict[str, Score]) -> dict[str, Evaluation]:
@@ -67,13 +74,13 @@ def evaluations(scores: dict[str, Score]) -> dict[str, Evaluation]:
 
 
 def over_clients(detail: RoundDetail, held_out: set[int]) -> dict[str, Evaluation]:
-    """Plain means over clients of the last evaluation of every seat: what each received, and its own model.
+    """Plain means over clients (seats, or edges) of the last evaluation: what each received, and its own model.
 
     Held-out seats stand apart. A client without test samples does not count.
     """
     rows = [row for row in detail.seats if row.outcome == "evaluated"]
-    groups = {
-        "clients": [row for row in rows if row.seat not in held_out],
+    groups: dict[str, list[SeatRow | EdgeRow]] = {
+        "clients": [*(row for row in rows if row.seat not in held_out), *detail.edges],
         "held_out": [row for row in rows if row.seat in held_out],
     }
     found: dict[str, Evaluation] = {}

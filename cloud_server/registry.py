@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import logging
 import time
@@ -11,7 +12,7 @@ from typing import Literal
 
 from shared import keys
 from shared.api import AgentInfo, EdgeInfo
-from shared.errors import Forbidden, NotFound
+from shared.errors import Forbidden, NotFound, StrataError
 from shared.records import Record
 from shared.service import Network
 from shared.store import Batch, Store
@@ -20,6 +21,7 @@ from shared.transport import Caller, inside
 
 log = logging.getLogger(__name__)
 KEEP_S = 3600.0
+"""How long somebody silent is remembered."""
 CALL_BACK_S = 5.0
 
 
@@ -58,17 +60,18 @@ class Registry:
         self.edges: dict[str, EdgeEntry] = {}
         self.seen_agents: dict[str, Seen] = {}
         self.seen_edges: dict[str, Seen] = {}
-        self.changed_at = time.monotonic()
+        self.began_at = self.changed_at = time.monotonic()
 
     async def load(self) -> None:
         """Read what an earlier cloud process knew; they count as just seen and must beat within the TTL."""
+        agents, edges = await self.store.scan(keys.CLOUD_AGENTS), await self.store.scan(keys.CLOUD_EDGES)
         now = time.monotonic()
-        for data in (await self.store.scan(keys.CLOUD_AGENTS)).values():
-            agent = AgentEntry.model_validate_json(data)
-            self.agents[agent.agent], self.seen_agents[agent.agent] = agent, Seen(now)
-        for data in (await self.store.scan(keys.CLOUD_EDGES)).values():
-            edge = EdgeEntry.model_validate_json(data)
-            self.edges[edge.edge], self.seen_edges[edge.edge] = edge, Seen(now)
+        for agent in map(AgentEntry.model_validate_json, agents.values()):
+            if agent.agent not in self.agents:
+                self.agents[agent.agent], self.seen_agents[agent.agent] = agent, Seen(now)
+        for edge in map(EdgeEntry.model_validate_json, edges.values()):
+            if edge.edge not in self.edges:
+                self.edges[edge.edge], self.seen_edges[edge.edge] = edge, Seen(now)
 
     # ---- registration
 
@@ -82,9 +85,7 @@ class Registry:
             profile=hello.profile,
         )
         if self.agents.get(entry.agent) != entry:
-            log.info(
-                "agent %s (%s) at %s with room for %s", entry.agent, entry.name, entry.url, entry.devices
-            )
+            log.info("agent %s (%s) at %s with room for %s", entry.agent, entry.name, entry.url, entry.devices)
             self.changed_at = time.monotonic()
         self.agents[entry.agent] = entry
         self.seen_agents[entry.agent] = Seen(time.monotonic())
@@ -111,8 +112,12 @@ class Registry:
         if not inside(source, self.networks):
             raise Forbidden(f"{source} is outside the allowed networks")
         url = f"http://[{source}]:{port}" if ":" in str(source) else f"http://{source}:{port}"
-        raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=CALL_BACK_S, who=url)
-        if NonceAnswer.model_validate(raw).nonce != nonce:
+        try:
+            raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=CALL_BACK_S, who=url)
+            shown = NonceAnswer.model_validate(raw).nonce
+        except (StrataError, ValueError) as error:
+            raise Forbidden(f"{url} could not be asked for its nonce: {error}") from None
+        if not hmac.compare_digest(shown.encode(), nonce.encode()):
             raise Forbidden(f"{url} did not send this registration")
         return url
 
@@ -125,8 +130,8 @@ class Registry:
 
     # ---- heartbeats
 
-    async def beat(self, beat: EdgeBeat) -> None:
-        """An edge is alive, and so are the agents that it heard.
+    async def beat(self, beat: EdgeBeat) -> tuple[str, ...]:
+        """An edge is alive, and so are the agents that it heard; answers with those that are not registered.
 
         Raises:
             NotFound: the edge is not registered; it should be again.
@@ -139,16 +144,29 @@ class Registry:
             seen = self.seen_agents.get(line.agent)
             if seen is not None and now - line.age_s >= seen.at:
                 self.seen_agents[line.agent] = Seen(now - line.age_s, beat.edge, line.visiting)
+        self._forget_silent(now)
         await self._refresh(beat)
+        return tuple(line.agent for line in beat.roster if line.agent not in self.agents and line.age_s < self.ttl_s)
 
     async def _refresh(self, beat: EdgeBeat) -> None:
         """Signs of life with a TTL in Redis, for whoever looks from outside and for a restarted cloud."""
+        edge = self.edges[beat.edge]
         batch = Batch().put(keys.cloud_edge_alive(beat.edge), b"1", self.ttl_s)
+        batch.put(keys.cloud_edge(beat.edge), edge.model_dump_json().encode(), KEEP_S)
         for line in beat.roster:
-            if line.agent in self.agents and line.age_s < self.ttl_s:
+            agent = self.agents.get(line.agent)
+            if agent is not None and line.age_s < self.ttl_s:
                 seen = json.dumps({"edge": beat.edge, "visiting": line.visiting}).encode()
                 batch.put(keys.cloud_agent_alive(line.agent), seen, self.ttl_s)
+                batch.put(keys.cloud_agent(line.agent), agent.model_dump_json().encode(), KEEP_S)
         await self.store.commit(batch)
+
+    def _forget_silent(self, now: float) -> None:
+        """Drop who was silent for long: agents come and go, each under an id of its own."""
+        for agent in [name for name, seen in self.seen_agents.items() if now - seen.at > KEEP_S]:
+            del self.agents[agent], self.seen_agents[agent]
+        for edge in [name for name, seen in self.seen_edges.items() if now - seen.at > KEEP_S]:
+            del self.edges[edge], self.seen_edges[edge]
 
     # ---- who is there
 
@@ -165,6 +183,13 @@ class Registry:
     def edge_is_live(self, edge: str) -> bool:
         """Heard within the TTL."""
         return self._state(self.seen_edges.get(edge)) != "lost"
+
+    def lost_since(self, agent: str) -> float | None:
+        """When (monotonic) the TTL of an agent ran out, None if it is alive; of one never heard, when we began."""
+        if self.agent_is_live(agent):
+            return None
+        seen = self.seen_agents.get(agent)
+        return (seen.at if seen else self.began_at) + self.ttl_s
 
     def live_edges(self) -> list[str]:
         """Names of the live edges, sorted."""
@@ -202,11 +227,11 @@ class Registry:
 
     def edge_info(self, edge: str) -> EdgeInfo:
         """An edge as the API shows it."""
-        seen = self.seen_edges.get(edge)
+        seen = self.seen_edges[edge]
         return EdgeInfo(
             edge=edge,
             url=self.edges[edge].url,
             state=self._state(seen),
-            last_seen_s=round(time.monotonic() - seen.at, 3) if seen else -1.0,
-            n_agents=sum(other.edge == edge for other in self.seen_agents.values()),
+            last_seen_s=round(time.monotonic() - seen.at, 3),
+            n_agents=sum(seen.edge == edge and self.agent_is_live(name) for name, seen in self.seen_agents.items()),
         )

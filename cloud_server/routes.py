@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -11,6 +13,7 @@ from safetensors.torch import save
 from starlette.responses import Response
 
 from cloud_server.dependencies import Cloud, TheCloud
+from cloud_server.openapi import content
 from shared import keys
 from shared.algorithms import all_algorithms
 from shared.api import (
@@ -20,6 +23,8 @@ from shared.api import (
     AlgorithmInfo,
     AlgorithmList,
     EdgePage,
+    Event,
+    FilePage,
     Health,
     MoreRounds,
     NewRun,
@@ -31,11 +36,12 @@ from shared.api import (
     TopologyInfo,
     WantedTopology,
 )
-from shared.errors import Conflict, NotFound
+from shared.errors import Conflict, NotFound, StrataError
 from shared.results import file_names
-from shared.service import health, metrics_response
+from shared.service import answers, health, metrics_response
 from shared.transport import MEDIA_TYPE
 
+log = logging.getLogger(__name__)
 open_router = APIRouter(tags=["health"])
 router = APIRouter()
 BEAT_S = 10.0
@@ -48,17 +54,20 @@ async def healthz() -> Health:
     return health("cloud")
 
 
-@open_router.get("/readyz")
+@open_router.get("/readyz", responses={503: {"model": Health}})
 async def readyz(cloud: TheCloud, response: Response) -> Health:
     """Redis answers, and at least one edge and one device are there; `missing` names what is not."""
-    await cloud.store.ping()
-    found = {"an edge": cloud.registry.live_edges(), "a device": cloud.registry.live_agents()}
+    found = {
+        "Redis": await answers(cloud.store),
+        "an edge": cloud.registry.live_edges(),
+        "a device": cloud.registry.live_agents(),
+    }
     missing = tuple(name for name, there in found.items() if not there)
     response.status_code = 503 if missing else 200
     return health("cloud", missing)
 
 
-@router.get("/metrics", tags=["health"])
+@router.get("/metrics", tags=["health"], response_class=Response, responses=content("text/plain", "Prometheus text"))
 async def metrics(cloud: TheCloud) -> Response:
     """Prometheus metrics."""
     return metrics_response(cloud.metrics)
@@ -78,8 +87,7 @@ async def create_run(
 @router.get("/runs", tags=["runs"])
 async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=1000)] = 50) -> RunPage:
     """The newest runs."""
-    ids = (await cloud.archive.run_ids())[:limit]
-    return RunPage(runs=tuple([await cloud.archive.info(run_id) for run_id in ids]))
+    return RunPage(runs=tuple(await cloud.archive.infos(limit)))
 
 
 @router.get("/runs/{run_id}", tags=["runs"])
@@ -132,24 +140,32 @@ async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
     return SeatPage(devices=await cloud.runner.seats(run_id))
 
 
-@router.get("/runs/{run_id}/models/{name}", tags=["runs"], response_class=Response)
+@router.get(
+    "/runs/{run_id}/models/{name}",
+    tags=["runs"],
+    response_class=Response,
+    responses=content(MEDIA_TYPE, "A safetensors file"),
+)
 async def get_model(run_id: RunId, name: str, cloud: TheCloud) -> Response:
     """A model of the last committed round as safetensors."""
     model = await cloud.runner.model(run_id, name)
-    body = await cloud.workers[0].run(
-        lambda: save({key: tensor.contiguous() for key, tensor in model.items()})
-    )
+    body = await cloud.workers[0].run(lambda: save({key: tensor.contiguous() for key, tensor in model.items()}))
     return Response(body, media_type=MEDIA_TYPE)
 
 
 @router.get("/runs/{run_id}/files", tags=["runs"])
-async def list_files(run_id: RunId, cloud: TheCloud) -> dict[str, list[str]]:
+async def list_files(run_id: RunId, cloud: TheCloud) -> FilePage:
     """The names in the run's results folder."""
     info = await cloud.archive.info(run_id)
-    return {"files": file_names(cloud.results.folder(info.run))}
+    return FilePage(files=tuple(file_names(cloud.results.folder(info.run))))
 
 
-@router.get("/runs/{run_id}/files/{name:path}", tags=["runs"])
+@router.get(
+    "/runs/{run_id}/files/{name:path}",
+    tags=["runs"],
+    response_class=FileResponse,
+    responses=content("*/*", "The file"),
+)
 async def get_file(run_id: RunId, name: str, cloud: TheCloud) -> FileResponse:
     """One file of the results folder."""
     info = await cloud.archive.info(run_id)
@@ -162,12 +178,17 @@ async def get_file(run_id: RunId, name: str, cloud: TheCloud) -> FileResponse:
 # ---- events
 
 
-@router.get("/runs/{run_id}/events", tags=["runs"])
+@router.get(
+    "/runs/{run_id}/events",
+    tags=["runs"],
+    response_class=StreamingResponse,
+    responses=content("text/event-stream", "Events; `data` is an `Event`"),
+)
 async def events(
     run_id: RunId,
     request: Request,
     cloud: TheCloud,
-    last_event_id: Annotated[str | None, Header(pattern=r"^\d+(-\d+)?$")] = None,
+    last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,19}(-\d{1,19})?$")] = None,
 ) -> StreamingResponse:
     """What happens, as server-sent events; after a broken connection `Last-Event-ID` continues it."""
     info = await cloud.archive.info(run_id)
@@ -177,17 +198,33 @@ async def events(
 
 
 async def _event_stream(request: Request, cloud: Cloud, run_id: str, after: str) -> AsyncIterator[str]:
-    """Events until the run has ended and all are told."""
-    while not await request.is_disconnected():
-        ended = (await cloud.archive.info(run_id)).status in FINAL
-        found = await cloud.archive.events(run_id, after, None if ended else BEAT_S)
-        for event in found:
-            after = event.id
-            yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
-        if ended and not found:
-            return
-        if not found:
-            yield ": still here\n\n"
+    """Events until the run has ended and all are told, or the cloud ends: the client comes again."""
+    try:
+        while not cloud.closing.is_set() and not await request.is_disconnected():
+            ended = (await cloud.archive.info(run_id)).status in FINAL
+            found = await _next_events(cloud, run_id, after, 0.0 if ended else BEAT_S)
+            for event in found:
+                after = event.id
+                yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+            if ended and not found:
+                return
+            if not found:
+                yield ": still here\n\n"
+    except StrataError as error:
+        log.warning("events of run %s broke off: %s", run_id, error.detail)
+
+
+async def _next_events(cloud: Cloud, run_id: str, after: str, wait_s: float) -> list[Event]:
+    """The events after one, at once when the cloud ends."""
+    closing = asyncio.create_task(cloud.closing.wait())
+    reading = asyncio.create_task(cloud.archive.events(run_id, after, wait_s))
+    try:
+        await asyncio.wait({closing, reading}, return_when=asyncio.FIRST_COMPLETED)
+        return reading.result() if reading.done() else []
+    finally:
+        for task in (closing, reading):
+            task.cancel()
+        await asyncio.gather(closing, reading, return_exceptions=True)
 
 
 # ---- topology
@@ -195,13 +232,11 @@ async def _event_stream(request: Request, cloud: Cloud, run_id: str, after: str)
 
 def _seats(cloud: Cloud, agent: str) -> tuple[int, ...]:
     course = cloud.runner.course
-    return course.table.seats_of(agent) if course and course.table else ()
+    return course.at.table.seats_of(agent) if course and course.at else ()
 
 
 def _agents(cloud: Cloud) -> tuple[AgentInfo, ...]:
-    return tuple(
-        cloud.registry.agent_info(agent, _seats(cloud, agent)) for agent in sorted(cloud.registry.agents)
-    )
+    return tuple(cloud.registry.agent_info(agent, _seats(cloud, agent)) for agent in sorted(cloud.registry.agents))
 
 
 @router.get("/topology", tags=["topology"])

@@ -8,16 +8,18 @@ import secrets
 from datetime import UTC, datetime
 from typing import Any
 
-from cloud_server.archive import Happening, now
-from cloud_server.course import Course, Tools
+from cloud_server.course import Course, Tools, Wish
 from cloud_server.folder import seat_infos
+from cloud_server.happenings import Happening, now
 from cloud_server.seating import Table
 from shared import wire
-from shared.api import FINAL, RunInfo, SeatInfo
+from shared.api import FINAL, RunInfo, SeatInfo, Status
 from shared.errors import Conflict, NotFound, StrataError
 from shared.lab import Lab
 from shared.records import TensorMap
-from shared.spec import ExperimentSpec, canonical, check_names, parse_spec
+from shared.spec import ExperimentSpec, canonical, parse_spec
+from shared.store import StoreUnavailable
+from shared.transport import backoff
 
 log = logging.getLogger(__name__)
 UNFINISHED = ("starting", "running", "pausing", "stopping")
@@ -30,16 +32,12 @@ class Runner:
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
         self.course: Course | None = None
+        self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Take up what an earlier cloud process left, then train what is pending."""
-        for run_id in await self.tools.archive.run_ids():
-            info = await self.tools.archive.info(run_id)
-            if info.status in UNFINISHED:
-                after = {"pausing": "paused", "stopping": "stopped"}.get(info.status, "pending")
-                await self._save(info.but(status=after, reason="the cloud was restarted"))
         self._task = asyncio.create_task(self._forever())
 
     async def stop(self) -> None:
@@ -59,7 +57,6 @@ class Runner:
             Conflict: the idempotency key was used with another spec.
         """
         spec = parse_spec(raw)
-        check_names(spec)
         info = RunInfo(
             run=new_run_id(),
             name=spec.name,
@@ -70,53 +67,58 @@ class Runner:
             reason=WAITING if self.course else None,
             spec=spec,
         )
-        run_id = await self.tools.archive.create(info, key, wire.digest_of(canonical(spec).encode()))
+        async with self._lock:
+            run_id = await self.tools.archive.create(info, key, wire.digest_of(canonical(spec).encode()))
         self._wake.set()
         return await self.tools.archive.info(run_id)
 
     async def pause(self, run_id: str) -> RunInfo:
         """Pause after the present round."""
-        info = await self.tools.archive.info(run_id)
-        if self._is_active(info) and self.course:
-            return await self._wish("pause")
-        if info.status == "pending":
-            return await self._save(info.but(status="paused", reason=None))
-        raise Conflict(f"run {info.run} is {info.status}: only a pending or running one can be paused")
+        async with self._lock:
+            info = await self.tools.archive.info(run_id)
+            if info.status == "pending" and not self._active(info):
+                return await self._save(info.but(status="paused", reason=None))
+            if info.status in ("pending", "starting", "running", "pausing"):
+                return await self._ask(info, "pause", "pausing")
+            raise Conflict(f"run {info.run} is {info.status}: only a pending or running one can be paused")
 
     async def stop_run(self, run_id: str) -> RunInfo:
         """Stop now; what the present round did so far is dropped."""
-        info = await self.tools.archive.info(run_id)
-        if self._is_active(info) and self.course:
-            return await self._wish("stop")
-        if info.status in ("pending", "paused"):
-            return await self._save(info.but(status="stopped", reason=None))
-        raise Conflict(f"run {info.run} is {info.status}: it has ended already")
+        async with self._lock:
+            info = await self.tools.archive.info(run_id)
+            if info.status in ("pending", "paused") and not self._active(info):
+                return await self._save(info.but(status="stopped", reason=None))
+            if info.status in ("pending", *UNFINISHED):
+                return await self._ask(info, "stop", "stopping")
+            raise Conflict(f"run {info.run} is {info.status}: it has ended already")
 
     async def resume(self, run_id: str) -> RunInfo:
         """Go on from the last committed round."""
-        info = await self.tools.archive.info(run_id)
-        if info.status not in ("paused", "stopped", "failed"):
-            raise Conflict(
-                f"run {info.run} is {info.status}: only a paused, stopped or failed one can be resumed"
-            )
-        return await self._pend(info)
+        async with self._lock:
+            info = await self.tools.archive.info(run_id)
+            if info.status not in ("paused", "stopped", "failed"):
+                raise Conflict(f"run {info.run} is {info.status}: only a paused, stopped or failed one can be resumed")
+            return await self._pend(info)
 
     async def more(self, run_id: str, num_rounds: int) -> RunInfo:
         """Train so many rounds more."""
-        info = await self.tools.archive.info(run_id)
-        if self._is_active(info) and self.course:
-            self.course.info = self.course.info.but(num_rounds=self.course.info.num_rounds + num_rounds)
-            return await self._save(self.course.info)
-        info = info.but(num_rounds=info.num_rounds + num_rounds)
-        return await self._pend(info) if info.status in FINAL else await self._save(info)
+        async with self._lock:
+            info = await self.tools.archive.info(run_id)
+            info = info.but(num_rounds=info.num_rounds + num_rounds)
+            if info.status in FINAL:
+                return await self._pend(info)
+            await self._save(info)
+            if self.course and self._active(info):
+                self.course.info = info
+            return info
 
-    async def _wish(self, wish: Any) -> RunInfo:
-        course = self.course
-        if course is None:
-            raise Conflict("no run trains")
-        course.ask(wish)
-        course.info = course.info.but(status="pausing" if wish == "pause" else "stopping", reason=None)
-        return await self._save(course.info)
+    async def _ask(self, info: RunInfo, wish: Wish, status: Status) -> RunInfo:
+        """Ask the course of a run; without one (the cloud was just restarted) the document is what is asked."""
+        info = await self._save(info.but(status=status, reason=None))
+        if self.course and self._active(info):
+            self.course.info = info
+            self.course.ask(wish)
+        return info
 
     async def _pend(self, info: RunInfo) -> RunInfo:
         info = await self._save(info.but(status="pending", reason=WAITING if self.course else None))
@@ -124,13 +126,13 @@ class Runner:
         return info
 
     async def _save(self, info: RunInfo) -> RunInfo:
-        await self.tools.archive.save(
-            info, Happening("run.status", {"status": info.status, "reason": info.reason})
-        )
+        await self.tools.archive.save(info, Happening("run.status", {"status": info.status, "reason": info.reason}))
         return info
 
-    def _is_active(self, info: RunInfo) -> bool:
-        return self.course is not None and self.course.info.run == info.run and info.status not in FINAL
+    def _active(self, info: RunInfo) -> bool:
+        """Whether a course works on the run; one that has halted or ended only tidies up."""
+        course = self.course
+        return course is not None and course.info.run == info.run and course.info.status in ("pending", *UNFINISHED)
 
     # ---- what people look at
 
@@ -140,17 +142,12 @@ class Runner:
         Raises:
             Conflict: the run has not started, so its numbers are not known yet.
         """
-        info = await self.tools.archive.info(run_id)
+        archive, info = self.tools.archive, await self.tools.archive.info(run_id)
         lab = await self._lab_of(info)
-        table = Table(
-            lab.members,
-            self.tools.registry,
-            await self.tools.archive.binding(info.run),
-            info.spec.timeouts.reseat_after_s,
-        )
-        kept = await self.tools.archive.committed(info.run, lab)
-        retired = kept[0].retired if kept else {}
-        return await self.tools.worker.run(seat_infos, lab, table, retired)
+        binding = await archive.binding(info.run)
+        table = Table(lab.members, self.tools.registry, binding, info.spec.timeouts.reseat_after_s)
+        kept = await archive.committed(info.run, lab)
+        return await self.tools.worker.run(seat_infos, lab, table, kept[0].retired if kept else {})
 
     async def model(self, run_id: str, name: str) -> TensorMap:
         """A model of the last committed state.
@@ -163,14 +160,10 @@ class Runner:
         kept = await self.tools.archive.committed(info.run, lab)
         if kept is None:
             raise NotFound(f"run {info.run} has no committed round yet")
-        ctx = lab.ctx(
-            phase=lab.phase_of(max(kept[0].round_no, 1)).name, round_no=kept[0].round_no, n_clients=1
-        )
+        ctx = lab.ctx(phase=lab.phase_of(max(kept[0].round_no, 1)).name, round_no=kept[0].round_no, n_clients=1)
         models = lab.algorithm.cloud.models(ctx, kept[0].state)
         if name not in models:
-            raise NotFound(
-                f"run {info.run} has no model {name!r}; it has {', '.join(sorted(models)) or 'none'}"
-            )
+            raise NotFound(f"run {info.run} has no model {name!r}; it has {', '.join(sorted(models)) or 'none'}")
         return models[name]
 
     async def _lab_of(self, info: RunInfo) -> Lab:
@@ -181,29 +174,61 @@ class Runner:
     # ---- training
 
     async def _forever(self) -> None:
+        """Nothing but its end may end this task: where the store is away, it tries again until it is back."""
+        attempt, why = 0, "the cloud was restarted"
         while True:
-            info = await self._next_pending()
-            if info is None:
-                self._wake.clear()
-                await asyncio.gather(_first(self._wake.wait(), 5.0))
-                continue
-            self.course = Course(self.tools, info)
             try:
-                await self._train(self.course)
-            finally:
-                self.course = None
+                await self._recover(why)
+                attempt = 0
+                while True:
+                    await self._next()
+            except StrataError as error:
+                log.warning("runs wait: %s", error.detail)
+                why = f"interrupted: {error.detail}"[:2000]
+            except Exception as error:
+                log.exception("runs wait")
+                why = f"interrupted: {type(error).__name__}"
+            await self.tools.judge.drop()
+            await asyncio.sleep(backoff(attempt))
+            attempt += 1
+
+    async def _recover(self, why: str) -> None:
+        """Whatever was not finished is taken up again, or ends as it was asked to."""
+        await self.tools.registry.load()
+        async with self._lock:
+            for info in await self.tools.archive.infos():
+                if info.status in UNFINISHED:
+                    after: dict[str, Status] = {"pausing": "paused", "stopping": "stopped"}
+                    await self._save(info.but(status=after.get(info.status, "pending"), reason=why))
+
+    async def _next(self) -> None:
+        """Train the next pending run to its end, or wait a little for one."""
+        self._wake.clear()
+        async with self._lock:
+            info = await self._next_pending()
+            self.course = Course(self.tools, info, self._lock) if info else None
+        if self.course is None:
+            await _first(self._wake.wait(), 5.0)
+            return
+        try:
+            await self._train(self.course)
+        finally:
+            self.course = None
 
     async def _next_pending(self) -> RunInfo | None:
-        for run_id in reversed(await self.tools.archive.run_ids()):
-            info = await self.tools.archive.info(run_id)
-            if info.status == "pending":
-                return info
-        return None
+        waiting = [info for info in await self.tools.archive.infos() if info.status == "pending"]
+        return waiting[-1] if waiting else None
 
     async def _train(self, course: Course) -> None:
-        """A course whose failure is a status with its reason."""
+        """A course whose failure is a status with its reason.
+
+        Raises:
+            StoreUnavailable: the store is away, so that nothing can be noted.
+        """
         try:
             await course.run()
+        except StoreUnavailable:
+            raise
         except StrataError as error:
             log.warning("run %s failed: %s", course.info.run, error.detail)
             await self._failed(course, error.detail)
@@ -213,7 +238,7 @@ class Runner:
 
     async def _failed(self, course: Course, reason: str) -> None:
         await self.tools.judge.drop()
-        await self._save(course.info.but(status="failed", reason=reason[:2000]))
+        await course.fail(reason)
 
 
 async def _first(waited: Any, limit_s: float) -> None:
@@ -233,6 +258,4 @@ def total_rounds(spec: ExperimentSpec) -> int:
     from shared.algorithms import load_algorithm
 
     algorithm = load_algorithm(spec.algorithm.name)
-    return sum(
-        phase.num_rounds for phase in algorithm.phases(spec, algorithm.parse_params(spec.algorithm.params))
-    )
+    return sum(phase.num_rounds for phase in algorithm.phases(spec, algorithm.parse_params(spec.algorithm.params)))

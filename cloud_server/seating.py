@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from cloud_server.registry import AgentEntry, Registry
+from shared.errors import NotReady
 from shared.messages import Seating, SeatPlace
 from shared.population import Population
 from shared.records import Record
@@ -20,23 +22,34 @@ class Binding(Record):
     edges: dict[int, str]
 
 
-def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: dict[int, str]) -> dict[int, str]:
+def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mapping[int, str]) -> dict[int, str]:
     """Give seats to agents in turn, as far as there is room; with more seats than room, in turn beyond it.
 
     Args:
         seats: to be given, in order.
-        agents: sorted by (profile, id).
+        agents: in any order; among equally loaded ones (profile, id) decides.
         taken: seats given before, by seat.
+
+    Raises:
+        NotReady: there are seats to be given, but no agents.
     """
+    if seats and not agents:
+        raise NotReady(f"no device is there for seats {list(seats)[:20]}")
     load = Counter(taken.values())
+
+    def turn(agent: AgentEntry) -> tuple[int, int, str, str]:
+        n = load[agent.agent]
+        return n // agent.devices, n, agent.profile, agent.agent
+
+    rooms = {agent.agent: agent for agent in agents}
+    queue = [turn(agent) for agent in agents]
+    heapq.heapify(queue)
     given: dict[int, str] = {}
     for seat in seats:
-        agent = min(
-            enumerate(agents),
-            key=lambda item: (load[item[1].agent] // item[1].devices, load[item[1].agent], item[0]),
-        )[1]
-        load[agent.agent] += 1
-        given[seat] = agent.agent
+        name = queue[0][-1]
+        given[seat] = name
+        load[name] += 1
+        heapq.heapreplace(queue, turn(rooms[name]))
     return given
 
 
@@ -64,14 +77,18 @@ class Table:
     registry: Registry
     binding: Binding
     reseat_after_s: float
-    lost_since: dict[str, float] = field(default_factory=dict)
 
     def seat_all(self, num_devices: int) -> list[Move]:
-        """Give the first seats to the live agents, homes to the live edges by name."""
-        agents = self.registry.live_agents()
+        """Give the first seats to the live agents, homes to the live edges by name.
+
+        Raises:
+            NotReady: nobody is there any more.
+        """
         seats = [s.number for s in self.members.seats if s.role != "worker"][:num_devices]
-        given = bind(seats, agents, {})
+        given = bind(seats, self.registry.live_agents(), {})
         names = self.registry.live_edges()
+        if not names:
+            raise NotReady("no edge is there")
         edges = {home.number: names[home.number % len(names)] for home in self.members.homes}
         self.binding = Binding(agents=given, edges=edges)
         return [Move(seat, agent, None) for seat, agent in given.items()]
@@ -82,9 +99,8 @@ class Table:
 
     def _reseat(self) -> list[Move]:
         now = time.monotonic()
-        lost = {a for a in set(self.binding.agents.values()) if not self.registry.agent_is_live(a)}
-        self.lost_since = {agent: self.lost_since.get(agent, now) for agent in lost}
-        gone = {agent for agent, since in self.lost_since.items() if now - since >= self.reseat_after_s}
+        lost = {agent: self.registry.lost_since(agent) for agent in set(self.binding.agents.values())}
+        gone = {agent for agent, since in lost.items() if since is not None and now - since >= self.reseat_after_s}
         seats = [seat for seat, agent in sorted(self.binding.agents.items()) if agent in gone]
         agents = self.registry.live_agents()
         if not seats or not agents:
@@ -94,9 +110,7 @@ class Table:
 
     def _welcome(self) -> list[Move]:
         load = Counter(self.binding.agents.values())
-        empty = [
-            s.number for s in self.members.seats if s.role != "worker" and s.number not in self.binding.agents
-        ]
+        empty = [s.number for s in self.members.seats if s.role != "worker" and s.number not in self.binding.agents]
         moves: list[Move] = []
         for entry in self.registry.live_agents():
             room = max(entry.devices - load[entry.agent], 0)
@@ -119,13 +133,14 @@ class Table:
         names = self.registry.live_edges()
         return names[home % len(names)] if names else None
 
-    def seating(self, run_id: str, home: int) -> Seating:
-        """Who sits in a home now: the seats whose agent is alive."""
+    def seating(self, run_id: str, home: int, absent: Collection[int]) -> Seating:
+        """Who sits in a home, without the absent."""
         places = {}
         for seat in self.members.at(home):
             agent = self.binding.agents.get(seat.number)
-            if agent is not None and agent in self.registry.agents and self.registry.agent_is_live(agent):
-                places[seat.number] = SeatPlace(agent=agent, url=self.registry.agents[agent].url)
+            entry = self.registry.agents.get(agent) if agent is not None else None
+            if entry is not None and seat.number not in absent:
+                places[seat.number] = SeatPlace(agent=entry.agent, url=entry.url)
         return Seating(run_id=run_id, edge=home, places=places)
 
     def absent(self) -> dict[int, str]:

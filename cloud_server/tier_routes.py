@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from cloud_server.dependencies import TheCloud
-from shared.tiers import AgentHello, AgentWelcome, EdgeBeat, EdgeHello, EdgeWelcome
+from shared.tiers import AgentHello, AgentWelcome, BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome
 
 router = APIRouter(include_in_schema=False)
 
@@ -26,7 +26,7 @@ async def greet_edge(hello: EdgeHello, request: Request, cloud: TheCloud) -> Edg
     return EdgeWelcome(url=await cloud.registry.greet_edge(hello, _source(request)))
 
 
-@router.post("/heartbeats", status_code=204)
-async def heartbeat(beat: EdgeBeat, cloud: TheCloud) -> None:
+@router.post("/heartbeats")
+async def heartbeat(beat: EdgeBeat, cloud: TheCloud) -> BeatAnswer:
     """An edge is alive, and so are the agents that it hears."""
-    await cloud.registry.beat(beat)
+    return BeatAnswer(unknown=await cloud.registry.beat(beat))

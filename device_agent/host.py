@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shared import wire
-from shared.algorithms import load_algorithm
 from shared.errors import WireError
 from shared.lab import Labs
-from shared.messages import Contribution, Failure, Stage, UploadAnswer, UploadOrder
+from shared.messages import Contribution, Failure, Stage, UploadAnswer, UploadOrder, VisitOrder
 from shared.service import Worker
 from shared.spec import ExperimentSpec, parse_spec
 from shared.versions import FileVersions
@@ -47,12 +46,15 @@ class Host:
         spec = spec_of(body)
         lab = self.labs.of(spec)
         order = wire.decode(lab.wire.visit_order, body, model=lab.initial)
+        check_order(order, len(lab.members.seats))
+        run_id = order.stage.run_id
+        self._held = {key: held for key, held in self._held.items() if key[0] == run_id}  # one run trains at a time
         try:
             collector = run_visits(lab, order, self.states, stopped=stop.is_set, on_start=self._begin)
         finally:
             self.visiting = None
         if order.hold:
-            self._held[order.stage.run_id, order.edge] = (order.stage, {c.seat: c for c in collector.singles})
+            self._held[run_id, order.edge] = (order.stage, {c.seat: c for c in collector.singles})
         return wire.encode(collector.answer())
 
     def _begin(self, seat: int) -> None:
@@ -78,9 +80,30 @@ class Host:
         ]
         return wire.encode(UploadAnswer(uploads=collector.uploads(), failures=tuple(gone)))
 
+    async def forget(self, run_id: str) -> None:
+        """Drop states and held updates of a run."""
+        await self.worker.run(self._forget, run_id)
+
+    def _forget(self, run_id: str) -> None:
+        self._held = {key: held for key, held in self._held.items() if key[0] != run_id}
+        self.states.drop_run(run_id)
+
     def close(self) -> None:
         """Let the worker end."""
         self.worker.close()
+
+
+def check_order(order: VisitOrder[Any], n_seats: int) -> None:
+    """See that an order names seats of the run, each once, and messages that it brings.
+
+    Raises:
+        WireError: it does not.
+    """
+    seats = [visit.seat for visit in order.visits]
+    if len(set(seats)) != len(seats) or not all(0 <= seat < n_seats for seat in seats):
+        raise WireError(f"seats {seats[:50]}: each once, of a run of {n_seats}", field="visits")
+    if not all(0 <= visit.message < len(order.messages) for visit in order.visits):
+        raise WireError(f"a visit names a message beyond the {len(order.messages)} there are", field="visits")
 
 
 def spec_of(body: bytearray) -> ExperimentSpec:
@@ -93,9 +116,7 @@ def spec_of(body: bytearray) -> ExperimentSpec:
     raw = wire.peek(body)
     if not isinstance(raw, Mapping) or not isinstance(raw.get("spec"), Mapping):
         raise WireError("the order holds no spec", field="spec")
-    spec = parse_spec(raw["spec"])
-    load_algorithm(spec.algorithm.name)
-    return spec
+    return parse_spec(raw["spec"])
 
 
 def stage_of(body: bytearray) -> tuple[Stage, int]:

@@ -4,32 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from shared.errors import StrataError
-from shared.tiers import AgentBeat, AgentHello, AgentWelcome
-from shared.transport import Caller, backoff
+from shared.service import Network
+from shared.tiers import ID, AgentBeat, AgentHello, AgentWelcome
+from shared.transport import Caller, backoff, inside
 
 log = logging.getLogger(__name__)
 FORGET_EDGE_S = 60.0
+"""How long after its last order an edge that is not our home goes on hearing from us."""
 
 
 def agent_id(state_dir: Path) -> str:
     """The id in the agent's own folder, drawn once: it survives restarts and re-creation of the container."""
     path = state_dir / "agent-id"
-    if path.exists():
-        return path.read_text(encoding="ascii").strip()
+    kept = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
+    if re.fullmatch(ID, kept):
+        return kept
     state_dir.mkdir(parents=True, exist_ok=True)
-    drawn = f"a-{secrets.token_hex(6)}"
-    path.write_text(drawn, encoding="ascii")
+    drawn, part = f"a-{secrets.token_hex(6)}", state_dir / f".agent-id.{os.getpid()}.part"
+    part.write_text(drawn, encoding="ascii")
+    part.replace(path)
     return drawn
 
 
+@dataclass
+class _Orders:
+    """The orders of an edge: how many run or wait, and when the last one ended (monotonic)."""
+
+    n: int = 0
+    ended_at: float = 0.0
+
+
 class Membership:
-    """Registration and heartbeats.
+    """Registration and heartbeats. The home edge and the others that gave work hear from us independently.
 
     Args:
         caller: to cloud and edges.
@@ -37,56 +55,85 @@ class Membership:
         hello: what the agent says of itself.
         beat: what it does now.
         every_s: seconds between heartbeats.
+        networks: where an edge may be; a caller cannot make us send heartbeats elsewhere.
     """
 
     def __init__(
-        self, caller: Caller, cloud_url: str, hello: AgentHello, beat: Callable[[], AgentBeat], every_s: float
+        self,
+        caller: Caller,
+        cloud_url: str,
+        hello: AgentHello,
+        beat: Callable[[], AgentBeat],
+        every_s: float,
+        networks: list[Network],
     ) -> None:
-        self.caller, self.cloud_url, self.hello, self.beat, self.every_s = (
-            caller,
-            cloud_url,
-            hello,
-            beat,
-            every_s,
-        )
+        self.caller, self.cloud_url, self.hello = caller, cloud_url, hello
+        self.beat, self.every_s, self.networks = beat, every_s, networks
         self.home = ""
-        self.edges: dict[str, float] = {}
-        self._task: asyncio.Task[None] | None = None
+        self.edges: dict[str, _Orders] = {}
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to register and beat."""
-        self._task = asyncio.create_task(self._forever())
+        loops = (self._repeat(self._belong, "not registered"), self._repeat(self._beat_others, "heartbeat"))
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
         """End it."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def met(self, edge_url: str) -> None:
-        """An edge gave us work: it hears from us for a while."""
-        self.edges[edge_url] = time.monotonic()
+    @contextmanager
+    def working_for(self, edge_url: str) -> Iterator[None]:
+        """An edge gave us work: it hears from us until that is done, and for a while."""
+        if not self._may_hear(edge_url):
+            if edge_url:
+                log.warning("an order names an edge outside the allowed networks: %s", edge_url[:200])
+            yield
+            return
+        orders = self.edges.setdefault(edge_url, _Orders())
+        orders.n += 1
+        try:
+            yield
+        finally:
+            orders.n -= 1
+            orders.ended_at = time.monotonic()
 
-    async def _forever(self) -> None:
+    def _may_hear(self, url: str) -> bool:
+        try:
+            parts = urlsplit(url)
+            plain = parts.scheme == "http" and parts.username is None and parts.port is not None
+        except ValueError:
+            return False
+        return plain and not (parts.path or parts.query or parts.fragment) and inside(parts.hostname, self.networks)
+
+    # ---- the loops
+
+    async def _repeat(self, once: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+        """Nothing that goes wrong ends a loop; failures are spaced out."""
         failures = 0
         while True:
             try:
-                if not self.home:
-                    self.home = await self.register()
-                if self.home:
-                    await self._beat_all()
+                await once()
                 failures = 0
             except StrataError as error:
                 failures += 1
-                self.home = ""
-                log.log(
-                    logging.WARNING if failures == 1 else logging.DEBUG, "not registered: %s", error.detail
-                )
+                log.log(logging.WARNING if failures == 1 else logging.DEBUG, "%s: %s", what, error.detail)
             except Exception:
                 failures += 1
-                self.home = ""
-                log.exception("registration failed")
+                log.exception(what)
             await asyncio.sleep(self.every_s if not failures else max(backoff(failures), self.every_s))
+
+    async def _belong(self) -> None:
+        """Beat to the home edge; without one, or where that fails, register anew."""
+        try:
+            self.home = self.home or await self.register()
+            if self.home:
+                await self._beat(self.home)
+        except Exception:
+            self.home = ""
+            raise
 
     async def register(self) -> str:
         """Say hello; the answer is the edge that hears our heartbeats, empty if there is none yet."""
@@ -94,18 +141,22 @@ class Membership:
         raw = await self.caller.call_json("POST", url, self.hello.model_dump(), limit_s=10, who="the cloud")
         return AgentWelcome.model_validate(raw).edge_url
 
-    async def _beat_all(self) -> None:
+    async def _beat_others(self) -> None:
         now = time.monotonic()
-        self.edges = {url: met for url, met in self.edges.items() if now - met < FORGET_EDGE_S}
-        payload = self.beat().model_dump()
-        others = [self._beat_other(url, payload) for url in self.edges if url != self.home]
-        await asyncio.gather(self._beat(self.home, payload), *others)
+        self.edges = {
+            url: orders for url, orders in self.edges.items() if orders.n or now - orders.ended_at < FORGET_EDGE_S
+        }
+        others = [url for url in self.edges if url != self.home]
+        await asyncio.gather(*(self._beat_other(url) for url in others))
 
-    async def _beat(self, url: str, payload: object) -> None:
+    async def _beat(self, url: str) -> None:
+        payload = self.beat().model_dump()
         await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, who=f"edge {url}")
 
-    async def _beat_other(self, url: str, payload: object) -> None:
+    async def _beat_other(self, url: str) -> None:
         try:
-            await self._beat(url, payload)
-        except StrataError:
-            self.edges.pop(url, None)
+            await self._beat(url)
+        except StrataError as error:
+            log.debug("no word with edge %s: %s", url, error.detail)
+            if url in self.edges and not self.edges[url].n:
+                del self.edges[url]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -9,16 +12,16 @@ from starlette.responses import Response
 
 from device_agent.host import stage_of
 from shared import wire
-from shared.messages import UploadOrder
+from shared.limits import BodyLimit
+from shared.messages import Stage, UploadOrder
+from shared.places import EDGE_URL_HEADER, PLACE_HEADER, place
 from shared.service import guard, health, metrics_response
 from shared.tiers import NonceAnswer
-from shared.transport import BodyResponse, read_body
+from shared.transport import DIGEST_HEADER, BodyResponse, read_body
 
 if TYPE_CHECKING:
     from device_agent.app import Agent
     from device_agent.settings import AgentSettings
-
-EDGE_URL_HEADER = "strata-edge-url"
 
 
 def agent_of(request: Request) -> Agent:
@@ -29,6 +32,7 @@ def agent_of(request: Request) -> Agent:
 
 def install(app: FastAPI, settings: AgentSettings) -> None:
     """Add the endpoints."""
+    app.add_middleware(BodyLimit, apart=("/visits", "/uploads"))
     tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
     app.include_router(_open)
     app.include_router(_tier, dependencies=[tier])
@@ -69,26 +73,34 @@ async def nonce(agent: TheAgent) -> NonceAnswer:
 async def visits(request: Request, agent: TheAgent) -> Response:
     """Run the visits of one wave; the answer holds reports and updates."""
     body = await read_body(request, agent.settings.max_body_bytes)
-    digest = wire.digest_of(body, request.headers.get("strata-digest"))
-    if EDGE_URL_HEADER in request.headers:
-        agent.membership.met(request.headers[EDGE_URL_HEADER])
+    digest = wire.digest_of(body, request.headers.get(DIGEST_HEADER))
     stage, edge = stage_of(body)
-    place = ("visits", stage.round_no, stage.edge_round, stage.wave)
-    answer = await agent.once.answer(
-        (stage.run_id, edge), place, digest, lambda stop: agent.host.visits(body, stop), request
-    )
-    return BodyResponse(answer)
+    return await _answer(request, agent, "visits", stage, edge, digest, lambda stop: agent.host.visits(body, stop))
 
 
 @_tier.post("/uploads")
 async def uploads(request: Request, agent: TheAgent) -> Response:
     """Send held updates."""
     body = await read_body(request, agent.settings.max_body_bytes)
-    digest = wire.digest_of(body, request.headers.get("strata-digest"))
+    digest = wire.digest_of(body, request.headers.get(DIGEST_HEADER))
     order = wire.decode(UploadOrder, body)
-    stage = order.stage
-    place = ("uploads", stage.round_no, stage.edge_round, stage.wave)
-    answer = await agent.once.answer(
-        (stage.run_id, order.edge), place, digest, lambda stop: agent.host.uploads(order), request
-    )
-    return BodyResponse(answer)
+    work = partial(agent.host.uploads, order)
+    return await _answer(request, agent, "uploads", order.stage, order.edge, digest, lambda stop: work())
+
+
+async def _answer(
+    request: Request, agent: Any, what: str, stage: Stage, edge: int, digest: str, work: Callable[[Event], Any]
+) -> Response:
+    """The answer to an order, made once; while it is made, the edge hears from us."""
+    agent.once.drop_unless(lambda line: line[0] == stage.run_id)  # one run trains at a time
+    where = place(what, stage.run_id, stage.round_no, stage.edge_round, stage.wave, edge)
+    with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
+        answer = await agent.once.answer((stage.run_id, edge), where, digest, work, request)
+    return BodyResponse(answer, headers={PLACE_HEADER: where})
+
+
+@_tier.delete("/runs/{run_id}", status_code=204)
+async def forget(run_id: str, agent: TheAgent) -> None:
+    """Drop everything of a run."""
+    agent.once.drop_unless(lambda line: line[0] != run_id)
+    await agent.host.forget(run_id)

@@ -22,6 +22,7 @@ from shared.service import Worker, install_problems, version
 from shared.store import RedisStore, Store
 from shared.tiers import EdgeHello
 from shared.transport import Caller
+from shared.versions import FileVersions
 
 
 @dataclass
@@ -74,6 +75,7 @@ def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Ed
         edge_id=settings.name,
         store=store,
         blobs=Blobs(settings.state_dir / "blobs"),
+        states=FileVersions(settings.state_dir / "workers"),
         labs=Labs(settings.common.data_dir, settings.common.cache_dir),
         worker=worker,
         caller=caller,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edge_server.devices import Devices
@@ -13,15 +16,18 @@ from edge_server.roster import Roster
 from edge_server.rounds import EdgeRound
 from shared import keys, wire
 from shared.blobs import Blobs
-from shared.errors import Conflict, SeatingUnknown, StrataError
+from shared.errors import Conflict, NotReady, SeatingUnknown, WireError
 from shared.lab import Lab, Labs
 from shared.messages import RoundAnswer, RoundOrder, Seating
 from shared.service import Worker
 from shared.spec import canonical, parse_spec
 from shared.store import Batch, Store
 from shared.transport import Caller
-from shared.versions import Version
+from shared.versions import Version, Versions
 from shared.visit import own
+
+log = logging.getLogger(__name__)
+ADDRESS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -34,27 +40,32 @@ class Answered:
 
 @dataclass
 class Desk:
-    """The rounds of this edge."""
+    """The rounds of this edge. `states` are those of its own worker's seats."""
 
     edge_id: str
     store: Store
     blobs: Blobs
+    states: Versions
     labs: Labs
     worker: Worker
     caller: Caller
     roster: Roster
     own_url: str
     ttl_s: float
+    committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def known_as(self, url: str) -> None:
         """The address under which agents reach this edge, told by the cloud."""
         self.own_url = url
 
     async def keep_seating(self, seating: Seating, loads: Mapping[str, int]) -> str:
-        """Remember who sits where; the digest by which rounds name it."""
+        """Remember who sits where, in the place of what was known of that home; the digest by which rounds name it."""
         digest = seating_digest(seating)
         data = json.dumps({"seating": seating.model_dump(mode="json"), "loads": dict(loads)}).encode()
-        await self.store.put(keys.edge_seating(self.edge_id, seating.run_id, digest), data)
+        known = await self.store.scan(keys.edge_seatings(self.edge_id, seating.run_id))
+        old = [key for key, value in known.items() if json.loads(value)["seating"]["edge"] == seating.edge]
+        batch = Batch().delete(*old).put(keys.edge_seating(self.edge_id, seating.run_id, digest), data)
+        await self.store.commit(batch)
         return digest
 
     async def round(self, body: bytearray, stop: threading.Event) -> Answered:
@@ -67,6 +78,7 @@ class Desk:
         lab, order = await self.worker.run(self._decode, body)
         if lab.members.digest != order.population:
             raise Conflict("the population derived here is not the cloud's: other data set or version?")
+        await self._address()
         seating, loads = await self._seating(order)
         state = await self._state(lab, order)
         devices = Devices(
@@ -78,6 +90,7 @@ class Desk:
             self.roster,
             self.worker,
             stop,
+            self.states,
             self.own_url,
             self.ttl_s,
         )
@@ -85,6 +98,18 @@ class Desk:
         answer = await work.run()
         await self._commit(order, work.state, answer)
         return Answered(await self.worker.run(wire.encode, answer), work.socket_bytes)
+
+    async def _address(self) -> None:
+        """Agents must know where to send heartbeats: an edge that has just begun is told its address by the cloud.
+
+        Raises:
+            NotReady: it was not, in time.
+        """
+        ends = time.monotonic() + ADDRESS_S
+        while not self.own_url:
+            if time.monotonic() > ends:
+                raise NotReady(f"edge {self.edge_id} has not been able to register with the cloud for {ADDRESS_S:g} s")
+            await asyncio.sleep(0.05)
 
     def _decode(self, body: bytearray) -> tuple[Lab, RoundOrder[Any]]:
         raw = wire.peek(body)
@@ -94,9 +119,7 @@ class Desk:
     async def _seating(self, order: RoundOrder[Any]) -> tuple[Seating, dict[str, int]]:
         data = await self.store.get(keys.edge_seating(self.edge_id, order.run_id, order.seating))
         if data is None:
-            raise SeatingUnknown(
-                f"edge {self.edge_id} does not know seating {order.seating[:12]} of {order.run_id}"
-            )
+            raise SeatingUnknown(f"edge {self.edge_id} does not know seating {order.seating[:12]} of {order.run_id}")
         raw = json.loads(data)
         return Seating.model_validate(raw["seating"]), raw["loads"]
 
@@ -105,33 +128,39 @@ class Desk:
             return None
         digest = await self.store.get(self._state_key(order, order.base))
         if digest is None:
+            log.warning("run %s: the state of home %s is not here, it begins anew", order.run_id, order.edge)
             return None
-        data = self.blobs.open(digest.decode())
+        data = await self.worker.run(self.blobs.open, digest.decode())
         return await self.worker.run(lambda: own(wire.decode(lab.algorithm.edge_state, data)))
 
     async def _commit(self, order: RoundOrder[Any], state: Any, answer: RoundAnswer[Any]) -> None:
         """The state first as a file, then its reference; states older than the one this round began from go."""
         if order.kind != "train" or answer.base is None:
             return
-        body = await self.worker.run(wire.encode, state)
-        digest = self.blobs.put(body.parts)
-        batch = Batch().put(self._state_key(order, answer.base), digest.encode())
-        kept = {
-            self._state_key(order, version) for version in (order.base, answer.base) if version is not None
-        }
-        old = await self.store.keys(keys.edge_states(self.edge_id, order.run_id, order.edge))
-        await self.store.commit(batch.delete(*(key for key in old if key not in kept)))
+        async with self.committing:
+            digest = await self.worker.run(lambda: self.blobs.put(wire.encode(state).parts))
+            batch = Batch().put(self._state_key(order, answer.base), digest.encode())
+            kept = {self._state_key(order, version) for version in (order.base, answer.base) if version is not None}
+            old = await self.store.keys(keys.edge_states(self.edge_id, order.run_id, order.edge))
+            await self.store.commit(batch.delete(*(key for key in old if key not in kept)))
+            await self._collect()
+
+    async def _collect(self) -> None:
+        """Remove the files that no state refers to."""
         of_runs = await self.store.scan(keys.edge_runs(self.edge_id))
         states = {value.decode() for key, value in of_runs.items() if ":state:" in key}
-        self.blobs.collect(states, {digest})
+        await self.worker.run(self.blobs.collect, states)
 
     def _state_key(self, order: RoundOrder[Any], version: Version) -> str:
         return keys.edge_state(self.edge_id, order.run_id, order.edge, version)
 
     async def forget(self, run_id: str) -> None:
         """Drop everything of a run."""
-        for prefix in keys.all_of_run_at_edge(self.edge_id, run_id):
-            await self.store.delete_prefix(prefix)
+        async with self.committing:
+            for prefix in keys.all_of_run_at_edge(self.edge_id, run_id):
+                await self.store.delete_prefix(prefix)
+            await self.worker.run(self.states.drop_run, run_id)
+            await self._collect()
 
 
 def seating_digest(seating: Seating) -> str:
@@ -143,11 +172,11 @@ def order_place(body: bytearray) -> tuple[str, int, int]:
     """Run, round and home of an order, read before it is decoded.
 
     Raises:
-        StrataError: the order does not name them.
+        WireError: the order does not name them.
     """
     raw = wire.peek(body)
     if isinstance(raw, dict):
         place = (raw.get("run_id"), raw.get("round_no"), raw.get("edge"))
         if isinstance(place[0], str) and type(place[1]) is int and type(place[2]) is int:
             return place[0], place[1], place[2]
-    raise StrataError("the order names no run, round and edge", field="run_id")
+    raise WireError("the order names no run, round and edge", field="run_id")

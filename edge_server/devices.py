@@ -6,20 +6,23 @@ A lost device is a value (`Failure`), not an exception.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_server.answers import check_uploads, check_visits
 from edge_server.roster import Roster
+from edge_server.waiting import while_heard
 from shared import wire
 from shared.costs import LinkUse
-from shared.errors import Cancelled, DeadlineExceeded, StrataError, WireError
+from shared.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.lab import Lab
 from shared.messages import (
     Contribution,
     Failure,
+    Kind,
     Outcome,
     RoundOrder,
     SeatPlace,
@@ -32,13 +35,15 @@ from shared.messages import (
     VisitOrder,
     Work,
 )
+from shared.places import EDGE_URL_HEADER, check_place, place
 from shared.service import Worker
+from shared.sound import check_folded
 from shared.sums import Fold
 from shared.transport import Caller
-from shared.versions import MemoryVersions, Version
-from shared.visit import answer_bytes, run_visits, upload_bytes
+from shared.versions import Version, Versions
+from shared.visit import Collector, answer_bytes, run_visits, upload_bytes
 
-POLL_S = 0.5
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Wave:
     """What came of one wave.
 
     Attributes:
-        answered: by which agent's answer each seat's contribution is still held (two-phase visits).
+        held: what the edge's own worker brought and has not been admitted yet (two-phase visits).
         links: modelled bytes by seat.
         socket_bytes: bodies that this layout of processes moved.
     """
@@ -65,12 +70,23 @@ class Wave:
     outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
+    held: dict[int, Contribution[Any]] = field(default_factory=dict)
     links: dict[int, LinkUse] = field(default_factory=dict)
     socket_bytes: int = 0
 
     def fail(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
         """Note lost contributions."""
         self.failures += [Failure(seat=seat, edge=edge, reason=reason, detail=detail[:500]) for seat in seats]
+
+    def failed(self) -> dict[int, Failure]:
+        """What was lost, by seat."""
+        return {failure.seat: failure for failure in self.failures if failure.seat is not None}
+
+    def outcome(self, seat: int, kind: Kind) -> Outcome[Any]:
+        """What came of a seat's visit; with its failure if it, or its update, was lost."""
+        failure = self.failed().get(seat)
+        found = self.outcomes.get(seat) or Outcome[Any](seat=seat, kind=kind, failure=failure)
+        return found if failure is None else found.but(failure=failure)
 
     def charge(self, seat: int, down: int, up: int) -> None:
         """Add bytes to a seat's link."""
@@ -89,6 +105,7 @@ class Devices:
     roster: Roster
     worker: Worker
     stop: threading.Event
+    states: Versions
     own_url: str
     ttl_s: float
 
@@ -138,40 +155,30 @@ class Devices:
 
     async def _visit_own(self, wave: Wave, item: Asked, fold: Fold, hold: bool) -> None:
         """The edge's own worker: the same visit, without a link."""
-        order = self._visit_order(wave.stage, [item], hold=False)
-        collector = await self.worker.run(
-            lambda: run_visits(self.lab, order, MemoryVersions(), stopped=self.stop.is_set)
-        )
-        await self._guarded(wave, [item.seat], lambda: self._take_own(wave, collector.answer(), fold))
+        order = self._visit_order(wave.stage, [item], hold)
+        collector = await self.worker.run(lambda: run_visits(self.lab, order, self.states, stopped=self.stop.is_set))
+        await self._guarded(wave, [item.seat], lambda: self._take_own(wave, collector, fold))
 
-    def _take_own(self, wave: Wave, answer: VisitAnswer[Any, Any], fold: Fold) -> None:
-        for outcome in answer.outcomes:
+    def _take_own(self, wave: Wave, collector: Collector, fold: Fold) -> None:
+        for outcome in collector.outcomes:
             self._note(wave, outcome)
-        self._fold(wave, answer.uploads, fold)
+        if collector.hold:
+            wave.held = {item.seat: item for item in collector.singles}
+        else:
+            self._fold(wave, collector.uploads(), fold)
 
     def _take_answer(
         self, wave: Wave, asked: list[Asked], answer: VisitAnswer[Any, Any], fold: Fold, hold: bool
     ) -> None:
-        self._check_seats(answer, asked)
+        check_visits(answer, {item.seat: item.work.kind for item in asked}, hold=hold)
         singles = {item.seat: item for item in answer.uploads.contributions}
         for item, outcome in zip(asked, answer.outcomes, strict=True):
             self._note(wave, outcome)
             down = wire.size(self._visit_order(wave.stage, [item], hold))
             up = answer.uploads.link_bytes.get(item.seat)
-            wave.charge(
-                item.seat, down, up if up is not None else answer_bytes(outcome, singles.get(item.seat))
-            )
+            wave.charge(item.seat, down, up if up is not None else answer_bytes(outcome, singles.get(item.seat)))
         if not hold:
             self._fold(wave, answer.uploads, fold)
-
-    def _check_seats(self, answer: VisitAnswer[Any, Any], asked: list[Asked]) -> None:
-        seats = [item.seat for item in asked]
-        told = [outcome.seat for outcome in answer.outcomes]
-        sent = [item.seat for item in answer.uploads.contributions] + list(answer.uploads.link_bytes)
-        if told != seats or len(set(sent)) != len(sent) or not set(sent) <= set(seats):
-            raise WireError(
-                f"the answer speaks of seats {told} and {sent}, asked were {seats}", field="outcomes"
-            )
 
     def _note(self, wave: Wave, outcome: Outcome[Any]) -> None:
         wave.outcomes[outcome.seat] = outcome
@@ -184,7 +191,10 @@ class Devices:
         """Fetch the held updates of the admitted seats and fold them in."""
         by_agent: dict[str, list[int]] = {}
         for seat in admitted:
-            by_agent.setdefault(self.places[seat].agent, []).append(seat)
+            if seat not in wave.held:
+                by_agent.setdefault(self.places[seat].agent, []).append(seat)
+        own = Uploads[Any](contributions=tuple(wave.held[seat] for seat in admitted if seat in wave.held))
+        await self.worker.run(self._fold, wave, own, fold)
         await asyncio.gather(
             *(self._fetch_agent(wave, agent, seats, fold) for agent, seats in sorted(by_agent.items()))
         )
@@ -196,9 +206,10 @@ class Devices:
         body = wire.encode(self._upload_order(wave.stage, seats))
         reply = await self._post(wave, agent, "uploads", body, self.lab.wire.upload_answer, seats)
         if reply is not None:
-            await self._guarded(wave, seats, lambda: self._take_uploads(wave, reply, fold))
+            await self._guarded(wave, seats, lambda: self._take_uploads(wave, seats, reply, fold))
 
-    def _take_uploads(self, wave: Wave, answer: UploadAnswer[Any], fold: Fold) -> None:
+    def _take_uploads(self, wave: Wave, seats: list[int], answer: UploadAnswer[Any], fold: Fold) -> None:
+        check_uploads(answer, seats)
         wave.failures += answer.failures
         for item in answer.uploads.contributions:
             wave.charge(item.seat, wire.size(self._upload_order(wave.stage, [item.seat])), upload_bytes(item))
@@ -211,8 +222,7 @@ class Devices:
         for item in uploads.contributions:
             self._fold_one(wave, item, fold)
         if uploads.folded is not None:
-            if uploads.folded.n_updates != len(uploads.link_bytes):
-                raise WireError("a sum does not say whose updates it holds", field="uploads.link_bytes")
+            check_folded(uploads.folded, self.lab.algorithm.update, self.lab.grid, self.lab.initial)
             fold.merge(uploads.folded)
             wave.used |= uploads.link_bytes.keys()
 
@@ -229,60 +239,50 @@ class Devices:
         self, wave: Wave, agent: str, path: str, body: wire.Body, kind: type[Any], seats: list[int]
     ) -> Any | None:
         """The decoded answer, or None and failures in the wave."""
-        place = self.places[seats[0]]
         limit_s = self.order.spec.timeouts.visit_s * max(self.loads.get(agent, 1), 1)
+        stage = wave.stage
+        asked = place(path, stage.run_id, stage.round_no, stage.edge_round, stage.wave, self.order.edge)
         asking = asyncio.create_task(
             self.caller.post_record(
-                f"{place.url}/{path}",
+                f"{self.places[seats[0]].url}/{path}",
                 body,
                 kind,
                 limit_s=limit_s,
                 who=f"agent {agent}",
-                headers={"strata-edge-url": self.own_url},
+                headers={EDGE_URL_HEADER: self.own_url},
                 model=self.lab.initial,
             )
         )
         try:
-            reply = await self._while_heard(agent, asking)
+            reply = await while_heard(asking, agent, self.roster, self.ttl_s, self.stop)
+            check_place(reply.headers, asked)
         except Cancelled:
             raise
         except DeadlineExceeded as error:
             wave.fail(seats, self.order.edge, "timeout", error.detail)
         except StrataError as error:
             wave.fail(seats, self.order.edge, error.code, error.detail)
+        except Exception as error:
+            log.exception("asking agent %s", agent)
+            wave.fail(seats, self.order.edge, "error", f"{type(error).__name__}: {error}")
         else:
             wave.socket_bytes += reply.sent_bytes + reply.received_bytes
             return reply.record
         return None
 
-    async def _while_heard(self, agent: str, asking: asyncio.Task[Any]) -> Any:
-        """Wait for an answer as long as the agent is heard and the round is wanted."""
-        since = time.monotonic()
-        try:
-            while not asking.done():
-                await asyncio.wait({asking}, timeout=POLL_S)
-                if asking.done():
-                    break
-                if self.stop.is_set():
-                    raise Cancelled("nobody waits for this round any more")
-                silent = self.roster.silent_s(agent, since)
-                if silent > self.ttl_s:
-                    lost = StrataError(f"agent {agent} was silent for {silent:.1f} s")
-                    lost.code = "lost"
-                    raise lost
-            return asking.result()
-        finally:
-            if not asking.done():
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
-
-    async def _guarded(self, wave: Wave, seats: list[int], take: Any) -> None:
+    async def _guarded(self, wave: Wave, seats: list[int], take: Callable[[], None]) -> None:
         """Take an answer in, on the worker thread; what does not fit is a failure of its seats."""
         try:
             await self.worker.run(take)
+            return
         except Cancelled:
             raise
         except StrataError as error:
-            for seat in seats:
-                wave.outcomes.pop(seat, None)
-            wave.fail(seats, self.order.edge, error.code, error.detail)
+            reason, detail = error.code, error.detail
+        except Exception as error:
+            log.exception("the answer for seats %s", seats)
+            reason, detail = "error", f"{type(error).__name__}: {error}"
+        for seat in seats:
+            wave.outcomes.pop(seat, None)
+        wave.failures = [failure for failure in wave.failures if failure.seat not in seats]
+        wave.fail(seats, self.order.edge, reason, detail)

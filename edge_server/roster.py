@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shared.errors import StrataError
-from shared.tiers import AgentBeat, EdgeBeat, EdgeHello, EdgeWelcome, RosterLine
+from shared.errors import NotFound, StrataError
+from shared.tiers import AgentBeat, BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome, RosterLine
 from shared.transport import Caller, backoff
 
 log = logging.getLogger(__name__)
@@ -18,13 +18,21 @@ FORGET_S = 600.0
 
 @dataclass
 class Roster:
-    """When which agent was last heard."""
+    """When which agent was last heard, and whom of them the cloud does not know."""
 
     heard: dict[str, tuple[float, AgentBeat]] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
 
     def beat(self, beat: AgentBeat) -> None:
-        """Note a heartbeat."""
+        """Note a heartbeat.
+
+        Raises:
+            NotFound: the cloud does not know this agent (any more); it should register again.
+        """
         self.heard[beat.agent] = (time.monotonic(), beat)
+        if beat.agent in self.unknown:
+            self.unknown.discard(beat.agent)
+            raise NotFound(f"the cloud does not know agent {beat.agent}: it should register again")
 
     def silent_s(self, agent: str, since: float) -> float:
         """Seconds without a word from an agent, counted from `since` (monotonic) at the earliest."""
@@ -44,9 +52,7 @@ class Roster:
 class Membership:
     """The edge's registration with the cloud and its heartbeats."""
 
-    def __init__(
-        self, caller: Caller, cloud_url: str, hello: EdgeHello, roster: Roster, every_s: float
-    ) -> None:
+    def __init__(self, caller: Caller, cloud_url: str, hello: EdgeHello, roster: Roster, every_s: float) -> None:
         self.caller, self.cloud_url, self.hello = caller, cloud_url, hello
         self.roster, self.every_s = roster, every_s
         self.registered = False
@@ -91,4 +97,5 @@ class Membership:
             self.on_welcome(EdgeWelcome.model_validate(raw).url)
             self.registered = True
         beat = EdgeBeat(edge=self.hello.edge, roster=self.roster.lines()).model_dump()
-        await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, who="the cloud")
+        raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, who="the cloud")
+        self.roster.unknown = set(BeatAnswer.model_validate(raw).unknown)

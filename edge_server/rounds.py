@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from edge_server.devices import Asked, Devices, Wave
+from edge_server.lines import seat_line
 from shared import policies
 from shared.algorithms._hooks import Verdict
 from shared.context import Ctx
-from shared.costs import LinkUse, visit_s
 from shared.errors import NotReady
 from shared.lab import Lab
-from shared.messages import Failure, Outcome, RoundAnswer, RoundOrder, SeatLine, Stage, Work
-from shared.population import Seat
-from shared.records import Record, Score
+from shared.messages import Failure, RoundAnswer, RoundOrder, SeatLine, Stage, Work
+from shared.population import Indices, Seat
+from shared.records import Record, Score, same_leaves
 from shared.service import Worker
 from shared.sums import Fold, Folded, can_be_mean, mean_of
 from shared.versions import Version
@@ -32,6 +34,7 @@ class EdgeRound:
 
     Attributes:
         state: the edge's state; None before its first round.
+        trained_on: the samples behind the edge's update, each once however often it was trained on.
     """
 
     lab: Lab
@@ -43,7 +46,8 @@ class EdgeRound:
     failures: list[Failure] = field(default_factory=list)
     retired: dict[int, str] = field(default_factory=dict)
     bases: dict[int, Version] = field(default_factory=dict)
-    weights: dict[int, int] = field(default_factory=dict)
+    trained_on: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+    n_used: int = 0
     simulated_s: float = 0.0
     socket_bytes: int = 0
 
@@ -73,20 +77,21 @@ class EdgeRound:
         folded = None
         for edge_round in range(begun.edge_rounds):
             folded = await self._edge_round(self.ctx.at(edge_round=edge_round), through=begun.through)
-        return await self._finish(folded, through=begun.through)
+        return await self._finish(folded)
 
     async def _edge_round(self, ctx: Ctx, *, through: bool) -> Folded:
         """Waves until nobody is visited again; the exact sum of what they brought."""
         fold = Fold(self.lab.algorithm.update, self.lab.grid)
         chosen = self._active(self.hooks.select(ctx, self.state, self.trainers) if self.trainers else [])
         while chosen or ctx.wave == 0:
-            works = self.hooks.schedule(ctx, self.state, chosen) if chosen else {}
-            wave = await self._wave(ctx, self._with_phase(works) | self._held_out_work(ctx), fold)
-            self._require_quorum(wave, len(works))
+            works = await self.worker.run(self.hooks.schedule, ctx, self.state, chosen) if chosen else {}
+            works = self._with_phase(works)
+            wave = await self._wave(ctx, works | self._held_out_work(ctx), fold)
+            self._require_quorum(wave, works)
             if not through:
                 await self.worker.run(self._aggregate, ctx, fold)
-            outcomes = [wave.outcomes[seat] for seat in sorted(wave.outcomes)]
-            step = await self.worker.run(self.hooks.advance, ctx, self.state, outcomes)
+            outcomes = [wave.outcome(seat, works[seat].kind) for seat in sorted(works)]
+            step = await self.worker.run(self.hooks.advance, ctx, self.state, works, outcomes)
             self.state = step.state
             self.retired |= step.retire
             chosen = self._active(step.again)
@@ -100,51 +105,44 @@ class EdgeRound:
 
     async def _wave(self, ctx: Ctx, works: Mapping[int, Work], fold: Fold) -> Wave:
         """Visit, admit, fetch; note what came of each seat."""
-        stage = Stage(
-            run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave
-        )
+        stage = Stage(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave)
         asked = await self.worker.run(self._asked, ctx, works)
         hold = self.lab.algorithm.report is not None
         wave = await self.devices.visit(stage, asked, fold, hold=hold)
         verdicts: dict[int, Verdict] = {}
         if hold:
             verdicts = await self._admit(ctx, wave)
-            await self.devices.fetch(
-                wave, [seat for seat, verdict in verdicts.items() if verdict.upload], fold
-            )
-        self._note(wave, verdicts)
+            await self.devices.fetch(wave, [seat for seat, verdict in verdicts.items() if verdict.upload], fold)
+        self._note(wave, works, verdicts)
         return wave
 
     def _asked(self, ctx: Ctx, works: Mapping[int, Work]) -> list[Asked]:
-        return [
-            Asked(
-                seat=number,
-                work=works[number],
-                message=self.hooks.dispatch(ctx, self.state, self.lab.seat(number)),
-                base=self.bases.get(number, self.order.bases.get(number)),
-            )
-            for number in sorted(works)
-        ]
+        """The visits of a wave; equal messages become one object, so that they travel once."""
+        asked: list[Asked] = []
+        distinct: list[Any] = []
+        for number in sorted(works):
+            message = self.hooks.dispatch(ctx, self.state, self.lab.seat(number))
+            known = next((other for other in distinct if same_leaves(other, message)), None)
+            if known is None:
+                distinct.append(message)
+            base = self.bases.get(number, self.order.bases.get(number))
+            asked.append(Asked(number, works[number], message if known is None else known, base))
+        return asked
 
     async def _admit(self, ctx: Ctx, wave: Wave) -> dict[int, Verdict]:
-        reports = {
-            seat: outcome.report
-            for seat, outcome in sorted(wave.outcomes.items())
-            if outcome.failure is None and outcome.kind != "evaluate"
-        }
+        answered = sorted(wave.outcomes.items())
+        reports = {seat: outcome.report for seat, outcome in answered if outcome.report is not None}
         admission = await self.worker.run(self.hooks.admit, ctx, self.state, reports)
         self.state = admission.state
         return admission.verdicts
 
-    async def _finish(self, folded: Folded | None, *, through: bool) -> RoundAnswer[Any]:
+    async def _finish(self, folded: Folded | None) -> RoundAnswer[Any]:
         received, mine = await self._own_scores()
-        finish = await self.worker.run(self.hooks.finish, self.ctx, self.state) if not through else None
-        update = finish.update if finish else None
+        finish = await self.worker.run(self.hooks.finish, self.ctx, self.state)
+        self.state, update = finish.state, finish.update
         n_updates, n_samples = (folded.n_updates, folded.n_samples) if folded else (0, 0)
-        if finish:
-            self.state = finish.state
         if update is not None:
-            n_updates, n_samples, folded = int(bool(self.weights)), sum(self.weights.values()), None
+            n_updates, n_samples, folded = int(self.n_used > 0), len(self.trained_on), None
         elif folded and self.lab.spec.edge_upload == "mean" and can_be_mean(self.lab.algorithm.update):
             update, folded = await self.worker.run(self._mean, folded), None
         return RoundAnswer(
@@ -156,7 +154,7 @@ class EdgeRound:
             base=Version(self.order.round_no),
             received=received,
             own=mine,
-            figures=finish.figures if finish else {},
+            figures=finish.figures,
             **self._record(),
         )
 
@@ -179,11 +177,9 @@ class EdgeRound:
         stage = Stage(run_id=self.order.run_id, round_no=self.order.round_no)
         asked = await self.worker.run(self._asked, self.ctx, works)
         wave = await self.devices.visit(stage, asked, fold, hold=False)
-        self._note(wave, {})
+        self._note(wave, works, {})
         received, mine = await self._own_scores()
-        return RoundAnswer(
-            edge=self.order.edge, base=self.order.base, received=received, own=mine, **self._record()
-        )
+        return RoundAnswer(edge=self.order.edge, base=self.order.base, received=received, own=mine, **self._record())
 
     def _only_evaluate(self) -> Work:
         return Work(kind="evaluate", batch_size=self.lab.spec.batch_size)
@@ -201,9 +197,7 @@ class EdgeRound:
 
     def _active(self, numbers: Sequence[int]) -> list[Seat]:
         known = {seat.number: seat for seat in self.trainers}
-        return [
-            known[number] for number in sorted(set(numbers)) if number in known and number not in self.retired
-        ]
+        return [known[number] for number in sorted(set(numbers)) if number in known and number not in self.retired]
 
     def _with_phase(self, works: Mapping[int, Work]) -> dict[int, Work]:
         """In a collecting phase nobody trains."""
@@ -215,65 +209,39 @@ class EdgeRound:
             for seat, work in works.items()
         }
 
-    def _require_quorum(self, wave: Wave, n_asked: int) -> None:
-        """Enough of the visits must have answered.
+    def _require_quorum(self, wave: Wave, works: Mapping[int, Work]) -> None:
+        """Enough of the visits that were to train must have answered.
 
         Raises:
             NotReady: naming the lost ones.
         """
-        lost = [failure for failure in wave.failures if failure.seat is not None]
-        need = math.ceil(self.lab.spec.quorum * n_asked)
-        if n_asked and n_asked - len({failure.seat for failure in lost}) < need:
+        lost = [failure for seat, failure in sorted(wave.failed().items()) if seat in works]
+        need = math.ceil(self.lab.spec.quorum * len(works))
+        if len(works) - len(lost) < need:
             names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
-            raise NotReady(f"edge {self.order.edge}: quorum of {need} of {n_asked} visits missed: {names}")
+            raise NotReady(f"edge {self.order.edge}: quorum of {need} of {len(works)} visits missed: {names}")
 
-    def _note(self, wave: Wave, verdicts: Mapping[int, Verdict]) -> None:
-        failed = {failure.seat: failure for failure in wave.failures if failure.seat is not None}
-        longest = 0.0
-        for number in sorted(wave.outcomes.keys() | failed.keys()):
-            line = self._line(
-                wave, number, wave.outcomes.get(number), failed.get(number), verdicts.get(number)
-            )
-            self.lines.append(line)
-            if line.outcome != "evaluated":
-                longest = max(longest, line.simulated_s)
+    def _note(self, wave: Wave, works: Mapping[int, Work], verdicts: Mapping[int, Verdict]) -> None:
+        lines = [seat_line(wave, self.lab.seat(number), verdicts.get(number)) for number in sorted(works)]
+        for line in lines:
+            self._remember(line, works[line.seat], verdicts.get(line.seat), used=line.seat in wave.used)
+        self.lines += lines
         self.failures += wave.failures
-        self.simulated_s += longest
+        self.simulated_s += max((line.simulated_s for line in lines if line.outcome != "evaluated"), default=0.0)
         self.socket_bytes += wave.socket_bytes
 
-    def _line(
-        self,
-        wave: Wave,
-        number: int,
-        outcome: Outcome[Any] | None,
-        failure: Failure | None,
-        verdict: Verdict | None,
-    ) -> SeatLine:
-        seat, use = self.lab.seat(number), wave.links.get(number, LinkUse())
-        found, reason = _outcome(outcome, failure, verdict, used=number in wave.used)
-        if outcome is not None and failure is None and outcome.kind != "evaluate":
-            version = Version(wave.stage.round_no, wave.stage.edge_round, wave.stage.wave)
-            if found != "refused" or self.lab.algorithm.on_refusal == "keep":
-                self.bases[number] = version
-            if number in wave.used:
-                self.weights[number] = max(self.weights.get(number, 0), outcome.n_samples)
-        return SeatLine(
-            seat=number,
-            edge_round=wave.stage.edge_round,
-            wave=wave.stage.wave,
-            outcome=found,
-            reason=reason,
-            label=verdict.label if verdict else None,
-            n_samples=outcome.n_samples if outcome else 0,
-            train=outcome.train if outcome else None,
-            received=outcome.received if outcome else None,
-            own=outcome.own if outcome else None,
-            down_bytes=use.down_bytes,
-            up_bytes=use.up_bytes,
-            simulated_s=visit_s(seat.profile, use, outcome.n_trained) if outcome else 0.0,
-            fresh_state=outcome.fresh_state if outcome else False,
-            figures={**(outcome.figures if outcome else {}), **(verdict.figures if verdict else {})},
-        )
+    def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, *, used: bool) -> None:
+        """Which state counts from now on, and whose samples stand behind the edge's update."""
+        if line.outcome in ("failed", "evaluated"):
+            return
+        own = verdict.keep if verdict is not None else None
+        keeps = self.lab.algorithm.on_refusal == "keep" if own is None else own
+        if line.outcome != "refused" or keeps:
+            self.bases[line.seat] = Version(self.order.round_no, line.edge_round, line.wave)
+        if used:
+            self.n_used += 1
+            samples = self.lab.seat(line.seat).train if work.samples is None else work.samples.numpy()
+            self.trained_on = np.union1d(self.trained_on, samples)
 
     def _record(self) -> dict[str, Any]:
         return {
@@ -283,18 +251,3 @@ class EdgeRound:
             "bases": self.bases,
             "simulated_s": self.simulated_s,
         }
-
-
-def _outcome(
-    outcome: Outcome[Any] | None, failure: Failure | None, verdict: Verdict | None, *, used: bool
-) -> tuple[str, str | None]:
-    """The word for a visit in the record, and the reason where there is one."""
-    if failure is not None or outcome is None:
-        return "failed", failure.reason if failure else "error"
-    if outcome.kind == "evaluate":
-        return "evaluated", None
-    if verdict is not None and not verdict.upload:
-        return "refused", verdict.reason
-    if outcome.kind == "collect":
-        return "collected", None
-    return ("used", None) if used else ("idle", "no update")

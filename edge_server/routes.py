@@ -9,9 +9,11 @@ from starlette.responses import Response
 
 from edge_server.desk import order_place
 from shared import wire
+from shared.limits import BodyLimit
 from shared.messages import Seating
+from shared.places import PLACE_HEADER, place
 from shared.records import Record
-from shared.service import guard, health, metrics_response
+from shared.service import answers, guard, health, metrics_response
 from shared.tiers import AgentBeat, NonceAnswer
 from shared.transport import SOCKET_HEADER, BodyResponse, read_body
 
@@ -35,6 +37,7 @@ def edge_of(request: Request) -> Edge:
 
 def install(app: FastAPI, settings: EdgeSettings) -> None:
     """Add the endpoints."""
+    app.add_middleware(BodyLimit, apart=("/rounds",))
     tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
     app.include_router(_open)
     app.include_router(_tier, dependencies=[tier])
@@ -54,8 +57,8 @@ async def healthz() -> dict[str, Any]:
 @_open.get("/readyz")
 async def readyz(edge: TheEdge, response: Response) -> dict[str, Any]:
     """Registered with the cloud, and Redis answers."""
-    await edge.store.ping()
-    missing = () if edge.membership.registered else ("the cloud",)
+    found = {"Redis": await answers(edge.store), "the cloud": edge.membership.registered}
+    missing = tuple(name for name, there in found.items() if not there)
     response.status_code = 503 if missing else 200
     return health("edge", missing).model_dump(mode="json")
 
@@ -87,6 +90,7 @@ async def seatings(body: SeatingBody, edge: TheEdge) -> dict[str, str]:
 @_tier.delete("/runs/{run_id}", status_code=204)
 async def forget(run_id: str, edge: TheEdge) -> None:
     """Drop everything of a run."""
+    edge.once.drop_unless(lambda line: line[0] != run_id)
     await edge.desk.forget(run_id)
 
 
@@ -96,8 +100,10 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
     body = await read_body(request, edge.settings.max_body_bytes)
     digest = wire.digest_of(body, request.headers.get("strata-digest"))
     run_id, round_no, home = order_place(body)
+    edge.once.drop_unless(lambda line: line[0] == run_id)  # one run trains at a time
     with edge.timer.time():
         answered = await edge.once.answer(
             (run_id, home), round_no, digest, lambda stop: edge.desk.round(body, stop), request
         )
-    return BodyResponse(answered.body, headers={SOCKET_HEADER: str(answered.socket_bytes)})
+    asked = place("rounds", run_id, round_no, home)
+    return BodyResponse(answered.body, headers={SOCKET_HEADER: str(answered.socket_bytes), PLACE_HEADER: asked})

@@ -9,9 +9,7 @@ from pydantic import Field
 from shared.records import Record
 from shared.spec import ExperimentSpec
 
-Status = Literal[
-    "pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"
-]
+Status = Literal["pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"]
 FINAL: frozenset[str] = frozenset({"completed", "failed", "stopped"})
 
 
@@ -76,13 +74,20 @@ class SeatRow(Record):
 
 
 class EdgeRow(Record):
-    """What one edge did in one round; bytes are those of its link to the cloud."""
+    """What one edge did in one round; bytes are those of its link to the cloud.
+
+    Accuracies and losses are the edge's own evaluation, where the edge is the client.
+    """
 
     edge: str
     home: int
     outcome: str
     reason: str | None = None
     n_used: int = 0
+    received_accuracy: float | None = None
+    received_loss: float | None = None
+    own_accuracy: float | None = None
+    own_loss: float | None = None
     down_bytes: int = 0
     up_bytes: int = 0
     simulated_s: float = 0.0
@@ -174,6 +179,12 @@ class RoundPage(Record):
     """`GET /runs/{id}/rounds`: in order."""
 
     rounds: tuple[RoundInfo, ...]
+
+
+class FilePage(Record):
+    """`GET /runs/{id}/files`: names relative to the run's results folder."""
+
+    files: tuple[str, ...]
 
 
 class SeatInfo(Record):

@@ -145,7 +145,12 @@ def edge_state(edge_id: str, run_id: str, home: int, version: Version) -> str:
 
 def edge_seating(edge_id: str, run_id: str, digest: str) -> str:
     """A seating that rounds refer to by digest. Owner: edge. JSON. Goes when another comes, or the run."""
-    return f"{_edge_run(edge_id, run_id)}seating:{_part(digest)}"
+    return f"{edge_seatings(edge_id, run_id)}{_part(digest)}"
+
+
+def edge_seatings(edge_id: str, run_id: str) -> str:
+    """Prefix of the seatings of a run that an edge knows."""
+    return f"{_edge_run(edge_id, run_id)}seating:"
 
 
 def _edge_run(edge_id: str, run_id: str) -> str:

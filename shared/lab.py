@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from shared.algorithms import load_algorithm
 from shared.algorithms._hooks import Algorithm, Fit, Phase
@@ -98,14 +99,25 @@ class Workbench:
 
     @property
     def n_samples(self) -> int:
-        """Training samples of this visit."""
+        """Number of training samples of this visit: the client's weight."""
         return len(self.train)
+
+    @property
+    def samples(self) -> Samples:
+        """The training samples of this visit."""
+        return Samples("train", self.train)
+
+    def arrays(self, part: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Images and labels of one part of the data set."""
+        data = self.lab.data
+        return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
 
     def fit(
         self,
         ctx: Ctx,
         start: Mapping[str, Any],
         *,
+        samples: Samples | None = None,
         purpose: str = "batches",
         objective: Objective | None = None,
         correct: Correct | None = None,
@@ -113,13 +125,12 @@ class Workbench:
         step: Step | None = None,
     ) -> Fit:
         """Train from `start` for the work's epochs or steps; `purpose` names the stream that shuffles."""
-        model, data, spec = self.lab.model, self.lab.data, ctx.spec
+        model, spec, samples = self.lab.model, ctx.spec, samples or self.samples
         models.write_state(model, start)
         epochs = self.work.epochs if self.work.steps is None else None
         drawn = batches(
-            data.train_x,
-            data.train_y,
-            self.train,
+            *self.arrays(samples.part),
+            samples.indices,
             batch_size=self.work.batch_size,
             generator=ctx.rng(purpose),
             epochs=spec.local_epochs if epochs is None and self.work.steps is None else epochs,
@@ -143,13 +154,9 @@ class Workbench:
         """Evaluate a model on the client's test samples, or on others."""
         samples = samples or self.tests
         models.write_state(self.lab.model, model)
-        x, y = self._arrays(samples)
+        x, y = self.arrays(samples.part)
         found = evaluate(self.lab.model, x, y, samples.indices, stopped=self.stopped)
         return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum)
-
-    def _arrays(self, samples: Samples) -> tuple[Any, Any]:
-        data = self.lab.data
-        return (data.train_x, data.train_y) if samples.part == "train" else (data.test_x, data.test_y)
 
 
 class Labs:

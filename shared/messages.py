@@ -9,11 +9,11 @@ Generic in the algorithm's own records; decode with the parametrised type (`Visi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from shared.records import Record, Score, Tensor
+from shared.records import Count, Record, Score, Tensor
 from shared.spec import ExperimentSpec
 from shared.sums import Folded
 from shared.versions import Version
@@ -39,9 +39,9 @@ class Work(Record):
     """
 
     kind: Kind = "train"
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int = 32
+    epochs: Count | None = None
+    steps: Count | None = None
+    batch_size: int = Field(default=32, ge=1)
     samples: Tensor | None = None
     evaluate: bool = True
     phase: str | None = None
@@ -115,9 +115,9 @@ class Outcome(Record, Generic[P]):
 
     seat: int
     kind: Kind
-    n_samples: int = 0
-    n_trained: int = 0
-    n_steps: int = 0
+    n_samples: Count = 0
+    n_trained: Count = 0
+    n_steps: Count = 0
     train: Score | None = None
     received: Score | None = None
     own: Score | None = None
@@ -131,7 +131,7 @@ class Contribution(Record, Generic[U]):
     """One seat's update with its weight."""
 
     seat: int
-    n_samples: int
+    n_samples: Count
     update: U
 
 
@@ -143,7 +143,7 @@ class Uploads(Record, Generic[U]):
 
     contributions: tuple[Contribution[U], ...] = ()
     folded: Folded | None = None
-    link_bytes: dict[int, int] = Field(default_factory=dict)
+    link_bytes: dict[int, Count] = Field(default_factory=dict)
 
 
 class VisitAnswer(Record, Generic[U, P]):
@@ -207,13 +207,13 @@ class SeatLine(Record):
     outcome: str
     reason: str | None = None
     label: str | None = None
-    n_samples: int = 0
+    n_samples: Count = 0
     train: Score | None = None
     received: Score | None = None
     own: Score | None = None
-    down_bytes: int = 0
-    up_bytes: int = 0
-    simulated_s: float = 0.0
+    down_bytes: Count = 0
+    up_bytes: Count = 0
+    simulated_s: Annotated[float, Field(ge=0)] = 0.0
     fresh_state: bool = False
     figures: dict[str, Any] = Field(default_factory=dict)
 
@@ -233,8 +233,8 @@ class RoundAnswer(Record, Generic[U]):
     edge: int
     folded: Folded | None = None
     update: U | None = None
-    n_updates: int = 0
-    n_samples: int = 0
+    n_updates: Count = 0
+    n_samples: Count = 0
     lines: tuple[SeatLine, ...] = ()
     failures: tuple[Failure, ...] = ()
     retired: dict[int, str] = Field(default_factory=dict)
@@ -242,7 +242,7 @@ class RoundAnswer(Record, Generic[U]):
     base: Version | None = None
     received: Score | None = None
     own: Score | None = None
-    simulated_s: float = 0.0
+    simulated_s: Annotated[float, Field(ge=0)] = 0.0
     figures: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -264,9 +264,7 @@ class WireTypes:
     round_answer: type[Any]
 
 
-def wire_types(
-    *, broadcast: type[Record], message: type[Record], update: type[Record], report: Any
-) -> WireTypes:
+def wire_types(*, broadcast: type[Record], message: type[Record], update: type[Record], report: Any) -> WireTypes:
     """The types in which an algorithm's bodies are decoded; without a report any would do, none comes."""
 
     def of(generic: Any, *args: Any) -> type[Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 
@@ -28,7 +28,7 @@ class _Running(Generic[T]):
     task: asyncio.Task[T]
     stop: threading.Event
     waiters: int = 0
-    alone_since: float | None = field(default=None)
+    ending: asyncio.TimerHandle | None = None
 
 
 class Once(Generic[T]):
@@ -37,6 +37,7 @@ class Once(Generic[T]):
     def __init__(self, grace_s: float = GRACE_S) -> None:
         self.grace_s = grace_s
         self._work: dict[Hashable, dict[Hashable, _Running[T]]] = {}
+        self._tasks: set[asyncio.Task[T]] = set()
 
     async def answer(
         self,
@@ -60,6 +61,8 @@ class Once(Generic[T]):
         """
         running = self._find(line, place, digest) or self._start(line, place, digest, work)
         running.waiters += 1
+        if running.ending is not None:
+            running.ending.cancel()
         try:
             while not running.task.done():
                 await asyncio.wait({running.task}, timeout=POLL_S)
@@ -68,7 +71,7 @@ class Once(Generic[T]):
         finally:
             running.waiters -= 1
             if not running.waiters and not running.task.done():
-                asyncio.get_running_loop().call_later(self.grace_s, self._end_if_alone, running)
+                running.ending = asyncio.get_running_loop().call_later(self.grace_s, self._end_if_alone, running)
         if running.task.cancelled():
             raise Cancelled("other work took the place of this order")
         if running.task.exception() is not None:
@@ -77,7 +80,7 @@ class Once(Generic[T]):
 
     def _find(self, line: Hashable, place: Hashable, digest: str) -> _Running[T] | None:
         found = self._work.get(line, {}).get(place)
-        if found is None:
+        if found is None or (found.task.done() and _went_wrong(found.task)):
             return None
         if found.digest != digest:
             found.stop.set()
@@ -93,6 +96,8 @@ class Once(Generic[T]):
             return await work(stop)
 
         running = _Running(digest, asyncio.create_task(run()), stop)
+        self._tasks.add(running.task)
+        running.task.add_done_callback(self._ended)
         finished = {key for key, old in self._work.get(line, {}).items() if old.task.done()}
         kept = {key: old for key, old in self._work.get(line, {}).items() if key not in finished}
         self._work[line] = {**kept, place: running}
@@ -103,17 +108,32 @@ class Once(Generic[T]):
             del self._work[line][place]
 
     def _end_if_alone(self, running: _Running[T]) -> None:
-        if not running.waiters:
+        if not running.waiters and not running.task.done():
             running.stop.set()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        """Let go of a task; the error of one that nobody waits for is no news."""
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     def drop(self, line: Hashable) -> None:
         """Forget a line of work, and end what still runs of it."""
         for running in self._work.pop(line, {}).values():
             running.stop.set()
 
+    def drop_unless(self, belongs: Callable[[Any], bool]) -> None:
+        """Forget the lines that do not belong, and end what still runs of them."""
+        for line in [line for line in self._work if not belongs(line)]:
+            self.drop(line)
+
     async def close(self) -> None:
-        """End everything and wait for it."""
-        tasks = [running for line in self._work.values() for running in line.values()]
-        for running in tasks:
-            running.stop.set()
-        await asyncio.gather(*(running.task for running in tasks), return_exceptions=True)
+        """End everything and wait for it, also for what had been dropped."""
+        for line in list(self._work):
+            self.drop(line)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _went_wrong(task: asyncio.Task[Any]) -> bool:
+    """Whether finished work has no answer to give."""
+    return task.cancelled() or task.exception() is not None

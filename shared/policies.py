@@ -55,6 +55,8 @@ def _own_data(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
 
 def _equal(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
     """The chosen seats' samples together, shuffled and dealt evenly among them, none lost or doubled."""
+    if not seats:
+        return {}
     together = np.concatenate([seat.train for seat in seats])
     order = ctx.numpy_rng("shares").permutation(together)
     shares = np.array_split(order, len(seats))

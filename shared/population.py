@@ -59,7 +59,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Population:
-    """All seats and homes of a run; `digest` covers them and the data set."""
+    """All seats and homes of a run and the global test set; `digest` covers them and the data set."""
 
     seats: tuple[Seat, ...]
     homes: tuple[Home, ...]
@@ -74,9 +74,7 @@ class Population:
     @property
     def total_samples(self) -> int:
         """Training samples of all seats, an upper bound of any sum's weight."""
-        return max(
-            sum(len(s.train) for s in self.seats), sum(len(h.train) for h in self.homes), len(self.seats), 1
-        )
+        return max(sum(len(s.train) for s in self.seats), sum(len(h.train) for h in self.homes), len(self.seats), 1)
 
 
 def population(spec: ExperimentSpec, data: Dataset) -> Population:
@@ -97,7 +95,8 @@ def population(spec: ExperimentSpec, data: Dataset) -> Population:
     else:
         seats, places = _device_clients(spec, data, train, test, homes)
     everything = Samples("test", test)
-    return Population(tuple(seats), tuple(places), everything, data.n_classes, _digest(data, seats, places))
+    digest = _digest(data, seats, places, everything)
+    return Population(tuple(seats), tuple(places), everything, data.n_classes, digest)
 
 
 def latencies(spec: ExperimentSpec) -> npt.NDArray[np.float64]:
@@ -166,9 +165,7 @@ def _edge_clients(
     return seats, places
 
 
-def _dealt(
-    spec: ExperimentSpec, data: Dataset, train: Indices, n_clients: int, homes: list[int]
-) -> list[Indices]:
+def _dealt(spec: ExperimentSpec, data: Dataset, train: Indices, n_clients: int, homes: list[int]) -> list[Indices]:
     writers = None if data.train_writer is None else np.asarray(data.train_writer)[train]
     parts = partition(
         spec.partition,
@@ -212,9 +209,7 @@ def _split_tests(
     return trains, tests
 
 
-def _deal_tests(
-    data: Dataset, parts: list[Indices], test: Indices, rng: np.random.Generator
-) -> list[Indices]:
+def _deal_tests(data: Dataset, parts: list[Indices], test: Indices, rng: np.random.Generator) -> list[Indices]:
     """Test images of each class in proportion to the clients' training images of it, by largest remainder."""
     counts = label_counts(parts, data.train_y, data.n_classes)  # (n_clients, n_classes)
     labels = np.asarray(data.test_y)[test]
@@ -259,12 +254,16 @@ def _rng(spec: ExperimentSpec, purpose: str) -> np.random.Generator:
     return np.random.default_rng(stream_seed(f"{spec.seed}|population|{purpose}"))
 
 
-def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[Home]) -> str:
+def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[Home], test: Samples) -> str:
     sha = hashlib.sha256(data.digest.encode())
+
+    def add(what: str, train: Indices, tests: Samples) -> None:
+        sha.update(f"{what} {len(train)} {len(tests)} {tests.part}\n".encode())
+        sha.update(train.tobytes() + tests.indices.tobytes())
+
     for seat in seats:
-        sha.update(f"seat {seat.number} {seat.home} {seat.role} {seat.profile.model_dump_json()}".encode())
-        sha.update(seat.train.tobytes() + seat.test.part.encode() + seat.test.indices.tobytes())
+        add(f"seat {seat.number} {seat.home} {seat.role} {seat.profile.model_dump_json()}", seat.train, seat.test)
     for home in homes:
-        sha.update(f"home {home.number} {home.test.part}".encode())
-        sha.update(home.train.tobytes() + home.test.indices.tobytes())
+        add(f"home {home.number}", home.train, home.test)
+    add("all", test.indices[:0], test)
     return sha.hexdigest()

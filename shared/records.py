@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 Tensor = torch.Tensor
 TensorMap = dict[str, Tensor]
+Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Mean:
     """The field is averaged: an exact sum with its weight, level upon level.
 
     The field is a tensor, a float, a map of tensors, or any of these under group names (`by_group`).
+    `per_position` and `by_group` do not go together.
 
     Attributes:
         weight: `samples` weighs a contribution by its number of training samples, `one` gives each the weight 1.
@@ -80,6 +82,40 @@ class Record(BaseModel):
         return type(self).model_validate({**fields, **changes})
 
 
+def own(value: Any) -> Any:
+    """A record, or values in lists and maps, with tensors copied into torch's own memory.
+
+    Views of a body would change bits in training, and keep the whole body in memory.
+    """
+    if isinstance(value, Tensor):
+        return value.detach().clone(memory_format=torch.contiguous_format)
+    if isinstance(value, Record):
+        kind = type(value)
+        return kind.model_construct(**{name: own(getattr(value, name)) for name in kind.model_fields})
+    if isinstance(value, dict):
+        return {key: own(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [own(item) for item in value]
+    if type(value) is tuple:
+        return tuple(own(item) for item in value)
+    return value
+
+
+def same_leaves(a: object, b: object) -> bool:
+    """Whether two values hold the same tensors (not copies of them) and equal JSON values, in the same places."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or isinstance(a, Tensor):
+        return False
+    if isinstance(a, Record):
+        return all(same_leaves(getattr(a, name), getattr(b, name)) for name in type(a).model_fields)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(same_leaves(item, b[key]) for key, item in a.items())
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(same_leaves, a, b))
+    return a == b
+
+
 class Nothing(Record):
     """The state of a tier that remembers nothing, the report of a visit that reports nothing."""
 
@@ -93,8 +129,8 @@ class Score(Record):
         loss_sum: sum over samples of the cross-entropy, in nats.
     """
 
-    n: int
-    n_correct: int
+    n: Count
+    n_correct: Count
     loss_sum: float
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import hmac
 import ipaddress
 import logging
@@ -13,20 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from shared.api import Health, Problem
 from shared.errors import Forbidden, StrataError, Unauthorised
+from shared.store import Store
 from shared.transport import PROBLEM_TYPE, inside
 
 T = TypeVar("T")
@@ -43,8 +45,39 @@ def version() -> str:
         return "0+unknown"
 
 
-class CommonSettings(BaseSettings):
-    """Where a process runs; the same for all tiers. Environment `STRATA_*`."""
+class _Environment(BaseSettings):
+    """Settings that look for misspelt variables: pydantic never sees a variable that no field names."""
+
+    model_config = SettingsConfigDict(hide_input_in_errors=True)  # it may hold passwords
+    also_known: ClassVar[frozenset[str]] = frozenset()
+    strict: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _no_misspelt_variable(self) -> Self:
+        prefix = self.model_config["env_prefix"]
+        known = {*type(self).model_fields, *self.also_known}
+        names = [name for name in os.environ if prefix and name.upper().startswith(prefix)]
+        for name in sorted(names):
+            key = name.upper().removeprefix(prefix).lower()
+            if key in known:
+                continue
+            near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.7)
+            hint = f"; did you mean {prefix}{near[0].upper()}?" if near else ""
+            if near and self.strict:
+                raise ValueError(f"unknown environment variable {name}{hint}")
+            log.warning("unknown environment variable %s%s", name, hint)
+        return self
+
+
+class CommonSettings(_Environment):
+    """Where a process runs; the same for all tiers. Environment `STRATA_*`.
+
+    A misspelt variable is only warned of: users set `STRATA_*` for other commands and versions too.
+    """
+
+    # Read elsewhere: by the launcher, the command line, Compose.
+    also_known = frozenset({"algorithms", "home", "log_level", "port", "redis_server", "url"})
+    strict = False
 
     model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore", env_ignore_empty=True)
 
@@ -54,8 +87,12 @@ class CommonSettings(BaseSettings):
     cache_dir: Path = Field(default_factory=lambda: Path.home() / ".cache" / "strata")
 
 
-class TierSettings(BaseSettings):
-    """What each tier has of its own; the prefix is the tier's."""
+class TierSettings(_Environment):
+    """What each tier has of its own; the prefix is the tier's.
+
+    A variable of that prefix which is nearly a field's name is refused; one unlike all of them is another program's
+    (AGENT_OS, CLOUD_SHELL) and only warned of.
+    """
 
     model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True)
 
@@ -74,9 +111,7 @@ class TierSettings(BaseSettings):
     @field_validator("allowed_networks", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return (
-            [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-        )
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 # ---- who may ask
@@ -92,7 +127,7 @@ def guard(token: str | None, networks: list[Network], what: str) -> Callable[[Re
     """A dependency that lets through who has the token; without a token set, who is in the allowed networks."""
 
     def check(request: Request) -> None:
-        if token is None:
+        if not token:
             host = request.client.host if request.client else None
             if not inside(host, networks):
                 raise Forbidden(f"in development mode only the allowed networks may ask, not {host}")
@@ -105,9 +140,7 @@ def guard(token: str | None, networks: list[Network], what: str) -> Callable[[Re
 def say_mode(tier: str, settings: TierSettings) -> None:
     """Say aloud at the start if the tier runs without tokens."""
     open_ones = [
-        name
-        for name, token in (("tier", settings.common.tier_token), ("API", settings.common.api_token))
-        if not token
+        name for name, token in (("tier", settings.common.tier_token), ("API", settings.common.api_token)) if not token
     ]
     if open_ones:
         log.warning(
@@ -136,10 +169,9 @@ def install_problems(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class only
         first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"] if part != "body")
-        return problem(
-            422, "bad_input", f"{path}: {first['msg']}" if path else str(first["msg"]), path or None
-        )
+        loc = () if first["type"] == "json_invalid" else first["loc"]  # there it is a position in the text
+        path = ".".join(str(part) for part in (loc[1:] if loc[:1] == ("body",) else loc))[:200]
+        return problem(422, "bad_input", f"{path}: {first['msg']}" if path else str(first["msg"]), path or None)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
@@ -148,9 +180,7 @@ def install_problems(app: FastAPI) -> None:
 
     async def unforeseen(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem(
-            500, "internal", f"{type(error).__name__} in {request.method} {request.url.path}; see the log"
-        )
+        return problem(500, "internal", f"{type(error).__name__} in {request.method} {request.url.path}; see the log")
 
     app.add_exception_handler(StrataError, strata)
     app.add_exception_handler(RequestValidationError, invalid)
@@ -166,6 +196,15 @@ def metrics_response(registry: CollectorRegistry) -> Response:
 def health(tier: str, missing: tuple[str, ...] = ()) -> Health:
     """A health answer; with something missing it is not ready."""
     return Health(status="not_ready" if missing else "ok", tier=tier, version=version(), missing=missing)
+
+
+async def answers(store: Store) -> bool:
+    """Whether the store answers."""
+    try:
+        await store.ping()
+    except StrataError:
+        return False
+    return True
 
 
 # ---- the worker thread
@@ -212,9 +251,8 @@ def listen(settings: TierSettings) -> socket.socket:
 
 def serve(tier: str, settings: TierSettings, create_app: Callable[[Any], FastAPI]) -> None:
     """Run a tier until it is told to stop."""
-    logging.basicConfig(
-        level=os.environ.get("STRATA_LOG_LEVEL", "INFO"), format="%(asctime)s %(name)s %(message)s"
-    )
+    level = os.environ.get("STRATA_LOG_LEVEL", "INFO").upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     pin_threads()
     bound = listen(settings)

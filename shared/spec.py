@@ -109,9 +109,7 @@ class ExperimentSpec(Record):
         """`data: mnist`, `algorithm: fedavg` and `partition: iid` stand for `{name: ...}`."""
         if not isinstance(raw, Mapping):
             return raw
-        short = {
-            k: {"name": raw[k]} for k in ("algorithm", "data", "partition") if isinstance(raw.get(k), str)
-        }
+        short = {k: {"name": raw[k]} for k in ("algorithm", "data", "partition") if isinstance(raw.get(k), str)}
         return {**raw, **short}
 
     @model_validator(mode="after")
@@ -131,13 +129,11 @@ class ExperimentSpec(Record):
         return None not in (self.num_devices, self.num_edges, self.max_devices)
 
     def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
-        """The spec with its open numbers filled in by what is there when the run starts."""
-        num_devices = self.num_devices or max(n_devices, 1)
-        return self.but(
-            num_devices=num_devices,
-            num_edges=self.num_edges or max(n_edges, 1),
-            max_devices=max(self.max_devices or num_devices, num_devices),
-        )
+        """The spec with its open numbers filled in by what is there when the run starts, up to `max_devices`."""
+        num_devices = self.num_devices or max(min(n_devices, self.max_devices or n_devices), 1)
+        max_devices = self.max_devices or num_devices
+        num_edges = self.num_edges or max(min(n_edges, max_devices), 1)
+        return self.but(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices)
 
     def digest(self) -> str:
         """sha256 over the spec as canonical JSON."""
@@ -166,12 +162,12 @@ def parse_spec(raw: Any) -> ExperimentSpec:
 
 
 def check_names(spec: ExperimentSpec) -> None:
-    """Refuse unknown names of algorithm, model and data set, and bad algorithm parameters."""
+    """Refuse unknown names of algorithm, model and data set, and what does not fit the algorithm."""
     from shared.algorithms import load_algorithm
     from shared.training.data import check_name as check_data
     from shared.training.models import check_name as check_model
 
-    load_algorithm(spec.algorithm.name).parse_params(spec.algorithm.params)
+    load_algorithm(spec.algorithm.name).check_spec(spec)
     check_data(spec.data.name)
     check_model(spec.model)
 
@@ -179,17 +175,25 @@ def check_names(spec: ExperimentSpec) -> None:
 def explain(error: ValidationError, prefix: Sequence[str] = ()) -> BadInput:
     """The first error of a validation as `BadInput` with the field's path."""
     first = error.errors(include_url=False)[0]
-    path = ".".join([*prefix, *(str(part) for part in first["loc"])])
+    path = ".".join([*prefix, *_path(first["loc"])])[:200]
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        message = "unknown field" + _nearest(str(first["loc"][-1]))
+        message = "unknown field" + ("" if prefix else _nearest(str(first["loc"][-1])))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
 
 
+def _path(loc: Sequence[int | str]) -> list[str]:
+    """A field's path; of a partition without its name, which pydantic puts between."""
+    parts = [str(part) for part in loc]
+    return [parts[0], *parts[2:]] if parts[:1] == ["partition"] and len(parts) > 2 else parts
+
+
 def _nearest(key: str) -> str:
-    known = [*ExperimentSpec.model_fields, "name", "params", "alpha", "gamma", "classes_per_device"]
-    near = difflib.get_close_matches(key, known, n=1)
+    schema = ExperimentSpec.model_json_schema()
+    models = [schema, *schema["$defs"].values()]
+    known = {name for model in models for name in model.get("properties", ())}
+    near = difflib.get_close_matches(key, sorted(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -79,7 +79,8 @@ def grid_exponent(total_weight: int, bound: float) -> int:
 
     60,000 samples and a bound of 2^7 give g = 30: steps of 1e-9.
     """
-    return 53 - math.ceil(math.log2(max(total_weight, 1))) - math.ceil(math.log2(bound))
+    weight_bits = (max(total_weight, 1) - 1).bit_length()  # ceil of the logarithm, exactly
+    return 53 - weight_bits - math.ceil(math.log2(bound))
 
 
 def check_bound(term: Tensor, bound: float, what: str) -> None:
@@ -95,7 +96,7 @@ def check_bound(term: Tensor, bound: float, what: str) -> None:
     if not math.isfinite(low) or not math.isfinite(high):
         raise NotFinite(f"{what} holds NaN or infinity")
     if max(-low, high) > bound:
-        raise OutOfBound(f"{what} holds {max(-low, high, key=abs):g}, sums are exact up to {bound:g}")
+        raise OutOfBound(f"{what} holds {max(low, high, key=abs):g}, sums are exact up to {bound:g}")
 
 
 def add_on_grid(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
@@ -115,6 +116,20 @@ def add_on_grid(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
     for begin in range(0, flat.numel(), BLOCK):
         block = flat[begin : begin + BLOCK]
         acc[begin : begin + BLOCK].add_((block * 2.0**exponent).round_(), alpha=weight)
+
+
+def check_steps(steps: Tensor, limit: float, what: str) -> None:
+    """Refuse a tensor that is no exact sum: grid steps are whole and within the limit.
+
+    Raises:
+        NotFinite, OutOfBound: an element is not finite, no whole number, or beyond `limit`.
+    """
+    flat = steps.detach().reshape(-1)
+    for begin in range(0, flat.numel(), BLOCK):
+        block = flat[begin : begin + BLOCK]
+        check_bound(block, limit, what)
+        if not torch.equal(block, block.round()):
+            raise OutOfBound(f"{what} holds parts of a grid step")
 
 
 def from_grid(steps: Tensor, weight: int | Tensor, exponent: int, dtype: torch.dtype) -> Tensor:

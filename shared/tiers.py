@@ -63,6 +63,12 @@ class EdgeBeat(Record):
     roster: tuple[RosterLine, ...] = ()
 
 
+class BeatAnswer(Record):
+    """Cloud to edge: who of the roster is not registered (the cloud lost its memory) and should be again."""
+
+    unknown: tuple[str, ...] = ()
+
+
 class NonceAnswer(Record):
     """What a tier answers when it is called back."""
 

@@ -1,16 +1,18 @@
 """Bodies between tiers: read into one buffer, sent without joining, retried where that is safe.
 
 Every POST between tiers is idempotent (see `shared.once`), so that a broken connection is answered by asking again,
-with capped back-off, until the deadline. A remote error comes back as the error that was raised there.
+with capped back-off, until the deadline. A remote error comes back with the status, code and field that it had there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import itertools
+import json
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -32,6 +34,8 @@ SOCKET_HEADER = "strata-socket-bytes"
 CHUNK = 2**20
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 CONNECT_S = 5.0
+SMALL_BYTES = 2**20
+"""Largest JSON answer that is read."""
 
 
 # ---- the receiving side
@@ -42,23 +46,29 @@ async def read_body(request: Request, limit: int) -> bytearray:
 
     Raises:
         TooLarge: it claims or has more than `limit` bytes; what exceeds is not read.
-        WireError: it has no length, breaks off early, or is not what its digest says.
+        WireError: it has no length, or breaks off early.
     """
-    claimed = request.headers.get("content-length", "")
-    if not claimed.isdigit():
+    claimed = _length(request.headers)
+    if claimed is None:
         raise WireError("a body needs a Content-Length")
-    if int(claimed) > limit:
+    if claimed > limit:
         raise TooLarge(f"a body of {claimed} bytes, the limit is {limit}")
-    body = bytearray(int(claimed))
+    body = bytearray(claimed)
     end = 0
     async for chunk in request.stream():
-        if end + len(chunk) > len(body):
+        if end + len(chunk) > claimed:
             raise TooLarge(f"the body is longer than the {claimed} bytes that it claims")
         body[end : end + len(chunk)] = chunk
         end += len(chunk)
-    if end != len(body):
+    if end != claimed:
         raise WireError(f"the body broke off after {end} of {claimed} bytes")
     return body
+
+
+def _length(headers: Mapping[str, str]) -> int | None:
+    """The Content-Length, if it is a number; of a very long number what is surely too large."""
+    claimed = headers.get("content-length", "")
+    return int(claimed[:18]) if claimed.isascii() and claimed.isdigit() else None
 
 
 class BodyResponse(Response):
@@ -67,15 +77,8 @@ class BodyResponse(Response):
     media_type = MEDIA_TYPE
 
     def __init__(self, body: wire.Body, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(
-            headers={"content-length": str(body.n_bytes), **(headers or {})}, media_type=MEDIA_TYPE
-        )
+        super().__init__(headers={"content-length": str(body.n_bytes), **(headers or {})}, media_type=MEDIA_TYPE)
         self.parts = body.parts
-
-    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
-        """Keep the content length that was given."""
-        self.body = b""
-        super().init_headers(headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the parts."""
@@ -85,7 +88,7 @@ class BodyResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _pieces(parts: tuple[bytes | memoryview, ...]) -> Any:
+def _pieces(parts: tuple[bytes | memoryview, ...]) -> Iterator[Any]:
     for part in parts:
         view = memoryview(part)
         for begin in range(0, len(view), CHUNK):
@@ -114,8 +117,9 @@ class Caller:
     max_bytes: int = 2**31
 
     def headers(self) -> dict[str, str]:
-        """The tier token as a header, where there is one."""
-        return {"authorization": f"Bearer {self.token}"} if self.token else {}
+        """The tier token, where there is one; answers are read as they come, so none may be compressed."""
+        token = {"authorization": f"Bearer {self.token}"} if self.token else {}
+        return {**token, "accept-encoding": "identity"}
 
     async def post_record(
         self,
@@ -148,7 +152,7 @@ class Caller:
         sent |= {DIGEST_HEADER: body.digest(), **(headers or {})}
         ends = time.monotonic() + limit_s
         last = "no answer"
-        for attempt in range(10_000):
+        for attempt in itertools.count():
             left = ends - time.monotonic()
             if left <= 0:
                 break
@@ -163,17 +167,13 @@ class Caller:
             await asyncio.sleep(min(backoff(attempt), max(ends - time.monotonic(), 0)))
         raise DeadlineExceeded(f"{who} did not answer within {limit_s:g} s ({last})")
 
-    async def _once(
-        self, url: str, body: wire.Body, headers: dict[str, str]
-    ) -> tuple[bytearray, Mapping[str, str]]:
+    async def _once(self, url: str, body: wire.Body, headers: dict[str, str]) -> tuple[bytearray, Mapping[str, str]]:
         timeout = httpx.Timeout(None, connect=CONNECT_S)
-        request = self.client.build_request(
-            "POST", url, content=_stream(body), headers=headers, timeout=timeout
-        )
-        response = await self.client.send(request, stream=True)
+        request = self.client.build_request("POST", url, content=_stream(body), headers=headers, timeout=timeout)
+        response = await self.client.send(request, stream=True, follow_redirects=False)
         try:
             if response.status_code != 200:
-                raise remote_error(response.status_code, await _read(response, 2**20), url)
+                raise remote_error(response.status_code, await _read(response, SMALL_BYTES), url)
             return await _read(response, self.max_bytes), response.headers
         finally:
             await response.aclose()
@@ -183,20 +183,25 @@ class Caller:
 
         Raises:
             DeadlineExceeded, Unreachable: naming who did not answer.
+            WireError: what came is no JSON.
             StrataError: what the other side answered.
         """
+        asked = self.client.stream(
+            method, url, json=payload, headers=self.headers(), timeout=limit_s, follow_redirects=False
+        )
         try:
-            async with asyncio.timeout(limit_s):
-                response = await self.client.request(
-                    method, url, json=payload, headers=self.headers(), timeout=limit_s, follow_redirects=False
-                )
+            async with asyncio.timeout(limit_s), asked as response:
+                status, body = response.status_code, await _read(response, SMALL_BYTES)
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlineExceeded(f"{who} did not answer within {limit_s:g} s") from None
         except httpx.TransportError as error:
             raise Unreachable(f"{who}: {type(error).__name__}: {error}") from None
-        if response.status_code >= 300:
-            raise remote_error(response.status_code, bytearray(response.content), url)
-        return response.json() if response.content else None
+        if status >= 300:
+            raise remote_error(status, body, url)
+        try:
+            return json.loads(bytes(body)) if body else None
+        except (ValueError, RecursionError):
+            raise WireError(f"{who} answered with no JSON") from None
 
 
 def backoff(attempt: int) -> float:
@@ -210,12 +215,11 @@ async def _stream(body: wire.Body) -> AsyncIterator[bytes]:
 
 
 async def _read(response: httpx.Response, limit: int) -> bytearray:
-    claimed = response.headers.get("content-length", "")
-    size = int(claimed) if claimed.isdigit() else 0
+    size = _length(response.headers) or 0
     if size > limit:
         raise TooLarge(f"an answer of {size} bytes, the limit is {limit}")
     body, end = bytearray(size), 0
-    async for chunk in response.aiter_raw():
+    async for chunk in response.aiter_bytes():
         if end + len(chunk) > limit:
             raise TooLarge(f"an answer of more than {limit} bytes")
         body[end : end + len(chunk)] = chunk
@@ -227,15 +231,15 @@ async def _read(response: httpx.Response, limit: int) -> bytearray:
 
 def remote_error(status: int, body: bytearray, url: str) -> StrataError:
     """The error that the other side answered, with its own status, code and field."""
-    import json
-
     try:
         problem = json.loads(bytes(body))
-        detail, code, field = str(problem["detail"]), str(problem["code"]), problem.get("field")
-    except (ValueError, KeyError, TypeError):
+        detail, code, field = str(problem["detail"])[:2000], str(problem["code"])[:64], problem.get("field")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         detail, code, field = f"{url} answered with status {status}", "remote", None
+    field = str(field)[:200] if field else None
     error = SeatingUnknown(detail) if code == SeatingUnknown.code else StrataError(detail, field=field)
-    error.status, error.code = status, code
+    # What is no error there, a redirect say, is one here: the other side spoke out of turn.
+    error.status, error.code = status if status >= 400 else Unreachable.status, code
     return error
 
 

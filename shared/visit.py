@@ -29,6 +29,7 @@ from shared.messages import (
     VisitOrder,
 )
 from shared.records import Mean, Record, Tensor
+from shared.records import own as own
 from shared.sums import Fold, check_update, mark_of
 from shared.versions import Owner, Version, Versions
 
@@ -67,9 +68,7 @@ def run_visits(
         Cancelled: nobody waits any more.
     """
     if lab.members.digest != order.population:
-        raise Conflict(
-            "the population derived here is not the edge's: other data set or version?", field="population"
-        )
+        raise Conflict("the population derived here is not the edge's: other data set or version?", field="population")
     messages = tuple(own(message) for message in order.messages)
     collector = Collector(lab, hold=order.hold)
     for visit in order.visits:
@@ -112,7 +111,8 @@ def pay_visit(
     if visit.work.kind != "evaluate":
         local = algorithm.device.local_update(ctx, state, message, bench)
         state = local.state
-        report = algorithm.device.report(ctx, state, local, message) if algorithm.report else None
+        if algorithm.report is not None and local.update is not None:
+            report = algorithm.device.report(ctx, state, local, message)
         if visit.base is not None:
             states.forget_before(owner, visit.base)
         states.save(owner, Version(stage.round_no, stage.edge_round, stage.wave), wire.encode(state).parts)
@@ -161,25 +161,6 @@ def load_state(kind: type[R], states: Versions, owner: Owner, base: Version | No
         return None, True
     decoded: R = own(wire.decode(kind, data))
     return decoded, False
-
-
-def own(record: Any) -> Any:
-    """The record with its tensors copied into torch's own memory: a body's views would change bits in training."""
-    return type(record).model_construct(
-        **{name: _owned(getattr(record, name)) for name in type(record).model_fields}
-    )
-
-
-def _owned(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone(memory_format=torch.contiguous_format)
-    if isinstance(value, Record):
-        return own(value)
-    if isinstance(value, dict):
-        return {key: _owned(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(_owned(item) for item in value)
-    return value
 
 
 # ---- what travels up

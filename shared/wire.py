@@ -18,7 +18,7 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pydantic import BaseModel, ValidationError
@@ -30,8 +30,11 @@ from shared.tensors import bytes_of
 R = TypeVar("R", bound=Record)
 
 MAX_HEADER_BYTES = 64 * 2**20
-MAX_TENSORS = 1_000_000
+MAX_TENSORS = 2**18
 MAX_RANK = 16
+MAX_DEPTH = 64
+"""How deep a record may be nested: what one tier could write, the next can read."""
+MAX_COUNT = 2**53
 _TENSOR = "$t"
 
 _DTYPES: dict[str, torch.dtype] = {
@@ -88,10 +91,10 @@ def encode(record: Record) -> Body:
 
     Raises:
         NotFinite: a JSON number is NaN or infinite.
-        WireError: a leaf is neither JSON nor a tensor, or a key begins with `$`.
+        WireError: a leaf is neither JSON nor a tensor, a key begins with `$`, or the record is nested too deeply.
     """
     tensors = _Tensors()
-    skeleton = _skeleton(record, tensors)
+    skeleton = _skeleton(record, tensors, MAX_DEPTH)
     try:
         text = json.dumps(skeleton, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
@@ -124,17 +127,22 @@ class _Tensors:
         return self._index[key]
 
 
-def _skeleton(value: object, tensors: _Tensors) -> object:
+def _skeleton(value: object, tensors: _Tensors, depth: int) -> object:
+    if not depth:
+        raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
     if isinstance(value, Tensor):
         return {_TENSOR: tensors.index(value)}
     if isinstance(value, BaseModel):
-        return {name: _skeleton(getattr(value, name), tensors) for name in type(value).model_fields}
+        return {name: _skeleton(getattr(value, name), tensors, depth - 1) for name in type(value).model_fields}
     if isinstance(value, Mapping):
         if any(str(key).startswith("$") for key in value):
             raise WireError("a key of a record may not begin with $")
-        return {str(key): _skeleton(item, tensors) for key, item in value.items()}
+        found = {str(key): _skeleton(item, tensors, depth - 1) for key, item in value.items()}
+        if len(found) != len(value):
+            raise WireError("two keys of a record are the same as text")
+        return found
     if isinstance(value, list | tuple):
-        return [_skeleton(item, tensors) for item in value]
+        return [_skeleton(item, tensors, depth - 1) for item in value]
     return value
 
 
@@ -159,9 +167,7 @@ def _body(skeleton: str, tensors: list[Tensor]) -> Body:
 # ---- decode
 
 
-def decode(
-    kind: type[R], body: bytearray | memoryview | bytes, *, model: Mapping[str, Tensor] | None = None
-) -> R:
+def decode(kind: type[R], body: bytearray | memoryview | bytes, *, model: Mapping[str, Tensor] | None = None) -> R:
     """The record in a body; its tensors are views of it (of a copy, where the body is read-only).
 
     Args:
@@ -177,8 +183,8 @@ def decode(
         return kind.model_validate(_filled(raw, tensors), context={"model": model})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        raise WireError(f"{kind.__name__}: {path}: {first['msg']}", field=path or None) from None
+        path = ".".join(str(part) for part in first["loc"])[:200]
+        raise WireError(f"{kind.__name__}: {path}: {first['msg'][:500]}", field=path or None) from None
 
 
 def peek(body: bytearray | memoryview | bytes) -> Any:
@@ -215,87 +221,110 @@ def _record_text(header: dict[str, Any]) -> Any:
     metadata = header.get("__metadata__")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("record"), str):
         raise WireError("the header holds no record")
-    return _json(metadata["record"].encode(), "record")
+    return _json(metadata["record"], "record")
 
 
-def _json(text: bytes, what: str) -> Any:
+def _json(text: str | bytes, what: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        plain = text if isinstance(text, str) else text.decode()
+        return json.loads(plain, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"the {what} is no JSON: {error}") from None
+        raise WireError(f"the {what} is no JSON: {str(error)[:200]}") from None
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+def _finite(text: str) -> float:
+    """A JSON number; also `1e999` is none."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is no finite number")
+    return number
 
 
 def _views(header: dict[str, Any], view: memoryview, begin: int) -> list[Tensor]:
     entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
     if len(entries) > MAX_TENSORS:
         raise TooLarge(f"{len(entries)} tensors, the limit is {MAX_TENSORS}")
-    found: dict[int, tuple[int, int, torch.dtype, list[int]]] = {}
+    names = {str(index): index for index in range(len(entries))}
+    found: dict[int, _Entry] = {}
     for name, entry in entries.items():
-        if not name.isascii() or not name.isdigit() or int(name) >= len(entries) or str(int(name)) != name:
+        if name not in names:
             raise WireError(f"a tensor is named {name[:40]!r}")
-        found[int(name)] = _entry(name, entry)
+        found[names[name]] = _entry(name, entry, begin)
     end = 0
-    for first, last, _, _ in sorted(found.values(), key=lambda item: item[:2]):
+    for first, last in sorted((entry.first, entry.last) for entry in found.values()):
         if first != end:
             raise WireError(f"tensors overlap or leave a hole at byte {end}")
         end = last
     if begin + end != len(view):
         raise WireError(f"the tensors end at byte {begin + end} of {len(view)}")
-    return [_view(view, begin, *found[index]) for index in range(len(found))]
+    return [_view(view, begin, found[index]) for index in range(len(found))]
 
 
-def _entry(name: str, entry: Any) -> tuple[int, int, torch.dtype, list[int]]:
+class _Entry(NamedTuple):
+    """A tensor of a body: its bytes, counted from the end of the header, and what they are."""
+
+    first: int
+    last: int
+    dtype: torch.dtype
+    shape: list[int]
+
+
+def _entry(name: str, entry: Any, begin: int) -> _Entry:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise WireError(f"tensor {name}: not {{dtype, shape, data_offsets}}")
-    dtype, shape, offsets = _DTYPES.get(str(entry["dtype"])), entry["shape"], entry["data_offsets"]
+    text, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    dtype = _DTYPES.get(text) if isinstance(text, str) else None
     if dtype is None:
         raise WireError(f"tensor {name}: unknown dtype")
     if not _is_counts(shape) or len(shape) > MAX_RANK or not _is_counts(offsets) or len(offsets) != 2:
         raise WireError(f"tensor {name}: shape and offsets are lists of counts")
+    # The strides of an empty tensor are products of its other dimensions: these must not overflow either.
+    if math.prod(max(extent, 1) for extent in shape) >= MAX_COUNT:
+        raise WireError(f"tensor {name}: {shape} is too large a shape")
     first, last = offsets
     if last - first != math.prod(shape) * dtype.itemsize:
-        raise WireError(f"tensor {name}: {last - first} bytes do not hold {entry['dtype']} {shape}")
-    return first, last, dtype, shape
+        raise WireError(f"tensor {name}: {last - first} bytes do not hold {text} {shape}")
+    if (begin + first) % dtype.itemsize:
+        raise WireError(f"tensor {name}: {text} at byte {begin + first} is not aligned")
+    return _Entry(first, last, dtype, shape)
 
 
 def _is_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**53 for item in value)
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < MAX_COUNT for item in value)
 
 
-def _view(
-    view: memoryview, begin: int, first: int, last: int, dtype: torch.dtype, shape: list[int]
-) -> Tensor:
-    if first == last:
-        return torch.empty(shape, dtype=dtype)
-    count = (last - first) // dtype.itemsize
-    return torch.frombuffer(view, dtype=dtype, count=count, offset=begin + first).reshape(shape)
+def _view(view: memoryview, begin: int, entry: _Entry) -> Tensor:
+    if entry.first == entry.last:
+        return torch.empty(entry.shape, dtype=entry.dtype)
+    count = (entry.last - entry.first) // entry.dtype.itemsize
+    flat = torch.frombuffer(view, dtype=entry.dtype, count=count, offset=begin + entry.first)
+    if entry.dtype == torch.bool and flat.view(torch.uint8).max() > 1:
+        raise WireError("a BOOL tensor holds other bytes than 0 and 1")
+    return flat.reshape(entry.shape)
 
 
 def _filled(value: Any, tensors: list[Tensor]) -> Any:
     """The skeleton with its tensors; every tensor must be used."""
     used: set[int] = set()
-    try:
-        filled = _fill(value, tensors, used)
-    except RecursionError:
-        raise WireError("the record is nested too deeply") from None
+    filled = _fill(value, tensors, used, MAX_DEPTH)
     if len(used) != len(tensors):
         raise WireError(f"{len(tensors) - len(used)} tensors stand in no field")
     return filled
 
 
-def _fill(value: Any, tensors: list[Tensor], used: set[int]) -> Any:
+def _fill(value: Any, tensors: list[Tensor], used: set[int], depth: int) -> Any:
+    if not depth:
+        raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
             index = value[_TENSOR]
             if type(index) is not int or not 0 <= index < len(tensors):
-                raise WireError(f"there is no tensor {str(index)[:40]}")
+                raise WireError(f"the record names a tensor that is none of the body's {len(tensors)}")
             used.add(index)
             return tensors[index]
-        return {key: _fill(item, tensors, used) for key, item in value.items()}
+        if any(key.startswith("$") for key in value):
+            raise WireError("a key of a record may not begin with $")
+        return {key: _fill(item, tensors, used, depth - 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_fill(item, tensors, used) for item in value]
+        return [_fill(item, tensors, used, depth - 1) for item in value]
     return value

@@ -1,7 +1,7 @@
 """An in-process federation: the three real services, real bytes on every hop, no sockets.
 
 `Federation` runs one cloud, some edges and agents as ASGI applications; a transport routes requests by port. Faults are
-put between agents and edges by `tamper`.
+put on any hop by `router.tamper`, which gets the request and a function that passes it (or another) on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from shared.service import CommonSettings
 from shared.store import MemoryStore, Store
 
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
-Tamper = Callable[[httpx.Request, Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]
+PassOn = Callable[..., Awaitable[httpx.Response]]
+Tamper = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]
 
 
 class Router(httpx.AsyncBaseTransport):
@@ -36,19 +37,41 @@ class Router(httpx.AsyncBaseTransport):
         self.apps: dict[int, FastAPI] = {}
         self.tamper: Tamper | None = None
         self.calls: list[tuple[int, str]] = []
+        self._flying: dict[int, set[asyncio.Task[httpx.Response]]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         port = request.url.port or 80
         if port not in self.apps:
             raise httpx.ConnectError(f"nobody listens on {port}", request=request)
-        inner = httpx.ASGITransport(self.apps[port], raise_app_exceptions=False)
         if not request.url.path.endswith("heartbeats"):
             self.calls.append((port, request.url.path))
+        await request.aread()  # so that it can be passed on twice
 
-        async def pass_on() -> httpx.Response:
-            return await inner.handle_async_request(request)
+        async def pass_on(other: httpx.Request | None = None) -> httpx.Response:
+            return await self._through(port, other or request)
 
         return await (self.tamper(request, pass_on) if self.tamper else pass_on())
+
+    async def _through(self, port: int, request: httpx.Request) -> httpx.Response:
+        inner = httpx.ASGITransport(self.apps[port], raise_app_exceptions=False)
+        task = asyncio.create_task(inner.handle_async_request(request))
+        self._flying.setdefault(port, set()).add(task)
+        try:
+            await asyncio.wait({task})
+            if task.cancelled():
+                raise httpx.ReadError("the connection broke off", request=request)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            self._flying[port].discard(task)
+
+    def cut(self, port: int) -> None:
+        """Nobody listens on this port any more; what is under way breaks off."""
+        del self.apps[port]
+        for task in self._flying.get(port, ()):
+            task.cancel()
 
 
 class Federation:
@@ -81,9 +104,7 @@ class Federation:
             await self.start_edge(number)
         for number in self.order:
             await self.start_agent(number)
-        self.client = httpx.AsyncClient(
-            transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=60
-        )
+        self.client = httpx.AsyncClient(transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=60)
         await self.until(lambda: self.n_agents() == len(self.rooms))
         return self
 
@@ -117,9 +138,7 @@ class Federation:
             heartbeat_s=0.05,
             ttl_s=self.ttl_s,
         )
-        await self._start(
-            f"edge-{number}", settings.port, create_edge(settings, self.router, Kept(self.store))
-        )
+        await self._start(f"edge-{number}", settings.port, create_edge(settings, self.router, Kept(self.store)))
 
     async def start_agent(self, number: int, devices: int | None = None) -> None:
         settings = AgentSettings(
@@ -144,7 +163,7 @@ class Federation:
         """End a service; its port answers no more."""
         gone = [port for port, app in self.router.apps.items() if app is self.apps[name]]
         for port in gone:
-            del self.router.apps[port]
+            self.router.cut(port)
         await self._stacks.pop(name).aclose()
 
     def n_agents(self) -> int:
@@ -156,10 +175,14 @@ class Federation:
     async def until(self, there: Callable[[], bool], limit_s: float = 20.0) -> None:
         """Wait for something."""
         async with asyncio.timeout(limit_s):
-            while not there():
+            while not there():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.02)
 
     # ---- runs
+
+    def agent_id(self, number: int) -> str:
+        """Id of an agent."""
+        return str(self.apps[f"agent-{number}"].state.agent.membership.hello.agent)
 
     async def submit(self, spec: dict[str, Any]) -> str:
         answer = await self.client.post("/runs", json={"spec": spec})
@@ -168,16 +191,18 @@ class Federation:
 
     async def finish(self, run_id: str, limit_s: float = 100.0) -> RunInfo:
         """Wait until a run has ended."""
-        async with asyncio.timeout(limit_s):
-            while True:
-                info = await self.info(run_id)
-                if info.status in FINAL:
-                    return info
-                await asyncio.sleep(0.05)
+        return await self.until_status(run_id, *FINAL, limit_s=limit_s)
 
     async def run(self, spec: dict[str, Any], limit_s: float = 100.0) -> RunInfo:
         """Submit and wait."""
         return await self.finish(await self.submit(spec), limit_s)
+
+    async def until_status(self, run_id: str, *wanted: str, limit_s: float = 60.0) -> RunInfo:
+        """Wait until a run has one of these statuses."""
+        async with asyncio.timeout(limit_s):
+            while (info := await self.info(run_id)).status not in wanted:  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.02)
+        return info
 
     async def info(self, run_id: str) -> RunInfo:
         return RunInfo.model_validate((await self.client.get(f"/runs/{run_id}")).json())
@@ -202,3 +227,26 @@ class Kept:
 
     async def close(self) -> None:
         """Stay open."""
+
+
+class Gate:
+    """Holds the orders of the first agent back, from the n-th on; `reached` once one waits, until `open`."""
+
+    def __init__(self, fed: Federation, closed_at: int = 1) -> None:
+        self.open, self.reached = asyncio.Event(), asyncio.Event()
+        self._left = closed_at
+        fed.router.tamper = self._tamper
+
+    async def _tamper(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.path == "/visits" and request.url.port == AGENT_PORT:
+            self._left -= 1
+            if self._left <= 0:
+                self.reached.set()
+                await self.open.wait()
+        return await pass_on()
+
+
+def small_spec(**changes: Any) -> dict[str, Any]:
+    """Two rounds of FedAvg on six devices at two edges, a fraction of a second each."""
+    data = {"name": "digits", "n_train": 300, "n_test": 100}
+    return {"data": data, "num_rounds": 2, "num_devices": 6, "num_edges": 2, **changes}

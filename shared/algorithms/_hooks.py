@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from shared import policies
@@ -51,7 +53,10 @@ class GlobalModel(Record):
 
 
 class EdgeModel(Record):
-    """The edge's state within a round: the model from which the edge round started, and the one after it."""
+    """The edge's state: within a round the model from which the edge round started and the one after it.
+
+    The default hooks keep the fields that a subclass adds.
+    """
 
     start: ModelState = Field(default_factory=dict)
     received: ModelState = Field(default_factory=dict)
@@ -85,7 +90,16 @@ class Bench(Protocol):
 
     @property
     def n_samples(self) -> int:
-        """Training samples of this visit."""
+        """Number of training samples of this visit: the client's weight."""
+        ...
+
+    @property
+    def samples(self) -> Samples:
+        """The training samples of this visit."""
+        ...
+
+    def arrays(self, part: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Images and labels of one part of the data set; `Samples` are positions in them. Read-only."""
         ...
 
     def fit(
@@ -93,13 +107,17 @@ class Bench(Protocol):
         ctx: Ctx,
         start: Mapping[str, Any],
         *,
+        samples: Samples | None = None,
         purpose: str = "batches",
         objective: Objective | None = None,
         correct: Correct | None = None,
         transform: Transform | None = None,
         step: Step | None = None,
     ) -> Fit:
-        """Train from `start` as the work says, shuffled by the stream `purpose`; see `shared.training.loop.train`."""
+        """Train from `start` as the work says, on the visit's samples or on others; see `shared.training.loop.train`.
+
+        `purpose` names the stream that shuffles.
+        """
         ...
 
     def test(self, model: Mapping[str, Any], samples: Samples | None = None) -> Score:
@@ -122,9 +140,14 @@ class Begin:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a seat's held update is fetched, with the algorithm's word for it and figures for the record."""
+    """Whether a seat's held update is fetched, with the algorithm's word for it and figures for the record.
+
+    Attributes:
+        keep: whether a refused seat keeps the state of this visit; None = as the algorithm's `on_refusal` says.
+    """
 
     upload: bool
+    keep: bool | None = None
     label: str | None = None
     reason: str | None = None
     figures: dict[str, Any] = field(default_factory=dict)
@@ -186,8 +209,8 @@ class CloudHooks:
         """The state before the first round, from the seeded initial model."""
         return GlobalModel(model=model)
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int) -> Any:
-        """The message to one edge; what is equal for all is sent from the same tensors."""
+    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+        """The message to one edge, whose `seats` sit there now; what is equal for all is sent from the same tensors."""
         return Broadcast(model=state.model)
 
     def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
@@ -212,9 +235,8 @@ class EdgeHooks:
 
     def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
         """Take the broadcast in; says how many edge rounds follow."""
-        begun = EdgeModel(start=broadcast.model, received=broadcast.model, model=broadcast.model)
-        own = type(self).aggregate is not EdgeHooks.aggregate or type(self).finish is not EdgeHooks.finish
-        return Begin(begun, ctx.spec.edge_rounds, through=ctx.spec.edge_rounds == 1 and not own)
+        begun = state.but(start=broadcast.model, received=broadcast.model, model=broadcast.model)
+        return Begin(begun, ctx.spec.edge_rounds, through=_forms_no_model(ctx, self))
 
     def select(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> list[int]:
         """Who trains in this edge round; by default as the spec's policy says. Held-out seats are not asked."""
@@ -236,13 +258,19 @@ class EdgeHooks:
         """After each wave: the state from the mean update of this edge round's waves so far."""
         return state.but(model=add(state.start, update.delta))
 
-    def advance(self, ctx: Ctx, state: Any, outcomes: Sequence[Outcome[Any]]) -> Advance:
-        """After each wave: another wave, or the next edge round from the present edge model."""
+    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
+        """After each wave: another wave, or the next edge round from the present edge model.
+
+        `works` is what `schedule` asked for; each of its seats has an outcome, a lost one with its `failure`.
+        """
         return Advance(state.but(start=state.model))
 
     def finish(self, ctx: Ctx, state: Any) -> Finish:
         """The end of the round at this edge; by default the edge's model minus the one received."""
-        return Finish(EdgeModel(), Update(delta=delta_of(ctx, state.model, state.received)))
+        between = state.but(start={}, received={}, model={})
+        if _forms_no_model(ctx, self):
+            return Finish(between)
+        return Finish(between, Update(delta=delta_of(ctx, state.model, state.received)))
 
     def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> tuple[Score | None, Score | None]:
         """The model received and the client's own, where the edge is the client."""
@@ -264,12 +292,10 @@ class DeviceHooks:
         return default_local(ctx, start, fit)
 
     def report(self, ctx: Ctx, state: Any, local: Local, message: Any) -> Any:
-        """The small answer that travels before an upload, where the algorithm declares one."""
+        """The small answer that travels before an upload, where the algorithm declares one and there is an update."""
         return Nothing()
 
-    def personalise(
-        self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench
-    ) -> TensorMap | None:
+    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
         """The seat's own model, None if it has none; by default the one that it has just trained."""
         return local.model if local else None
 
@@ -280,6 +306,12 @@ class DeviceHooks:
         return bench.test(starting_model(state, message)), bench.test(own) if own is not None else None
 
 
+def _forms_no_model(ctx: Ctx, hooks: EdgeHooks) -> bool:
+    """Whether the sums of the only edge round may go up as they are: nothing at the edge asks for a model."""
+    own = type(hooks).aggregate is not EdgeHooks.aggregate or type(hooks).finish is not EdgeHooks.finish
+    return ctx.spec.edge_rounds == 1 and not own
+
+
 def starting_model(state: Any, message: Any) -> TensorMap:
     """The model received, with the seat's own buffers where they stay local."""
     return overlay(message.model, getattr(state, "buffers", {}))
@@ -288,9 +320,7 @@ def starting_model(state: Any, message: Any) -> TensorMap:
 def default_local(ctx: Ctx, start: TensorMap, fit: Fit) -> Local:
     """FedAvg's contribution: trained minus received, without what does not travel."""
     local = {name: fit.model[name] for name in ctx.buffer_names} if ctx.buffers == "local" else {}
-    return Local(
-        OwnBuffers(buffers=local), Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained
-    )
+    return Local(OwnBuffers(buffers=local), Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
 
 
 def delta_of(ctx: Ctx, trained: TensorMap, start: TensorMap) -> TensorMap:
@@ -328,6 +358,7 @@ class Algorithm:
             integer buffers are never averaged.
         on_refusal: what a seat keeps when its update was not used.
         headline: which figure is the run's accuracy.
+        needs: fields of the spec that must have these values, such as `client: edge`.
     """
 
     name: str
@@ -347,6 +378,7 @@ class Algorithm:
     buffers: Literal["average", "local", "drop"] = "average"
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"
+    needs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_update_type(self.update)
@@ -355,6 +387,17 @@ class Algorithm:
     def message_type(self) -> type[Record]:
         """What a seat gets."""
         return self.message or self.broadcast
+
+    def check_spec(self, spec: ExperimentSpec) -> None:
+        """Refuse a spec that does not fit.
+
+        Raises:
+            BadInput: with the path of the field.
+        """
+        self.parse_params(spec.algorithm.params)
+        for name, value in self.needs.items():
+            if getattr(spec, name) != value:
+                raise BadInput(f"{self.name} needs {name}: {value}, not {getattr(spec, name)}", field=name)
 
     def parse_params(self, raw: Mapping[str, Any]) -> Record:
         """Validate the algorithm's own parameters.

@@ -66,7 +66,7 @@ def _figure(title: str, *, n_axes: int) -> tuple[Any, list[Any]]:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(7.5, 2.6 * n_axes + 1), layout="constrained")
+    figure = Figure(figsize=(8.5, 2.6 * n_axes + 1), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes = list(figure.subplots(n_axes, 1, sharex=True, squeeze=False)[:, 0])
     all_axes[0].set_title(title)
@@ -96,7 +96,8 @@ def _curve(
 def _save(figure: Any, path: Path) -> None:
     for axes in figure.axes:
         if axes.lines:
-            axes.legend(frameon=False)
+            # beside the curves, never on one
+            axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     write_file(path, buffer.getvalue())

@@ -1,0 +1,61 @@
+"""What an agent may answer. It speaks of the seats that it was asked for, each once; else nothing of it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shared.errors import WireError
+from shared.messages import Kind, UploadAnswer, Uploads, VisitAnswer
+
+
+def check_visits(answer: VisitAnswer[Any, Any], asked: Mapping[int, Kind], *, hold: bool) -> None:
+    """See that an answer holds one outcome for each visit, and updates of those that succeeded.
+
+    Args:
+        answer: of the agent.
+        asked: by seat, in order, what it was to do.
+        hold: whether updates were to be kept back.
+
+    Raises:
+        WireError: it does not.
+    """
+    told = {outcome.seat: outcome.kind for outcome in answer.outcomes}
+    if len(told) != len(answer.outcomes) or list(told.items()) != list(asked.items()):
+        raise WireError(f"the answer speaks of {told}, asked was {dict(asked)}", field="outcomes")
+    for outcome in answer.outcomes:
+        if outcome.failure is not None and outcome.failure.seat != outcome.seat:
+            raise WireError(f"seat {outcome.seat} answers with the failure of another", field="outcomes")
+    sound = {outcome.seat for outcome in answer.outcomes if outcome.failure is None and outcome.kind != "evaluate"}
+    sent = _sent(answer.uploads)
+    if not set(sent) <= (set() if hold else sound):
+        raise WireError(f"the answer brings updates of seats {sent}, due were {sorted(sound)}", field="uploads")
+
+
+def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int]) -> None:
+    """See that each update that was asked for is there, or said to be lost.
+
+    Raises:
+        WireError: one is neither, or one was not asked for.
+    """
+    lost = [failure.seat for failure in answer.failures]
+    told = sorted([*_sent(answer.uploads), *(seat for seat in lost if seat is not None)])
+    if told != sorted(seats) or None in lost:
+        raise WireError(f"the answer speaks of seats {told}, asked were {sorted(seats)}", field="uploads")
+
+
+def _sent(uploads: Uploads[Any]) -> list[int]:
+    """Whose updates these are: singles, or those in a sum.
+
+    Raises:
+        WireError: a seat is there twice, or it is both at once, or a sum does not say whose updates it holds.
+    """
+    singles, folded = [item.seat for item in uploads.contributions], uploads.folded
+    summed = sorted(uploads.link_bytes)
+    if singles and (folded is not None or summed):
+        raise WireError("updates come singly or as their sum, not both", field="uploads")
+    if len(set(singles)) != len(singles):
+        raise WireError(f"updates of seats {singles}, some twice", field="uploads")
+    if (folded.n_updates if folded is not None else 0) != len(summed):
+        raise WireError("a sum does not say whose updates it holds", field="uploads.link_bytes")
+    return singles or summed

@@ -1,0 +1,48 @@
+"""Waiting for an agent: as long as it is heard and the round is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TypeVar
+
+from edge_server.roster import Roster
+from shared.errors import Cancelled, StrataError
+
+T = TypeVar("T")
+POLL_S = 0.5
+
+
+async def while_heard(asking: asyncio.Task[T], agent: str, roster: Roster, ttl_s: float, stop: threading.Event) -> T:
+    """The answer that is being asked for; the asking ends with the wait.
+
+    Args:
+        asking: for the answer, with a limit of its own.
+        agent: which is asked; an agent that says nothing for longer than the TTL is lost, however long it may take.
+        roster: who was heard when.
+        ttl_s: see `agent`.
+        stop: set when nobody waits for the round any more.
+
+    Raises:
+        Cancelled: nobody does.
+        StrataError: the agent is lost, or what the asking raised.
+    """
+    since = time.monotonic()
+    try:
+        while not asking.done():
+            await asyncio.wait({asking}, timeout=min(POLL_S, ttl_s))
+            if asking.done():
+                break
+            if stop.is_set():
+                raise Cancelled("nobody waits for this round any more")
+            silent = roster.silent_s(agent, since)
+            if silent > ttl_s:
+                lost = StrataError(f"agent {agent} was silent for {silent:.1f} s")
+                lost.code = "lost"
+                raise lost
+        return asking.result()
+    finally:
+        if not asking.done():
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)

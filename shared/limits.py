@@ -1,0 +1,48 @@
+"""Bodies are measured before anything reads them.
+
+FastAPI reads and parses a JSON body before it asks any dependency, the one that looks at tokens included: so what a
+stranger may send is bounded here, in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from shared.errors import StrataError, TooLarge, WireError
+from shared.service import problem
+
+JSON_BYTES = 2**24
+"""Largest JSON body between tiers."""
+
+
+class BodyLimit:
+    """Refuses requests whose body is too long, or does not say how long it is.
+
+    Args:
+        app: what is behind.
+        limit: in bytes.
+        apart: paths whose endpoints read their bodies themselves, each with its own limit.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int = JSON_BYTES, apart: Collection[str] = ()) -> None:
+        self.app, self.limit, self.apart = app, limit, frozenset(apart)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what fits."""
+        refused = self._refusal(scope) if scope["type"] == "http" and scope["path"] not in self.apart else None
+        if refused is None:
+            await self.app(scope, receive, send)
+        else:
+            await problem(refused.status, refused.code, refused.detail)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> StrataError | None:
+        headers = dict(scope["headers"])
+        claimed = headers.get(b"content-length", b"0").decode("latin-1")
+        if b"transfer-encoding" in headers or not claimed.isascii() or not claimed.isdigit():
+            return WireError("a body needs a Content-Length")
+        # Compared by length first: `int` refuses, and is slow on, very many digits.
+        if len(claimed) > 18 or int(claimed) > self.limit:
+            return TooLarge(f"a body of {claimed[:18]} bytes, the limit is {self.limit}")
+        return None

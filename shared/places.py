@@ -1,0 +1,28 @@
+"""Which order an answer belongs to, told beside it: an answer that strayed from another run or round is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from shared.errors import WireError
+
+PLACE_HEADER = "strata-place"
+EDGE_URL_HEADER = "strata-edge-url"
+"""Edge to agent: where it wants to hear that the agent is alive while it works."""
+
+
+def place(what: str, run_id: str, *numbers: int) -> str:
+    """The place of an order in its run, as a header's value: `visits/r1/3/0/1`."""
+    return "/".join([what, quote(run_id, safe="", errors="surrogatepass"), *map(str, numbers)])
+
+
+def check_place(headers: Mapping[str, str], wanted: str) -> None:
+    """See that an answer belongs to the order.
+
+    Raises:
+        WireError: it belongs to another one, or does not say.
+    """
+    found = headers.get(PLACE_HEADER)
+    if found != wanted:
+        raise WireError(f"the answer belongs to {str(found)[:200]!r}, asked was {wanted!r}", field=PLACE_HEADER)

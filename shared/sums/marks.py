@@ -1,0 +1,61 @@
+"""What a type says of its fields: how each of them travels up."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+from shared.records import Each, MaskOf, Mean, Record
+
+
+def mark_of(kind: type[Record], name: str) -> Mean | Each | MaskOf | None:
+    """How a field travels up."""
+    marks = [item for item in kind.model_fields[name].metadata if isinstance(item, Mean | Each | MaskOf)]
+    return marks[0] if marks else None
+
+
+def fields_of(kind: type[Record], mark: type[Any]) -> dict[str, Any]:
+    """Field name -> its mark, for the fields that carry one of this class."""
+    found = {name: mark_of(kind, name) for name in kind.model_fields}
+    return {name: how for name, how in found.items() if isinstance(how, mark)}
+
+
+def can_be_mean(kind: type[Record]) -> bool:
+    """Whether a mean with its two weights says as much as the sum: not where positions or groups weigh apart."""
+    return not any(how.per_position or how.by_group for how in fields_of(kind, Mean).values())
+
+
+def check_update_type(kind: type[Record]) -> None:
+    """Every field must say how it travels up.
+
+    Raises:
+        TypeError: names the field that does not.
+    """
+    masks = fields_of(kind, MaskOf)
+    marked = {*fields_of(kind, Mean), *fields_of(kind, Each), *masks}
+    for name in kind.model_fields:
+        if name not in marked:
+            raise TypeError(f"{kind.__name__}.{name} does not say how it travels up: Mean, Each or MaskOf")
+    for name, how in fields_of(kind, Mean).items():
+        if how.per_position and how.per_position not in masks:
+            raise TypeError(f"{kind.__name__}.{name}: {how.per_position} is no MaskOf field")
+        if how.per_position and how.by_group:
+            raise TypeError(f"{kind.__name__}.{name}: per_position and by_group do not go together")
+
+
+def averaged_type(kind: type[Record], name: str, how: Mean) -> Any:
+    """`float`, `Tensor` or a map: what a field averages, its group layer and `| None` taken off."""
+    annotation = _bare(kind.model_fields[name].annotation)
+    if how.by_group:
+        annotation = _bare(typing.get_args(annotation)[1])
+    return typing.get_origin(annotation) or annotation
+
+
+def _bare(annotation: Any) -> Any:
+    """An annotation without its `Annotated` and its `| None`."""
+    args = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _bare(args[0])
+    if type(None) in args:
+        return _bare(next(arg for arg in args if arg is not type(None)))
+    return annotation

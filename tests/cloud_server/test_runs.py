@@ -1,0 +1,180 @@
+"""The public API of runs: making them, their rounds, their models and files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load
+
+from shared.tensors import digest
+from tests.federation import Federation, small_spec
+
+
+def problem(answer: Any) -> tuple[int, str, str | None]:
+    """Status, code and field of an error, which must be problem+json with a detail."""
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    body = answer.json()
+    assert body["status"] == answer.status_code
+    assert body["detail"]
+    return answer.status_code, body["code"], body["field"]
+
+
+async def test_a_run_is_made_trained_and_can_be_read_in_every_way(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        made = await fed.client.post("/runs", json={"spec": small_spec(name="first")})
+        assert made.status_code == 201
+        assert (made.json()["status"], made.json()["rounds"]) == ("pending", 0)
+        info = await fed.finish(made.json()["run"])
+        assert (info.status, info.rounds, info.num_rounds, info.name) == ("completed", 2, 2, "first")
+        assert info.accuracy == info.final["global"].accuracy
+        assert info.accuracy_of == "global model"
+        assert info.models == ("global",)
+
+        model = await fed.client.get(f"/runs/{info.run}/models/global")
+        assert model.headers["content-type"] == "application/x-safetensors"
+        assert digest(load(model.content)) == info.model_sha256
+        missing = await fed.client.get(f"/runs/{info.run}/models/personal")
+        assert problem(missing)[:2] == (404, "not_found")
+        assert "it has global" in missing.json()["detail"]
+
+        rounds = (await fed.client.get(f"/runs/{info.run}/rounds")).json()["rounds"]
+        assert [row["round_no"] for row in rounds] == [1, 2]
+        assert rounds[1]["model_sha256"] == info.model_sha256
+        assert sum(row["bytes_up"] for row in rounds) == info.bytes_up > 0
+        assert sum(row["simulated_s"] for row in rounds) == pytest.approx(info.simulated_s)
+        second = await fed.round(info.run, 2)
+        assert [row.seat for row in second.seats] == [0, 2, 4, 1, 3, 5]
+        assert {row.outcome for row in second.seats} == {"used"}
+        assert second.evaluation is not None
+        assert second.evaluation["global"].n == 100
+        for number in (0, 3):
+            assert problem(await fed.client.get(f"/runs/{info.run}/rounds/{number}"))[:2] == (404, "not_found")
+
+        seats = (await fed.seats(info.run)).devices
+        assert [seat.seat for seat in seats] == list(range(6))
+        assert sum(seat.n_train for seat in seats) == 300
+        assert [sum(seat.label_counts) for seat in seats] == [seat.n_train for seat in seats]
+        assert {seat.agent for seat in seats} == {fed.agent_id(n) for n in range(6)}
+        assert {seat.state for seat in seats} == {"taken"}
+
+
+async def test_the_results_folder_is_complete_when_the_run_is(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        info = await fed.run(small_spec())
+        files = (await fed.client.get(f"/runs/{info.run}/files")).json()["files"]
+        assert {"spec.yaml", "run.json", "manifest.json", "rounds.csv", "devices.ndjson", "links.csv"} <= set(files)
+        assert {"model.safetensors", "plots/accuracy.png", "plots/partition.png"} <= set(files)
+        kept = json.loads((await fed.client.get(f"/runs/{info.run}/files/run.json")).content)
+        assert (kept["status"], kept["model_sha256"]) == ("completed", info.model_sha256)
+        table = (await fed.client.get(f"/runs/{info.run}/files/rounds.csv")).text.splitlines()
+        assert [line.split(",")[:2] for line in table[1:]] == [["1", "train"], ["2", "train"], ["2", "evaluate"]]
+        for name in ("absent", "..%2f..%2fcloud", "../run.json"):
+            assert (await fed.client.get(f"/runs/{info.run}/files/{name}")).status_code == 404
+
+
+async def test_runs_are_listed_newest_first_and_latest_is_one_of_them(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=()) as fed:
+        assert problem(await fed.client.get("/runs/latest"))[:2] == (404, "not_found")
+        made = [await fed.submit(small_spec(name=f"run {n}")) for n in range(3)]
+        listed = [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]]
+        assert listed == made[::-1]
+        short = [run["run"] for run in (await fed.client.get("/runs?limit=2")).json()["runs"]]
+        assert short == made[:0:-1]
+        assert (await fed.client.get("/runs/latest")).json()["run"] == made[-1]
+        for limit in ("0", "1001", "many"):
+            assert problem(await fed.client.get(f"/runs?limit={limit}")) == (422, "bad_input", "query.limit")
+
+
+async def test_the_same_idempotency_key_makes_one_run(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=()) as fed:
+        headers = {"idempotency-key": "once, please"}
+        first = await fed.client.post("/runs", json={"spec": small_spec()}, headers=headers)
+        # Another spelling of the same spec is the same request.
+        again = await fed.client.post("/runs", json={"spec": small_spec(algorithm="fedavg")}, headers=headers)
+        assert (first.status_code, again.status_code) == (201, 201)
+        assert first.json()["run"] == again.json()["run"]
+        other = await fed.client.post("/runs", json={"spec": small_spec(seed=1)}, headers=headers)
+        assert problem(other) == (409, "conflict", "Idempotency-Key")
+        assert len((await fed.client.get("/runs")).json()["runs"]) == 1
+        long = await fed.client.post("/runs", json={"spec": small_spec()}, headers={"idempotency-key": "x" * 201})
+        assert problem(long)[:2] == (422, "bad_input")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "field", "says"),
+    [
+        ({"num_roundz": 3}, "bad_input", "num_roundz", "did you mean 'num_rounds'?"),
+        ({"num_rounds": 0}, "bad_input", "num_rounds", "greater than or equal to 1"),
+        ({"lr": "fast"}, "bad_input", "lr", "number"),
+        ({"data": {"name": "digits", "n_trian": 3}}, "bad_input", "data.n_trian", "unknown field"),
+        ({"partition": {"name": "dirichlet", "alpha": -1}}, "bad_input", "partition.alpha", "greater"),
+        ({"algorithm": "fedavgg"}, "unknown_name", "algorithm.name", "known: fedavg, fedprox"),
+        ({"algorithm": {"name": "fedprox", "params": {"nu": 1}}}, "bad_input", "algorithm.params.nu", "mu"),
+        ({"model": "transformer"}, "unknown_name", "model", "cnn_mnist"),
+        ({"data": "cats"}, "unknown_name", "data.name", "digits"),
+        ({"min_devices": 7}, "bad_input", None, "min_devices 7 is above num_devices 6"),
+    ],
+)
+async def test_a_wrong_spec_is_refused_with_its_field(
+    tmp_path: Path, changes: dict[str, Any], code: str, field: str | None, says: str
+) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        refused = await fed.client.post("/runs", json={"spec": small_spec(**changes)})
+        assert problem(refused) == (422, code, field)
+        assert says in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "code"),
+    [
+        (b"{", {}, 422, "bad_input"),
+        (b'{"spec": []}', {}, 422, "bad_input"),
+        (b"{}", {}, 422, "bad_input"),
+        (b'{"spec": {}, "more": 1}', {}, 422, "bad_input"),
+        (b'{"spec": {"lr": NaN}}', {}, 422, "bad_input"),
+        (b'{"spec": {"name": "\\ud800"}}', {}, 422, "bad_input"),
+        (b'{"spec": {"\\ud800": 1}}', {}, 422, "bad_input"),
+        (b"[" * 100_000, {}, 400, "http"),
+        (b'{"spec": "' + b"x" * 2**20 + b'"}', {}, 413, "too_large"),
+        (b"{}", {"transfer-encoding": "chunked"}, 400, "wire"),
+        (b"", {"content-length": "9" * 5000}, 413, "too_large"),
+    ],
+    ids=[
+        "no JSON", "a list", "empty", "more", "NaN", "a lone surrogate", "a lone surrogate as key", "deep", "long",
+        "of unknown length", "of absurd length",
+    ],
+)  # fmt: skip
+async def test_a_body_that_is_no_spec_is_refused(
+    tmp_path: Path, content: bytes, headers: dict[str, str], status: int, code: str
+) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        headers = {"content-type": "application/json", **headers}
+        refused = await fed.client.post("/runs", content=content, headers=headers)
+        assert problem(refused)[:2] == (status, code)
+        assert (await fed.client.get("/runs")).json() == {"runs": []}
+
+
+async def test_what_is_unknown_is_not_found(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        for path in ("", "/rounds", "/rounds/1", "/devices", "/events", "/models/global", "/files", "/files/x"):
+            assert problem(await fed.client.get(f"/runs/r1{path}"))[:2] == (404, "not_found"), path
+        for path in ("/pause", "/resume", "/stop"):
+            assert problem(await fed.client.post(f"/runs/r1{path}"))[:2] == (404, "not_found"), path
+        assert problem(await fed.client.post("/runs/r1/rounds", json={"num_rounds": 1}))[:2] == (404, "not_found")
+        assert problem(await fed.client.get("/devices/nobody"))[:2] == (404, "not_found")
+        assert problem(await fed.client.get("/nowhere"))[:2] == (404, "not_found")
+        assert problem(await fed.client.delete("/runs"))[:2] == (405, "method_not_allowed")
+
+
+async def test_what_a_run_that_has_not_started_cannot_answer_is_a_conflict(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=()) as fed:
+        run_id = await fed.submit(small_spec())
+        for path in ("/devices", "/models/global"):
+            refused = await fed.client.get(f"/runs/{run_id}{path}")
+            assert problem(refused)[:2] == (409, "conflict")
+            assert "has not started yet" in refused.json()["detail"]
+        assert (await fed.client.get(f"/runs/{run_id}/rounds")).json() == {"rounds": []}
+        assert (await fed.client.get(f"/runs/{run_id}/files")).json() == {"files": []}

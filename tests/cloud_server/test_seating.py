@@ -1,0 +1,213 @@
+"""Who sits where: binding, waiting for enough, seats that change hands, late-comers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cloud_server.registry import AgentEntry
+from cloud_server.seating import bind
+from shared.errors import NotReady
+from tests.federation import AGENT_PORT, Federation, Gate, PassOn, small_spec
+
+
+def agent(name: str, devices: int = 1, profile: str = "standard") -> AgentEntry:
+    return AgentEntry(agent=name, name=name, url="http://127.0.0.1:1", devices=devices, profile=profile)
+
+
+# ---- bind
+
+
+def test_binding_depends_on_profile_and_id_and_not_on_the_order_of_agents() -> None:
+    agents = [agent("c"), agent("a", 2), agent("b"), agent("z", profile="fast")]
+    expected = {0: "z", 1: "a", 2: "b", 3: "c", 4: "a"}
+    assert all(bind(range(5), order, {}) == expected for order in itertools.permutations(agents))
+
+
+def test_binding_fills_the_room_before_it_goes_beyond_it() -> None:
+    given = bind(range(9), [agent("a", 3), agent("b", 1)], {})
+    assert given == {0: "a", 1: "b", 2: "a", 3: "a", 4: "b", 5: "a", 6: "a", 7: "a", 8: "b"}
+    assert Counter(list(given.values())[:4]) == {"a": 3, "b": 1}
+
+
+def test_binding_regards_seats_that_were_given_before() -> None:
+    taken = {0: "a", 1: "gone"}
+    assert bind([2, 3], [agent("a"), agent("b")], taken) == {2: "b", 3: "a"}
+    assert taken == {0: "a", 1: "gone"}
+
+
+def test_binding_nobody_to_nothing_is_nothing_and_seats_without_agents_are_named() -> None:
+    assert bind([], [], {}) == {}
+    with pytest.raises(NotReady, match=r"no device is there for seats \[3, 4\]"):
+        bind([3, 4], [], {})
+
+
+# ---- enough
+
+
+async def test_too_few_devices_fail_the_run_with_how_many_there_are(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+        info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 1}))
+        assert (info.status, info.reason) == (
+            "failed",
+            "after 1 s 2 of 2 edges, room for 2 of 6 devices are there",
+        )
+        info = await fed.run(small_spec(num_edges=3, timeouts={"ready_s": 0.5}))
+        assert info.reason == "after 0.5 s 2 of 3 edges, room for 2 of 6 devices are there"
+        await fed.start_agent(2, devices=1)
+        await fed.until(lambda: fed.n_agents() == 3)
+        info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 20}))
+        assert info.status == "completed"
+
+
+async def test_too_few_devices_in_the_middle_fail_the_run_and_name_the_seats(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1, 1), ttl_s=1.0) as fed:
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(
+            small_spec(num_devices=3, min_devices=3, timeouts={"ready_s": 1.5, "reseat_after_s": 60})
+        )
+        await gate.reached.wait()
+        (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == fed.agent_id(2)]
+        await fed.stop("agent-2")
+        gate.open.set()
+        info = await fed.finish(run_id)
+        assert (info.status, info.rounds) == ("failed", 2)
+        assert info.reason is not None
+        assert "2 of at least 3 devices" in info.reason or "quorum" in info.reason
+        assert str(seat) in info.reason
+
+
+async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_result_is_the_same(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "six") as fed:
+        six = await fed.run(small_spec())
+    async with Federation(tmp_path / "two", rooms=(1, 1)) as fed:
+        info = await fed.run(small_spec())
+        assert info.status == "completed"
+        assert Counter(seat.agent for seat in (await fed.seats(info.run)).devices) == {
+            fed.agent_id(0): 3,
+            fed.agent_id(1): 3,
+        }
+        assert (info.model_sha256, info.bytes_up, info.simulated_s) == (
+            six.model_sha256,
+            six.bytes_up,
+            six.simulated_s,
+        )
+
+
+async def test_without_numbers_the_run_takes_what_is_there(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(2, 1)) as fed:
+        info = await fed.run(small_spec(num_devices=None, num_edges=None))
+        assert (info.spec.num_devices, info.spec.num_edges, info.spec.max_devices) == (3, 2, 3)
+
+
+# ---- seats that change hands
+
+
+async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_record_says_so(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", ttl_s=1.0) as fed:
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=4, timeouts={"reseat_after_s": 0.5}))
+        await gate.reached.wait()
+        gone = fed.agent_id(3)
+        (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == gone]
+        await fed.stop("agent-3")
+        await asyncio.sleep(2)
+        gate.open.set()
+        info = await fed.finish(run_id)
+        assert info.status == "completed"
+        rows = {n: next(row for row in (await fed.round(run_id, n)).seats if row.seat == seat) for n in (1, 3, 4)}
+        assert (rows[1].agent, rows[1].fresh_state) == (gone, False)
+        assert rows[3].agent != gone
+        assert (rows[3].outcome, rows[3].fresh_state) == ("used", True)
+        assert (rows[4].agent, rows[4].fresh_state) == (rows[3].agent, False)
+
+
+async def test_an_agent_that_comes_back_in_time_keeps_its_seat_and_its_state(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", ttl_s=1.0) as fed:
+        plain = await fed.run(small_spec(num_rounds=3))
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=3, timeouts={"reseat_after_s": 600}))
+        await gate.reached.wait()
+        name = fed.agent_id(3)
+        await fed.stop("agent-3")
+        await fed.start_agent(3)
+        assert fed.agent_id(3) == name
+        gate.open.set()
+        info = await fed.finish(run_id)
+        third = await fed.round(run_id, 3)
+        assert {row.seat for row in third.seats if row.fresh_state} == set()
+        assert info.status == "completed"
+        assert plain.status == "completed"
+
+
+async def test_a_late_comer_takes_the_lowest_empty_seat_from_the_next_round_on(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=4, max_devices=8))
+        await gate.reached.wait()
+        before = (await fed.seats(run_id)).devices
+        assert [seat.state for seat in before] == ["taken"] * 6 + ["empty"] * 2
+        await fed.start_agent(6, devices=1)
+        await fed.until(lambda: fed.n_agents() == 7)
+        gate.open.set()
+        assert (await fed.finish(run_id)).status == "completed"
+        n_used = [(await fed.round(run_id, n)).n_used for n in (1, 2, 3, 4)]
+        assert n_used == [6, 6, 7, 7]
+        after = (await fed.seats(run_id)).devices
+        assert (after[6].agent, after[6].state, after[7].state) == (fed.agent_id(6), "taken", "empty")
+        # Nobody's data changed because another came.
+        assert [(s.n_train, s.label_counts) for s in before] == [(s.n_train, s.label_counts) for s in after]
+
+
+async def test_the_order_in_which_edges_and_agents_register_changes_nothing(tmp_path: Path) -> None:
+    found = set()
+    for number, order in enumerate([(0, 1, 2, 3, 4, 5), (5, 3, 1, 0, 2, 4)]):
+        async with Federation(tmp_path / f"f{number}", order=order) as fed:
+            info = await fed.run(small_spec())
+            found.add((info.model_sha256, info.bytes_up, info.bytes_down, info.simulated_s))
+    assert len(found) == 1
+
+
+# ---- an edge goes
+
+
+async def test_the_home_of_a_lost_edge_is_served_by_another(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", ttl_s=1.0) as fed:
+        plain = await fed.run(small_spec(num_rounds=3))
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=3, quorum=0.3))
+        await gate.reached.wait()
+        await fed.stop("edge-1")
+        gate.open.set()
+        info = await fed.finish(run_id)
+        assert (info.status, info.rounds) == ("completed", 3)
+        third = await fed.round(run_id, 3)
+        assert [(row.home, row.edge, row.n_used) for row in third.edges] == [(0, "edge-1", 3), (1, "edge-1", 3)]
+        assert plain.status == "completed"
+
+
+async def test_an_edge_beside_its_home_edge_hears_an_agent_for_as_long_as_it_works(tmp_path: Path) -> None:
+    """Agents beat to one edge by themselves; the others hear them only because of the work that they gave."""
+
+    async def slow(request: object, pass_on: PassOn) -> object:
+        return await pass_on()
+
+    async with Federation(tmp_path / "f", ttl_s=0.8) as fed:
+        host = fed.apps["agent-0"].state.agent.host
+        whole = host.visits
+
+        async def long(body: bytearray, stop: object) -> object:
+            await asyncio.sleep(2.0)
+            return await whole(body, stop)
+
+        host.visits = long
+        info = await fed.run(small_spec(num_rounds=1, num_devices=6))
+        assert (await fed.round(info.run, 1)).failures == ()
+        edges = fed.apps["agent-0"].state.agent.membership.edges
+        assert set(edges) <= {f"http://127.0.0.1:{port}" for port in (9100, 9101)}
+        assert [orders.n for orders in edges.values()] == [0] * len(edges)
+    assert AGENT_PORT == 9200

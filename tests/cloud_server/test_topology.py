@@ -1,0 +1,266 @@
+"""Who is there: registration, tokens, health, and the views of edges, devices and topology."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import RedirectResponse
+
+from shared.store import StoreUnavailable
+from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, PassOn, small_spec
+
+NONCE = "0123456789abcdef"
+HELLO = {"agent": "a-x", "name": "x", "devices": 1, "profile": "standard", "port": 9400, "nonce": NONCE}
+
+
+# ---- registration
+
+
+def stranger(answer: Any) -> FastAPI:
+    """A process that answers to `GET /nonce`."""
+    app = FastAPI()
+    app.state.asked = 0
+
+    @app.get("/nonce")
+    async def nonce(request: Request) -> Any:
+        app.state.asked += 1
+        return answer
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"nonce": "another-nonce-of-16"}, "did not send this registration"),
+        ({"nonce": NONCE, "more": 1}, "could not be asked for its nonce"),
+        ("hello", "could not be asked for its nonce"),
+        (RedirectResponse("http://127.0.0.1:9401/nonce"), "could not be asked for its nonce"),
+        (None, "could not be asked for its nonce"),
+    ],
+    ids=["another nonce", "more than a nonce", "no object", "a redirect", "nothing"],
+)
+@pytest.mark.parametrize("path", ["/agents", "/edges"])
+async def test_who_does_not_show_the_nonce_is_not_registered(tmp_path: Path, path: str, answer: Any, says: str) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        fed.router.apps[9400] = stranger(answer)
+        fed.router.apps[9401] = elsewhere = stranger({"nonce": NONCE})
+        hello = HELLO if path == "/agents" else {"edge": "e", "port": 9400, "nonce": NONCE}
+        refused = await fed.client.post(path, json=hello)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert says in refused.json()["detail"]
+        assert elsewhere.state.asked == 0
+        assert (await fed.client.get("/devices")).json() == {"devices": []}
+        assert (await fed.client.get("/edges")).json() == {"edges": []}
+
+
+async def test_a_port_where_nobody_listens_is_not_registered(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        refused = await fed.client.post("/agents", json=HELLO)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        for wrong in ({"port": 0}, {"nonce": "short"}, {"agent": "../x"}, {"devices": 0}, {"url": "http://evil"}):
+            assert (await fed.client.post("/agents", json={**HELLO, **wrong})).status_code == 422
+
+
+async def test_from_outside_the_allowed_networks_nobody_registers_or_asks(tmp_path: Path) -> None:
+    settings = {"allowed_networks": "10.0.0.0/8"}
+    async with Federation(tmp_path / "f", n_edges=0, rooms=(), cloud=settings) as fed:
+        fed.router.apps[9400] = asked = stranger({"nonce": NONCE})
+        for method, path in (("POST", "/agents"), ("GET", "/runs")):
+            refused = await fed.client.request(method, path, json=HELLO if method == "POST" else None)
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert asked.state.asked == 0
+
+    tokens = {"tier_token": "tier", "api_token": "api"}
+    async with Federation(tmp_path / "g", n_edges=0, rooms=(), cloud=settings, common=tokens) as fed:
+        fed.router.apps[9400] = asked = stranger({"nonce": NONCE})
+        refused = await fed.client.post("/agents", json=HELLO, headers={"authorization": "Bearer tier"})
+        assert (refused.status_code, refused.json()["detail"]) == (403, "127.0.0.1 is outside the allowed networks")
+        assert asked.state.asked == 0
+
+
+# ---- tokens
+
+
+async def test_each_token_opens_its_own_doors_only(tmp_path: Path) -> None:
+    async with Federation(
+        tmp_path / "f", n_edges=1, rooms=(1,), common={"tier_token": "tier", "api_token": "api"}
+    ) as fed:
+        api = [("GET", "/runs"), ("POST", "/runs"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/metrics")]
+        tier = [("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats")]
+        below = [
+            ("POST", f"http://127.0.0.1:{EDGE_PORT}/rounds"),
+            ("PUT", f"http://127.0.0.1:{EDGE_PORT}/seatings"),
+            ("GET", f"http://127.0.0.1:{EDGE_PORT}/nonce"),
+            ("POST", f"http://127.0.0.1:{AGENT_PORT}/visits"),
+            ("POST", f"http://127.0.0.1:{AGENT_PORT}/uploads"),
+            ("DELETE", f"http://127.0.0.1:{AGENT_PORT}/runs/r1"),
+        ]
+
+        async def status(method: str, url: str, token: str | None) -> int:
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            body = {} if method in ("POST", "PUT") else None
+            return (await fed.client.request(method, url, headers=headers, json=body)).status_code
+
+        for method, url in api + tier + below:
+            for wrong in (None, "", "guess", "api" if (method, url) in tier + below else "tier"):
+                assert await status(method, url, wrong) == 401, (method, url, wrong)
+        for method, url in api:
+            assert await status(method, url, "api") in (200, 422)
+        for method, url in below:
+            assert await status(method, url, "tier") in (200, 204, 400, 422)
+        for path in ("/healthz", "/readyz"):
+            assert await status("GET", path, None) == 200
+        refused = await fed.client.get("/runs", headers={"authorization": "Basic api"})
+        assert refused.json()["detail"] == "the API token is missing or wrong"
+        assert "api" not in refused.text.replace("API", "")
+
+
+# ---- health
+
+
+async def test_readiness_names_what_is_missing(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        assert (await fed.client.get("/healthz")).json()["status"] == "ok"
+        answer = await fed.client.get("/readyz")
+        assert (answer.status_code, answer.json()["missing"]) == (503, ["an edge", "a device"])
+        await fed.start_edge(0)
+        await fed.until(lambda: bool(fed.apps["cloud"].state.cloud.registry.live_edges()))
+        assert (await fed.client.get("/readyz")).json()["missing"] == ["a device"]
+        await fed.start_agent(0, devices=1)
+        await fed.until(lambda: fed.n_agents() == 1)
+        answer = await fed.client.get("/readyz")
+        assert (answer.status_code, answer.json()["missing"]) == (200, [])
+
+        async def ping() -> None:
+            raise StoreUnavailable("redis is away")
+
+        fed.store.ping = ping  # type: ignore[method-assign]
+        answer = await fed.client.get("/readyz")
+        assert (answer.status_code, answer.json()["missing"]) == (503, ["Redis"])
+        assert (await fed.client.get(f"http://127.0.0.1:{EDGE_PORT}/readyz")).json()["missing"] == ["Redis"]
+
+
+async def test_metrics_count_what_is_there(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(2, 3)) as fed:
+        lines = (await fed.client.get("/metrics")).text.splitlines()
+        assert {"strata_devices 5.0", "strata_edges 2.0", "strata_round 0.0"} <= set(lines)
+        edge = (await fed.client.get(f"http://127.0.0.1:{EDGE_PORT}/metrics")).text
+        agent = (await fed.client.get(f"http://127.0.0.1:{AGENT_PORT}/metrics")).text
+        assert "strata_edge_agents" in edge
+        assert "strata_agent_visits 0.0" in agent
+
+
+# ---- views
+
+
+async def test_topology_shows_edges_devices_and_seats_and_refuses_what_no_fleet_could_do(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(2, 1), profiles=("fast", "slow")) as fed:
+        found = (await fed.client.get("/topology")).json()
+        assert (found["n_devices"], found["n_agents"], found["wanted_devices"]) == (3, 2, None)
+        assert [edge["edge"] for edge in found["edges"]] == ["edge-1", "edge-2"]
+        assert sum(edge["n_agents"] for edge in found["edges"]) == 2
+        assert found["edges"] == [
+            {**edge, "last_seen_s": old["last_seen_s"]}
+            for edge, old in zip((await fed.client.get("/edges")).json()["edges"], found["edges"], strict=True)
+        ]
+        one = (await fed.client.get(f"/devices/{fed.agent_id(0)}")).json()
+        assert (one["name"], one["devices"], one["profile"], one["state"]) == ("agent-0", 2, "fast", "alive")
+        assert {device["name"] for device in found["devices"]} == {"agent-0", "agent-1"}
+
+        refused = await fed.client.put("/topology", json={"num_devices": 7})
+        assert (refused.status_code, refused.json()["field"]) == (409, "num_devices")
+        assert "docker compose up --scale device=N" in refused.json()["detail"]
+        assert (await fed.client.put("/topology", json={"num_devices": -1})).status_code == 422
+        assert (await fed.client.get("/topology")).json()["wanted_devices"] is None
+
+
+async def test_a_silent_agent_is_suspect_then_lost_and_back_when_it_beats(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=2.0) as fed:
+        agent = fed.agent_id(1)
+        states = ["alive"]
+
+        def state() -> str:
+            found = fed.apps["cloud"].state.cloud.registry.agent_info(agent).state
+            if states[-1] != found:
+                states.append(found)
+            return str(found)
+
+        await fed.stop("agent-1")
+        await fed.until(lambda: state() == "lost")
+        await fed.start_agent(1)
+        await fed.until(lambda: state() == "alive")
+        assert states == ["alive", "suspect", "lost", "alive"]
+
+
+async def test_a_cloud_call_to_registered_tiers_carries_the_tier_token_only_there(tmp_path: Path) -> None:
+    seen: dict[int, set[str]] = {}
+
+    async def note(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        seen.setdefault(request.url.port or 80, set()).add(request.headers.get("authorization", ""))
+        return await pass_on()
+
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), common={"tier_token": "t", "api_token": "a"}) as fed:
+        fed.router.tamper = note
+        fed.client.headers["authorization"] = "Bearer a"
+        assert (await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))).status == "completed"
+    assert seen == {CLOUD_PORT: {"Bearer t", "Bearer a"}, EDGE_PORT: {"Bearer t"}, AGENT_PORT: {"Bearer t"}}
+
+
+# ---- the document
+
+
+async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        document = (await fed.client.get("/openapi.json")).json()
+    paths = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
+    assert paths == {
+        ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"),
+        ("POST", "/runs"), ("GET", "/runs"), ("GET", "/runs/{run_id}"), ("POST", "/runs/{run_id}/rounds"),
+        ("POST", "/runs/{run_id}/pause"), ("POST", "/runs/{run_id}/resume"), ("POST", "/runs/{run_id}/stop"),
+        ("GET", "/runs/{run_id}/rounds"), ("GET", "/runs/{run_id}/rounds/{round_no}"),
+        ("GET", "/runs/{run_id}/devices"), ("GET", "/runs/{run_id}/events"),
+        ("GET", "/runs/{run_id}/models/{name}"), ("GET", "/runs/{run_id}/files"),
+        ("GET", "/runs/{run_id}/files/{name}"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/edges"),
+        ("GET", "/devices"), ("GET", "/devices/{agent}"), ("GET", "/algorithms"),
+    }  # fmt: skip
+    known = set(document["components"]["schemas"])
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert operation["summary"], path
+            assert operation["description"], path
+            assert list(operation["responses"]["default"]["content"]) == ["application/problem+json"]
+            assert "security" in operation or path in ("/healthz", "/readyz")
+            success = next(answer for status, answer in operation["responses"].items() if status.startswith("2"))
+            (content,) = success["content"].values()
+            assert content["schema"], path
+    assert _references(document) <= known
+    assert document["info"]["title"] == "StrataFL cloud"
+
+
+def _references(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        own = {node["$ref"].rpartition("/")[2]} if isinstance(node.get("$ref"), str) else set()
+        return own.union(*(_references(value) for value in node.values()))
+    return set().union(*(_references(value) for value in node)) if isinstance(node, list) else set()
+
+
+async def test_algorithms_come_with_the_schemas_of_their_parameters(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        listed = {a["name"]: a for a in (await fed.client.get("/algorithms")).json()["algorithms"]}
+    assert {"fedavg", "fedprox"} <= set(listed)
+    assert "McMahan" in listed["fedavg"]["paper"]
+    assert listed["fedavg"]["params"]["properties"] == {}
+    assert "mu" in listed["fedprox"]["params"]["properties"]
+
+
+async def test_an_oversized_heartbeat_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=()) as fed:
+        for port, limit in ((CLOUD_PORT, 2**20), (EDGE_PORT, 2**24)):
+            url = f"http://127.0.0.1:{port}/heartbeats"
+            answer = await fed.client.post(url, content=b"", headers={"content-length": str(limit + 1)})
+            assert (answer.status_code, answer.json()["code"]) == (413, "too_large")

@@ -1,0 +1,175 @@
+"""An agent: its id, its seats' states, its heartbeats, what it may be told."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from device_agent.membership import Membership, agent_id
+from shared.tiers import AgentBeat, AgentHello
+from shared.transport import Caller
+from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
+
+HELLO = AgentHello(agent="a-1", name="a", devices=1, profile="standard", port=1, nonce="0" * 16)
+
+
+# ---- its id
+
+
+def test_an_id_is_drawn_once_and_survives(tmp_path: Path) -> None:
+    first = agent_id(tmp_path / "a")
+    assert agent_id(tmp_path / "a") == first
+    assert agent_id(tmp_path / "b") != first
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["agent-id"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", b"../../etc", b"x" * 100], ids=["empty", "bytes", "path", "long"]
+)
+def test_a_damaged_id_is_drawn_anew(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "agent-id").write_bytes(content)
+    drawn = agent_id(tmp_path)
+    assert drawn.startswith("a-")
+    assert agent_id(tmp_path) == drawn
+
+
+# ---- restarts
+
+
+async def test_an_agent_restarted_between_rounds_keeps_id_and_states(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec(num_rounds=3))
+        info = await fed.run(small_spec(num_rounds=1))
+        ids = [fed.agent_id(number) for number in range(6)]
+        for number in range(6):
+            await fed.stop(f"agent-{number}")
+            await fed.start_agent(number)
+        assert [fed.agent_id(number) for number in range(6)] == ids
+        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 2})
+        end = await fed.finish(info.run)
+        assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
+        for number in (2, 3):
+            rows = (await fed.round(info.run, number)).seats
+            assert [(row.outcome, row.fresh_state) for row in rows] == [("used", False)] * 6
+
+
+async def test_an_agent_that_lost_its_folder_begins_anew_and_the_record_says_so(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1), n_edges=1) as fed:
+        spec = small_spec(num_devices=2, num_edges=1, num_rounds=1)
+        info = await fed.run(spec)
+        (seat,) = [s.seat for s in (await fed.seats(info.run)).devices if s.agent == fed.agent_id(1)]
+        for path in (tmp_path / "f" / "agent-1" / "seats").rglob("*"):
+            if path.is_file():
+                path.unlink()
+        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 1})
+        await fed.finish(info.run)
+        rows = (await fed.round(info.run, 2)).seats
+        assert {row.seat for row in rows if row.fresh_state} == {seat}
+
+
+async def test_an_agent_restarted_in_its_visit_is_asked_again(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec())
+        restarted: list[asyncio.Task[None]] = []
+
+        async def restart() -> None:
+            await fed.stop("agent-1")
+            await fed.start_agent(1)
+
+        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            if request.url.path == "/visits" and request.url.port == AGENT_PORT + 1 and not restarted:
+                restarted.append(asyncio.create_task(restart()))
+            return await pass_on()
+
+        fed.router.tamper = tamper
+        info = await fed.run(small_spec())
+        await asyncio.gather(*restarted)
+        assert (info.status, info.model_sha256) == ("completed", plain.model_sha256)
+        assert (await fed.round(info.run, 1)).failures == ()
+
+
+# ---- heartbeats
+
+
+def membership(answers: dict[str, Any], heard: list[str]) -> Membership:
+    """A membership whose cloud and edges answer by url."""
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        heard.append(str(request.url))
+        found = answers[str(request.url)]
+        if isinstance(found, Exception):
+            raise found
+        return httpx.Response(200, json=found)
+
+    caller = Caller(httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    networks = [ipaddress.ip_network("10.0.0.0/8")]
+    return Membership(caller, "http://cloud:8000", HELLO, lambda: AgentBeat(agent="a-1"), 0.01, list(networks))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "http://8.8.8.8:80",
+        "http://localhost:9100",
+        "http://example.org:80",
+        "https://10.0.0.1:9100",
+        "http://10.0.0.1",
+        "http://10.0.0.1:9100/path",
+        "http://10.0.0.1:9100?x",
+        "http://me@10.0.0.1:9100",
+        "http://10.0.0.1:99999",
+        "http://[::1",
+        "file:///etc/passwd",
+    ],
+)
+async def test_an_order_cannot_make_an_agent_call_anywhere(url: str) -> None:
+    belongs = membership({}, [])
+    with belongs.working_for(url):
+        assert belongs.edges == {}
+
+
+async def test_an_edge_that_gave_work_is_beaten_until_the_work_is_done_also_without_a_home() -> None:
+    edge, heard = "http://10.0.0.1:9100", []  # type: tuple[str, list[str]]
+    answers = {"http://cloud:8000/agents": httpx.ConnectError("the cloud is away"), f"{edge}/heartbeats": None}
+    belongs = membership(answers, heard)
+    belongs.start()
+    with belongs.working_for(edge):
+        async with asyncio.timeout(20):
+            while heard.count(f"{edge}/heartbeats") < 5:  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.01)
+        answers[f"{edge}/heartbeats"] = httpx.ReadError("for a moment")
+        async with asyncio.timeout(20):
+            n_before = len(heard)
+            while len(heard) < n_before + 3:  # noqa: ASYNC110 - see above
+                await asyncio.sleep(0.01)
+        assert edge in belongs.edges
+    async with asyncio.timeout(20):
+        while edge in belongs.edges:  # noqa: ASYNC110 - it fails, and nothing is done for it: forgotten
+            await asyncio.sleep(0.01)
+    await belongs.stop()
+    assert belongs.home == ""
+
+
+async def test_an_agent_whose_home_edge_is_gone_registers_again() -> None:
+    first, second, heard = "http://10.0.0.1:9100", "http://10.0.0.2:9100", []  # type: tuple[str, str, list[str]]
+    answers: dict[str, Any] = {
+        "http://cloud:8000/agents": {"edge_url": first},
+        f"{first}/heartbeats": None,
+        f"{second}/heartbeats": None,
+    }
+    belongs = membership(answers, heard)
+    await belongs._belong()
+    assert belongs.home == first
+    answers |= {f"{first}/heartbeats": httpx.ConnectError("gone"), "http://cloud:8000/agents": {"edge_url": second}}
+    with pytest.raises(Exception, match="gone"):
+        await belongs._belong()
+    assert belongs.home == ""
+    await belongs._belong()
+    assert belongs.home == second
+    assert heard.count("http://cloud:8000/agents") == 2

@@ -1,0 +1,222 @@
+"""An edge over many rounds: seatings, states, files, restarts, what it forgets."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from edge_server.answers import check_uploads, check_visits
+from shared import keys
+from shared.errors import WireError
+from shared.messages import Contribution, Failure, Outcome, UploadAnswer, Uploads, VisitAnswer
+from shared.sums import Folded
+from tests.federation import EDGE_PORT, Federation, Gate, PassOn, small_spec
+
+
+def blobs(fed: Federation, number: int) -> list[str]:
+    return sorted(path.name for path in (fed.folder / f"edge-{number}" / "blobs").iterdir())
+
+
+async def test_a_seating_that_an_edge_does_not_know_is_sent_again(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec())
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec())
+        await gate.reached.wait()
+        for number in (1, 2):
+            (key,) = await fed.store.keys(keys.edge_seatings(f"edge-{number}", run_id))
+            await fed.store.delete(key)
+        fed.router.calls.clear()
+        gate.open.set()
+        info = await fed.finish(run_id)
+        assert info.model_sha256 == plain.model_sha256
+        # The evaluation after round 2 met edges that did not know: asked, told, asked again.
+        assert [call for call in fed.router.calls if call[0] >= EDGE_PORT and call[0] < EDGE_PORT + 2].count(
+            (EDGE_PORT, "/seatings")
+        ) == 1
+
+
+async def test_an_edge_keeps_one_seating_a_home_however_often_seats_move(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=4, max_devices=8))
+        await gate.reached.wait()
+        await fed.start_agent(6, devices=2)
+        await fed.until(lambda: fed.n_agents() == 7)
+        gate.open.set()
+        await fed.finish(run_id)
+        assert [len(await fed.store.keys(keys.edge_seatings(f"edge-{n}", run_id))) for n in (1, 2)] == [1, 1]
+
+
+async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_files(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        info = await fed.run(small_spec(num_rounds=12, edge_rounds=2))
+        assert info.status == "completed"
+        for number in (0, 1):
+            states = await fed.store.scan(keys.edge_states(f"edge-{number + 1}", info.run, number))
+            assert [key.rpartition(":")[2][:8] for key in states] == ["00000011", "00000012"]
+            assert {value.decode() for value in states.values()} <= set(blobs(fed, number))
+            assert len(blobs(fed, number)) <= 2
+        # The cloud: one state, and a table for each round.
+        assert len(list((tmp_path / "f" / "cloud" / "blobs").iterdir())) <= 1 + 12
+        # The agents: at most the last state that counts and the one before it, for each seat.
+        for number in range(6):
+            for seat in (tmp_path / "f" / f"agent-{number}" / "seats").glob("*/*"):
+                assert len(list(seat.iterdir())) == 2
+
+
+async def test_a_forgotten_run_leaves_nothing_at_edge_and_agent(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(2,)) as fed:
+        spec = small_spec(num_edges=1, num_devices=2)
+        first, second = await fed.run(spec), await fed.run(spec)
+        ports = (EDGE_PORT, EDGE_PORT + 100)
+        for port in ports:
+            answer = await fed.client.delete(f"http://127.0.0.1:{port}/runs/{first.run}")
+            assert answer.status_code == 204
+        assert await fed.store.keys(keys.all_of_run_at_edge("edge-1", first.run)[0]) == []
+        assert await fed.store.keys(keys.all_of_run_at_edge("edge-1", second.run)[0]) != []
+        seats = {path.name for path in (tmp_path / "f" / "agent-0" / "seats").iterdir()}
+        assert seats == {f"={second.run}"}
+        for port in ports:
+            await fed.client.delete(f"http://127.0.0.1:{port}/runs/{second.run}")
+        await fed.client.delete(f"http://127.0.0.1:{EDGE_PORT}/runs/{second.run}")
+        assert blobs(fed, 0) == []
+        assert list((tmp_path / "f" / "agent-0" / "seats").iterdir()) == []
+
+
+async def test_an_edge_restarted_between_rounds_changes_nothing(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec(num_rounds=3, edge_rounds=2))
+        info = await fed.run(small_spec(num_rounds=1, edge_rounds=2))
+        await fed.stop("edge-0")
+        await fed.stop("edge-1")
+        await fed.start_edge(1)
+        await fed.start_edge(0)
+        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 2})
+        end = await fed.finish(info.run)
+        assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
+        assert (await fed.round(info.run, 2)).failures == ()
+
+
+async def test_an_edge_restarted_in_the_middle_of_a_round_is_asked_again(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec())
+        restarted: list[asyncio.Task[None]] = []
+
+        async def restart() -> None:
+            await fed.stop("edge-1")
+            await fed.start_edge(1)
+
+        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            if request.url.path == "/rounds" and request.url.port == EDGE_PORT + 1 and not restarted:
+                restarted.append(asyncio.create_task(restart()))
+            return await pass_on()
+
+        fed.router.tamper = tamper
+        info = await fed.run(small_spec())
+        await asyncio.gather(*restarted)
+        assert (info.status, info.model_sha256) == ("completed", plain.model_sha256)
+        assert (await fed.round(info.run, 1)).failures == ()
+
+
+async def test_a_new_run_ends_what_an_edge_still_does_for_another(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed)
+        first = await fed.submit(small_spec())
+        await gate.reached.wait()
+        await fed.client.post(f"/runs/{first}/stop")
+        await fed.finish(first)
+        gate.open.set()
+        fed.router.tamper = None
+        assert (await fed.run(small_spec(seed=1))).status == "completed"
+        for number in (0, 1):
+            once = fed.apps[f"edge-{number}"].state.edge.once
+            assert {line[0] for line in once._work} == {(await fed.info("latest")).run}
+
+
+# ---- what an agent may answer
+
+
+def outcome(seat: int, failure: Failure | None = None, kind: str = "train") -> Outcome[None]:
+    return Outcome[None].model_validate({"seat": seat, "kind": kind, "failure": failure})
+
+
+def single(seat: int) -> Contribution[None]:
+    return Contribution[None](seat=seat, n_samples=1, update=None)
+
+
+SUM_OF_TWO = Folded(n_updates=2, n_samples=2, means={}, each={})
+FAILED = Failure(seat=1, reason="error", detail="x")
+ASKED = {0: "train", 1: "train"}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "uploads", "says"),
+    [
+        ([outcome(0)], Uploads(), "speaks of"),
+        ([outcome(1), outcome(0)], Uploads(), "speaks of"),
+        ([outcome(0), outcome(0)], Uploads(), "speaks of"),
+        ([outcome(0), outcome(1, kind="evaluate")], Uploads(), "speaks of"),
+        ([outcome(0), outcome(1), outcome(2)], Uploads(), "speaks of"),
+        ([outcome(0, failure=FAILED), outcome(1)], Uploads(), "the failure of another"),
+        ([outcome(0), outcome(1)], Uploads(contributions=(single(2),)), "brings updates of seats [2]"),
+        ([outcome(0), outcome(1)], Uploads(contributions=(single(0), single(0))), "some twice"),
+        ([outcome(0), outcome(1, failure=FAILED)], Uploads(contributions=(single(1),)), "brings updates of seats [1]"),
+        ([outcome(0), outcome(1)], Uploads(folded=SUM_OF_TWO), "does not say whose"),
+        ([outcome(0), outcome(1)], Uploads(folded=SUM_OF_TWO, link_bytes={0: 9}), "does not say whose"),
+        ([outcome(0), outcome(1)], Uploads(link_bytes={0: 9}), "does not say whose"),
+        (
+            [outcome(0), outcome(1)],
+            Uploads(contributions=(single(0),), folded=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
+            "not both",
+        ),
+    ],
+)
+def test_an_answer_that_is_not_what_was_asked_for_is_refused(
+    outcomes: list[Outcome[None]], uploads: Uploads[None], says: str
+) -> None:
+    with pytest.raises(WireError) as caught:
+        check_visits(VisitAnswer(outcomes=tuple(outcomes), uploads=uploads), ASKED, hold=False)  # type: ignore[arg-type]
+    assert says in caught.value.detail
+
+
+def test_answers_to_what_was_asked_for_pass() -> None:
+    both = (outcome(0), outcome(1))
+    for uploads in (
+        Uploads[None](),
+        Uploads(contributions=(single(1),)),
+        Uploads(folded=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
+    ):
+        check_visits(VisitAnswer(outcomes=both, uploads=uploads), ASKED, hold=False)  # type: ignore[arg-type]
+    check_visits(VisitAnswer(outcomes=both, uploads=Uploads()), ASKED, hold=True)  # type: ignore[arg-type]
+    with pytest.raises(WireError):
+        check_visits(
+            VisitAnswer(outcomes=both, uploads=Uploads(contributions=(single(1),))),
+            ASKED,  # type: ignore[arg-type]
+            hold=True,
+        )
+
+
+@pytest.mark.parametrize(
+    ("contributions", "failures", "fits"),
+    [
+        ((single(0), single(1)), (), True),
+        ((single(0),), (FAILED,), True),
+        ((single(0),), (), False),
+        ((single(0), single(1), single(2)), (), False),
+        ((single(0), single(1)), (FAILED,), False),
+        ((single(0), single(1)), (Failure(reason="error", detail="of nobody"),), False),
+    ],
+)
+def test_uploads_are_those_that_were_asked_for_or_said_to_be_lost(
+    contributions: tuple[Contribution[None], ...], failures: tuple[Failure, ...], fits: bool
+) -> None:
+    answer = UploadAnswer(uploads=Uploads(contributions=contributions), failures=failures)
+    if fits:
+        check_uploads(answer, [0, 1])
+    else:
+        with pytest.raises(WireError):
+            check_uploads(answer, [0, 1])

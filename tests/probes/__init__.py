@@ -1,0 +1,1 @@
+"""Five algorithms of a few lines, one for each need of the papers; found with STRATA_ALGORITHMS=tests.probes."""

@@ -1,0 +1,120 @@
+"""A first phase of `collect`: label counts and pixel sums of each client, pooled at the cloud and broadcast later.
+
+A seat that came after that phase collects in its first visit, while the others train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from shared.algorithms._hooks import (
+    Advance,
+    Algorithm,
+    Bench,
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    Local,
+    Phase,
+)
+from shared.context import Ctx
+from shared.messages import Outcome, Work
+from shared.population import Seat
+from shared.records import Each, Mean, ModelState, Record, Tensor, TensorMap
+from shared.spec import ExperimentSpec
+
+
+class Statistics(Record):
+    labels: Tensor  # (classes,), int64
+    pixels: int
+
+
+class Pool(Record):
+    model: ModelState
+    clients: dict[str, Statistics] = Field(default_factory=dict)
+
+
+class Pooled(Record):
+    model: ModelState
+    labels: Tensor
+    pixels: int
+
+
+class Collected(Record):
+    delta: Annotated[ModelState | None, Mean()] = None
+    statistics: Annotated[dict[str, Statistics], Each()] = Field(default_factory=dict)
+
+
+class Met(EdgeModel):
+    pooled: Pooled | None = None
+    met: tuple[int, ...] = ()
+
+
+class Cloud(CloudHooks):
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        return Pool(model=model)
+
+    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+        every = state.clients.values()
+        labels = sum((one.labels for one in every), torch.zeros(10, dtype=torch.int64))
+        return Pooled(model=state.model, labels=labels, pixels=sum(one.pixels for one in every))
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        trained = super().aggregate(ctx, state, update) if update.delta is not None else state
+        return trained.but(clients={**state.clients, **update.statistics})
+
+
+class Edge(EdgeHooks):
+    def init(self, ctx: Ctx) -> Any:
+        return Met()
+
+    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Any:
+        return super().begin(ctx, state.but(pooled=broadcast), broadcast)
+
+    def schedule(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> dict[int, Work]:
+        works = super().schedule(ctx, state, seats)
+        return {seat: work if seat in state.met else work.but(phase="statistics") for seat, work in works.items()}
+
+    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+        return state.pooled
+
+    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
+        met = {*state.met, *(outcome.seat for outcome in outcomes if not outcome.failure)}
+        return Advance(state.but(met=tuple(sorted(met))))
+
+
+class Device(DeviceHooks):
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        if ctx.phase == "statistics":
+            x, y = (array[bench.samples.indices] for array in bench.arrays("train"))
+            labels = torch.from_numpy(np.bincount(y, minlength=10))
+            mine = Statistics(labels=labels, pixels=int(x.sum(dtype=np.int64)))
+            return Local(state, Collected(statistics={ctx.client_id: mine}))
+        local = super().local_update(ctx, state, message, bench)
+        figures = {"zeros": int(message.labels[0]), "pixels": message.pixels}
+        return replace(local, update=Collected(delta=local.update.delta), figures=figures)  # type: ignore[union-attr]
+
+
+def phases(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
+    return Phase("statistics", 1, kind="collect"), Phase("train", spec.num_rounds)
+
+
+ALGORITHM = Algorithm(
+    name="probe_collect",
+    paper="none: a probe",
+    cloud=Cloud(),
+    edge=Edge(),
+    device=Device(),
+    broadcast=Pooled,
+    update=Collected,
+    cloud_state=Pool,
+    edge_state=Met,
+    phases=phases,
+)

@@ -1,0 +1,125 @@
+"""The edge is the client: its devices and its own worker share its samples, in two waves.
+
+In the first wave a seat trains the even positions of its share, in the second the odd ones; the share of a seat that
+was lost in the first goes to the first seat that answered. `seen` brings up which samples each visit trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from shared import policies
+from shared.algorithms._hooks import (
+    Advance,
+    Algorithm,
+    Bench,
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    Finish,
+    Local,
+    delta_of,
+)
+from shared.context import Ctx
+from shared.messages import Outcome, Work
+from shared.population import Seat
+from shared.records import Each, Mean, ModelState, Record, Tensor, TensorMap
+from shared.tensors import add
+
+Seen = dict[str, Tensor]
+
+
+class Shares(Record):
+    delta: Annotated[ModelState, Mean()]
+    seen: Annotated[Seen, Each()]
+
+
+class Visits(Record):
+    visits: int = 0
+
+
+class Rounds(EdgeModel):
+    rounds: int = 0
+    lost: tuple[int, ...] = ()
+    seen: Seen = Field(default_factory=dict)
+
+
+class Known(Record):
+    model: ModelState
+    seen: Seen = Field(default_factory=dict)
+
+
+class Cloud(CloudHooks):
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        return Known(model=model)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        return Known(model=add(state.model, update.delta), seen=update.seen)
+
+
+class Edge(EdgeHooks):
+    def init(self, ctx: Ctx) -> Any:
+        return Rounds()
+
+    def schedule(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> dict[int, Work]:
+        shares = policies.schedule(ctx.at(wave=0), seats)
+        halves = {seat: _samples(work)[ctx.wave :: 2] for seat, work in shares.items()}
+        if ctx.wave:
+            heir = min(halves.keys() - set(state.lost))
+            left = [_samples(shares[seat]) for seat in state.lost]
+            halves[heir] = torch.cat([halves[heir], *left]).sort().values
+        return {
+            seat: work.but(samples=halves[seat], evaluate=False)
+            for seat, work in shares.items()
+            if not (ctx.wave and seat in state.lost)
+        }
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        return state.but(model=add(state.start, update.delta), seen=update.seen)
+
+    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
+        if ctx.wave:
+            return Advance(state)
+        return Advance(state.but(lost=tuple(o.seat for o in outcomes if o.failure)), again=sorted(works))
+
+    def finish(self, ctx: Ctx, state: Any) -> Finish:
+        update = Shares(delta=delta_of(ctx, state.model, state.received), seen=state.seen)
+        return Finish(Rounds(rounds=state.rounds + 1), update, figures={"rounds": state.rounds + 1})
+
+
+class Device(DeviceHooks):
+    def init(self, ctx: Ctx) -> Any:
+        return Visits()
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        local = super().local_update(ctx, state, message, bench)
+        seen = {f"seat-{ctx.seat}-wave-{ctx.wave}": _samples(bench.work)}
+        update = Shares(delta=local.update.delta, seen=seen)  # type: ignore[union-attr]
+        visits = state.visits + 1
+        return replace(local, state=Visits(visits=visits), update=update, figures={"visits": visits})
+
+
+def _samples(work: Work) -> Tensor:
+    assert work.samples is not None
+    return work.samples
+
+
+ALGORITHM = Algorithm(
+    name="probe_edge",
+    paper="none: a probe",
+    cloud=Cloud(),
+    edge=Edge(),
+    device=Device(),
+    update=Shares,
+    cloud_state=Known,
+    edge_state=Rounds,
+    device_state=Visits,
+    headline="mean over clients",
+    needs={"client": "edge", "schedule": "equal"},
+)

@@ -1,0 +1,63 @@
+"""Averages the model per position, and a tensor and a number by group; nothing is trained.
+
+Seat i sends (i + 1) / 64 at every position p of a flattened tensor with p divisible by i + 2, and its number of
+samples to the group of its parity.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
+from shared.context import Ctx
+from shared.records import MaskOf, Mean, ModelState, Record, Tensor, TensorMap
+
+
+class Masked(Record):
+    delta: Annotated[ModelState, Mean(per_position="mask")]
+    mask: Annotated[ModelState, MaskOf()]
+    heads: Annotated[dict[str, TensorMap], Mean(by_group=True)]
+    sizes: Annotated[dict[str, float], Mean(weight="one", by_group=True)]
+
+
+class Merged(Record):
+    model: ModelState
+    heads: dict[str, TensorMap] = Field(default_factory=dict)
+    sizes: dict[str, float] = Field(default_factory=dict)
+    touched: TensorMap = Field(default_factory=dict)
+
+
+class Cloud(CloudHooks):
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        return Merged(model=model)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        after = super().aggregate(ctx, state, update)
+        return after.but(heads=update.heads, sizes=update.sizes, touched=update.mask)
+
+
+class Device(DeviceHooks):
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        seat, start = ctx.seat or 0, message.model
+        masks = {name: _every(seat + 2, tensor) for name, tensor in start.items()}
+        delta = {name: torch.full_like(tensor, (seat + 1) / 64) for name, tensor in start.items()}
+        group = "odd" if seat % 2 else "even"
+        heads = {group: {"head.bias": delta["head.bias"]}}
+        return Local(state, Masked(delta=delta, mask=masks, heads=heads, sizes={group: float(bench.n_samples)}))
+
+
+def _every(step: int, like: Tensor) -> Tensor:
+    return (torch.arange(like.numel()) % step == 0).to(torch.float32).reshape(like.shape)
+
+
+ALGORITHM = Algorithm(
+    name="probe_position",
+    paper="none: a probe",
+    cloud=Cloud(),
+    device=Device(),
+    update=Masked,
+    cloud_state=Merged,
+)

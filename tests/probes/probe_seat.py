@@ -1,0 +1,91 @@
+"""A message of its own type for each seat; the cloud keeps a number and a tensor of each client and hands them back.
+
+In round 1 seat i gets the factor i + 1; it answers twice its factor, which it gets in the next round. Its update is
+its factor / 64 everywhere; nothing is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from shared.algorithms._hooks import Algorithm, Begin, Bench, CloudHooks, DeviceHooks, EdgeHooks, EdgeModel, Local
+from shared.context import Ctx
+from shared.population import Seat
+from shared.records import Each, Mean, ModelState, Record, Tensor, TensorMap
+
+
+class Kept(Record):
+    model: ModelState
+    factors: dict[str, int] = Field(default_factory=dict)
+    biases: dict[str, Tensor] = Field(default_factory=dict)
+
+
+class Factors(Record):
+    model: ModelState
+    factors: dict[int, int]
+
+
+class Factor(Record):
+    model: ModelState
+    factor: int
+
+
+class Doubled(Record):
+    delta: Annotated[ModelState, Mean()]
+    factors: Annotated[dict[str, int], Each()]
+    biases: Annotated[dict[str, Tensor], Each()]
+
+
+class OfSeats(EdgeModel):
+    factors: dict[int, int] = Field(default_factory=dict)
+
+
+class Cloud(CloudHooks):
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        return Kept(model=model)
+
+    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+        here = {seat.number: state.factors.get(f"device-{seat.number}", seat.number + 1) for seat in seats}
+        return Factors(model=state.model, factors=here)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        after = super().aggregate(ctx, state, update)
+        return after.but(factors={**state.factors, **update.factors}, biases={**state.biases, **update.biases})
+
+
+class Edge(EdgeHooks):
+    def init(self, ctx: Ctx) -> Any:
+        return OfSeats()
+
+    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+        return super().begin(ctx, state.but(factors=broadcast.factors), broadcast)
+
+    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+        return Factor(model=state.start, factor=state.factors[seat.number])
+
+
+class Device(DeviceHooks):
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        delta = {name: torch.full_like(tensor, message.factor / 64) for name, tensor in message.model.items()}
+        bias = message.model["head.bias"] + message.factor
+        mine = ctx.client_id
+        update = Doubled(delta=delta, factors={mine: 2 * message.factor}, biases={mine: bias})
+        return Local(state, update, figures={"factor": message.factor})
+
+
+ALGORITHM = Algorithm(
+    name="probe_seat",
+    paper="none: a probe",
+    cloud=Cloud(),
+    edge=Edge(),
+    device=Device(),
+    broadcast=Factors,
+    message=Factor,
+    update=Doubled,
+    cloud_state=Kept,
+    edge_state=OfSeats,
+)

@@ -1,0 +1,207 @@
+"""The description of an experiment: what is refused, and how it is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.errors import BadInput, UnknownName
+from shared.spec import ExperimentSpec, canonical, override_field, parse_spec, read_spec
+
+
+def refusal(raw: Any) -> BadInput:
+    with pytest.raises(BadInput) as caught:
+        parse_spec(raw)
+    return caught.value
+
+
+def test_an_empty_spec_is_fedavg_on_digits() -> None:
+    spec = parse_spec({})
+    assert (spec.algorithm.name, spec.data.name, spec.model, spec.partition.name) == ("fedavg", "digits", "mlp", "iid")
+    assert not spec.is_resolved
+
+
+def test_short_forms_stand_for_a_name() -> None:
+    short = parse_spec({"algorithm": "fedprox", "data": "mnist", "partition": "shards"})
+    long = parse_spec({"algorithm": {"name": "fedprox"}, "data": {"name": "mnist"}, "partition": {"name": "shards"}})
+    assert short == long
+    assert short.digest() == long.digest()
+
+
+@pytest.mark.parametrize(
+    ("raw", "field", "near"),
+    [
+        ({"num_round": 3}, "num_round", "num_rounds"),
+        ({"learning_rate": 0.1, "batchsize": 3}, "learning_rate", None),
+        ({"batchsize": 3}, "batchsize", "batch_size"),
+        ({"partition": {"name": "dirichlet", "alhpa": 0.5}}, "partition.alhpa", "alpha"),
+        ({"partition": {"name": "by_group", "n_group": 2}}, "partition.n_group", "n_groups"),
+        ({"timeouts": {"visits_s": 2}}, "timeouts.visits_s", "visit_s"),
+        ({"devices": {"profile": {"compute": 2}}}, "devices.profile.compute", "compute_sps"),
+        ({"xyzzy": 2}, "xyzzy", None),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(raw: Any, field: str, near: str | None) -> None:
+    error = refusal(raw)
+    assert error.field == field
+    assert f"{field}: unknown field" in error.detail
+    assert (f"did you mean {near!r}?" in error.detail) if near else ("did you mean" not in error.detail)
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        ({"num_rounds": 0}, "num_rounds"),
+        ({"num_rounds": 1.5}, "num_rounds"),
+        ({"lr": 0}, "lr"),
+        ({"lr": float("nan")}, "lr"),
+        ({"lr": "fast"}, "lr"),
+        ({"momentum": 1}, "momentum"),
+        ({"fraction_train": 0}, "fraction_train"),
+        ({"quorum": 1.1}, "quorum"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**53}, "seed"),
+        ({"held_out_fraction": 1}, "held_out_fraction"),
+        ({"test_fraction": 0}, "test_fraction"),
+        ({"num_edges": 0}, "num_edges"),
+        ({"num_devices": 100_001}, "num_devices"),
+        ({"client": "cloud"}, "client"),
+        ({"edge_upload": "median"}, "edge_upload"),
+        ({"algorithm": {"name": "../etc"}}, "algorithm.name"),
+        ({"partition": {"name": "dirichlet", "alpha": -1}}, "partition.alpha"),
+        ({"partition": {"name": "nobody"}}, "partition"),
+        ({"timeouts": {"visit_s": 0}}, "timeouts.visit_s"),
+        ({"data": {"n_train": 0}}, "data.n_train"),
+    ],
+    ids=str,
+)
+def test_a_value_out_of_bounds_is_refused_with_its_path(raw: Any, field: str) -> None:
+    assert refusal(raw).field == field
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"num_devices": 4, "max_devices": 3}, "max_devices 3 is below num_devices 4"),
+        ({"num_devices": 4, "min_devices": 5}, "min_devices 5 is above num_devices 4"),
+        ({"fraction_train": 0.5}, "fraction_train below 1 needs select: random"),
+        ([], "a spec is a mapping of fields, not list"),
+    ],
+)
+def test_numbers_that_do_not_fit_together_are_refused(raw: Any, said: str) -> None:
+    assert said in refusal(raw).detail
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [({"algorithm": "fedavgg"}, "algorithm.name"), ({"data": "mnits"}, "data.name"), ({"model": "mlpp"}, "model")],
+)
+def test_an_unknown_name_is_refused_and_the_known_ones_listed(raw: Any, field: str) -> None:
+    error = refusal(raw)
+    assert isinstance(error, UnknownName)
+    assert error.field == field
+    assert "known: " in error.detail
+
+
+@pytest.mark.parametrize(("params", "field"), [({"mu": -1}, "algorithm.params.mu"), ({"nu": 1}, "algorithm.params.nu")])
+def test_the_algorithms_own_parameters_are_its_own_to_check(params: Any, field: str) -> None:
+    error = refusal({"algorithm": {"name": "fedprox", "params": params}})
+    assert error.field == field
+    assert error.detail.endswith("parameters of fedprox: mu")
+    assert "did you mean" not in error.detail
+
+
+def test_the_first_error_is_told_and_the_others_counted() -> None:
+    assert refusal({"lr": 0, "quorum": 2, "seed": -1}).detail.endswith("(and 2 more)")
+
+
+# ---- numbers that depend on who is there
+
+
+@pytest.mark.parametrize(
+    ("raw", "there", "resolved"),
+    [
+        ({}, (6, 2), (6, 6, 2)),
+        ({}, (0, 0), (1, 1, 1)),
+        ({}, (1, 3), (1, 1, 1)),  # no more edges than seats
+        ({"num_devices": 4, "num_edges": 1}, (6, 2), (4, 4, 1)),
+        ({"num_devices": 4, "max_devices": 8}, (6, 2), (4, 8, 2)),
+        ({"max_devices": 8}, (6, 2), (6, 8, 2)),
+        ({"max_devices": 4}, (6, 2), (4, 4, 2)),
+    ],
+)
+def test_open_numbers_are_filled_in_by_who_is_there(
+    raw: Any, there: tuple[int, int], resolved: tuple[int, int, int]
+) -> None:
+    spec = parse_spec(raw).resolved(n_devices=there[0], n_edges=there[1])
+    assert spec.is_resolved
+    assert (spec.num_devices, spec.max_devices, spec.num_edges) == resolved
+    assert spec.resolved(n_devices=99, n_edges=99) == spec
+
+
+# ---- digest, files, overrides
+
+
+def test_the_digest_is_of_the_science_not_of_its_spelling() -> None:
+    a, b = parse_spec({"lr": 0.1, "seed": 3}), parse_spec({"seed": 3, "lr": 0.1, "num_rounds": 10})
+    assert a.digest() == b.digest()
+    assert a.digest() != a.but(seed=4).digest()
+    assert parse_spec(json.loads(canonical(a))) == a
+
+
+def test_overrides_set_dotted_keys_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("num_rounds: 5\npartition: dirichlet\ndata: {name: digits}\n", encoding="utf-8")
+    spec = read_spec(path, ["num_rounds=3", "partition.alpha=0.1", "data.n_train=100", "name=a=b"])
+    assert (spec.num_rounds, spec.data.n_train, spec.name) == (3, 100, "a=b")
+    assert spec.partition.model_dump()["alpha"] == 0.1
+    assert read_spec(path).num_rounds == 5
+
+
+def test_json_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text('{"num_rounds": 5}', encoding="utf-8")
+    assert read_spec(path).num_rounds == 5
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("num_rounds", "key=value"),
+        ("=3", "key=value"),
+        ("num_rounds=[", "no YAML"),
+        ("num_rounds.x=3", "num_rounds"),
+        ("num_runds=3", "did you mean 'num_rounds'"),
+    ],
+)
+def test_a_bad_override_is_refused(tmp_path: Path, override: str, said: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("num_rounds: 5\n", encoding="utf-8")
+    with pytest.raises(BadInput, match=said):
+        read_spec(path, [override])
+
+
+@pytest.mark.parametrize("text", [b"[1, 2]", b"a: [", b"\xff\xfe", b""])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(text)
+    with pytest.raises(BadInput, match=r"spec\.yaml"):
+        read_spec(path)
+    with pytest.raises(BadInput, match="No such file"):
+        read_spec(tmp_path / "absent.yaml")
+
+
+def test_an_override_leaves_the_mapping_it_came_from_alone() -> None:
+    shared = {"name": "dirichlet"}
+    raw: dict[str, Any] = {"partition": shared}
+    override_field(raw, "partition.alpha=2")
+    assert raw == {"partition": {"name": "dirichlet", "alpha": 2}}
+    assert shared == {"name": "dirichlet"}
+
+
+def test_a_change_is_validated_like_a_new_spec() -> None:
+    with pytest.raises(ValueError, match="greater than"):
+        ExperimentSpec().but(lr=-1)

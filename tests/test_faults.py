@@ -1,0 +1,389 @@
+"""Faults on every hop: the round goes on while its quorum is met, the record names what was lost, nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import load
+
+from shared.api import RoundDetail
+from shared.context import Ctx
+from shared.lab import Lab, Labs
+from shared.messages import Work
+from shared.spec import parse_spec
+from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, Tamper, small_spec
+
+PATIENT = {"visit_s": 60}
+Reply = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]
+
+
+def at(port: int, path: str, reply: Reply, *, times: int = 10_000) -> Tamper:
+    """The fault `reply` in place of the first answers of one service to one path."""
+    left = [times]
+
+    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.port != port or request.url.path != path or left[0] <= 0:
+            return await pass_on()
+        left[0] -= 1
+        return await reply(request, pass_on)
+
+    return tamper
+
+
+def answer(content: bytes, headers: httpx.Headers | None = None, status: int = 200) -> httpx.Response:
+    """An answer as it comes from the network: not read yet."""
+    return httpx.Response(status, headers=headers, stream=httpx.ByteStream(content))
+
+
+async def hang(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    await asyncio.sleep(3600)
+    raise AssertionError("nobody ended the wait")
+
+
+async def garbage(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    return answer(b"\x10\0\0\0\0\0\0\0no record at all")
+
+
+async def half(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    whole = await pass_on()
+    content = await whole.aread()
+    return answer(content[: len(content) // 2], whole.headers)
+
+
+async def half_order(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    content = request.content
+    headers = {**request.headers, "content-length": str(len(content))}
+    return await pass_on(httpx.Request("POST", request.url, headers=headers, content=content[: len(content) // 2]))
+
+
+async def without_token(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    headers = {**request.headers, "authorization": "Bearer somebody-else"}
+    return await pass_on(httpx.Request("POST", request.url, headers=headers, content=request.content))
+
+
+async def broken(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    return answer(b'{"detail": "it is broken", "code": "internal"}', status=500)
+
+
+def ending_in(tail: bytes) -> Reply:
+    """The right answer, but for the last number in it."""
+
+    async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        whole = await pass_on()
+        content = await whole.aread()
+        return answer(content[: -len(tail)] + tail, whole.headers)
+
+    return reply
+
+
+def lost_seats(detail: RoundDetail) -> dict[int, str]:
+    """Seat -> reason, from the list of failures; each must stand in its row too."""
+    found = {f.seat: f.reason for f in detail.failures if f.seat is not None}
+    rows = {row.seat: row.reason for row in detail.seats if row.outcome == "failed"}
+    assert rows == found
+    return found
+
+
+async def seats_of(fed: Federation, run_id: str, number: int) -> list[int]:
+    """The seats of an agent."""
+    agent = fed.agent_id(number)
+    return [seat.seat for seat in (await fed.seats(run_id)).devices if seat.agent == agent]
+
+
+async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
+    return load((await fed.client.get(f"/runs/{run_id}/models/global")).content)
+
+
+# ---- a device fails
+
+
+@pytest.mark.parametrize(
+    ("reply", "timeouts", "reason", "says"),
+    [
+        (hang, {"visit_s": 3}, "timeout", "did not answer within 3 s"),
+        (garbage, PATIENT, "wire", "no JSON"),
+        (half, PATIENT, "wire", "broke off"),
+        (half_order, PATIENT, "wire", "broke off"),
+        (ending_in(struct.pack("<f", math.nan)), PATIENT, "not_finite", "NaN"),
+        (ending_in(struct.pack("<f", 1e6)), PATIENT, "out_of_bound", "1e+06"),
+        (broken, PATIENT, "internal", "it is broken"),
+    ],
+    ids=["hangs", "garbage", "half an answer", "half an order", "NaN", "too large", "status 500"],
+)
+async def test_a_failing_device_is_named_and_the_round_goes_on(
+    tmp_path: Path, reply: Reply, timeouts: dict[str, Any], reason: str, says: str
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=1)
+        info = await fed.run(small_spec(timeouts=timeouts))
+        assert (info.status, info.reason) == ("completed", None)
+        (seat,) = await seats_of(fed, info.run, 2)
+        first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
+        assert lost_seats(first) == {seat: reason}
+        assert says in first.failures[0].detail
+        assert (first.n_used, second.n_used) == (5, 6)
+        assert lost_seats(second) == {}
+
+
+async def test_fedavg_without_a_lost_device_is_the_mean_over_the_others(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        fed.router.tamper = at(AGENT_PORT + 4, "/visits", garbage, times=1)
+        info = await fed.run(small_spec(num_rounds=1))
+        (lost,) = await seats_of(fed, info.run, 4)
+        found = await global_model(fed, info.run)
+        lab = Labs(None, fed.common.cache_dir).of(parse_spec(info.spec.model_dump(mode="json")))
+    expected = _mean_by_hand(lab, without=lost)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name].to(torch.float64), tensor, rtol=0, atol=1e-7)
+    everybody = _mean_by_hand(lab, without=-1)
+    assert max((expected[name] - everybody[name]).abs().max().item() for name in expected) > 1e-3
+
+
+def _mean_by_hand(lab: Lab, *, without: int) -> dict[str, torch.Tensor]:
+    """w + sum n_k (w_k - w) / sum n_k in float64, over seats trained one after another."""
+    total, n = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in lab.initial.items()}, 0
+    for seat in lab.members.seats:
+        if seat.number == without:
+            continue
+        ctx: Ctx = lab.ctx(phase="train", round_no=1, n_clients=6, edge=seat.home).at(seat=seat.number)
+        bench = lab.bench(Work(epochs=1, batch_size=lab.spec.batch_size), seat.train, seat.test)
+        trained = bench.fit(ctx, lab.initial).model
+        for name, tensor in trained.items():
+            total[name] += len(seat.train) * (tensor.to(torch.float64) - lab.initial[name])
+        n += len(seat.train)
+    return {name: lab.initial[name].to(torch.float64) + tensor / n for name, tensor in total.items()}
+
+
+async def test_an_order_that_comes_twice_trains_once_and_is_answered_with_the_same_bytes(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "plain") as fed:
+        undisturbed = await fed.run(small_spec())
+
+    pairs: list[tuple[bytes, bytes]] = []
+
+    async def twice(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.path not in ("/visits", "/rounds"):
+            return await pass_on()
+        if len(pairs) % 2:
+            first, again = await asyncio.gather(pass_on(), pass_on())  # while the work still runs
+        else:
+            first, again = await pass_on(), await pass_on()
+        pairs.append((await first.aread(), await again.aread()))
+        return answer(pairs[-1][0], first.headers)
+
+    async with Federation(tmp_path / "twice") as fed:
+        fed.router.tamper = twice
+        info = await fed.run(small_spec())
+        visits = [fed.apps[f"agent-{n}"].state.agent.host.n_visits for n in range(6)]
+    assert info.model_sha256 == undisturbed.model_sha256
+    assert visits == [3] * 6  # two rounds and the evaluation after the last
+    assert len(pairs) == 3 * (6 + 2)
+    assert all(first == again for first, again in pairs)
+
+
+async def test_an_answer_from_another_run_is_refused(tmp_path: Path) -> None:
+    kept: list[httpx.Response] = []
+
+    async def keep(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        kept.append(await pass_on())
+        await kept[-1].aread()
+        return answer(kept[-1].content, kept[-1].headers)
+
+    async def stray(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        return answer(kept[0].content, kept[0].headers)
+
+    async with Federation(tmp_path / "f") as fed:
+        fed.router.tamper = at(AGENT_PORT, "/visits", keep)
+        await fed.run(small_spec(num_rounds=1))
+        fed.router.tamper = at(AGENT_PORT, "/visits", stray, times=1)
+        info = await fed.run(small_spec(seed=1))
+        first = await fed.round(info.run, 1)
+        assert lost_seats(first) == {(await seats_of(fed, info.run, 0))[0]: "wire"}
+        assert "the answer belongs to 'visits/" in first.failures[0].detail
+
+
+async def test_an_agent_with_another_token_is_named(tmp_path: Path) -> None:
+    tokens = {"tier_token": "right", "api_token": "api"}
+    async with Federation(tmp_path / "f", common=tokens) as fed:
+        fed.client.headers["authorization"] = "Bearer api"
+        fed.router.tamper = at(AGENT_PORT + 1, "/visits", without_token, times=1)
+        info = await fed.run(small_spec(num_rounds=1))
+        assert lost_seats(await fed.round(info.run, 1)) == {(await seats_of(fed, info.run, 1))[0]: "unauthorised"}
+
+
+async def test_an_agent_that_cannot_be_reached_but_beats_is_given_up_at_its_limit(tmp_path: Path) -> None:
+    async def refused(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        raise httpx.ConnectError("no route", request=request)
+
+    async with Federation(tmp_path / "f") as fed:
+        fed.router.tamper = at(AGENT_PORT + 3, "/visits", refused)
+        info = await fed.run(small_spec(num_rounds=1, timeouts={"visit_s": 3}))
+        first = await fed.round(info.run, 1)
+        assert list(lost_seats(first).values()) == ["timeout"]
+        assert "ConnectError: no route" in first.failures[0].detail
+
+
+async def test_an_agent_that_falls_silent_in_its_visit_is_lost_long_before_its_limit(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", ttl_s=1.5) as fed:
+        beats = fed.apps["agent-5"].state.agent.membership
+
+        async def die(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            await beats.stop()
+            return await hang(request, pass_on)
+
+        fed.router.tamper = at(AGENT_PORT + 5, "/visits", die, times=1)
+        info = await fed.run(small_spec(timeouts={"visit_s": 3000}))
+        assert info.status == "completed"
+        seats = await seats_of(fed, info.run, 5)
+        assert lost_seats(await fed.round(info.run, 1)) == {seats[0]: "lost"}
+        second = await fed.round(info.run, 2)
+        assert lost_seats(second) == {seats[0]: "lost"}  # known to be away, it was not even asked
+        assert second.failures[0].detail == f"agent {fed.agent_id(5)} is not heard"
+
+
+async def test_a_slow_agent_that_beats_is_waited_for_beyond_the_ttl(tmp_path: Path) -> None:
+    async def slow(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        await asyncio.sleep(1.5)
+        return await pass_on()
+
+    async with Federation(tmp_path / "f", ttl_s=0.7) as fed:
+        fed.router.tamper = at(AGENT_PORT, "/visits", slow, times=1)
+        info = await fed.run(small_spec(num_rounds=1))
+        assert lost_seats(await fed.round(info.run, 1)) == {}
+
+
+async def test_a_sum_with_nan_costs_its_own_seats_only(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(3, 3), n_edges=1) as fed:
+        fed.router.tamper = at(AGENT_PORT, "/visits", ending_in(struct.pack("<d", math.nan)), times=1)
+        info = await fed.run(small_spec(num_edges=1, num_rounds=1))
+        first = await fed.round(info.run, 1)
+        assert lost_seats(first) == dict.fromkeys(await seats_of(fed, info.run, 0), "not_finite")
+        assert "the sum of delta" in first.failures[0].detail
+        assert first.n_used == 3
+        assert all(torch.isfinite(tensor).all() for tensor in (await global_model(fed, info.run)).values())
+
+
+# ---- quorum of devices
+
+
+async def test_without_the_quorum_of_devices_the_run_fails_and_names_the_seats(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        fed.router.tamper = at(AGENT_PORT, "/visits", garbage)
+        info = await fed.run(small_spec(quorum=1.0))
+        (seat,) = await seats_of(fed, info.run, 0)
+        assert info.status == "failed"
+        assert info.rounds == 0
+        assert info.reason is not None
+        assert f"quorum of 3 of 3 visits missed: seat {seat}: wire (" in info.reason
+        assert info.reason.startswith("round 1: quorum of 2 of 2 edges missed: edge-")
+
+        fed.router.tamper = None
+        await fed.client.post(f"/runs/{info.run}/resume")
+        assert (await fed.finish(info.run)).status == "completed"
+
+
+# ---- an edge fails
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [(garbage, "wire"), (half, "wire"), (broken, "internal"), (ending_in(struct.pack("<d", math.nan)), "not_finite")],
+    ids=["garbage", "half an answer", "status 500", "NaN"],
+)
+async def test_a_failing_edge_is_named_and_the_round_goes_on_with_the_other(
+    tmp_path: Path, reply: Reply, reason: str
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=1)
+        info = await fed.run(small_spec())
+        assert info.status == "completed"
+        first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
+        assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", reason)]
+        assert [(row.edge, row.outcome, row.reason) for row in first.edges] == [
+            ("edge-1", "used", None),
+            ("edge-2", "failed", reason),
+        ]
+        assert (first.n_used, second.n_used) == (3, 6)
+        assert second.failures == ()
+
+
+async def test_without_the_quorum_of_edges_the_run_fails_and_names_the_edge(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", broken)
+        info = await fed.run(small_spec(quorum=0.9))
+        assert info.status == "failed"
+        assert info.reason == "round 1: quorum of 2 of 2 edges missed: edge-2: it is broken"
+
+
+async def test_an_edge_that_vanishes_in_the_round_is_lost_after_the_ttl_under_its_own_name(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", ttl_s=1.5) as fed:
+        stopping: list[asyncio.Task[None]] = []
+
+        async def vanish(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            stopping.append(asyncio.create_task(fed.stop("edge-1")))
+            raise httpx.ReadError("gone", request=request)
+
+        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", vanish, times=1)
+        info = await fed.run(small_spec())
+        await asyncio.gather(*stopping)
+        assert info.status == "completed"
+        first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
+        assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", "lost")]
+        assert [(row.edge, row.n_used) for row in second.edges] == [("edge-1", 3), ("edge-1", 3)]
+
+
+async def test_a_connection_to_an_edge_that_breaks_is_made_again(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        undisturbed = await fed.run(small_spec())
+
+        async def after_the_work(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            await pass_on()
+            raise httpx.ReadError("reset", request=request)
+
+        fed.router.tamper = at(EDGE_PORT, "/rounds", after_the_work, times=1)
+        info = await fed.run(small_spec())
+        assert info.model_sha256 == undisturbed.model_sha256
+        assert (await fed.round(info.run, 1)).failures == ()
+
+
+# ---- wrong orders
+
+
+async def test_orders_that_make_no_sense_are_refused_with_a_reason(tmp_path: Path) -> None:
+    orders: list[bytes] = []
+
+    async def keep(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        orders.append(request.content)
+        return await pass_on()
+
+    async with Federation(tmp_path / "f") as fed:
+        fed.router.tamper = at(AGENT_PORT, "/visits", keep, times=1)
+        await fed.run(small_spec(num_rounds=1))
+        url = f"http://127.0.0.1:{AGENT_PORT}/visits"
+
+        async def ask(old: bytes, new: bytes) -> tuple[int, str, str]:
+            assert len(old) == len(new)
+            assert orders[0].count(old) == 1
+            got = await fed.client.post(url, content=orders[0].replace(old, new))
+            return got.status_code, got.json()["code"], got.json()["detail"]
+
+        status, code, detail = await ask(b'\\"message\\":0', b'\\"message\\":7')
+        assert (status, code, detail) == (400, "wire", "a visit names a message beyond the 1 there are")
+        status, code, detail = await ask(b'{\\"seat\\":', b'{\\"tea!\\":')
+        assert (status, code) == (400, "wire")
+        status, code, detail = await ask(b'\\"seed\\":0', b'\\"seed\\":9')
+        assert (status, code) == (409, "conflict")
+        assert detail == "the population derived here is not the edge's: other data set or version?"
+        for body in (b"", b"\0" * 7, b"\xff" * 64, orders[0][:-1]):
+            got = await fed.client.post(url, content=body)
+            assert got.status_code in (400, 413)
+            assert got.headers["content-type"] == "application/problem+json"
+        got = await fed.client.post(url, content=orders[0], headers={"strata-digest": "0" * 64})
+        assert got.json()["detail"] == "the body is not what its digest says"
