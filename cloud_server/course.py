@@ -280,7 +280,8 @@ class Course:
         rounds = await self.tools.archive.rounds(info.run)
         models = lab.algorithm.cloud.models(self._ctx(lab, committed.round_no), committed.state)
         await self.tools.results.ended(info, lab, self.at.table, rounds, models.get("global"))
-        await self.tools.archive.collect()
+        for _ in range(2):  # what was written since the last look stays at the first
+            await self.tools.archive.collect()
 
     async def _become(self, status: Status, reason: str | None = None) -> None:
         """Change the status while the run goes on; what somebody asked for meanwhile stays visible."""

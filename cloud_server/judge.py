@@ -46,9 +46,7 @@ class Judge:
             self._error = self._error or task.exception()
 
     async def _evaluate(self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], final: bool) -> None:
-        bench = lab.bench(Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
-        hooks = lab.algorithm.cloud
-        scores = await self.worker.run(lambda: hooks.evaluate(ctx, committed.state, bench))
+        scores = await self.worker.run(_scores, lab, ctx, committed.state, final)
         await self.archive.evaluated(run_id, committed.round_no, evaluations(scores), final)
 
     async def finish(self) -> None:
@@ -66,6 +64,18 @@ class Judge:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._error = None
+
+
+def _scores(lab: Lab, ctx: Ctx, state: Any, final: bool) -> dict[str, Score]:
+    """The algorithm's scores; after the last round also the global model on the test set of each home's seats."""
+    bench = lab.bench(Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
+    hooks = lab.algorithm.cloud
+    scores = hooks.evaluate(ctx, state, bench)
+    model = hooks.models(ctx, state).get("global")
+    if final and model is not None:
+        homes = [home for home in lab.members.homes if len(home.test)]
+        scores |= {f"global_at_edge_{home.number}": bench.test(model, home.test) for home in homes}
+    return scores
 
 
 def evaluations(scores: dict[str, Score]) -> dict[str, Evaluation]:

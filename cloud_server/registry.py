@@ -16,7 +16,7 @@ from shared.errors import Forbidden, NotFound, StrataError
 from shared.records import Record
 from shared.service import Network
 from shared.store import Batch, Store
-from shared.tiers import AgentHello, EdgeBeat, EdgeHello, NonceAnswer
+from shared.tiers import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer
 from shared.transport import Caller, inside
 
 log = logging.getLogger(__name__)
@@ -130,8 +130,8 @@ class Registry:
 
     # ---- heartbeats
 
-    async def beat(self, beat: EdgeBeat) -> tuple[str, ...]:
-        """An edge is alive, and so are the agents that it heard; answers with those that are not registered.
+    async def beat(self, beat: EdgeBeat) -> BeatAnswer:
+        """An edge is alive, and so are the agents that it heard; answers with what it cannot know itself.
 
         Raises:
             NotFound: the edge is not registered; it should be again.
@@ -146,7 +146,10 @@ class Registry:
                 self.seen_agents[line.agent] = Seen(now - line.age_s, beat.edge, line.visiting)
         self._forget_silent(now)
         await self._refresh(beat)
-        return tuple(line.agent for line in beat.roster if line.agent not in self.agents and line.age_s < self.ttl_s)
+        fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
+        elsewhere = {a: now - seen.at for a, seen in self.seen_agents.items() if a not in fresh}
+        heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
+        return BeatAnswer(unknown=tuple(sorted(fresh - self.agents.keys())), heard=heard)
 
     async def _refresh(self, beat: EdgeBeat) -> None:
         """Signs of life with a TTL in Redis, for whoever looks from outside and for a restarted cloud."""

@@ -29,4 +29,4 @@ async def greet_edge(hello: EdgeHello, request: Request, cloud: TheCloud) -> Edg
 @router.post("/heartbeats")
 async def heartbeat(beat: EdgeBeat, cloud: TheCloud) -> BeatAnswer:
     """An edge is alive, and so are the agents that it hears."""
-    return BeatAnswer(unknown=await cloud.registry.beat(beat))
+    return await cloud.registry.beat(beat)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from shared.errors import StrataError
 from shared.service import Network
 from shared.tiers import ID, AgentBeat, AgentHello, AgentWelcome
-from shared.transport import Caller, backoff, inside
+from shared.transport import Caller, inside, pause_s
 
 log = logging.getLogger(__name__)
 FORGET_EDGE_S = 60.0
@@ -123,7 +123,7 @@ class Membership:
             except Exception:
                 failures += 1
                 log.exception(what)
-            await asyncio.sleep(self.every_s if not failures else max(backoff(failures), self.every_s))
+            await asyncio.sleep(pause_s(self.every_s, failures))
 
     async def _belong(self) -> None:
         """Beat to the home edge; without one, or where that fails, register anew."""

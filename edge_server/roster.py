@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from shared.errors import NotFound, StrataError
 from shared.tiers import AgentBeat, BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome, RosterLine
-from shared.transport import Caller, backoff
+from shared.transport import Caller, pause_s
 
 log = logging.getLogger(__name__)
 FORGET_S = 600.0
@@ -18,9 +18,16 @@ FORGET_S = 600.0
 
 @dataclass
 class Roster:
-    """When which agent was last heard, and whom of them the cloud does not know."""
+    """When which agent was last heard.
+
+    Attributes:
+        heard: here, and what it said.
+        elsewhere: at other edges, as the cloud told.
+        unknown: whom the cloud does not know.
+    """
 
     heard: dict[str, tuple[float, AgentBeat]] = field(default_factory=dict)
+    elsewhere: dict[str, float] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
 
     def beat(self, beat: AgentBeat) -> None:
@@ -36,8 +43,14 @@ class Roster:
 
     def silent_s(self, agent: str, since: float) -> float:
         """Seconds without a word from an agent, counted from `since` (monotonic) at the earliest."""
-        last = self.heard[agent][0] if agent in self.heard else since
-        return time.monotonic() - max(last, since)
+        here = self.heard[agent][0] if agent in self.heard else since
+        return time.monotonic() - max(here, self.elsewhere.get(agent, since), since)
+
+    def told(self, answer: BeatAnswer) -> None:
+        """Note what the cloud answered to the roster."""
+        now = time.monotonic()
+        self.unknown = set(answer.unknown)
+        self.elsewhere = {agent: now - age for agent, age in answer.heard.items()}
 
     def lines(self) -> tuple[RosterLine, ...]:
         """The roster as it is sent to the cloud; who was silent for long is forgotten."""
@@ -87,7 +100,7 @@ class Membership:
                 failures += 1
                 self.registered = False
                 log.exception("heartbeat failed")
-            await asyncio.sleep(self.every_s if not failures else max(backoff(failures), self.every_s))
+            await asyncio.sleep(pause_s(self.every_s, failures))
 
     async def _once(self) -> None:
         if not self.registered:
@@ -98,4 +111,4 @@ class Membership:
             self.registered = True
         beat = EdgeBeat(edge=self.hello.edge, roster=self.roster.lines()).model_dump()
         raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, who="the cloud")
-        self.roster.unknown = set(BeatAnswer.model_validate(raw).unknown)
+        self.roster.told(BeatAnswer.model_validate(raw))

@@ -64,9 +64,15 @@ class EdgeBeat(Record):
 
 
 class BeatAnswer(Record):
-    """Cloud to edge: who of the roster is not registered (the cloud lost its memory) and should be again."""
+    """Cloud to edge.
+
+    Attributes:
+        unknown: who of the roster is not registered (the cloud lost its memory) and should be again.
+        heard: live agents that other edges hear, with the seconds since: an edge may ask one that beats elsewhere.
+    """
 
     unknown: tuple[str, ...] = ()
+    heard: dict[str, float] = Field(default_factory=dict)
 
 
 class NonceAnswer(Record):

@@ -209,6 +209,11 @@ def backoff(attempt: int) -> float:
     return BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)] * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
 
 
+def pause_s(every_s: float, failures: int) -> float:
+    """Seconds until the next heartbeat: after failures later, but well within the time after which one is lost."""
+    return min(max(backoff(failures), every_s), 5 * every_s) if failures else every_s
+
+
 async def _stream(body: wire.Body) -> AsyncIterator[bytes]:
     for piece in _pieces(body.parts):
         yield piece

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,69 +18,10 @@ from shared.context import Ctx
 from shared.lab import Lab, Labs
 from shared.messages import Work
 from shared.spec import parse_spec
-from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, Tamper, small_spec
+from tests.faults import Reply, answer, at, broken, ending_in, garbage, half, half_order, hang, without_token
+from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, small_spec
 
 PATIENT = {"visit_s": 60}
-Reply = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]
-
-
-def at(port: int, path: str, reply: Reply, *, times: int = 10_000) -> Tamper:
-    """The fault `reply` in place of the first answers of one service to one path."""
-    left = [times]
-
-    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-        if request.url.port != port or request.url.path != path or left[0] <= 0:
-            return await pass_on()
-        left[0] -= 1
-        return await reply(request, pass_on)
-
-    return tamper
-
-
-def answer(content: bytes, headers: httpx.Headers | None = None, status: int = 200) -> httpx.Response:
-    """An answer as it comes from the network: not read yet."""
-    return httpx.Response(status, headers=headers, stream=httpx.ByteStream(content))
-
-
-async def hang(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-    await asyncio.sleep(3600)
-    raise AssertionError("nobody ended the wait")
-
-
-async def garbage(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-    return answer(b"\x10\0\0\0\0\0\0\0no record at all")
-
-
-async def half(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-    whole = await pass_on()
-    content = await whole.aread()
-    return answer(content[: len(content) // 2], whole.headers)
-
-
-async def half_order(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-    content = request.content
-    headers = {**request.headers, "content-length": str(len(content))}
-    return await pass_on(httpx.Request("POST", request.url, headers=headers, content=content[: len(content) // 2]))
-
-
-async def without_token(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-    headers = {**request.headers, "authorization": "Bearer somebody-else"}
-    return await pass_on(httpx.Request("POST", request.url, headers=headers, content=request.content))
-
-
-async def broken(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-    return answer(b'{"detail": "it is broken", "code": "internal"}', status=500)
-
-
-def ending_in(tail: bytes) -> Reply:
-    """The right answer, but for the last number in it."""
-
-    async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-        whole = await pass_on()
-        content = await whole.aread()
-        return answer(content[: -len(tail)] + tail, whole.headers)
-
-    return reply
 
 
 def lost_seats(detail: RoundDetail) -> dict[int, str]:
@@ -231,7 +171,7 @@ async def test_an_agent_that_cannot_be_reached_but_beats_is_given_up_at_its_limi
 
 
 async def test_an_agent_that_falls_silent_in_its_visit_is_lost_long_before_its_limit(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=1.5) as fed:
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         beats = fed.apps["agent-5"].state.agent.membership
 
         async def die(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
@@ -250,10 +190,10 @@ async def test_an_agent_that_falls_silent_in_its_visit_is_lost_long_before_its_l
 
 async def test_a_slow_agent_that_beats_is_waited_for_beyond_the_ttl(tmp_path: Path) -> None:
     async def slow(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(3)
         return await pass_on()
 
-    async with Federation(tmp_path / "f", ttl_s=0.7) as fed:
+    async with Federation(tmp_path / "f", ttl_s=1.5) as fed:
         fed.router.tamper = at(AGENT_PORT, "/visits", slow, times=1)
         info = await fed.run(small_spec(num_rounds=1))
         assert lost_seats(await fed.round(info.run, 1)) == {}
@@ -323,7 +263,7 @@ async def test_without_the_quorum_of_edges_the_run_fails_and_names_the_edge(tmp_
 
 
 async def test_an_edge_that_vanishes_in_the_round_is_lost_after_the_ttl_under_its_own_name(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=1.5) as fed:
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         stopping: list[asyncio.Task[None]] = []
 
         async def vanish(request: httpx.Request, pass_on: PassOn) -> httpx.Response:

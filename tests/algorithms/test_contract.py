@@ -99,9 +99,9 @@ def leaves(value: Any) -> Any:
 
 
 @contextmanager
-def watching(name: str) -> Iterator[Watch]:
-    """Runs in here are watched."""
-    watch, algorithm, encode = Watch(), load_algorithm(name), wire.encode
+def watching(algorithm: Algorithm) -> Iterator[Watch]:
+    """Runs in here are watched, and use this algorithm."""
+    watch, encode = Watch(), wire.encode
     halves: dict[str, Any] = {tier: Watched(getattr(algorithm, tier), watch) for tier in ("cloud", "edge", "device")}
     watched = replace(algorithm, **halves)
 
@@ -123,7 +123,7 @@ _WATCHED: dict[str, tuple[Ended, Watch]] = {}
 async def watched(name: str, tmp_path: Path) -> tuple[Ended, Watch]:
     """One watched run of each algorithm, every device in an agent of its own."""
     if name not in _WATCHED:
-        with watching(name) as watch:
+        with watching(load_algorithm(name)) as watch:
             done = await run(tmp_path, spec_of(name), rooms=(1,) * 4)
         _WATCHED[name] = done, watch
     return _WATCHED[name]
@@ -300,24 +300,20 @@ STATISTICS = ("features.1.running_mean", "features.1.running_var")
 COUNTER = "features.1.num_batches_tracked"
 
 
-async def normalised(
-    name: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Ended, list[Contribution[Any]], list[Any]]:
+async def normalised(name: str, policy: Any, tmp_path: Path) -> tuple[Ended, list[Contribution[Any]], list[Any]]:
     """Two rounds on a model with batch-norm: the run, the updates of both rounds, the device states."""
-    with watching(name) as watch:
-        changed = replace(load_algorithm(name), buffers=policy)  # type: ignore[arg-type]
-        monkeypatch.setattr("shared.lab.load_algorithm", lambda wanted: changed)
+    algorithm = replace(load_algorithm(name), buffers=policy)
+    with watching(algorithm) as watch:
         done = await run(tmp_path, spec_of(name, model="conv_bn", batch_size=25), rooms=(1,) * 4)
-    states = [record for record, _ in watch.encoded if type(record) is changed.device_state]
+    assert watch.faults == []
+    states = [record for record, _ in watch.encoded if type(record) is algorithm.device_state]
     return done, contributions(watch), states
 
 
 @pytest.mark.parametrize("policy", ["average", "local", "drop"])
 @pytest.mark.parametrize("name", PRODUCT)
-async def test_integer_buffers_are_never_averaged(
-    name: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done, sent, _ = await normalised(name, policy, tmp_path, monkeypatch)
+async def test_integer_buffers_are_never_averaged(name: str, policy: str, tmp_path: Path) -> None:
+    done, sent, _ = await normalised(name, policy, tmp_path)
     assert len(sent) == 8
     assert all(COUNTER not in item.update.delta for item in sent)
     assert done.model[COUNTER].dtype == torch.int64
@@ -326,10 +322,8 @@ async def test_integer_buffers_are_never_averaged(
 
 
 @pytest.mark.parametrize("name", PRODUCT)
-async def test_averaged_buffers_are_the_weighted_mean(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done, sent, states = await normalised(name, "average", tmp_path, monkeypatch)
+async def test_averaged_buffers_are_the_weighted_mean(name: str, tmp_path: Path) -> None:
+    done, sent, states = await normalised(name, "average", tmp_path)
     for key in STATISTICS:
         mean = sum(item.n_samples * item.update.delta[key].double() for item in sent) / 200
         assert torch.allclose(done.model[key].double(), done.lab.initial[key] + mean, atol=1e-6)
@@ -338,11 +332,9 @@ async def test_averaged_buffers_are_the_weighted_mean(
 
 
 @pytest.mark.parametrize("name", PRODUCT)
-async def test_local_buffers_stay_with_the_seat_and_live_on(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_local_buffers_stay_with_the_seat_and_live_on(name: str, tmp_path: Path) -> None:
     """50 samples in batches of 25 are two steps a round: after two rounds a seat's counter stands at 4."""
-    done, sent, states = await normalised(name, "local", tmp_path, monkeypatch)
+    done, sent, states = await normalised(name, "local", tmp_path)
     assert all(not item.update.delta.keys() & {*STATISTICS, COUNTER} for item in sent)
     assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.lab.initial)))
     assert sorted(state.buffers[COUNTER].item() for state in states) == [2] * 4 + [4] * 4
@@ -350,8 +342,8 @@ async def test_local_buffers_stay_with_the_seat_and_live_on(
 
 
 @pytest.mark.parametrize("name", PRODUCT)
-async def test_dropped_buffers_leave_no_trace(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done, sent, states = await normalised(name, "drop", tmp_path, monkeypatch)
+async def test_dropped_buffers_leave_no_trace(name: str, tmp_path: Path) -> None:
+    done, sent, states = await normalised(name, "drop", tmp_path)
     assert all(not item.update.delta.keys() & {*STATISTICS, COUNTER} for item in sent)
     assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.lab.initial)))
     assert not any(getattr(state, "buffers", {}) for state in states)

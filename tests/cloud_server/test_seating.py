@@ -12,7 +12,7 @@ import pytest
 from cloud_server.registry import AgentEntry
 from cloud_server.seating import bind
 from shared.errors import NotReady
-from tests.federation import AGENT_PORT, Federation, Gate, PassOn, small_spec
+from tests.federation import Federation, Gate, small_spec
 
 
 def agent(name: str, devices: int = 1, profile: str = "standard") -> AgentEntry:
@@ -65,20 +65,21 @@ async def test_too_few_devices_fail_the_run_with_how_many_there_are(tmp_path: Pa
 
 
 async def test_too_few_devices_in_the_middle_fail_the_run_and_name_the_seats(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(1, 1, 1), ttl_s=1.0) as fed:
+    async with Federation(tmp_path / "f", rooms=(1, 1, 1), ttl_s=2.0) as fed:
         gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(
-            small_spec(num_devices=3, min_devices=3, timeouts={"ready_s": 1.5, "reseat_after_s": 60})
-        )
+        timeouts = {"ready_s": 1.5, "reseat_after_s": 60}
+        run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
         await gate.reached.wait()
         (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == fed.agent_id(2)]
         await fed.stop("agent-2")
+        await fed.until(lambda: fed.n_agents() == 2)
         gate.open.set()
         info = await fed.finish(run_id)
-        assert (info.status, info.rounds) == ("failed", 2)
-        assert info.reason is not None
-        assert "2 of at least 3 devices" in info.reason or "quorum" in info.reason
-        assert str(seat) in info.reason
+        assert (info.status, info.rounds, info.reason) == (
+            "failed",
+            2,
+            f"after 1.5 s 2 of at least 3 devices and 2 edges are alive; not heard: seats [{seat}]",
+        )
 
 
 async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_result_is_the_same(tmp_path: Path) -> None:
@@ -108,14 +109,15 @@ async def test_without_numbers_the_run_takes_what_is_there(tmp_path: Path) -> No
 
 
 async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_record_says_so(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=1.0) as fed:
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=4, timeouts={"reseat_after_s": 0.5}))
         await gate.reached.wait()
         gone = fed.agent_id(3)
         (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == gone]
         await fed.stop("agent-3")
-        await asyncio.sleep(2)
+        await fed.until(lambda: not fed.apps["cloud"].state.cloud.registry.agent_is_live(gone))
+        await asyncio.sleep(0.6)
         gate.open.set()
         info = await fed.finish(run_id)
         assert info.status == "completed"
@@ -127,7 +129,7 @@ async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_recor
 
 
 async def test_an_agent_that_comes_back_in_time_keeps_its_seat_and_its_state(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=1.0) as fed:
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         plain = await fed.run(small_spec(num_rounds=3))
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=3, timeouts={"reseat_after_s": 600}))
@@ -176,7 +178,7 @@ async def test_the_order_in_which_edges_and_agents_register_changes_nothing(tmp_
 
 
 async def test_the_home_of_a_lost_edge_is_served_by_another(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=1.0) as fed:
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         plain = await fed.run(small_spec(num_rounds=3))
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=3, quorum=0.3))
@@ -193,21 +195,16 @@ async def test_the_home_of_a_lost_edge_is_served_by_another(tmp_path: Path) -> N
 async def test_an_edge_beside_its_home_edge_hears_an_agent_for_as_long_as_it_works(tmp_path: Path) -> None:
     """Agents beat to one edge by themselves; the others hear them only because of the work that they gave."""
 
-    async def slow(request: object, pass_on: PassOn) -> object:
-        return await pass_on()
-
-    async with Federation(tmp_path / "f", ttl_s=0.8) as fed:
+    async with Federation(tmp_path / "f", ttl_s=1.5) as fed:
         host = fed.apps["agent-0"].state.agent.host
         whole = host.visits
 
         async def long(body: bytearray, stop: object) -> object:
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(3.5)
             return await whole(body, stop)
 
         host.visits = long
         info = await fed.run(small_spec(num_rounds=1, num_devices=6))
         assert (await fed.round(info.run, 1)).failures == ()
         edges = fed.apps["agent-0"].state.agent.membership.edges
-        assert set(edges) <= {f"http://127.0.0.1:{port}" for port in (9100, 9101)}
-        assert [orders.n for orders in edges.values()] == [0] * len(edges)
-    assert AGENT_PORT == 9200
+        assert [orders.n for orders in edges.values()] == [0]

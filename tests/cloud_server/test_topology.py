@@ -103,7 +103,7 @@ async def test_each_token_opens_its_own_doors_only(tmp_path: Path) -> None:
 
         async def status(method: str, url: str, token: str | None) -> int:
             headers = {} if token is None else {"authorization": f"Bearer {token}"}
-            body = {} if method in ("POST", "PUT") else None
+            body: dict[str, int] | None = {} if method in ("POST", "PUT") else None
             return (await fed.client.request(method, url, headers=headers, json=body)).status_code
 
         for method, url in api + tier + below:

@@ -135,8 +135,12 @@ async def test_an_order_cannot_make_an_agent_call_anywhere(url: str) -> None:
 
 
 async def test_an_edge_that_gave_work_is_beaten_until_the_work_is_done_also_without_a_home() -> None:
-    edge, heard = "http://10.0.0.1:9100", []  # type: tuple[str, list[str]]
-    answers = {"http://cloud:8000/agents": httpx.ConnectError("the cloud is away"), f"{edge}/heartbeats": None}
+    edge = "http://10.0.0.1:9100"
+    heard: list[str] = []
+    answers: dict[str, Any] = {
+        "http://cloud:8000/agents": httpx.ConnectError("the cloud is away"),
+        f"{edge}/heartbeats": None,
+    }
     belongs = membership(answers, heard)
     belongs.start()
     with belongs.working_for(edge):
@@ -157,7 +161,8 @@ async def test_an_edge_that_gave_work_is_beaten_until_the_work_is_done_also_with
 
 
 async def test_an_agent_whose_home_edge_is_gone_registers_again() -> None:
-    first, second, heard = "http://10.0.0.1:9100", "http://10.0.0.2:9100", []  # type: tuple[str, str, list[str]]
+    first, second = "http://10.0.0.1:9100", "http://10.0.0.2:9100"
+    heard: list[str] = []
     answers: dict[str, Any] = {
         "http://cloud:8000/agents": {"edge_url": first},
         f"{first}/heartbeats": None,

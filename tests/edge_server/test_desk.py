@@ -61,7 +61,7 @@ async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_fil
             assert {value.decode() for value in states.values()} <= set(blobs(fed, number))
             assert len(blobs(fed, number)) <= 2
         # The cloud: one state, and a table for each round.
-        assert len(list((tmp_path / "f" / "cloud" / "blobs").iterdir())) <= 1 + 12
+        assert len(list((tmp_path / "f" / "cloud" / "blobs").iterdir())) == 1 + 12
         # The agents: at most the last state that counts and the one before it, for each seat.
         for number in range(6):
             for seat in (tmp_path / "f" / f"agent-{number}" / "seats").glob("*/*"):
@@ -214,7 +214,7 @@ def test_answers_to_what_was_asked_for_pass() -> None:
 def test_uploads_are_those_that_were_asked_for_or_said_to_be_lost(
     contributions: tuple[Contribution[None], ...], failures: tuple[Failure, ...], fits: bool
 ) -> None:
-    answer = UploadAnswer(uploads=Uploads(contributions=contributions), failures=failures)
+    answer: UploadAnswer[None] = UploadAnswer(uploads=Uploads(contributions=contributions), failures=failures)
     if fits:
         check_uploads(answer, [0, 1])
     else:

@@ -1,0 +1,54 @@
+"""What an algorithm is: a frozen value of three stateless hook objects and its record types."""
+
+from shared.algorithms._hooks.algorithm import Algorithm, one_phase
+from shared.algorithms._hooks.hooks import (
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+    default_local,
+    delta_of,
+    kept_back,
+    starting_model,
+)
+from shared.algorithms._hooks.values import (
+    Admission,
+    Advance,
+    Begin,
+    Bench,
+    Broadcast,
+    EdgeModel,
+    Finish,
+    Fit,
+    GlobalModel,
+    Local,
+    OwnBuffers,
+    Phase,
+    Update,
+    Verdict,
+)
+
+__all__ = [
+    "Admission",
+    "Advance",
+    "Algorithm",
+    "Begin",
+    "Bench",
+    "Broadcast",
+    "CloudHooks",
+    "DeviceHooks",
+    "EdgeHooks",
+    "EdgeModel",
+    "Finish",
+    "Fit",
+    "GlobalModel",
+    "Local",
+    "OwnBuffers",
+    "Phase",
+    "Update",
+    "Verdict",
+    "default_local",
+    "delta_of",
+    "kept_back",
+    "one_phase",
+    "starting_model",
+]

@@ -1,0 +1,104 @@
+"""`Algorithm`: all tiers of one paper as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from shared.algorithms._hooks.hooks import (
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+)
+from shared.algorithms._hooks.values import (
+    Broadcast,
+    EdgeModel,
+    GlobalModel,
+    OwnBuffers,
+    Phase,
+    Update,
+)
+from shared.context import NoParams
+from shared.errors import BadInput
+from shared.records import Record
+from shared.spec import ExperimentSpec, explain
+from shared.sums import check_update_type
+
+
+def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
+    """The default: all rounds train."""
+    return (Phase("train", spec.num_rounds),)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm, all tiers.
+
+    Attributes:
+        name: that of its module.
+        paper: authors, title, venue.
+        params: model of its own parameters.
+        broadcast, update: its messages; `message` is what a seat gets, by default the broadcast's type.
+        report: declared by algorithms that decide before an update travels.
+        cloud_state, edge_state, device_state: what each tier remembers.
+        phases: named stretches of rounds.
+        buffers: float buffers (batch-norm statistics) are averaged, stay on the device, or are dropped;
+            integer buffers are never averaged.
+        on_refusal: what a seat keeps when its update was not used.
+        headline: which figure is the run's accuracy.
+        needs: fields of the spec that must have these values, such as `client: edge`.
+    """
+
+    name: str
+    paper: str
+    params: type[Record] = NoParams
+    cloud: CloudHooks = field(default_factory=CloudHooks)
+    edge: EdgeHooks = field(default_factory=EdgeHooks)
+    device: DeviceHooks = field(default_factory=DeviceHooks)
+    broadcast: type[Record] = Broadcast
+    message: type[Record] | None = None
+    update: type[Record] = Update
+    report: type[Record] | None = None
+    cloud_state: type[Record] = GlobalModel
+    edge_state: type[Record] = EdgeModel
+    device_state: type[Record] = OwnBuffers
+    phases: Callable[[ExperimentSpec, Any], tuple[Phase, ...]] = one_phase
+    buffers: Literal["average", "local", "drop"] = "average"
+    on_refusal: Literal["keep", "revert"] = "keep"
+    headline: Literal["global model", "mean over clients"] = "global model"
+    needs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_update_type(self.update)
+
+    @property
+    def message_type(self) -> type[Record]:
+        """What a seat gets."""
+        return self.message or self.broadcast
+
+    def check_spec(self, spec: ExperimentSpec) -> None:
+        """Refuse a spec that does not fit.
+
+        Raises:
+            BadInput: with the path of the field.
+        """
+        self.parse_params(spec.algorithm.params)
+        for name, value in self.needs.items():
+            if getattr(spec, name) != value:
+                raise BadInput(f"{self.name} needs {name}: {value}, not {getattr(spec, name)}", field=name)
+
+    def parse_params(self, raw: Mapping[str, Any]) -> Record:
+        """Validate the algorithm's own parameters.
+
+        Raises:
+            BadInput: with the path of the field.
+        """
+        try:
+            return self.params.model_validate(dict(raw))
+        except ValidationError as error:
+            known = ", ".join(self.params.model_fields) or "none"
+            found = explain(error, prefix=("algorithm", "params"))
+            raise BadInput(f"{found.detail}; parameters of {self.name}: {known}", field=found.field) from None

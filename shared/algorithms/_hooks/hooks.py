@@ -1,0 +1,170 @@
+"""The hooks of the three tiers.
+
+Every hook has a default, FedAvg's or the identity; a paper's file shows only what differs. Hooks are pure: state and
+message in, state and message out. They do no I/O, keep no attributes and draw randomness only from `ctx`.
+
+Order of the hooks in a round:
+
+    cloud    broadcast -> ... -> aggregate        evaluate (beside the next round)
+    edge     begin -> (select -> schedule -> dispatch -> ... admit -> aggregate -> advance)* -> finish [-> evaluate]
+    device   local_update -> [report] -> personalise -> evaluate
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shared import policies
+from shared.algorithms._hooks.values import (
+    Admission,
+    Advance,
+    Begin,
+    Bench,
+    Broadcast,
+    EdgeModel,
+    Finish,
+    Fit,
+    GlobalModel,
+    Local,
+    OwnBuffers,
+    Update,
+    Verdict,
+)
+from shared.context import Ctx
+from shared.messages import Outcome, Work
+from shared.population import Seat
+from shared.records import Nothing, Score, TensorMap
+from shared.tensors import add, only, overlay, subtract
+
+
+class CloudHooks:
+    """The cloud's half: owns the global state, sees edges only."""
+
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        """The state before the first round, from the seeded initial model."""
+        return GlobalModel(model=model)
+
+    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+        """The message to one edge, whose `seats` sit there now; what is equal for all is sent from the same tensors."""
+        return Broadcast(model=state.model)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        """The new state from the mean update of the round."""
+        return state.but(model=add(state.model, update.delta))
+
+    def models(self, ctx: Ctx, state: Any) -> dict[str, TensorMap]:
+        """The models that can be downloaded, by name; `global` is the one whose digest is reported."""
+        return {"global": state.model}
+
+    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
+        """Scores by name, off the round's path; by default the global model on the global test set."""
+        return {"global": bench.test(self.models(ctx, state)["global"])}
+
+
+class EdgeHooks:
+    """The edge's half: chooses, schedules, admits, forms an edge model where there are several edge rounds."""
+
+    def init(self, ctx: Ctx) -> Any:
+        """The state before the edge's first round."""
+        return EdgeModel()
+
+    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+        """Take the broadcast in; says how many edge rounds follow."""
+        begun = state.but(start=broadcast.model, received=broadcast.model, model=broadcast.model)
+        return Begin(begun, ctx.spec.edge_rounds, through=_forms_no_model(ctx, self))
+
+    def select(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> list[int]:
+        """Who trains in this edge round; by default as the spec's policy says. Held-out seats are not asked."""
+        return policies.select(ctx, seats)
+
+    def schedule(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> dict[int, Work]:
+        """The work of each chosen seat; by default as the spec's policy says. A seat left out is not visited."""
+        return policies.schedule(ctx, seats)
+
+    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+        """The message to one seat; return the same object for seats that get the same."""
+        return Broadcast(model=state.start)
+
+    def admit(self, ctx: Ctx, state: Any, reports: Mapping[int, Any]) -> Admission:
+        """Decide on held updates; asked only where the algorithm declares a report."""
+        return Admission(state, {seat: Verdict(upload=True) for seat in reports})
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        """After each wave: the state from the mean update of this edge round's waves so far."""
+        return state.but(model=add(state.start, update.delta))
+
+    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
+        """After each wave: another wave, or the next edge round from the present edge model.
+
+        `works` is what `schedule` asked for; each of its seats has an outcome, a lost one with its `failure`.
+        """
+        return Advance(state.but(start=state.model))
+
+    def finish(self, ctx: Ctx, state: Any) -> Finish:
+        """The end of the round at this edge; by default the edge's model minus the one received."""
+        between = state.but(start={}, received={}, model={})
+        if _forms_no_model(ctx, self):
+            return Finish(between)
+        return Finish(between, Update(delta=delta_of(ctx, state.model, state.received)))
+
+    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> tuple[Score | None, Score | None]:
+        """The model received and the client's own, where the edge is the client."""
+        received = bench.test(state.received) if state.received else None
+        return received, bench.test(state.model) if state.model else None
+
+
+class DeviceHooks:
+    """The device's half: owns data and personal state."""
+
+    def init(self, ctx: Ctx) -> Any:
+        """The state before the seat's first visit."""
+        return OwnBuffers()
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        """Train, or collect; by default local SGD from the model received."""
+        start = starting_model(state, message)
+        fit = bench.fit(ctx, start)
+        return default_local(ctx, start, fit)
+
+    def report(self, ctx: Ctx, state: Any, local: Local, message: Any) -> Any:
+        """The small answer that travels before an upload, where the algorithm declares one and there is an update."""
+        return Nothing()
+
+    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+        """The seat's own model, None if it has none; by default the one that it has just trained."""
+        return local.model if local else None
+
+    def evaluate(
+        self, ctx: Ctx, state: Any, message: Any, own: TensorMap | None, bench: Bench
+    ) -> tuple[Score | None, Score | None]:
+        """The model received and the seat's own on the seat's test samples."""
+        return bench.test(starting_model(state, message)), bench.test(own) if own is not None else None
+
+
+def _forms_no_model(ctx: Ctx, hooks: EdgeHooks) -> bool:
+    """Whether the sums of the only edge round may go up as they are: nothing at the edge asks for a model."""
+    own = type(hooks).aggregate is not EdgeHooks.aggregate or type(hooks).finish is not EdgeHooks.finish
+    return ctx.spec.edge_rounds == 1 and not own
+
+
+def starting_model(state: Any, message: Any) -> TensorMap:
+    """The model received, with the seat's own buffers where they stay local."""
+    return overlay(message.model, getattr(state, "buffers", {}))
+
+
+def default_local(ctx: Ctx, start: TensorMap, fit: Fit) -> Local:
+    """FedAvg's contribution: trained minus received, without what does not travel."""
+    local = {name: fit.model[name] for name in ctx.buffer_names} if ctx.buffers == "local" else {}
+    return Local(OwnBuffers(buffers=local), Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
+
+
+def delta_of(ctx: Ctx, trained: TensorMap, start: TensorMap) -> TensorMap:
+    """Trained minus received for all that travels: parameters, and float buffers if they are averaged."""
+    back = kept_back(ctx) | {name for name, tensor in trained.items() if not tensor.is_floating_point()}
+    return subtract(only(trained, trained.keys() - back), start)
+
+
+def kept_back(ctx: Ctx) -> frozenset[str]:
+    """Names that do not travel up: all buffers, unless they are averaged."""
+    return frozenset() if ctx.buffers == "average" else ctx.buffer_names

@@ -1,0 +1,32 @@
+"""Who an edge counts as heard."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_server.roster import Roster
+from shared.errors import NotFound
+from shared.tiers import AgentBeat, BeatAnswer
+
+
+def test_silence_is_counted_from_the_last_word_here_or_elsewhere_and_from_the_question_at_the_earliest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("edge_server.roster.time.monotonic", lambda: 100.0)
+    roster = Roster()
+    assert roster.silent_s("a", since=95.0) == 5.0
+    roster.told(BeatAnswer(heard={"a": 3.0}))
+    assert roster.silent_s("a", since=95.0) == 3.0
+    assert roster.silent_s("a", since=99.0) == 1.0
+    roster.beat(AgentBeat(agent="a"))
+    assert roster.silent_s("a", since=95.0) == 0.0
+    assert roster.silent_s("b", since=95.0) == 5.0
+
+
+def test_an_agent_that_the_cloud_does_not_know_is_told_once_to_register() -> None:
+    roster = Roster()
+    roster.told(BeatAnswer(unknown=("a",)))
+    with pytest.raises(NotFound, match="register again"):
+        roster.beat(AgentBeat(agent="a"))
+    roster.beat(AgentBeat(agent="a"))
+    assert [line.agent for line in roster.lines()] == ["a"]

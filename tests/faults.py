@@ -1,0 +1,71 @@
+"""Faults to be put on a hop of the in-process federation, as `router.tamper`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx
+
+from tests.federation import PassOn, Tamper
+
+Reply = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]
+
+
+def at(port: int, path: str, reply: Reply, *, times: int = 10_000) -> Tamper:
+    """The fault `reply` in place of the first answers of one service to one path."""
+    left = [times]
+
+    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.port != port or request.url.path != path or left[0] <= 0:
+            return await pass_on()
+        left[0] -= 1
+        return await reply(request, pass_on)
+
+    return tamper
+
+
+def answer(content: bytes, headers: httpx.Headers | None = None, status: int = 200) -> httpx.Response:
+    """An answer as it comes from the network: not read yet."""
+    return httpx.Response(status, headers=headers, stream=httpx.ByteStream(content))
+
+
+async def hang(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    await asyncio.sleep(3600)
+    raise AssertionError("nobody ended the wait")
+
+
+async def garbage(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    return answer(b"\x10\0\0\0\0\0\0\0no record at all")
+
+
+async def half(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    whole = await pass_on()
+    content = await whole.aread()
+    return answer(content[: len(content) // 2], whole.headers)
+
+
+async def half_order(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    content = request.content
+    headers = {**request.headers, "content-length": str(len(content))}
+    return await pass_on(httpx.Request("POST", request.url, headers=headers, content=content[: len(content) // 2]))
+
+
+async def without_token(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    headers = {**request.headers, "authorization": "Bearer somebody-else"}
+    return await pass_on(httpx.Request("POST", request.url, headers=headers, content=request.content))
+
+
+async def broken(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    return answer(b'{"detail": "it is broken", "code": "internal"}', status=500)
+
+
+def ending_in(tail: bytes) -> Reply:
+    """The right answer, but for the last number in it."""
+
+    async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        whole = await pass_on()
+        content = await whole.aread()
+        return answer(content[: -len(tail)] + tail, whole.headers)
+
+    return reply
