@@ -16,10 +16,15 @@ from shared.records import Record
 
 
 class Binding(Record):
-    """The seating of a run as it is kept: agent by seat, edge by home."""
+    """The seating of a run as it is kept: agent by seat, edge by home.
+
+    `present` are the agents that were there at the start: room that they have to spare is no late-comer's, so that
+    how many devices take part does not depend on how much room the agents happen to have.
+    """
 
     agents: dict[int, str]
     edges: dict[int, str]
+    present: tuple[str, ...] = ()
 
 
 def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mapping[int, str]) -> dict[int, str]:
@@ -85,12 +90,13 @@ class Table:
             NotReady: nobody is there any more.
         """
         seats = [s.number for s in self.members.seats if s.role != "worker"][:num_devices]
-        given = bind(seats, self.registry.live_agents(), {})
+        agents = self.registry.live_agents()
+        given = bind(seats, agents, {})
         names = self.registry.live_edges()
         if not names:
             raise NotReady("no edge is there")
         edges = {home.number: names[home.number % len(names)] for home in self.members.homes}
-        self.binding = Binding(agents=given, edges=edges)
+        self.binding = Binding(agents=given, edges=edges, present=tuple(agent.agent for agent in agents))
         return [Move(seat, agent, None) for seat, agent in given.items()]
 
     def refresh(self) -> list[Move]:
@@ -106,6 +112,7 @@ class Table:
         if not seats or not agents:
             return []
         kept = {seat: agent for seat, agent in self.binding.agents.items() if seat not in seats}
+        self.binding = self.binding.but(present=tuple(a for a in self.binding.present if a not in gone))
         return self._take(bind(seats, agents, kept))
 
     def _welcome(self) -> list[Move]:
@@ -113,6 +120,8 @@ class Table:
         empty = [s.number for s in self.members.seats if s.role != "worker" and s.number not in self.binding.agents]
         moves: list[Move] = []
         for entry in self.registry.live_agents():
+            if entry.agent in self.binding.present:
+                continue
             room = max(entry.devices - load[entry.agent], 0)
             mine, empty = empty[:room], empty[room:]
             moves += self._take(dict.fromkeys(mine, entry.agent))
@@ -120,7 +129,7 @@ class Table:
 
     def _take(self, given: dict[int, str]) -> list[Move]:
         moves = [Move(seat, agent, self.binding.agents.get(seat)) for seat, agent in given.items()]
-        self.binding = Binding(agents={**self.binding.agents, **given}, edges=self.binding.edges)
+        self.binding = self.binding.but(agents={**self.binding.agents, **given})
         return moves
 
     # ---- a round's view
