@@ -88,9 +88,7 @@ def main() -> None:
     for case in CASES:
         theirs, ours, reps = measure(case, options.seconds, options.momentum)
         shape = "x".join(map(str, case[1]))
-        print(
-            f"{case[0]:<14}{shape:<12}{case[2]:>6}{theirs:>11.3f}{ours:>10.3f}{ours / theirs:>8.2f}{reps:>6}"
-        )
+        print(f"{case[0]:<14}{shape:<12}{case[2]:>6}{theirs:>11.3f}{ours:>10.3f}{ours / theirs:>8.2f}{reps:>6}")
 
 
 if __name__ == "__main__":

@@ -264,6 +264,12 @@ class Archive:
 
     # ---- files
 
+    async def delete(self, run_id: str) -> None:
+        """Forget a run and its files."""
+        for prefix in keys.all_of_run(run_id):
+            await self.store.delete_prefix(prefix)
+        await self.collect()
+
     async def collect(self) -> list[str]:
         """Remove files that nothing refers to."""
         referenced: set[str] = set()

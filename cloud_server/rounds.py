@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -127,7 +126,7 @@ class CloudRound:
             raise WireError(f"the answer for home {home} speaks of {others}")
 
     def _require_quorum(self, n_homes: int, failed: dict[int, Failure]) -> None:
-        need = math.ceil(self.lab.spec.quorum * n_homes - 1e-9)
+        need = self.lab.spec.quorum_of(n_homes)
         if n_homes - len(failed) < need:
             why = "; ".join(failure.detail for failure in failed.values())
             raise NotReady(f"round {self.round_no}: quorum of {need} of {n_homes} edges missed: {why}")
@@ -137,7 +136,7 @@ class CloudRound:
     def _aggregate(self, replies: dict[int, EdgeReply], failed: dict[int, Failure]) -> tuple[Committed[Any], str]:
         """Add up what came; an answer that cannot be added is its edge's failure."""
         state, update = self.before.state, self.lab.algorithm.update
-        fold = Fold(update, self.lab.grid)
+        fold = Fold(update, self.lab.grid, model=self.lab.initial)
         for home in sorted(replies):
             try:
                 self._check(home, replies[home].answer)

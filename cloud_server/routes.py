@@ -96,6 +96,12 @@ async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
     return await cloud.archive.info(run_id)
 
 
+@router.delete("/runs/{run_id}", status_code=204, tags=["runs"])
+async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
+    """Forget a run that has ended, at every tier; its results folder stays."""
+    await cloud.runner.delete(run_id)
+
+
 @router.post("/runs/{run_id}/rounds", tags=["runs"])
 async def more_rounds(run_id: RunId, body: MoreRounds, cloud: TheCloud) -> RunInfo:
     """Train so many rounds more."""

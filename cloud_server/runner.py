@@ -112,6 +112,19 @@ class Runner:
                 self.course.info = info
             return info
 
+    async def delete(self, run_id: str) -> None:
+        """Forget a run at every tier; its results folder stays.
+
+        Raises:
+            Conflict: it has not ended.
+        """
+        async with self._lock:
+            info = await self.tools.archive.info(run_id)
+            if info.status not in FINAL or (self.course and self.course.info.run == info.run):
+                raise Conflict(f"run {info.run} is {info.status}: only a run that has ended can be deleted")
+            await self.tools.archive.delete(info.run)
+        await self.tools.edges.forget(info.run)
+
     async def _ask(self, info: RunInfo, wish: Wish, status: Status) -> RunInfo:
         """Ask the course of a run; without one (the cloud was just restarted) the document is what is asked."""
         info = await self._save(info.but(status=status, reason=None))

@@ -5,7 +5,6 @@ begin -> (select -> schedule -> dispatch -> visits -> admit [-> uploads] -> aggr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +80,7 @@ class EdgeRound:
 
     async def _edge_round(self, ctx: Ctx, *, through: bool) -> Folded:
         """Waves until nobody is visited again; the exact sum of what they brought."""
-        fold = Fold(self.lab.algorithm.update, self.lab.grid)
+        fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.initial)
         chosen = self._active(self.hooks.select(ctx, self.state, self.trainers) if self.trainers else [])
         while chosen or ctx.wave == 0:
             works = await self.worker.run(self.hooks.schedule, ctx, self.state, chosen) if chosen else {}
@@ -173,7 +172,7 @@ class EdgeRound:
         works = {}
         if self.lab.spec.client == "device":
             works = {seat.number: self._only_evaluate() for seat in self.seats}
-        fold = Fold(self.lab.algorithm.update, self.lab.grid)
+        fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.initial)
         stage = Stage(run_id=self.order.run_id, round_no=self.order.round_no)
         asked = await self.worker.run(self._asked, self.ctx, works)
         wave = await self.devices.visit(stage, asked, fold, hold=False)
@@ -216,7 +215,7 @@ class EdgeRound:
             NotReady: naming the lost ones.
         """
         lost = [failure for seat, failure in sorted(wave.failed().items()) if seat in works]
-        need = math.ceil(self.lab.spec.quorum * len(works))
+        need = self.lab.spec.quorum_of(len(works))
         if len(works) - len(lost) < need:
             names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
             raise NotReady(f"edge {self.order.edge}: quorum of {need} of {len(works)} visits missed: {names}")

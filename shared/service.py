@@ -267,4 +267,7 @@ def serve(tier: str, settings: TierSettings, create_app: Callable[[Any], FastAPI
         loop="uvloop",
         http="httptools",
     )
-    uvicorn.Server(config).run(sockets=[bound])
+    server = uvicorn.Server(config)
+    server.run(sockets=[bound])
+    if not server.started:
+        raise SystemExit(f"{tier} could not start; the reason stands above")

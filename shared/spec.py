@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -134,6 +135,10 @@ class ExperimentSpec(Record):
         max_devices = self.max_devices or num_devices
         num_edges = self.num_edges or max(min(n_edges, max_devices), 1)
         return self.but(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices)
+
+    def quorum_of(self, n: int) -> int:
+        """How many of n must answer; 0.55 of 20 is 11, whatever floating point makes of it."""
+        return math.ceil(self.quorum * n - 1e-9)
 
     def digest(self) -> str:
         """sha256 over the spec as canonical JSON."""

@@ -43,9 +43,7 @@ class MemoryStore:
         wall: Wall-clock seconds; the first half of entry ids, which grow also when it jumps back.
     """
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._wall = wall
         self._values: dict[str, _Value] = {}

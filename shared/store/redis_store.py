@@ -70,9 +70,7 @@ class RedisStore:
         max_readers: For blocking reads; further ones are refused with `StoreUnavailable`.
     """
 
-    def __init__(
-        self, url: str, *, timeout_s: float = 5.0, max_connections: int = 16, max_readers: int = 256
-    ) -> None:
+    def __init__(self, url: str, *, timeout_s: float = 5.0, max_connections: int = 16, max_readers: int = 256) -> None:
         self._where = _place(url)
         self._timeout_s = timeout_s
         self._redis = _client(url, timeout_s, max_connections)

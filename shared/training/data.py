@@ -244,9 +244,7 @@ def _check_images(x: npt.NDArray[Any], what: str) -> None:
     if x.dtype != np.uint8:
         raise DataMalformed(f"{what} has dtype {x.dtype}, expected uint8 (0..255)")
     if x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] not in (1, 3)):
-        raise DataMalformed(
-            f"{what} has shape {x.shape}, expected (n, height, width) or (..., 1 or 3 channels)"
-        )
+        raise DataMalformed(f"{what} has shape {x.shape}, expected (n, height, width) or (..., 1 or 3 channels)")
     if 0 in x.shape:
         raise DataMalformed(f"{what} is empty: shape {x.shape}")
 

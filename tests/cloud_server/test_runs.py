@@ -178,3 +178,27 @@ async def test_what_a_run_that_has_not_started_cannot_answer_is_a_conflict(tmp_p
             assert "has not started yet" in refused.json()["detail"]
         assert (await fed.client.get(f"/runs/{run_id}/rounds")).json() == {"rounds": []}
         assert (await fed.client.get(f"/runs/{run_id}/files")).json() == {"files": []}
+
+
+async def test_a_run_that_has_ended_is_forgotten_at_every_tier_but_its_folder_stays(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        kept = await fed.run(small_spec(name="kept"))
+        gone = await fed.run(small_spec(name="gone"))
+        folders = [tmp_path / "f" / f"agent-{number}" / "seats" for number in range(6)]
+        assert all(any(gone.run in str(path) for path in folder.rglob("*")) for folder in folders)
+        assert (await fed.client.delete(f"/runs/{gone.run}")).status_code == 204
+        assert problem(await fed.client.get(f"/runs/{gone.run}"))[:2] == (404, "not_found")
+        assert [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]] == [kept.run]
+        assert [key for key in await fed.store.keys("") if gone.run in key] == []
+        assert [path for folder in folders for path in folder.rglob("*") if gone.run in str(path)] == []
+        assert (tmp_path / "f" / "runs" / gone.run / "run.json").exists()
+        model = await fed.client.get(f"/runs/{kept.run}/models/global")
+        assert digest(load(model.content)) == kept.model_sha256
+
+
+async def test_a_run_that_has_not_ended_cannot_be_deleted(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        run = await fed.submit(small_spec(num_rounds=1000))
+        assert problem(await fed.client.delete(f"/runs/{run}"))[:2] == (409, "conflict")
+        await fed.client.post(f"/runs/{run}/stop")
+        assert (await fed.finish(run)).status == "stopped"

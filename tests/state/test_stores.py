@@ -111,9 +111,7 @@ class TestValues:
         for prefix in ("a*b:", "[a-z]:", "a?:", "\\:", "^:"):
             assert await bench.store.keys(bench.key(prefix)) == [bench.key(f"{prefix}1")]
 
-    async def test_delete_prefix_takes_thousands_of_keys_of_both_kinds_and_no_other(
-        self, bench: Bench
-    ) -> None:
+    async def test_delete_prefix_takes_thousands_of_keys_of_both_kinds_and_no_other(self, bench: Bench) -> None:
         batch = Batch().append(bench.key("p:stream"), b"1").put(bench.key("q"), b"1")
         for n in range(2500):
             batch.put(bench.key(f"p:{n}"), b"1")
@@ -211,9 +209,7 @@ class TestStreams:
         await bench.store.append(bench.key("s"), b"1")
         assert [entry.data for entry in await last] == [b"1"]
 
-    @pytest.mark.parametrize(
-        "after", ["", "x", "1-", "-1", "1-2-3", "$", "9" * 20, "1-18446744073709551616", "٣"]
-    )
+    @pytest.mark.parametrize("after", ["", "x", "1-", "-1", "1-2-3", "$", "9" * 20, "1-18446744073709551616", "٣"])
     async def test_a_strange_position_is_refused_by_name(self, bench: Bench, after: str) -> None:
         with pytest.raises(BadEntryId):
             await bench.store.read(bench.key("s"), after=after)

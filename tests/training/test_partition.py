@@ -123,9 +123,7 @@ def test_quantity_skew_gives_log_normal_sizes() -> None:
 
 def test_no_quantity_skew_is_sigma_zero() -> None:
     labels = balanced(3, 20)
-    plain, zero = (
-        partition(IidPartition(quantity_skew=q), labels, 7, rng(), n_classes=3) for q in (None, 0.0)
-    )
+    plain, zero = (partition(IidPartition(quantity_skew=q), labels, 7, rng(), n_classes=3) for q in (None, 0.0))
     assert [part.tolist() for part in plain] == [part.tolist() for part in zero]
 
 
@@ -133,9 +131,7 @@ def test_no_quantity_skew_is_sigma_zero() -> None:
 
 
 def test_dirichlet_sizes_follow_the_draw() -> None:
-    parts = partition(
-        DirichletPartition(alpha=0.5, min_samples=1), np.zeros(100, int), 3, rng(5), n_classes=1
-    )
+    parts = partition(DirichletPartition(alpha=0.5, min_samples=1), np.zeros(100, int), 3, rng(5), n_classes=1)
     replay = rng(5)
     replay.permutation(100)
     shares = replay.dirichlet([0.5] * 3)
@@ -299,9 +295,7 @@ def test_interleave_spreads_each_client_over_the_pool() -> None:
         (EdgeSkewPartition(), 2, "needs the home edge of each client"),
     ],
 )
-def test_impossible_partition_is_refused_with_the_figures(
-    spec: PartitionSpec, n: int, message: str | None
-) -> None:
+def test_impossible_partition_is_refused_with_the_figures(spec: PartitionSpec, n: int, message: str | None) -> None:
     if message is None:  # one sample for each: still possible
         assert counts_of(spec, balanced(4, 10), n).sum(axis=1).tolist() == [1] * 40
         return
@@ -319,9 +313,7 @@ def test_client_left_without_samples_is_refused_by_number() -> None:
 
 def test_too_few_writers_are_counted() -> None:
     with pytest.raises(BadInput, match="2 writers, too few for 3 clients"):
-        partition(
-            ByWriterPartition(), np.zeros(4, int), 3, rng(), writers=np.array([1, 1, 2, 2]), n_classes=1
-        )
+        partition(ByWriterPartition(), np.zeros(4, int), 3, rng(), writers=np.array([1, 1, 2, 2]), n_classes=1)
 
 
 def test_label_out_of_range_is_refused() -> None:

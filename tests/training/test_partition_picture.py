@@ -13,9 +13,7 @@ from shared.training.pictures import partition_picture
 
 
 @pytest.mark.parametrize(("n_clients", "n_classes", "width"), [(1, 2, 720), (10, 10, 960), (100, 10, 1680)])
-def test_picture_is_a_png_as_wide_as_it_has_devices(
-    tmp_path: Path, n_clients: int, n_classes: int, width: int
-) -> None:
+def test_picture_is_a_png_as_wide_as_it_has_devices(tmp_path: Path, n_clients: int, n_classes: int, width: int) -> None:
     counts = np.random.default_rng(0).integers(0, 50, (n_clients, n_classes))
     partition_picture(counts, tmp_path / "plots" / "p.png", "a title")
     head = (tmp_path / "plots" / "p.png").read_bytes()[:24]

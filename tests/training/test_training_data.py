@@ -86,9 +86,7 @@ def test_writers_and_small_integer_labels_become_int64(tmp_path: Path) -> None:
         ({"train_y": np.array([None] * 6, dtype=object)}, "cannot be read"),
     ],
 )
-def test_malformed_key_is_named_and_nothing_is_left(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_malformed_key_is_named_and_nothing_is_left(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     folder, cache = write(tmp_path / "d", **changes), tmp_path / "c"
     with pytest.raises(DataMalformed, match=message):
         load("mnist", data_dir=folder, cache_dir=cache)
@@ -156,9 +154,7 @@ def test_set_without_download_says_what_to_put_where(name: str, tmp_path: Path) 
     assert "train_x, train_y, test_x, test_y" in text
 
 
-def test_failed_download_says_why_and_what_to_put_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_download_says_why_and_what_to_put_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: Path) -> Arrays:
         raise OSError("no route to host")
 
@@ -205,9 +201,7 @@ def test_emnist_is_the_byclass_split_with_pictures_upright(tmp_path: Path) -> No
     assert got.train_y[0] == 61
 
 
-def test_svhn_is_asked_by_split_and_brought_to_channels_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_svhn_is_asked_by_split_and_brought_to_channels_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
 
     def svhn(**options: Any) -> SimpleNamespace:

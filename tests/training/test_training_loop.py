@@ -148,9 +148,7 @@ def test_frozen_parameters_stay() -> None:
     model.features.requires_grad_(False)
     before = read_state(model)
     x, y = pictures()
-    train(
-        model, batches(x, y, range(20), batch_size=5, epochs=1, generator=seeded()), lr=0.1, weight_decay=0.1
-    )
+    train(model, batches(x, y, range(20), batch_size=5, epochs=1, generator=seeded()), lr=0.1, weight_decay=0.1)
     after = read_state(model)
     assert torch.equal(before["features.1.weight"], after["features.1.weight"])
     assert not torch.equal(before["head.weight"], after["head.weight"])
@@ -301,7 +299,7 @@ def test_another_process_gets_the_same_bits() -> None:
         f"sys.path[:0] = [{str(here.parent)!r}, {str(here.parents[2])!r}];"
         f"from {here.stem} import trained_sha; print(trained_sha())"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == trained_sha()
 
 
@@ -357,9 +355,7 @@ def test_mlp_learns_real_digits(unpacked: Path) -> None:
 
     data = load("digits", data_dir=None, cache_dir=unpacked)
     model = build("mlp", data.input_shape, data.n_classes, seed=0)
-    source = batches(
-        data.train_x, data.train_y, range(len(data.train_y)), batch_size=32, epochs=20, generator=seeded()
-    )
+    source = batches(data.train_x, data.train_y, range(len(data.train_y)), batch_size=32, epochs=20, generator=seeded())
     train(model, source, lr=0.2)
     got = evaluate(model, data.test_x, data.test_y, range(len(data.test_y)))
     assert got.n == 359

@@ -20,7 +20,7 @@ def imported_by(module_names: str, of: tuple[str, ...]) -> list[str]:
     """Which of some packages a fresh process has loaded after importing the modules."""
     code = f"import sys, {module_names}; print(*(name for name in {of!r} if name in sys.modules))"
     command = [sys.executable, "-c", code]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=TRAINING.parents[1], check=True)  # noqa: S603
+    run = subprocess.run(command, capture_output=True, text=True, cwd=TRAINING.parents[1], check=True)
     return run.stdout.split()
 
 

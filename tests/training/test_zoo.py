@@ -139,12 +139,8 @@ def test_state_that_does_not_fit_is_refused_and_nothing_written() -> None:
     state = {name: torch.zeros_like(tensor) for name, tensor in read_state(model).items()}
     before = read_state(model)
     with pytest.raises(BadInput, match=r"missing \['head.bias'\], unknown \['bias'\]"):
-        write_state(
-            model, {**{k: v for k, v in state.items() if k != "head.bias"}, "bias": state["head.bias"]}
-        )
-    with pytest.raises(
-        BadInput, match=r"head.bias is torch.float32 \(11,\), the model's is torch.float32 \(10,\)"
-    ):
+        write_state(model, {**{k: v for k, v in state.items() if k != "head.bias"}, "bias": state["head.bias"]})
+    with pytest.raises(BadInput, match=r"head.bias is torch.float32 \(11,\), the model's is torch.float32 \(10,\)"):
         write_state(model, {**state, "head.bias": torch.zeros(11)})
     with pytest.raises(BadInput, match=r"head.bias is torch.float64"):
         write_state(model, {**state, "head.bias": torch.zeros(10, dtype=torch.float64)})

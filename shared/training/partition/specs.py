@@ -97,12 +97,7 @@ class EdgeSkewPartition(BasePartition):
 
 
 PartitionSpec = Annotated[
-    IidPartition
-    | DirichletPartition
-    | ShardsPartition
-    | ByWriterPartition
-    | ByGroupPartition
-    | EdgeSkewPartition,
+    IidPartition | DirichletPartition | ShardsPartition | ByWriterPartition | ByGroupPartition | EdgeSkewPartition,
     Field(discriminator="name"),
 ]
 """Any partitioner's parameters."""
