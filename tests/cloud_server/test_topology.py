@@ -220,7 +220,8 @@ async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
     paths = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
     assert paths == {
         ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"),
-        ("POST", "/runs"), ("GET", "/runs"), ("GET", "/runs/{run_id}"), ("POST", "/runs/{run_id}/rounds"),
+        ("POST", "/runs"), ("GET", "/runs"), ("GET", "/runs/{run_id}"), ("DELETE", "/runs/{run_id}"),
+        ("POST", "/runs/{run_id}/rounds"),
         ("POST", "/runs/{run_id}/pause"), ("POST", "/runs/{run_id}/resume"), ("POST", "/runs/{run_id}/stop"),
         ("GET", "/runs/{run_id}/rounds"), ("GET", "/runs/{run_id}/rounds/{round_no}"),
         ("GET", "/runs/{run_id}/devices"), ("GET", "/runs/{run_id}/events"),
@@ -235,9 +236,10 @@ async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
             assert operation["description"], path
             assert list(operation["responses"]["default"]["content"]) == ["application/problem+json"]
             assert "security" in operation or path in ("/healthz", "/readyz")
-            success = next(answer for status, answer in operation["responses"].items() if status.startswith("2"))
-            (content,) = success["content"].values()
-            assert content["schema"], path
+            status = next(status for status in operation["responses"] if status.startswith("2"))
+            content = operation["responses"][status].get("content", {})
+            assert (status == "204") == (content == {}), path
+            assert all(kind["schema"] for kind in content.values()), path
     assert _references(document) <= known
     assert document["info"]["title"] == "StrataFL cloud"
 
