@@ -359,11 +359,39 @@ def test_metrics_are_prometheus_text() -> None:
     assert b"strata_visits_total 3.0" in bytes(answer.body)
 
 
-def test_the_log_level_may_be_written_small(monkeypatch: pytest.MonkeyPatch) -> None:
+class FakeServer:
+    """A server that starts, or not, and ends at once."""
+
+    starts = True
+
+    def __init__(self, config: Any) -> None:
+        self.started = False
+
+    def run(self, sockets: list[Any]) -> None:
+        self.started = self.starts
+        for found in sockets:
+            found.close()
+
+
+@pytest.fixture
+def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """`serve` with a fake server and without effect on this process; the log levels that it set."""
     levels: list[Any] = []
-    monkeypatch.setenv("STRATA_LOG_LEVEL", "debug")
     monkeypatch.setattr(logging, "basicConfig", lambda **options: levels.append(options["level"]))
-    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: [found.close() for found in sockets])
+    monkeypatch.setattr("uvicorn.Server", FakeServer)
     monkeypatch.setattr(service, "pin_threads", lambda: None)
+    return levels
+
+
+def test_the_log_level_may_be_written_small(monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]) -> None:
+    monkeypatch.setenv("STRATA_LOG_LEVEL", "debug")
     service.serve("probe", ProbeSettings(port=0), lambda settings: app())
-    assert levels == ["DEBUG"]
+    assert quiet_serve == ["DEBUG"]
+
+
+def test_a_tier_that_could_not_start_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]
+) -> None:
+    monkeypatch.setattr(FakeServer, "starts", False)
+    with pytest.raises(SystemExit, match="probe could not start"):
+        service.serve("probe", ProbeSettings(port=0), lambda settings: app())
