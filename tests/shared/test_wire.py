@@ -192,7 +192,9 @@ def test_decoding_gives_views_of_the_body() -> None:
     assert back.tolist() == [0, 0, 0, 9]
 
 
-@pytest.mark.parametrize("kind", [bytes, lambda body: memoryview(bytes(body)), memoryview], ids=str)
+@pytest.mark.parametrize(
+    "kind", [bytes, lambda body: memoryview(bytes(body)), memoryview], ids=["bytes", "read-only view", "view"]
+)
 def test_read_only_bodies_and_views_of_bodies_are_read(kind: Any) -> None:
     body = kind(wire.encode(Loose(x=torch.arange(3))).join())
     back = wire.decode(Loose, body).x
