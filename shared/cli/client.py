@@ -104,11 +104,11 @@ class Client:
         return self._post(run, "pause")
 
     def resume(self, run: str) -> RunInfo:
-        """Go on with a paused run."""
+        """Go on with a paused, stopped or failed run."""
         return self._post(run, "resume")
 
     def stop(self, run: str) -> RunInfo:
-        """End a run for good."""
+        """End a run now; what it reached stays."""
         return self._post(run, "stop")
 
     def more_rounds(self, run: str, num_rounds: int) -> RunInfo:

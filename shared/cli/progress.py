@@ -90,8 +90,10 @@ class _Heard:
             self.loss = on_global.get("loss", self.loss)
 
     def joined(self, info: RunInfo) -> RunInfo:
-        """The run with the newest evaluation, as long as it has no headline figure of its own."""
-        return info if info.accuracy is not None else info.but(accuracy=self.accuracy, loss=self.loss)
+        """The run with the newest evaluation; a headline figure of its own is the newest once the run has ended."""
+        if self.accuracy is None or (info.status in FINAL and info.accuracy is not None):
+            return info
+        return info.but(accuracy=self.accuracy, loss=self.loss)
 
 
 class LiveView:

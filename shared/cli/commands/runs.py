@@ -92,13 +92,13 @@ def pause(run: RunArgument, url: UrlOption = None, format: FormatOption = Format
 
 
 def resume(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
-    """Go on with a paused run."""
+    """Go on with a paused, stopped or failed run, from its last committed round."""
     with connect(url) as client:
         _print(client.resume(client.run(run).run), format)
 
 
 def stop(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
-    """End a run for good; what it reached stays."""
+    """End a run now; what it reached stays, and `resume` goes on from there."""
     with connect(url) as client:
         _print(client.stop(client.run(run).run), format)
 
