@@ -196,7 +196,9 @@ def _socket_path(folder: Path) -> Path:
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"strata-{os.getuid()}-{name}" / _SOCKET
+    folders = [Path(tempfile.gettempdir()), Path("/tmp")]  # noqa: S108 - made private, see `_make_private`
+    paths = [folder / f"strata-{os.getuid()}-{name}" / _SOCKET for folder in folders]
+    return next((path for path in paths if len(os.fsencode(path)) <= _MAX_SOCKET_PATH), paths[-1])
 
 
 def _make_private(folder: Path) -> None:

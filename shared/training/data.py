@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -91,6 +92,10 @@ def check_name(name: str) -> None:
         raise UnknownName("data set", name, list(DATASETS), field="data.name")
 
 
+_READING = threading.Lock()
+"""numpy reads an array's header with `ast.literal_eval`, which in CPython 3.11 may fail in two threads at once."""
+
+
 def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
     """Open a data set; the first process to ask unpacks it, all others wait and map the same files.
 
@@ -139,7 +144,8 @@ def as_batch(x: npt.NDArray[np.uint8] | Tensor) -> Tensor:
 def _open(name: str, folder: Path) -> Dataset:
     """Map the unpacked arrays."""
     files = folder.glob("*.npy")
-    maps: Arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
+    with _READING:
+        maps: Arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     height, width, *channels = maps["train_x"].shape[1:]
     return Dataset(
