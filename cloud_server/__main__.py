@@ -2,7 +2,7 @@
 
 from cloud_server.app import create_app
 from cloud_server.settings import CloudSettings
-from shared.service import serve
+from shared.server import serve
 
 if __name__ == "__main__":
     serve("cloud", CloudSettings(), create_app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -23,7 +24,7 @@ from cloud_server.settings import CloudSettings
 from shared.blobs import Blobs
 from shared.lab import Labs
 from shared.limits import BodyLimit
-from shared.service import Worker, guard, install_problems, version
+from shared.service import Worker, guard, make_app
 from shared.store import RedisStore, Store
 from shared.transport import Caller
 
@@ -37,7 +38,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
         async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits) as client:
-            cloud = build(settings, client, store or RedisStore(settings.redis_url))
+            cloud = build(settings, client, store or RedisStore(settings.redis_url), app.state.closing)
             app.state.cloud = cloud
             cloud.runner.start()
             yield
@@ -47,8 +48,7 @@ def create_app(
                 worker.close()
             await cloud.store.close()
 
-    app = FastAPI(title="StrataFL cloud", version=version(), lifespan=lifespan)
-    install_problems(app)
+    app = make_app("StrataFL cloud", lifespan)
     tokens, networks = settings.common, settings.allowed_networks
     app.add_middleware(BodyLimit, limit=settings.max_spec_bytes)
     app.include_router(routes.open_router)
@@ -58,7 +58,7 @@ def create_app(
     return app
 
 
-def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store) -> Cloud:
+def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, closing: asyncio.Event) -> Cloud:
     """Wire the cloud together. It computes on one thread and evaluates on another, beside the rounds."""
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
     worker, evaluator = Worker(), Worker()
@@ -81,4 +81,4 @@ def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store) -> C
     Gauge("strata_round", "Committed rounds of the run that trains", registry=metrics).set_function(
         lambda: runner.course.info.rounds if runner.course else 0
     )
-    return Cloud(settings, store, registry, archive, runner, results, (worker, evaluator), metrics)
+    return Cloud(settings, store, registry, archive, runner, results, (worker, evaluator), metrics, closing)

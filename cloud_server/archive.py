@@ -60,6 +60,12 @@ class Written:
     table: str | None
 
 
+class Due(Record):
+    """A committed state that is still to be evaluated; `final` after the last round."""
+
+    final: bool
+
+
 class StateGone(StrataError):
     """A file that the store refers to is missing or damaged."""
 
@@ -166,6 +172,7 @@ class Archive:
         binding: Binding,
         detail: RoundDetail | None,
         events: Sequence[Happening],
+        due: Due | None = None,
     ) -> str:
         """Commit a round in one transaction; answers with the digest of the state, the guard of the next.
 
@@ -176,6 +183,7 @@ class Archive:
             binding: who sits where.
             detail: the round, None for the initial state.
             events: told with the commit.
+            due: the evaluation that the state waits for, None for none.
 
         Raises:
             Conflict: the state in the store is not the one that the round began from.
@@ -187,6 +195,9 @@ class Archive:
         if detail is not None:
             short = RoundInfo.model_validate(detail.model_dump(exclude={"seats"}))
             batch.append(keys.cloud_rounds(info.run), {"info": short.model_dump(mode="json"), "table": written.table})
+        if due is not None and detail is not None:
+            note = {"state": written.state, "due": due.model_dump(mode="json")}
+            batch.put(keys.cloud_due(info.run, detail.round_no), json.dumps(note).encode())
         for event in events:
             batch.append(keys.cloud_events(info.run), event.payload())
         try:
@@ -208,15 +219,18 @@ class Archive:
         if found is None:
             return None
         digest = found.decode()
+        return await self._state(run_id, digest, lab), digest
+
+    async def _state(self, run_id: str, digest: str, lab: Lab) -> Committed[Any]:
         kind: Any = Committed
         try:
             data = await self.worker.run(self.blobs.open, digest)
         except (BlobMissing, BlobCorrupt) as error:
             raise StateGone(f"the committed state of run {run_id} cannot be read: {error.detail}") from None
-        state = await self.worker.run(
+        state: Committed[Any] = await self.worker.run(
             lambda: own(wire.decode(kind[lab.algorithm.cloud_state], data, model=lab.initial))
         )
-        return state, digest
+        return state
 
     async def binding(self, run_id: str) -> Binding:
         """Who sat where at the last commit."""
@@ -255,7 +269,17 @@ class Archive:
         data = {name: score.model_dump(mode="json") for name, score in scores.items()}
         event = Happening("round.evaluated", {"round_no": round_no, "evaluation": data, "final": final})
         batch = Batch().put(keys.cloud_evaluation(run_id, round_no), _EVALUATION.dump_json(scores))
+        batch.delete(keys.cloud_due(run_id, round_no))
         await self.store.commit(batch.append(keys.cloud_events(run_id), event.payload()))
+
+    async def due(self, run_id: str, lab: Lab) -> list[tuple[int, Committed[Any], Due]]:
+        """The committed states that wait for their evaluation, by round."""
+        found = []
+        for key, data in sorted((await self.store.scan(keys.cloud_dues(run_id))).items()):
+            note = json.loads(data)
+            state = await self._state(run_id, note["state"], lab)
+            found.append((int(keys.last_part(key)), state, Due.model_validate(note["due"])))
+        return found
 
     async def evaluations(self, run_id: str) -> dict[int, dict[str, Evaluation]]:
         """By round, what has been evaluated."""
@@ -276,5 +300,7 @@ class Archive:
         for run_id in await self.run_ids():
             state = await self.store.get(keys.cloud_run_state(run_id))
             referenced |= {state.decode()} if state else set()
+            dues = await self.store.scan(keys.cloud_dues(run_id))
+            referenced |= {json.loads(data)["state"] for data in dues.values()}
             referenced |= {entry.fields["table"] for entry in await self.store.read(keys.cloud_rounds(run_id))}
         return await self.worker.run(self.blobs.collect, referenced)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cloud_server.archive import Archive, Committed
+from cloud_server.archive import Archive, Committed, Due
+from cloud_server.chart import chart
 from cloud_server.edges import Edges
 from cloud_server.folder import ResultsFolder
 from cloud_server.happenings import Happening, moves_told, now, round_told
 from cloud_server.judge import Judge, over_clients
 from cloud_server.readiness import Barrier
 from cloud_server.registry import Registry
-from cloud_server.rounds import CloudRound
+from cloud_server.rounds import CloudRound, QuorumMissed
 from cloud_server.seating import Move, Table
 from shared.api import Evaluation, RoundDetail, RunInfo, Status
 from shared.context import Ctx
 from shared.lab import Lab, Labs
 from shared.service import Worker
 
+MAX_ATTEMPTS = 10
+"""At one round, before the run fails with the reason of the last."""
 COLLECT_EVERY = 10
 """Rounds between two looks for files that nothing refers to."""
 Wish = Literal["run", "pause", "stop"]
@@ -96,9 +100,16 @@ class Course:
         at = self.at = await self._begin()
         self.began = time.monotonic()
         await self._become("running")
+        await self._catch_up(at)
         while not await self._to_the_end(at, barrier):
             pass
         return None
+
+    async def _catch_up(self, at: Standing) -> None:
+        """Evaluate what an earlier cloud process committed and did not come to evaluate."""
+        run_id, archive = self.info.run, self.tools.archive
+        for round_no, state, due in await archive.due(run_id, at.lab):
+            await self.tools.judge.submit(run_id, at.lab, self._ctx(at.lab, round_no), state, final=due.final)
 
     async def _to_the_end(self, at: Standing, barrier: Barrier) -> bool:
         """Train and complete, or halt; False if more rounds were asked for in the meantime."""
@@ -106,7 +117,7 @@ class Course:
             await self._round(at, barrier)
         await self.tools.judge.finish()
         if self.wanted():
-            return await self._complete(at)
+            return await self._complete(at, barrier)
         await self._halt()
         return True
 
@@ -146,12 +157,8 @@ class Course:
     async def _round(self, at: Standing, barrier: Barrier) -> None:
         """Train and commit the next round; if it is stopped, nothing has happened."""
         tools, round_no = self.tools, at.committed.round_no + 1
-        moves = await self._enough_devices(at, barrier)
-        if not self.wanted():
-            return
-        work = self._work(at, round_no, "train")
-        await tools.archive.event(self.info.run, Happening("round.started", {"round_no": round_no}))
-        done = await self._unless_stopped(work)
+        moves: list[Move] = []
+        done = await self._attempts(at, barrier, round_no, "train", moves)
         if done is None:
             return
         after, detail = done
@@ -159,14 +166,50 @@ class Course:
         events = moves_told(moves) + round_told(detail)
         async with self.lock:
             info = self._counted(detail)
-            at.guard = await tools.archive.commit(at.guard, written, info, at.table.binding, detail, events)
+            due = self._due(at.lab, round_no)
+            at.guard = await tools.archive.commit(at.guard, written, info, at.table.binding, detail, events, due)
             at.committed, self.info = after, info
-        last = round_no >= self.info.num_rounds
-        if last or round_no % at.lab.spec.eval_every == 0:
-            await tools.judge.submit(self.info.run, at.lab, self._ctx(at.lab, round_no), after, final=last)
+        if due is not None:
+            await tools.judge.submit(self.info.run, at.lab, self._ctx(at.lab, round_no), after, final=due.final)
         await tools.results.round_done(self.info, at.lab, at.table, detail)
         if round_no % COLLECT_EVERY == 0:
             await tools.archive.collect()
+
+    def _due(self, lab: Lab, round_no: int) -> Due | None:
+        last = round_no >= self.info.num_rounds
+        return Due(final=last) if last or round_no % lab.spec.eval_every == 0 else None
+
+    async def _attempts(
+        self, at: Standing, barrier: Barrier, round_no: int, kind: Literal["train", "evaluate"], moves: list[Move]
+    ) -> tuple[Committed[Any], RoundDetail] | None:
+        """A round, begun anew on a new map where the quorum of edges was missed and the map has changed.
+
+        Args:
+            at: where the run stands.
+            barrier: who must be there before each attempt.
+            round_no: its number.
+            kind: its kind.
+            moves: seats that changed hands are added here.
+
+        Raises:
+            QuorumMissed: another attempt would not help, or there were too many.
+        """
+        for attempt in itertools.count(1):
+            moves += await self._enough_devices(at, barrier)
+            if not self.wanted():
+                return None
+            work = self._work(at, round_no, kind, attempt)
+            if kind == "train":
+                told = Happening("round.started", {"round_no": round_no, "attempt": attempt})
+                await self.tools.archive.event(self.info.run, told)
+            try:
+                return await self._unless_stopped(work)
+            except QuorumMissed as missed:
+                if attempt >= MAX_ATTEMPTS or work.chart == chart(at.lab, at.table.binding, self.tools.registry):
+                    raise
+                why = {"round_no": round_no, "attempt": attempt, "reason": missed.detail[:2000]}
+            await self.tools.archive.event(self.info.run, Happening("round.retried", why))
+        raise AssertionError("unreachable")
 
     async def _enough_devices(self, at: Standing, barrier: Barrier) -> list[Move]:
         """Seats that changed hands, once enough devices are there."""
@@ -179,9 +222,11 @@ class Course:
             await self._become("running")
         return moves
 
-    def _work(self, at: Standing, round_no: int, kind: Literal["train", "evaluate"]) -> CloudRound:
-        tools = self.tools
-        return CloudRound(self.info.run, round_no, kind, at.lab, at.committed, at.table, tools.edges, tools.worker)
+    def _work(self, at: Standing, round_no: int, kind: Literal["train", "evaluate"], attempt: int) -> CloudRound:
+        tools, seated = self.tools, chart(at.lab, at.table.binding, self.tools.registry)
+        return CloudRound(
+            self.info.run, round_no, kind, at.lab, at.committed, at.table, seated, tools.edges, tools.worker, attempt
+        )
 
     async def _unless_stopped(self, work: CloudRound) -> tuple[Committed[Any], RoundDetail] | None:
         """The round's result, None if it was stopped in the middle."""
@@ -215,9 +260,9 @@ class Course:
 
     # ---- the end
 
-    async def _complete(self, at: Standing) -> bool:
+    async def _complete(self, at: Standing, barrier: Barrier) -> bool:
         """After the last round every seat evaluates; False if more rounds were asked for in the meantime."""
-        done = await self._unless_stopped(self._work(at, at.committed.round_no, "evaluate"))
+        done = await self._attempts(at, barrier, at.committed.round_no, "evaluate", [])
         if done is None:
             await self._halt()
             return True

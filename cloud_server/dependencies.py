@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -35,7 +35,7 @@ class Cloud:
     results: ResultsFolder
     workers: tuple[Worker, ...]
     metrics: CollectorRegistry
-    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    closing: asyncio.Event
 
 
 def cloud_of(request: Request) -> Cloud:

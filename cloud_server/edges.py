@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cloud_server.registry import Registry
 from shared import wire
-from shared.errors import SeatingUnknown, StrataError
+from shared.errors import SeatingUnknown, StrataError, Unreachable
 from shared.lab import Lab
 from shared.messages import RoundAnswer, Seating
+from shared.patience import STORE_S, patiently
 from shared.places import check_place
 from shared.spec import canonical
 from shared.transport import SOCKET_HEADER, Caller
 
 POLL_S = 0.5
-MARGIN_S = 30.0
+TELL_S = STORE_S + 10.0
+MARGIN_S = STORE_S + 30.0
 WAVES = 4
 """Waves an edge round may have before the cloud's wait, derived from the edge's, ends."""
 
@@ -57,12 +59,38 @@ class Edges:
             StrataError: the edge was lost, did not answer in time, or answered with an error.
         """
         limit_s = self.limit_s(lab, loads)
+        return await self._while_live(edge, self._round(edge, lab, body, seating, loads, asked, limit_s))
+
+    async def _round(
+        self,
+        edge: str,
+        lab: Lab,
+        body: wire.Body,
+        seating: Seating,
+        loads: Mapping[str, int],
+        asked: str,
+        limit_s: float,
+    ) -> EdgeReply:
         try:
             await self._tell(edge, seating, loads)
             return await self._post(edge, lab, body, limit_s, asked)
         except SeatingUnknown:
             await self._tell(edge, seating, loads, again=True)
             return await self._post(edge, lab, body, limit_s, asked)
+
+    async def _while_live(self, edge: str, asking: Coroutine[Any, Any, EdgeReply]) -> EdgeReply:
+        """The answer that is being asked for, given up once the edge has been silent for its TTL."""
+        task = asyncio.create_task(asking)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=POLL_S)
+                if not task.done() and not self.registry.edge_is_live(edge):
+                    raise _lost(f"edge {edge} was silent for more than {self.registry.ttl_s:g} s")
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     def limit_s(self, lab: Lab, loads: Mapping[str, int]) -> float:
         """Derived from the edge's own limits: it waits for its fullest agent, wave after wave."""
@@ -77,35 +105,30 @@ class Edges:
 
     async def _tell(self, edge: str, seating: Seating, loads: Mapping[str, int], *, again: bool = False) -> None:
         """Send a seating that the edge has not been sent; it remembers the newest of each home."""
-        url = self._url(edge)
-        place, told = (url, seating.run_id, seating.edge), (canonical(seating), dict(loads))
+        place, told = (self._url(edge), seating.run_id, seating.edge), (canonical(seating), dict(loads))
         if self.told.get(place) == told and not again:
             return
         payload = {"seating": seating.model_dump(mode="json"), "loads": dict(loads)}
-        await self.caller.call_json("PUT", f"{url}/seatings", payload, limit_s=10, who=f"edge {edge}")
+        who = f"edge {edge}"
+        await patiently(
+            lambda left: self.caller.call_json(
+                "PUT", f"{self._url(edge)}/seatings", payload, limit_s=min(left, TELL_S), who=who
+            ),
+            limit_s=TELL_S,
+            who=who,
+            over=(Unreachable,),
+        )
         self.told = {key: value for key, value in self.told.items() if key[1] == seating.run_id} | {place: told}
 
     async def _post(self, edge: str, lab: Lab, body: wire.Body, limit_s: float, asked: str) -> EdgeReply:
-        asking = asyncio.create_task(
-            self.caller.post_record(
-                f"{self._url(edge)}/rounds",
-                body,
-                lab.wire.round_answer,
-                limit_s=limit_s,
-                who=f"edge {edge}",
-                model=lab.initial,
-            )
+        reply = await self.caller.post_record(
+            lambda: f"{self._url(edge)}/rounds",
+            body,
+            lab.wire.round_answer,
+            limit_s=limit_s,
+            who=f"edge {edge}",
+            model=lab.initial,
         )
-        try:
-            while not asking.done():
-                await asyncio.wait({asking}, timeout=POLL_S)
-                if not asking.done() and not self.registry.edge_is_live(edge):
-                    raise _lost(f"edge {edge} was silent for more than {self.registry.ttl_s:g} s")
-            reply = asking.result()
-        finally:
-            if not asking.done():
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
         check_place(reply.headers, asked)
         below = reply.headers.get(SOCKET_HEADER, "")
         moved = reply.sent_bytes + reply.received_bytes + (int(below) if below.isdecimal() else 0)

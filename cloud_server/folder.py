@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cloud_server.chart import chart
 from cloud_server.happenings import now
 from cloud_server.seating import Table
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
@@ -57,7 +58,8 @@ class ResultsFolder:
 def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInfo, ...]:
     """The seats of a run, and who sits there now."""
     counts = counts_of(lab.members, lab.data)
-    rows = []
+    seated = chart(lab, table.binding, table.registry)
+    visited, rows = seated.homes, []
     for seat in lab.members.seats:
         agent = table.binding.agents.get(seat.number)
         worker = seat.role == "worker"
@@ -71,7 +73,7 @@ def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInf
                 seat=seat.number,
                 role=seat.role,
                 home=seat.home,
-                edge=table.edge_of(seat.home),
+                edge=seated.edges.get(visited.get(seat.number, seat.home)),
                 agent=agent,
                 state=state,
                 reason=retired.get(seat.number),

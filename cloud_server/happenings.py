@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from cloud_server.liveness import Change
 from cloud_server.seating import Move
 from shared.api import RoundDetail
 
@@ -29,13 +30,21 @@ def now() -> str:
 
 
 def moves_told(moves: Sequence[Move]) -> list[Happening]:
-    """A seat was taken, or went to another agent."""
-    return [
-        Happening("seat.taken", {"seat": move.seat, "agent": move.agent})
-        if move.before is None
-        else Happening("seat.moved", {"seat": move.seat, "agent": move.agent, "from": move.before})
-        for move in moves
-    ]
+    """A seat was taken, or went to another agent; a home went to another edge."""
+    return [_move_told(move) for move in moves]
+
+
+def _move_told(move: Move) -> Happening:
+    if move.what == "home":
+        return Happening("home.moved", {"home": move.number, "edge": move.holder, "from": move.before})
+    if move.before is None:
+        return Happening("seat.taken", {"seat": move.number, "agent": move.holder})
+    return Happening("seat.moved", {"seat": move.number, "agent": move.holder, "from": move.before})
+
+
+def changes_told(changes: Sequence[Change]) -> list[Happening]:
+    """A node became another state."""
+    return [Happening(f"node.{change.state}", {"kind": change.kind, "name": change.name}) for change in changes]
 
 
 def round_told(detail: RoundDetail) -> list[Happening]:

@@ -63,7 +63,10 @@ class Barrier:
         return f"{n_edges} of {all_edges} edges, room for {room} of {all_devices} devices are there"
 
     async def round(self, spec: ExperimentSpec, table: Table, moves: list[Move]) -> AsyncIterator[str]:
-        """Wait until an edge and the devices of `min_devices` seats are alive; yields what is missing, once.
+        """Wait until the devices of `min_devices` seats and enough edges are alive; yields what is missing, once.
+
+        One edge is enough, since devices whose edge is lost visit another one; where edges are the clients, their
+        quorum must be there.
 
         Args:
             spec: of the run.
@@ -77,15 +80,24 @@ class Barrier:
         told = False
         while self.wanted():
             moves += table.refresh()
-            absent, n_edges = table.absent(), len(self.registry.live_edges())
-            n_live = len(table.binding.agents) - len(absent)
-            if n_live >= spec.min_devices and n_edges:
+            missing = _missing_in_round(spec, table)
+            if missing is None:
                 return
-            missing = f"{n_live} of at least {spec.min_devices} devices and {n_edges} edges are alive"
-            missing += f"; not heard: seats {list(absent)[:50]}" if absent else ""
             if time.monotonic() > ends:
                 raise NotReady(f"after {spec.timeouts.ready_s:g} s {missing}")
             if not told:
                 yield missing
                 told = True
             await asyncio.sleep(POLL_S)
+
+
+def _missing_in_round(spec: ExperimentSpec, table: Table) -> str | None:
+    absent, n_edges, n_homes = table.absent(), len(table.served()), len(table.binding.edges)
+    n_live = len(table.binding.agents) - len(absent)
+    need = spec.quorum_of(n_homes) if spec.client == "edge" else 1
+    if n_live >= spec.min_devices and n_edges >= need:
+        return None
+    missing = f"{n_live} of at least {spec.min_devices} devices and {n_edges} of at least {need} edges are alive"
+    gone = [edge for home, edge in sorted(table.binding.edges.items()) if home not in table.served()]
+    missing += f"; not heard: seats {list(absent)[:50]}" if absent else ""
+    return missing + (f"; not heard: {', '.join(gone[:20])}" if gone else "")

@@ -7,9 +7,8 @@ import hmac
 import json
 import logging
 import time
-from dataclasses import dataclass
-from typing import Literal
 
+from cloud_server.liveness import Change, Changes, Seen
 from shared import keys
 from shared.api import AgentInfo, EdgeInfo
 from shared.errors import Forbidden, NotFound, StrataError
@@ -23,6 +22,8 @@ log = logging.getLogger(__name__)
 KEEP_S = 3600.0
 """How long somebody silent is remembered."""
 CALL_BACK_S = 5.0
+MOVED_S = 120.0
+"""How long edges are told where a node is found that came back at another address."""
 
 
 class AgentEntry(Record):
@@ -42,15 +43,6 @@ class EdgeEntry(Record):
     url: str
 
 
-@dataclass
-class Seen:
-    """When somebody was last heard (monotonic), by whom, and what it did."""
-
-    at: float
-    edge: str | None = None
-    visiting: int | None = None
-
-
 class Registry:
     """Edges and agents, written through to Redis with a TTL."""
 
@@ -60,7 +52,9 @@ class Registry:
         self.edges: dict[str, EdgeEntry] = {}
         self.seen_agents: dict[str, Seen] = {}
         self.seen_edges: dict[str, Seen] = {}
+        self.moved_at: dict[str, float] = {}
         self.began_at = self.changed_at = time.monotonic()
+        self._changes = Changes()
 
     async def load(self) -> None:
         """Read what an earlier cloud process knew; they count as just seen and must beat within the TTL."""
@@ -68,10 +62,10 @@ class Registry:
         now = time.monotonic()
         for agent in map(AgentEntry.model_validate_json, agents.values()):
             if agent.agent not in self.agents:
-                self.agents[agent.agent], self.seen_agents[agent.agent] = agent, Seen(now)
+                self.agents[agent.agent], self.seen_agents[agent.agent] = agent, Seen(now, self.ttl_s)
         for edge in map(EdgeEntry.model_validate_json, edges.values()):
             if edge.edge not in self.edges:
-                self.edges[edge.edge], self.seen_edges[edge.edge] = edge, Seen(now)
+                self.edges[edge.edge], self.seen_edges[edge.edge] = edge, Seen(now, self.ttl_s)
 
     # ---- registration
 
@@ -87,8 +81,9 @@ class Registry:
         if self.agents.get(entry.agent) != entry:
             log.info("agent %s (%s) at %s with room for %s", entry.agent, entry.name, entry.url, entry.devices)
             self.changed_at = time.monotonic()
+            self._note_move(self.agents.get(entry.agent), entry)
         self.agents[entry.agent] = entry
-        self.seen_agents[entry.agent] = Seen(time.monotonic())
+        _heard(self.seen_agents, entry.agent, time.monotonic(), self.ttl_s)
         await self.store.put(keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
         return self._hearing_edge(entry.agent)
 
@@ -99,7 +94,7 @@ class Registry:
             log.info("edge %s at %s", entry.edge, entry.url)
             self.changed_at = time.monotonic()
         self.edges[entry.edge] = entry
-        self.seen_edges[entry.edge] = Seen(time.monotonic())
+        _heard(self.seen_edges, entry.edge, time.monotonic(), self.ttl_s)
         await self.store.put(keys.cloud_edge(entry.edge), entry.model_dump_json().encode(), KEEP_S)
         return entry.url
 
@@ -121,6 +116,15 @@ class Registry:
             raise Forbidden(f"{url} did not send this registration")
         return url
 
+    def _note_move(self, before: AgentEntry | None, entry: AgentEntry) -> None:
+        if before is not None and before.url != entry.url:
+            self.moved_at[entry.agent] = time.monotonic()
+
+    def _moved(self, now: float) -> dict[str, str]:
+        """Where those agents are found that came back at another address lately."""
+        self.moved_at = {agent: at for agent, at in self.moved_at.items() if now - at < MOVED_S}
+        return {agent: self.agents[agent].url for agent in sorted(self.moved_at) if agent in self.agents}
+
     def _hearing_edge(self, agent: str) -> str:
         names = self.live_edges()
         if not names:
@@ -139,17 +143,18 @@ class Registry:
         if beat.edge not in self.edges:
             raise NotFound(f"edge {beat.edge} is not registered")
         now = time.monotonic()
-        self.seen_edges[beat.edge] = Seen(now)
+        self.seen_edges[beat.edge].heard(now)
         for line in beat.roster:
             seen = self.seen_agents.get(line.agent)
             if seen is not None and now - line.age_s >= seen.at:
-                self.seen_agents[line.agent] = Seen(now - line.age_s, beat.edge, line.visiting)
+                seen.heard(now - line.age_s)
+                seen.edge, seen.visiting = beat.edge, line.visiting
         self._forget_silent(now)
         await self._refresh(beat)
         fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
         elsewhere = {a: now - seen.at for a, seen in self.seen_agents.items() if a not in fresh}
         heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
-        return BeatAnswer(unknown=tuple(sorted(fresh - self.agents.keys())), heard=heard)
+        return BeatAnswer(unknown=tuple(sorted(fresh - self.agents.keys())), heard=heard, moved=self._moved(now))
 
     async def _refresh(self, beat: EdgeBeat) -> None:
         """Signs of life with a TTL in Redis, for whoever looks from outside and for a restarted cloud."""
@@ -173,26 +178,31 @@ class Registry:
 
     # ---- who is there
 
-    def _state(self, seen: Seen | None) -> Literal["alive", "suspect", "lost"]:
-        silent = time.monotonic() - seen.at if seen else self.ttl_s + 1
-        if silent > self.ttl_s:
-            return "lost"
-        return "suspect" if silent > self.ttl_s / 2 else "alive"
+    def changes(self) -> list[Change]:
+        """Nodes that became another state since this was last asked."""
+        now = time.monotonic()
+        states = {("agent", name): seen.state(now) for name, seen in self.seen_agents.items()}
+        return self._changes.since(states | {("edge", name): seen.state(now) for name, seen in self.seen_edges.items()})
 
     def agent_is_live(self, agent: str) -> bool:
         """Heard within the TTL."""
-        return self._state(self.seen_agents.get(agent)) != "lost"
+        return agent in self.seen_agents and self.seen_agents[agent].is_live
 
     def edge_is_live(self, edge: str) -> bool:
         """Heard within the TTL."""
-        return self._state(self.seen_edges.get(edge)) != "lost"
+        return edge in self.seen_edges and self.seen_edges[edge].is_live
 
-    def lost_since(self, agent: str) -> float | None:
-        """When (monotonic) the TTL of an agent ran out, None if it is alive; of one never heard, when we began."""
-        if self.agent_is_live(agent):
-            return None
-        seen = self.seen_agents.get(agent)
-        return (seen.at if seen else self.began_at) + self.ttl_s
+    def agent_lost_s(self, agent: str) -> float:
+        """For how long an agent has been lost, 0 if it is live; one never heard since we began."""
+        return self._lost_s(self.seen_agents.get(agent))
+
+    def edge_lost_s(self, edge: str) -> float:
+        """For how long an edge has been lost, 0 if it is live; one never heard since we began."""
+        return self._lost_s(self.seen_edges.get(edge))
+
+    def _lost_s(self, seen: Seen | None) -> float:
+        heard_at = seen.at if seen else self.began_at
+        return max(time.monotonic() - heard_at - self.ttl_s, 0.0)
 
     def live_edges(self) -> list[str]:
         """Names of the live edges, sorted."""
@@ -219,7 +229,7 @@ class Registry:
         return AgentInfo(
             agent=agent,
             name=entry.name,
-            state=self._state(seen),
+            state=seen.state(time.monotonic()),
             last_seen_s=round(time.monotonic() - seen.at, 3),
             devices=entry.devices,
             profile=entry.profile,
@@ -234,7 +244,14 @@ class Registry:
         return EdgeInfo(
             edge=edge,
             url=self.edges[edge].url,
-            state=self._state(seen),
+            state=seen.state(time.monotonic()),
             last_seen_s=round(time.monotonic() - seen.at, 3),
             n_agents=sum(seen.edge == edge and self.agent_is_live(name) for name, seen in self.seen_agents.items()),
         )
+
+
+def _heard(seen: dict[str, Seen], name: str, now: float, ttl_s: float) -> None:
+    """Note a registration as a sign of life; of an agent, no edge has heard the new process yet."""
+    known = seen.setdefault(name, Seen(now, ttl_s))
+    known.heard(now)
+    known.edge, known.visiting = None, None

@@ -93,7 +93,7 @@ async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=1000)]
 @router.get("/runs/{run_id}", tags=["runs"])
 async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
     """Where a run stands."""
-    return await cloud.archive.info(run_id)
+    return await cloud.runner.info(run_id)
 
 
 @router.delete("/runs/{run_id}", status_code=204, tags=["runs"])

@@ -12,14 +12,15 @@ from cloud_server.course import Course, Tools, Wish
 from cloud_server.folder import seat_infos
 from cloud_server.happenings import Happening, now
 from cloud_server.seating import Table
+from cloud_server.watch import Watch
 from shared import wire
 from shared.api import FINAL, RunInfo, SeatInfo, Status
 from shared.errors import Conflict, NotFound, StrataError
 from shared.lab import Lab
+from shared.patience import backoff
 from shared.records import TensorMap
 from shared.spec import ExperimentSpec, canonical, parse_spec
 from shared.store import StoreUnavailable
-from shared.transport import backoff
 
 log = logging.getLogger(__name__)
 UNFINISHED = ("starting", "running", "pausing", "stopping")
@@ -32,6 +33,8 @@ class Runner:
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
         self.course: Course | None = None
+        self._left: RunInfo | None = None
+        self._watch = Watch(tools.registry, tools.archive, lambda: self.course.info.run if self.course else None)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -39,9 +42,11 @@ class Runner:
     def start(self) -> None:
         """Take up what an earlier cloud process left, then train what is pending."""
         self._task = asyncio.create_task(self._forever())
+        self._watch.start()
 
     async def stop(self) -> None:
         """Let go; a run in the middle of a round resumes from its last committed one when the cloud is back."""
+        await self._watch.stop()
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -149,6 +154,21 @@ class Runner:
 
     # ---- what people look at
 
+    async def info(self, run_id: str) -> RunInfo:
+        """A run's document; while the store is away, of the run that trained what was last known of it.
+
+        Raises:
+            NotFound: there is no such run.
+            StoreUnavailable: the store is away, and this run did not train.
+        """
+        try:
+            return await self.tools.archive.info(run_id)
+        except StoreUnavailable as error:
+            last = self.course.info if self.course else self._left
+            if last is None or run_id not in (last.run, "latest"):
+                raise
+            return last.but(reason=f"waiting: {error.detail}"[:2000])
+
     async def seats(self, run_id: str) -> tuple[SeatInfo, ...]:
         """The seats of a run.
 
@@ -219,14 +239,14 @@ class Runner:
         self._wake.clear()
         async with self._lock:
             info = await self._next_pending()
-            self.course = Course(self.tools, info, self._lock) if info else None
-        if self.course is None:
+            self.course = course = Course(self.tools, info, self._lock) if info else None
+        if course is None:
             await _first(self._wake.wait(), 5.0)
             return
         try:
-            await self._train(self.course)
+            await self._train(course)
         finally:
-            self.course = None
+            self.course, self._left = None, course.info
 
     async def _next_pending(self) -> RunInfo | None:
         waiting = [info for info in await self.tools.archive.infos() if info.status == "pending"]

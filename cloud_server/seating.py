@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from cloud_server.registry import AgentEntry, Registry
 from shared.errors import NotReady
-from shared.messages import Seating, SeatPlace
 from shared.population import Population
 from shared.records import Record
 
@@ -58,12 +57,13 @@ def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mapping[int,
     return given
 
 
-@dataclass
+@dataclass(frozen=True)
 class Move:
-    """A seat that was taken, or that went to another agent."""
+    """A seat that was taken by an agent, or a home that was taken by an edge, and by whom it was held before."""
 
-    seat: int
-    agent: str
+    what: Literal["seat", "home"]
+    number: int
+    holder: str
     before: str | None
 
 
@@ -97,16 +97,16 @@ class Table:
             raise NotReady("no edge is there")
         edges = {home.number: names[home.number % len(names)] for home in self.members.homes}
         self.binding = Binding(agents=given, edges=edges, present=tuple(agent.agent for agent in agents))
-        return [Move(seat, agent, None) for seat, agent in given.items()]
+        return [Move("seat", seat, agent, None) for seat, agent in given.items()]
 
     def refresh(self) -> list[Move]:
-        """Between rounds: late-comers take the lowest empty seats; seats of agents long gone go to others."""
-        return self._reseat() + self._welcome()
+        """Between rounds: late-comers take the lowest empty seats; what was theirs who are long gone goes to others."""
+        return self._reseat() + self._welcome() + self._rehome()
 
     def _reseat(self) -> list[Move]:
-        now = time.monotonic()
-        lost = {agent: self.registry.lost_since(agent) for agent in set(self.binding.agents.values())}
-        gone = {agent for agent, since in lost.items() if since is not None and now - since >= self.reseat_after_s}
+        """Seats of agents that are gone for good."""
+        lost_s = {agent: self.registry.agent_lost_s(agent) for agent in set(self.binding.agents.values())}
+        gone = {agent for agent, silent_s in lost_s.items() if self._for_good(silent_s)}
         seats = [seat for seat, agent in sorted(self.binding.agents.items()) if agent in gone]
         agents = self.registry.live_agents()
         if not seats or not agents:
@@ -114,6 +114,18 @@ class Table:
         kept = {seat: agent for seat, agent in self.binding.agents.items() if seat not in seats}
         self.binding = self.binding.but(present=tuple(a for a in self.binding.present if a not in gone))
         return self._take(bind(seats, agents, kept))
+
+    def _rehome(self) -> list[Move]:
+        """Homes of edges that are gone for good, as far as there are edges without a home."""
+        edges = self.binding.edges
+        gone = [home for home, edge in sorted(edges.items()) if self._for_good(self.registry.edge_lost_s(edge))]
+        spare = [name for name in self.registry.live_edges() if name not in edges.values()]
+        moves = [Move("home", home, edge, edges[home]) for home, edge in zip(gone, spare, strict=False)]
+        self.binding = self.binding.but(edges={**edges, **{move.number: move.holder for move in moves}})
+        return moves
+
+    def _for_good(self, lost_s: float) -> bool:
+        return lost_s > 0 and lost_s >= self.reseat_after_s
 
     def _welcome(self) -> list[Move]:
         load = Counter(self.binding.agents.values())
@@ -128,29 +140,15 @@ class Table:
         return moves
 
     def _take(self, given: dict[int, str]) -> list[Move]:
-        moves = [Move(seat, agent, self.binding.agents.get(seat)) for seat, agent in given.items()]
+        moves = [Move("seat", seat, agent, self.binding.agents.get(seat)) for seat, agent in given.items()]
         self.binding = self.binding.but(agents={**self.binding.agents, **given})
         return moves
 
-    # ---- a round's view
+    # ---- who is there
 
-    def edge_of(self, home: int) -> str | None:
-        """The live edge that serves a home in this round: its own, else another; None if no edge is there."""
-        own = self.binding.edges.get(home)
-        if own is not None and self.registry.edge_is_live(own):
-            return own
-        names = self.registry.live_edges()
-        return names[home % len(names)] if names else None
-
-    def seating(self, run_id: str, home: int, absent: Collection[int]) -> Seating:
-        """Who sits in a home, without the absent."""
-        places = {}
-        for seat in self.members.at(home):
-            agent = self.binding.agents.get(seat.number)
-            entry = self.registry.agents.get(agent) if agent is not None else None
-            if entry is not None and seat.number not in absent:
-                places[seat.number] = SeatPlace(agent=entry.agent, url=entry.url)
-        return Seating(run_id=run_id, edge=home, places=places)
+    def served(self) -> list[int]:
+        """The homes whose edge is alive, sorted."""
+        return sorted(home for home, edge in self.binding.edges.items() if self.registry.edge_is_live(edge))
 
     def absent(self) -> dict[int, str]:
         """Taken seats whose agent is not alive, with the agent."""

@@ -18,7 +18,7 @@ from device_agent.settings import AgentSettings
 from shared import wire
 from shared.lab import Labs
 from shared.once import Once
-from shared.service import Worker, install_problems, version
+from shared.service import Worker, make_app
 from shared.tiers import AgentBeat, AgentHello
 from shared.transport import Caller
 
@@ -48,8 +48,7 @@ def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | No
             await agent.once.close()
             agent.host.close()
 
-    app = FastAPI(title="StrataFL device agent", version=version(), lifespan=lifespan)
-    install_problems(app)
+    app = make_app("StrataFL device agent", lifespan)
     routes.install(app, settings)
     return app
 
@@ -62,7 +61,7 @@ def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
         name=settings.name,
         devices=settings.devices,
         profile=settings.profile,
-        port=settings.port,
+        port=settings.advertise_port or settings.port,
         nonce=secrets.token_hex(16),
     )
 

@@ -16,9 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from shared.errors import StrataError
+from shared.patience import pause_s
 from shared.service import Network
 from shared.tiers import ID, AgentBeat, AgentHello, AgentWelcome
-from shared.transport import Caller, inside, pause_s
+from shared.transport import Caller, inside
 
 log = logging.getLogger(__name__)
 FORGET_EDGE_S = 60.0

@@ -17,7 +17,12 @@ def _host_name() -> str:
 
 
 class AgentSettings(TierSettings):
-    """An agent's settings; `devices` is how many it has room for, `profile` names what they can do."""
+    """An agent's settings; `devices` is how many it has room for, `profile` names what they can do.
+
+    Attributes:
+        advertise_port: under which others reach this process where it is not the one it is bound to: behind a port
+            mapping.
+    """
 
     model_config = SettingsConfigDict(env_prefix="AGENT_", extra="ignore", env_ignore_empty=True)
 
@@ -25,3 +30,4 @@ class AgentSettings(TierSettings):
     cloud_url: str = "http://127.0.0.1:8000"
     devices: int = Field(default=1, ge=1, le=10_000)
     profile: str = Field(default="standard", pattern=ID)
+    advertise_port: int | None = Field(default=None, ge=1, le=65535)

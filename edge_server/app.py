@@ -18,7 +18,7 @@ from edge_server.settings import EdgeSettings
 from shared.blobs import Blobs
 from shared.lab import Labs
 from shared.once import Once
-from shared.service import Worker, install_problems, version
+from shared.service import Worker, make_app
 from shared.store import RedisStore, Store
 from shared.tiers import EdgeHello
 from shared.transport import Caller
@@ -57,8 +57,7 @@ def create_app(
             edge.worker.close()
             await edge.store.close()
 
-    app = FastAPI(title="StrataFL edge", version=version(), lifespan=lifespan)
-    install_problems(app)
+    app = make_app("StrataFL edge", lifespan)
     routes.install(app, settings)
     return app
 
@@ -70,7 +69,7 @@ def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Ed
     """Wire an edge together."""
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
     roster, worker, registry = Roster(), Worker(), CollectorRegistry()
-    hello = EdgeHello(edge=settings.name, port=settings.port, nonce=secrets.token_hex(16))
+    hello = EdgeHello(edge=settings.name, port=settings.advertise_port or settings.port, nonce=secrets.token_hex(16))
     desk = Desk(
         edge_id=settings.name,
         store=store,

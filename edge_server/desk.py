@@ -7,9 +7,9 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from edge_server.devices import Devices
 from edge_server.roster import Roster
@@ -19,14 +19,16 @@ from shared.blobs import Blobs
 from shared.errors import Conflict, NotReady, SeatingUnknown, WireError
 from shared.lab import Lab, Labs
 from shared.messages import RoundAnswer, RoundOrder, Seating
+from shared.patience import STORE_S, patiently
 from shared.service import Worker
 from shared.spec import canonical, parse_spec
-from shared.store import Batch, Store
+from shared.store import Batch, Store, StoreUnavailable
 from shared.transport import Caller
 from shared.versions import Version, Versions
 from shared.visit import own
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 ADDRESS_S = 10.0
 
 
@@ -62,11 +64,24 @@ class Desk:
         """Remember who sits where, in the place of what was known of that home; the digest by which rounds name it."""
         digest = seating_digest(seating)
         data = json.dumps({"seating": seating.model_dump(mode="json"), "loads": dict(loads)}).encode()
-        known = await self.store.scan(keys.edge_seatings(self.edge_id, seating.run_id))
-        old = [key for key, value in known.items() if json.loads(value)["seating"]["edge"] == seating.edge]
-        batch = Batch().delete(*old).put(keys.edge_seating(self.edge_id, seating.run_id, digest), data)
-        await self.store.commit(batch)
+
+        async def keep() -> None:
+            known = await self.store.scan(keys.edge_seatings(self.edge_id, seating.run_id))
+            old = [key for key, value in known.items() if json.loads(value)["seating"]["edge"] == seating.edge]
+            batch = Batch().delete(*old).put(keys.edge_seating(self.edge_id, seating.run_id, digest), data)
+            await self.store.commit(batch)
+
+        await self._stored(keep)
         return digest
+
+    async def _stored(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Reads and writes that may be done twice, tried again while Redis is away.
+
+        Raises:
+            DeadlineExceeded: it was away for too long.
+        """
+        who = f"the Redis of edge {self.edge_id}"
+        return await patiently(lambda left: work(), limit_s=STORE_S, who=who, over=(StoreUnavailable,))
 
     async def round(self, body: bytearray, stop: threading.Event) -> Answered:
         """Run one round.
@@ -84,7 +99,7 @@ class Desk:
         devices = Devices(
             lab,
             order,
-            seating.places,
+            seating,
             loads,
             self.caller,
             self.roster,
@@ -94,7 +109,8 @@ class Desk:
             self.own_url,
             self.ttl_s,
         )
-        work = EdgeRound(lab, order, devices, self.worker, state)
+        fresh = state is None and order.base is not None
+        work = EdgeRound(lab, order, devices, self.worker, state, fresh)
         answer = await work.run()
         await self._commit(order, work.state, answer)
         return Answered(await self.worker.run(wire.encode, answer), work.socket_bytes)
@@ -117,7 +133,7 @@ class Desk:
         return lab, wire.decode(lab.wire.round_order, body, model=lab.initial)
 
     async def _seating(self, order: RoundOrder[Any]) -> tuple[Seating, dict[str, int]]:
-        data = await self.store.get(keys.edge_seating(self.edge_id, order.run_id, order.seating))
+        data = await self._stored(lambda: self.store.get(keys.edge_seating(self.edge_id, order.run_id, order.seating)))
         if data is None:
             raise SeatingUnknown(f"edge {self.edge_id} does not know seating {order.seating[:12]} of {order.run_id}")
         raw = json.loads(data)
@@ -126,7 +142,8 @@ class Desk:
     async def _state(self, lab: Lab, order: RoundOrder[Any]) -> Any:
         if order.base is None:
             return None
-        digest = await self.store.get(self._state_key(order, order.base))
+        key = self._state_key(order, order.base)
+        digest = await self._stored(lambda: self.store.get(key))
         if digest is None:
             log.warning("run %s: the state of home %s is not here, it begins anew", order.run_id, order.edge)
             return None
@@ -139,11 +156,16 @@ class Desk:
             return
         async with self.committing:
             digest = await self.worker.run(lambda: self.blobs.put(wire.encode(state).parts))
-            batch = Batch().put(self._state_key(order, answer.base), digest.encode())
             kept = {self._state_key(order, version) for version in (order.base, answer.base) if version is not None}
-            old = await self.store.keys(keys.edge_states(self.edge_id, order.run_id, order.edge))
-            await self.store.commit(batch.delete(*(key for key in old if key not in kept)))
-            await self._collect()
+            base = answer.base
+
+            async def commit() -> None:
+                old = await self.store.keys(keys.edge_states(self.edge_id, order.run_id, order.edge))
+                batch = Batch().put(self._state_key(order, base), digest.encode())
+                await self.store.commit(batch.delete(*(key for key in old if key not in kept)))
+                await self._collect()
+
+            await self._stored(commit)
 
     async def _collect(self) -> None:
         """Remove the files that no state refers to."""

@@ -25,7 +25,7 @@ from shared.messages import (
     Kind,
     Outcome,
     RoundOrder,
-    SeatPlace,
+    Seating,
     Stage,
     UploadAnswer,
     UploadOrder,
@@ -61,6 +61,7 @@ class Wave:
     """What came of one wave.
 
     Attributes:
+        unasked: seats that were chosen but not asked (absent, left out): failures that no quorum counts.
         held: what the edge's own worker brought and has not been admitted yet (two-phase visits).
         links: modelled bytes by seat.
         socket_bytes: bodies that this layout of processes moved.
@@ -70,6 +71,7 @@ class Wave:
     outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
+    unasked: set[int] = field(default_factory=set)
     held: dict[int, Contribution[Any]] = field(default_factory=dict)
     links: dict[int, LinkUse] = field(default_factory=dict)
     socket_bytes: int = 0
@@ -77,6 +79,11 @@ class Wave:
     def fail(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
         """Note lost contributions."""
         self.failures += [Failure(seat=seat, edge=edge, reason=reason, detail=detail[:500]) for seat in seats]
+
+    def not_asked(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
+        """Note contributions that were lost before anybody was asked."""
+        self.fail(seats, edge, reason, detail)
+        self.unasked |= set(seats)
 
     def failed(self) -> dict[int, Failure]:
         """What was lost, by seat."""
@@ -99,7 +106,7 @@ class Devices:
 
     lab: Lab
     order: RoundOrder[Any]
-    places: Mapping[int, SeatPlace]
+    seating: Seating
     loads: Mapping[str, int]
     caller: Caller
     roster: Roster
@@ -117,8 +124,13 @@ class Devices:
         workers = [item for item in asked if self.lab.seat(item.seat).role == "worker"]
         by_agent: dict[str, list[Asked]] = {}
         for item in asked:
-            if item not in workers:
-                by_agent.setdefault(self.places[item.seat].agent, []).append(item)
+            if item in workers:
+                continue
+            agent = self.seating.places[item.seat].agent
+            if item.seat in self.seating.absent:
+                wave.not_asked([item.seat], self.order.edge, "lost", f"agent {agent} is not heard")
+            else:
+                by_agent.setdefault(agent, []).append(item)
         await asyncio.gather(
             *(self._visit_agent(wave, agent, items, fold, hold) for agent, items in sorted(by_agent.items())),
             *(self._visit_own(wave, item, fold, hold) for item in workers),
@@ -192,7 +204,7 @@ class Devices:
         by_agent: dict[str, list[int]] = {}
         for seat in admitted:
             if seat not in wave.held:
-                by_agent.setdefault(self.places[seat].agent, []).append(seat)
+                by_agent.setdefault(self.seating.places[seat].agent, []).append(seat)
         own = Uploads[Any](contributions=tuple(wave.held[seat] for seat in admitted if seat in wave.held))
         await self.worker.run(self._fold, wave, own, fold)
         await asyncio.gather(
@@ -244,7 +256,7 @@ class Devices:
         asked = place(path, stage.run_id, stage.round_no, stage.edge_round, stage.wave, self.order.edge)
         asking = asyncio.create_task(
             self.caller.post_record(
-                f"{self.places[seats[0]].url}/{path}",
+                lambda: f"{self.roster.moved.get(agent, self.seating.places[seats[0]].url)}/{path}",
                 body,
                 kind,
                 limit_s=limit_s,

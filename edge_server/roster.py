@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shared.errors import NotFound, StrataError
+from shared.patience import pause_s
 from shared.tiers import AgentBeat, BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome, RosterLine
-from shared.transport import Caller, pause_s
+from shared.transport import Caller
 
 log = logging.getLogger(__name__)
 FORGET_S = 600.0
@@ -24,11 +25,13 @@ class Roster:
         heard: here, and what it said.
         elsewhere: at other edges, as the cloud told.
         unknown: whom the cloud does not know.
+        moved: where agents are found that came back at another address, as the cloud told.
     """
 
     heard: dict[str, tuple[float, AgentBeat]] = field(default_factory=dict)
     elsewhere: dict[str, float] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
+    moved: dict[str, str] = field(default_factory=dict)
 
     def beat(self, beat: AgentBeat) -> None:
         """Note a heartbeat.
@@ -51,6 +54,7 @@ class Roster:
         now = time.monotonic()
         self.unknown = set(answer.unknown)
         self.elsewhere = {agent: now - age for agent, age in answer.heard.items()}
+        self.moved = answer.moved
 
     def lines(self) -> tuple[RosterLine, ...]:
         """The roster as it is sent to the cloud; who was silent for long is forgotten."""

@@ -33,6 +33,7 @@ class EdgeRound:
 
     Attributes:
         state: the edge's state; None before its first round.
+        fresh_state: it is None although this home has been served before.
         trained_on: the samples behind the edge's update, each once however often it was trained on.
     """
 
@@ -41,6 +42,7 @@ class EdgeRound:
     devices: Devices
     worker: Worker
     state: Any
+    fresh_state: bool = False
     lines: list[SeatLine] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     retired: dict[int, str] = field(default_factory=dict)
@@ -56,12 +58,12 @@ class EdgeRound:
             phase=order.phase, round_no=order.round_no, n_clients=order.n_clients, edge=order.edge
         )
         self.hooks = self.lab.algorithm.edge
-        self.seats = [seat for seat in members.at(order.edge) if self._takes_part(seat)]
+        self.seats = [seat for seat in members.seats if self._takes_part(seat)]
         self.trainers = [seat for seat in self.seats if seat.role != "held_out"]
 
     def _takes_part(self, seat: Seat) -> bool:
-        seated = seat.role == "worker" or seat.number in self.devices.places
-        return seated and seat.number not in self.order.retired
+        own_worker = seat.role == "worker" and seat.home == self.order.edge
+        return (own_worker or seat.number in self.devices.seating.places) and seat.number not in self.order.retired
 
     # ---- the round
 
@@ -105,15 +107,21 @@ class EdgeRound:
     async def _wave(self, ctx: Ctx, works: Mapping[int, Work], fold: Fold) -> Wave:
         """Visit, admit, fetch; note what came of each seat."""
         stage = Stage(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave)
-        asked = await self.worker.run(self._asked, ctx, works)
+        left_out = self._left_out(ctx, works)
+        asked = await self.worker.run(self._asked, ctx, {s: work for s, work in works.items() if s not in left_out})
         hold = self.lab.algorithm.report is not None
         wave = await self.devices.visit(stage, asked, fold, hold=hold)
+        wave.not_asked(left_out, self.order.edge, "left_out", "the spec's losses say so")
         verdicts: dict[int, Verdict] = {}
         if hold:
             verdicts = await self._admit(ctx, wave)
             await self.devices.fetch(wave, [seat for seat, verdict in verdicts.items() if verdict.upload], fold)
         self._note(wave, works, verdicts)
         return wave
+
+    def _left_out(self, ctx: Ctx, works: Mapping[int, Work]) -> list[int]:
+        named = ctx.spec.left_out(ctx.round_no, ctx.edge_round, ctx.wave)
+        return sorted(seat for seat, work in works.items() if seat in named and work.kind != "evaluate")
 
     def _asked(self, ctx: Ctx, works: Mapping[int, Work]) -> list[Asked]:
         """The visits of a wave; equal messages become one object, so that they travel once."""
@@ -209,16 +217,17 @@ class EdgeRound:
         }
 
     def _require_quorum(self, wave: Wave, works: Mapping[int, Work]) -> None:
-        """Enough of the visits that were to train must have answered.
+        """Enough of the visits that were asked for must have answered; the absent and the left out were not.
 
         Raises:
             NotReady: naming the lost ones.
         """
-        lost = [failure for seat, failure in sorted(wave.failed().items()) if seat in works]
-        need = self.lab.spec.quorum_of(len(works))
-        if len(works) - len(lost) < need:
+        asked = works.keys() - wave.unasked
+        lost = [failure for seat, failure in sorted(wave.failed().items()) if seat in asked]
+        need = self.lab.spec.quorum_of(len(asked))
+        if len(asked) - len(lost) < need:
             names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
-            raise NotReady(f"edge {self.order.edge}: quorum of {need} of {len(works)} visits missed: {names}")
+            raise NotReady(f"edge {self.order.edge}: quorum of {need} of {len(asked)} visits missed: {names}")
 
     def _note(self, wave: Wave, works: Mapping[int, Work], verdicts: Mapping[int, Verdict]) -> None:
         lines = [seat_line(wave, self.lab.seat(number), verdicts.get(number)) for number in sorted(works)]
@@ -249,4 +258,5 @@ class EdgeRound:
             "retired": self.retired,
             "bases": self.bases,
             "simulated_s": self.simulated_s,
+            "fresh_state": self.fresh_state,
         }

@@ -10,10 +10,16 @@ from shared.tiers import ID
 
 
 class EdgeSettings(TierSettings):
-    """An edge's settings."""
+    """An edge's settings.
+
+    Attributes:
+        advertise_port: under which others reach this process where it is not the one it is bound to: behind a port
+            mapping.
+    """
 
     model_config = SettingsConfigDict(env_prefix="EDGE_", extra="ignore", env_ignore_empty=True)
 
     name: str = Field(default="edge-1", pattern=ID)
     cloud_url: str = "http://127.0.0.1:8000"
     redis_url: str = "redis://127.0.0.1:6379/0"
+    advertise_port: int | None = Field(default=None, ge=1, le=65535)

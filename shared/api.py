@@ -37,10 +37,14 @@ class MoreRounds(Record):
 
 
 class FailureInfo(Record):
-    """One contribution that was lost, and why: `reason` is one of a fixed set, `detail` says it in words."""
+    """A contribution that was lost, and why: `reason` is one of a fixed set, `detail` says it in words.
+
+    Where a whole edge was lost, `seats` are those whose contributions went with it.
+    """
 
     seat: int | None = None
     edge: str | None = None
+    seats: tuple[int, ...] = ()
     reason: str
     detail: str
 
@@ -76,6 +80,7 @@ class SeatRow(Record):
 class EdgeRow(Record):
     """What one edge did in one round; bytes are those of its link to the cloud.
 
+    `outcome`: `used`, `idle` (nothing to send), `failed`, `away` (lost, so that its devices visited other edges).
     Accuracies and losses are the edge's own evaluation, where the edge is the client.
     """
 
@@ -91,6 +96,7 @@ class EdgeRow(Record):
     down_bytes: int = 0
     up_bytes: int = 0
     simulated_s: float = 0.0
+    fresh_state: bool = False
 
 
 class Evaluation(Record):
@@ -105,12 +111,14 @@ class RoundInfo(Record):
     """One committed round.
 
     Link bytes are those of the modelled system (deterministic), socket bytes those that this layout of processes
-    moved. `evaluation` is filled in when the evaluation, which runs beside the next round, is ready.
+    moved. `evaluation` is filled in when the evaluation, which runs beside the next round, is ready. `attempts` is
+    above 1 where the round was done again on a new map; only the last attempt counts.
     """
 
     round_no: int
     phase: str
     kind: Literal["train", "evaluate"] = "train"
+    attempts: int = 1
     n_visits: int = 0
     n_used: int = 0
     train_loss: float | None = None
@@ -209,12 +217,16 @@ class SeatPage(Record):
     devices: tuple[SeatInfo, ...]
 
 
+State = Literal["alive", "suspect", "lost", "revived"]
+"""Of an agent or edge: heard lately; not for half the TTL; not for the TTL; heard again after that, lately."""
+
+
 class AgentInfo(Record):
     """A registered agent (device process); `devices` is its room, `seats` those of the active run."""
 
     agent: str
     name: str
-    state: Literal["alive", "suspect", "lost"]
+    state: State
     last_seen_s: float
     devices: int
     profile: str
@@ -234,7 +246,7 @@ class EdgeInfo(Record):
 
     edge: str
     url: str
-    state: Literal["alive", "suspect", "lost"]
+    state: State
     last_seen_s: float
     n_agents: int
 
@@ -289,7 +301,8 @@ class Event(Record):
     """One event of a run, as sent by SSE: `id` is the SSE id (for `Last-Event-ID`), `kind` the SSE event name.
 
     Kinds: `run.status`, `round.started`, `round.committed`, `round.evaluated`, `visit.done`, `edge.done`,
-    `contribution.lost`, `seat.moved`, `seat.taken`, `seat.retired`.
+    `round.retried`, `contribution.lost`, `seat.moved`, `seat.taken`, `seat.retired`, `home.moved`, `node.suspect`,
+    `node.lost`, `node.revived`, `node.alive`.
     """
 
     id: str

@@ -8,6 +8,7 @@ a stable code, so that one handler turns all of them into `application/problem+j
         UnknownName            422 unknown_name       no algorithm, model, data set, policy ... of that name
       WireError                400 wire               a body is no record of the expected type
         TooLarge               413 too_large          a body exceeds the limit, refused before it is parsed
+        HeadTooLarge           431 too_large          so does the head of a request
       NotFinite                422 not_finite         NaN or infinity where a number must stand
       OutOfBound               422 out_of_bound       an element of an update exceeds the stated bound of the exact sum
       NotFound                 404 not_found
@@ -18,6 +19,9 @@ a stable code, so that one handler turns all of them into `application/problem+j
       Unreachable              502 unreachable        a tier did not answer or broke off
         DeadlineExceeded       504 deadline           a wait ended; the message says for whom
       NotReady                 503 not_ready          too few edges or devices; the message says which
+      Busy                     503 busy               more connections than this process takes
+      TooSlow                  408 too_slow           a body came too slowly
+      TooMany                  429 too_many           more runs than are kept; the message names the setting
       Cancelled                409 cancelled          nobody waits for this work any more
 """
 
@@ -61,6 +65,12 @@ class TooLarge(WireError):
     """A body exceeds the limit."""
 
     status, code = 413, "too_large"
+
+
+class HeadTooLarge(WireError):
+    """The head of a request exceeds the limit."""
+
+    status, code = 431, "too_large"
 
 
 class NotFinite(StrataError):
@@ -121,6 +131,24 @@ class NotReady(StrataError):
     """Too few edges or devices are there; the message says which."""
 
     status, code = 503, "not_ready"
+
+
+class Busy(StrataError):
+    """More connections than this process takes."""
+
+    status, code = 503, "busy"
+
+
+class TooSlow(StrataError):
+    """A request's body came too slowly."""
+
+    status, code = 408, "too_slow"
+
+
+class TooMany(StrataError):
+    """More than a limit allows; the message names the setting."""
+
+    status, code = 429, "too_many"
 
 
 class Cancelled(StrataError):

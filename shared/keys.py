@@ -63,6 +63,16 @@ def cloud_evaluations(run_id: str) -> str:
     return f"cloud:run:{_part(run_id)}:evaluation:"
 
 
+def cloud_due(run_id: str, round_no: int) -> str:
+    """A committed state that waits for its evaluation. Owner: cloud. JSON: digest, how. Goes when it is evaluated."""
+    return f"{cloud_dues(run_id)}{round_no:08d}"
+
+
+def cloud_dues(run_id: str) -> str:
+    """Prefix of a run's states that wait for their evaluation; sorted keys are sorted rounds."""
+    return f"cloud:run:{_part(run_id)}:due:"
+
+
 CLOUD_RUNS = "cloud:run-index:"
 """Prefix of the index of runs, without their documents."""
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shared.errors import StrataError, TooLarge, WireError
-from shared.service import problem
+from shared.problems import problem_of
 
 JSON_BYTES = 2**24
 """Largest JSON body between tiers."""
@@ -35,7 +35,7 @@ class BodyLimit:
         if refused is None:
             await self.app(scope, receive, send)
         else:
-            await problem(refused.status, refused.code, refused.detail)(scope, receive, send)
+            await problem_of(refused)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> StrataError | None:
         headers = dict(scope["headers"])

@@ -50,7 +50,7 @@ class Work(Record):
 class Failure(Record):
     """A contribution that was lost. Data, not an exception.
 
-    `reason`: `unreachable`, `timeout`, `lost`, `not_finite`, `out_of_bound`, `wire`, `error`, `cancelled`, `no_seat`.
+    `reason`: `unreachable`, `timeout`, `lost`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`, `cancelled`.
     """
 
     seat: int | None = None
@@ -228,6 +228,7 @@ class RoundAnswer(Record, Generic[U]):
         base: version of the edge's state left behind.
         score: the edge's own evaluation, where the edge is the client.
         simulated_s: of the edge rounds, without the link to the cloud.
+        fresh_state: the edge began anew, though it has served this home before.
     """
 
     edge: int
@@ -243,6 +244,7 @@ class RoundAnswer(Record, Generic[U]):
     received: Score | None = None
     own: Score | None = None
     simulated_s: Annotated[float, Field(ge=0)] = 0.0
+    fresh_state: bool = False
     figures: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -281,8 +283,12 @@ def wire_types(*, broadcast: type[Record], message: type[Record], update: type[R
 
 
 class Seating(Record):
-    """Which seats of a home are taken, and where they sit. Its digest stands in the round's order."""
+    """Which taken seats visit a home in a round, and where they sit. Its digest stands in the round's order.
+
+    `absent` are those of them whose agent is not heard: they are chosen like any other, and their visits fail.
+    """
 
     run_id: str
     edge: int
     places: dict[int, SeatPlace]
+    absent: tuple[int, ...] = ()

@@ -42,10 +42,20 @@ def _all(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
 
 
 def _random(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
-    """`fraction_train` of the seats, at least one (FedAvg's C), without replacement."""
+    """`fraction_train` of the seats of each home, at least one (FedAvg's C), without replacement.
+
+    Guests, whose own edge is lost, are drawn as they would have been at home: faults do not change who is chosen.
+    """
+    homes = sorted({seat.home for seat in seats})
+    return sorted(
+        number for home in homes for number in _drawn(ctx.at(edge=home), [s for s in seats if s.home == home])
+    )
+
+
+def _drawn(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
     n = max(round(ctx.spec.fraction_train * len(seats)), 1)
     chosen = ctx.numpy_rng("select").choice(len(seats), size=min(n, len(seats)), replace=False)
-    return sorted(seats[i].number for i in chosen)
+    return [seats[i].number for i in chosen]
 
 
 def _own_data(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:

@@ -97,6 +97,11 @@ class RedisServer:
         self.stop()
         self._process = self._start()
 
+    def kill(self) -> None:
+        """End the process by SIGKILL; what it has acknowledged is there after `restart`."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the process, by force if it does not end in time; without effect if it has ended."""
         if self.alive:

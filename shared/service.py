@@ -1,4 +1,4 @@
-"""What the three services have in common: settings, tokens, problem+json, the worker thread, the server."""
+"""What the three services have in common: settings, tokens, health, the worker thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import hmac
 import ipaddress
 import logging
 import os
-import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError
@@ -16,20 +15,17 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from shared.api import Health, Problem
+from shared.api import Health
 from shared.errors import Forbidden, StrataError, Unauthorised
+from shared.problems import install_problems
 from shared.store import Store
-from shared.transport import PROBLEM_TYPE, inside
+from shared.transport import inside
 
 T = TypeVar("T")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -92,6 +88,12 @@ class TierSettings(_Environment):
 
     A variable of that prefix which is nearly a field's name is refused; one unlike all of them is another program's
     (AGENT_OS, CLOUD_SHELL) and only warned of.
+
+    Attributes:
+        head_s: how long the head of a request may take.
+        body_s: how long its body may take, besides a second for every `body_rate` bytes.
+        unread_s: how long a client may take nothing of an answer.
+        max_connections: open at a time, at most half of the files that the process may open.
     """
 
     model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True)
@@ -104,6 +106,11 @@ class TierSettings(_Environment):
         default_factory=lambda: [ipaddress.ip_network(text) for text in PRIVATE]
     )
     max_body_bytes: int = Field(default=2**31, ge=1024)
+    max_connections: int = Field(default=10_000, ge=1)
+    head_s: float = Field(default=10.0, gt=0)
+    body_s: float = Field(default=20.0, gt=0)
+    body_rate: int = Field(default=2**16, ge=1)
+    unread_s: float = Field(default=60.0, gt=0)
     heartbeat_s: float = Field(default=1.0, gt=0)
     ttl_s: float = Field(default=10.0, gt=0)
     common: CommonSettings = Field(default_factory=CommonSettings)
@@ -150,42 +157,15 @@ def say_mode(tier: str, settings: TierSettings) -> None:
         )
 
 
-# ---- errors as problem+json
+# ---- the app
 
 
-def problem(status: int, code: str, detail: str, field: str | None = None) -> JSONResponse:
-    """An error response."""
-    body = Problem(title=code.replace("_", " "), status=status, code=code, detail=detail, field=field)
-    return JSONResponse(body.model_dump(mode="json"), status_code=status, media_type=PROBLEM_TYPE)
-
-
-def install_problems(app: FastAPI) -> None:
-    """Turn every error into problem+json."""
-
-    async def strata(request: Request, error: Exception) -> Response:
-        assert isinstance(error, StrataError)  # noqa: S101 - registered for this class only
-        return problem(error.status, error.code, error.detail, error.field)
-
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class only
-        first = error.errors()[0]
-        loc = () if first["type"] == "json_invalid" else first["loc"]  # there it is a position in the text
-        path = ".".join(str(part) for part in (loc[1:] if loc[:1] == ("body",) else loc))[:200]
-        return problem(422, "bad_input", f"{path}: {first['msg']}" if path else str(first["msg"]), path or None)
-
-    async def http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
-        return problem(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}")
-
-    async def unforeseen(request: Request, error: Exception) -> Response:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem(500, "internal", f"{type(error).__name__} in {request.method} {request.url.path}; see the log")
-
-    app.add_exception_handler(StrataError, strata)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unforeseen)
+def make_app(title: str, lifespan: Callable[[FastAPI], Any] | None = None) -> FastAPI:
+    """A tier's app before its routes. `app.state.closing` is set once the server is told to stop."""
+    app = FastAPI(title=title, version=version(), lifespan=lifespan)
+    app.state.closing = asyncio.Event()
+    install_problems(app)
+    return app
 
 
 def metrics_response(registry: CollectorRegistry) -> Response:
@@ -230,44 +210,3 @@ def pin_threads() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-# ---- the server
-
-
-def listen(settings: TierSettings) -> socket.socket:
-    """The listening socket: inherited by number (`fd`), or bound here; `settings.port` is set to its port."""
-    if settings.fd is not None:
-        found = socket.socket(fileno=settings.fd)
-    else:
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((settings.host, settings.port))
-        found.listen(1024)
-    settings.port = found.getsockname()[1]
-    return found
-
-
-def serve(tier: str, settings: TierSettings, create_app: Callable[[Any], FastAPI]) -> None:
-    """Run a tier until it is told to stop."""
-    level = os.environ.get("STRATA_LOG_LEVEL", "INFO").upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    pin_threads()
-    bound = listen(settings)
-    say_mode(tier, settings)
-    log.info("%s listens on %s:%s", tier, settings.host, settings.port)
-    config = uvicorn.Config(
-        create_app(settings),
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=5,
-        timeout_keep_alive=60,
-        loop="uvloop",
-        http="httptools",
-    )
-    server = uvicorn.Server(config)
-    server.run(sockets=[bound])
-    if not server.started:
-        raise SystemExit(f"{tier} could not start; the reason stands above")

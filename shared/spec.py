@@ -48,6 +48,21 @@ class Timeouts(Record):
     reseat_after_s: float = Field(default=60.0, ge=0, le=86_400)
 
 
+class Loss(Record):
+    """Contributions that are left out of a round, as if their visits had failed: what faults did to another run.
+
+    Attributes:
+        round_no: the round, from 1.
+        seats: whose visits are not made.
+        edge_round, wave: only in this one; None = in all.
+    """
+
+    round_no: Count
+    seats: tuple[Annotated[int, Field(ge=0, lt=100_000)], ...]
+    edge_round: Annotated[int, Field(ge=0, lt=1000)] | None = None
+    wave: Annotated[int, Field(ge=0, lt=1000)] | None = None
+
+
 class ExperimentSpec(Record):
     """An experiment's description.
 
@@ -65,6 +80,7 @@ class ExperimentSpec(Record):
         test_fraction: share of a client's own part that is its test set; None = the data set's test images are
             dealt like the training images.
         eval_every: the global model and held-out seats are evaluated every so many rounds, and after the last.
+        losses: contributions to leave out; what the record of a disturbed run names, an undisturbed one repeats.
         edge_upload: `sum` sends exact sums to the cloud (8 bytes a parameter), `mean` rounded means (4 bytes).
     """
 
@@ -103,6 +119,7 @@ class ExperimentSpec(Record):
     devices: DeviceSpec = DeviceSpec()
     edge_link: LinkSpec = LinkSpec()
     timeouts: Timeouts = Timeouts()
+    losses: Annotated[tuple[Loss, ...], Field(max_length=100_000)] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -139,6 +156,12 @@ class ExperimentSpec(Record):
     def quorum_of(self, n: int) -> int:
         """How many of n must answer; 0.55 of 20 is 11, whatever floating point makes of it."""
         return math.ceil(self.quorum * n - 1e-9)
+
+    def left_out(self, round_no: int, edge_round: int, wave: int) -> frozenset[int]:
+        """The seats whose visits `losses` leaves out here."""
+        here = [loss for loss in self.losses if loss.round_no == round_no]
+        here = [loss for loss in here if loss.edge_round in (None, edge_round) and loss.wave in (None, wave)]
+        return frozenset(seat for loss in here for seat in loss.seats)
 
     def digest(self) -> str:
         """sha256 over the spec as canonical JSON."""

@@ -69,10 +69,12 @@ class BeatAnswer(Record):
     Attributes:
         unknown: who of the roster is not registered (the cloud lost its memory) and should be again.
         heard: live agents that other edges hear, with the seconds since: an edge may ask one that beats elsewhere.
+        moved: where agents are found that came back at another address lately.
     """
 
     unknown: tuple[str, ...] = ()
     heard: dict[str, float] = Field(default_factory=dict)
+    moved: dict[str, str] = Field(default_factory=dict)
 
 
 class NonceAnswer(Record):

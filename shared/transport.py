@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import itertools
 import json
-import random
-import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -22,20 +19,34 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from shared import wire
-from shared.errors import DeadlineExceeded, SeatingUnknown, StrataError, TooLarge, Unreachable, WireError
+from shared.errors import (
+    Busy,
+    DeadlineExceeded,
+    SeatingUnknown,
+    StrataError,
+    TooLarge,
+    TooSlow,
+    Unreachable,
+    WireError,
+)
+from shared.patience import patiently
 from shared.records import Record, Tensor
 
 R = TypeVar("R", bound=Record)
+Address = Callable[[], str]
 
 MEDIA_TYPE = "application/x-safetensors"
 PROBLEM_TYPE = "application/problem+json"
 DIGEST_HEADER = "strata-digest"
 SOCKET_HEADER = "strata-socket-bytes"
 CHUNK = 2**20
-BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 CONNECT_S = 5.0
 SMALL_BYTES = 2**20
 """Largest JSON answer that is read."""
+PASSING = (TooSlow, Busy)
+"""Refusals that pass: the same is asked again, as after a broken connection."""
+KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (SeatingUnknown, *PASSING)}
+"""What the asking side tells apart."""
 
 
 # ---- the receiving side
@@ -123,7 +134,7 @@ class Caller:
 
     async def post_record(
         self,
-        url: str,
+        url: Address,
         body: wire.Body,
         kind: type[R],
         *,
@@ -135,7 +146,7 @@ class Caller:
         """POST an encoded record, decode the answer; ask again after broken connections until the limit.
 
         Args:
-            url: where to.
+            url: where to; asked before each attempt, since who was restarted may be found elsewhere.
             body: the encoded record.
             kind: the answer's type.
             limit_s: wall seconds until the wait is given up.
@@ -150,22 +161,10 @@ class Caller:
         """
         sent = {**self.headers(), "content-type": MEDIA_TYPE, "content-length": str(body.n_bytes)}
         sent |= {DIGEST_HEADER: body.digest(), **(headers or {})}
-        ends = time.monotonic() + limit_s
-        last = "no answer"
-        for attempt in itertools.count():
-            left = ends - time.monotonic()
-            if left <= 0:
-                break
-            try:
-                async with asyncio.timeout(left):
-                    raw, got = await self._once(url, body, sent)
-                return Reply(wire.decode(kind, raw, model=model), body.n_bytes, len(raw), got)
-            except TimeoutError:
-                break
-            except httpx.TransportError as error:
-                last = f"{type(error).__name__}: {error}".rstrip(": ")
-            await asyncio.sleep(min(backoff(attempt), max(ends - time.monotonic(), 0)))
-        raise DeadlineExceeded(f"{who} did not answer within {limit_s:g} s ({last})")
+        raw, got = await patiently(
+            lambda left: self._once(url(), body, sent), limit_s=limit_s, who=who, over=(httpx.TransportError, *PASSING)
+        )
+        return Reply(wire.decode(kind, raw, model=model), body.n_bytes, len(raw), got)
 
     async def _once(self, url: str, body: wire.Body, headers: dict[str, str]) -> tuple[bytearray, Mapping[str, str]]:
         timeout = httpx.Timeout(None, connect=CONNECT_S)
@@ -204,16 +203,6 @@ class Caller:
             raise WireError(f"{who} answered with no JSON") from None
 
 
-def backoff(attempt: int) -> float:
-    """Seconds before the next attempt, capped, with jitter so that many callers do not come at once."""
-    return BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)] * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
-
-
-def pause_s(every_s: float, failures: int) -> float:
-    """Seconds until the next heartbeat: after failures later, but well within the time after which one is lost."""
-    return min(max(backoff(failures), every_s), 5 * every_s) if failures else every_s
-
-
 async def _stream(body: wire.Body) -> AsyncIterator[bytes]:
     for piece in _pieces(body.parts):
         yield piece
@@ -242,7 +231,7 @@ def remote_error(status: int, body: bytearray, url: str) -> StrataError:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         detail, code, field = f"{url} answered with status {status}", "remote", None
     field = str(field)[:200] if field else None
-    error = SeatingUnknown(detail) if code == SeatingUnknown.code else StrataError(detail, field=field)
+    error = KNOWN.get(code, StrataError)(detail, field=field)
     # What is no error there, a redirect say, is one here: the other side spoke out of turn.
     error.status, error.code = status if status >= 400 else Unreachable.status, code
     return error

@@ -47,6 +47,7 @@ class Topology:
         profiles: of each agent; None = `standard` for all.
         modules: what is run for each tier.
         env: more environment for all processes, over that of this one.
+        env_of: more environment for single processes, by name (`cloud`, `edge-1`, `agent-1`), over everything.
 
     Attributes:
         url: of the cloud, known after `start`.
@@ -67,6 +68,7 @@ class Topology:
         profiles: Sequence[str] | None = None,
         modules: Modules | None = None,
         env: Mapping[str, str] | None = None,
+        env_of: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self.rooms = spread(devices, agents)
         if edges < 1:
@@ -83,6 +85,7 @@ class Topology:
         self._port = port
         self._modules = modules or Modules()
         self._env = dict(env or {})
+        self._env_of = {name: dict(more) for name, more in (env_of or {}).items()}
         self._work: workfolder.WorkFolder | None = None
         self._redis: RedisServer | None = None
         self._processes: dict[str, Process] = {}
@@ -228,6 +231,14 @@ class Topology:
             process.wait(_GRACE_S)
         end_all([process], grace_s)
 
+    def freeze(self, name: str) -> None:
+        """Stop a process where it stands: it is alive and says nothing, until `thaw`."""
+        self._processes[name].signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen process go on."""
+        self._processes[name].signal(signal.SIGCONT)
+
     def start_again(self, name: str) -> None:
         """Start a process that was ended, on its old state; the cloud on its old port."""
         self.end(name)
@@ -271,10 +282,7 @@ class Topology:
     def _spawn(
         self, name: str, prefix: str, module: str, env: Mapping[str, str], inherited: Sequence[int] = ()
     ) -> None:
-        everything = {
-            **environment.common(self._env, self.tier_token),
-            **env,
-            f"{prefix}_STATE_DIR": str(self.folder / name),
-        }
+        own = {f"{prefix}_STATE_DIR": str(self.folder / name), **self._env_of.get(name, {})}
+        everything = environment.common({**self._env, **env, **own}, self.tier_token)
         log = self.folder / "logs" / f"{name}.log"
         self._processes[name] = Process(name, module, everything, log, inherited)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from shared.cli import home as strata_home
 from shared.cli.environment import Modules, spread
@@ -138,6 +139,55 @@ def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "edge-1" / "env.json").exists()
     with topology(folder=tmp_path / "kept") as again:
         again.wait_ready(30)
+
+
+def test_environment_of_one_process_stands_over_that_of_all() -> None:
+    own = {"edge-2": {"WHOSE": "its own", "EDGE_PORT": "29001", "PYTHONPATH": "/its/own"}}
+    with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
+        running.wait_ready(30)
+        edges = [env_of(running.folder, name) for name in running.edge_names]
+        agent = env_of(running.folder, "agent-1")
+    assert [edge["WHOSE"] for edge in edges] == ["everybody's", "its own"]
+    assert [edge["EDGE_PORT"] for edge in edges] == ["0", "29001"]
+    assert edges[1]["PYTHONPATH"] == f"{ROOT}:/its/own"
+    assert agent["WHOSE"] == "everybody's"
+
+
+def becomes(pid: int, *letters: str) -> bool:
+    """Whether the kernel soon gives a process one of these letters: T = stopped."""
+    deadline = time.monotonic() + 10
+    while (found := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) not in letters:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return found in letters
+
+
+def test_frozen_process_stands_still_until_it_is_thawed_and_can_be_ended() -> None:
+    with topology() as running:
+        running.wait_ready(30)
+        pid = running.processes["agent-1"].pid
+        running.freeze("agent-1")
+        assert becomes(pid, "T")
+        assert running.dead() == []
+        running.thaw("agent-1")
+        assert becomes(pid, "S", "R")
+        running.freeze("agent-1")
+        running.end("agent-1")
+        assert wait_until_gone([pid]) == []
+
+
+def test_killed_redis_is_found_again_with_its_data() -> None:
+    with topology() as running:
+        running.wait_ready(30)
+        with redis.Redis.from_url(running.redis.url) as client:
+            client.set("kept", "yes")
+            running.redis.kill()
+            with pytest.raises(ProcessDied, match="redis-server ended"):
+                running.check()
+            running.redis.restart()
+            assert client.get("kept") == b"yes"
+        running.check()
 
 
 def test_process_that_dies_at_its_start_is_named_with_its_log() -> None:

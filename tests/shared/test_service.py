@@ -1,4 +1,4 @@
-"""What the services share: settings, tokens, problem+json, the worker thread, the socket."""
+"""What the services share: settings, tokens, problem+json, the worker thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import hmac
 import ipaddress
 import logging
 import os
-import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from starlette.exceptions import HTTPException
 
 from shared import service
 from shared.errors import NotReady, OutOfBound
+from shared.problems import install_problems
 from shared.records import Record
 from shared.service import CommonSettings, TierSettings, Worker, guard
 
@@ -47,7 +47,7 @@ class Order(Record):
 
 def app(token: str | None = None) -> FastAPI:
     found = FastAPI()
-    service.install_problems(found)
+    install_problems(found)
 
     @found.get("/guarded", dependencies=[Depends(guard(token, NETWORKS, "tier"))])
     async def guarded() -> str:
@@ -321,23 +321,7 @@ async def test_an_error_of_the_work_reaches_who_asked() -> None:
         worker.close()
 
 
-# ---- the server
-
-
-def test_a_free_port_is_bound_and_told() -> None:
-    settings = ProbeSettings(port=0)
-    with service.listen(settings) as bound:
-        assert settings.port == bound.getsockname()[1] > 0
-        with socket.create_connection(("127.0.0.1", settings.port), timeout=5):
-            pass
-
-
-def test_a_socket_can_be_inherited() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as given:
-        port = given.getsockname()[1]
-        settings = ProbeSettings(port=1, fd=given.detach())
-        with service.listen(settings) as bound:
-            assert settings.port == bound.getsockname()[1] == port
+# ---- health
 
 
 def test_a_service_says_who_and_how_it_is() -> None:
@@ -357,41 +341,3 @@ def test_metrics_are_prometheus_text() -> None:
     assert answer.media_type is not None
     assert answer.media_type.startswith("text/plain; version=0.0.4")
     assert b"strata_visits_total 3.0" in bytes(answer.body)
-
-
-class FakeServer:
-    """A server that starts, or not, and ends at once."""
-
-    starts = True
-
-    def __init__(self, config: Any) -> None:
-        self.started = False
-
-    def run(self, sockets: list[Any]) -> None:
-        self.started = self.starts
-        for found in sockets:
-            found.close()
-
-
-@pytest.fixture
-def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """`serve` with a fake server and without effect on this process; the log levels that it set."""
-    levels: list[Any] = []
-    monkeypatch.setattr(logging, "basicConfig", lambda **options: levels.append(options["level"]))
-    monkeypatch.setattr("uvicorn.Server", FakeServer)
-    monkeypatch.setattr(service, "pin_threads", lambda: None)
-    return levels
-
-
-def test_the_log_level_may_be_written_small(monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]) -> None:
-    monkeypatch.setenv("STRATA_LOG_LEVEL", "debug")
-    service.serve("probe", ProbeSettings(port=0), lambda settings: app())
-    assert quiet_serve == ["DEBUG"]
-
-
-def test_a_tier_that_could_not_start_ends_with_an_error(
-    monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]
-) -> None:
-    monkeypatch.setattr(FakeServer, "starts", False)
-    with pytest.raises(SystemExit, match="probe could not start"):
-        service.serve("probe", ProbeSettings(port=0), lambda settings: app())

@@ -15,7 +15,7 @@ import torch
 from fastapi import FastAPI, Request
 from starlette.responses import RedirectResponse, Response
 
-from shared import transport, wire
+from shared import patience, transport, wire
 from shared.errors import (
     Conflict,
     DeadlineExceeded,
@@ -27,7 +27,7 @@ from shared.errors import (
     WireError,
 )
 from shared.records import Nothing, Record, Tensor
-from shared.service import install_problems
+from shared.problems import install_problems
 from shared.transport import BodyResponse, Caller, read_body, remote_error
 
 URL = "http://edge"
@@ -97,7 +97,7 @@ async def post(
     body = wire.encode(Parcel(tensor=torch.tensor([1.0, 2.0])))
     async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
         caller = Caller(client, **options)
-        return await caller.post_record(URL + path, body, kind, limit_s=limit_s, who="agent seven")
+        return await caller.post_record(lambda: URL + path, body, kind, limit_s=limit_s, who="agent seven")
 
 
 async def call(method: str, path: str, script: Scripted | None = None, limit_s: float = 5.0) -> Any:
@@ -223,14 +223,14 @@ async def test_the_tier_token_travels() -> None:
 
 
 async def test_broken_connections_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "BACKOFF_S", (0.001,))
+    monkeypatch.setattr(patience, "BACKOFF_S", (0.001,))
     script = Scripted(breaks=3)
     assert (await post("/plus", script)).record.tensor.tolist() == [2, 3]
     assert script.seen == 4
 
 
 async def test_the_deadline_names_who_did_not_answer_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "BACKOFF_S", (0.01,))
+    monkeypatch.setattr(patience, "BACKOFF_S", (0.01,))
     script = Scripted(breaks=10_000)
     with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0.1 s \(ConnectError: nobody"):
         await post("/plus", script, limit_s=0.1)
@@ -251,8 +251,8 @@ async def test_a_slow_answer_is_waited_for_up_to_the_deadline_and_not_asked_twic
 
 
 def test_the_back_off_grows_to_a_cap() -> None:
-    waits = [transport.backoff(attempt) for attempt in range(50)]
-    for wait, base in zip(waits, [*transport.BACKOFF_S, *[5.0] * 44], strict=True):
+    waits = [patience.backoff(attempt) for attempt in range(50)]
+    for wait, base in zip(waits, [*patience.BACKOFF_S, *[5.0] * 44], strict=True):
         assert 0.7 * base <= wait <= 1.3 * base
 
 

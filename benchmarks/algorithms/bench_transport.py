@@ -1,0 +1,20 @@
+"""Nobody trains: every seat sends back what it received, so that a round is transport and addition alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.algorithms._hooks import Algorithm, Bench, DeviceHooks, Local, Update
+from shared.context import Ctx
+
+
+class Device(DeviceHooks):
+    """The update is the model received; its values matter to nobody, but it is as large as a trained one."""
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        """No step is taken."""
+        floats = {name: tensor for name, tensor in message.model.items() if tensor.is_floating_point()}
+        return Local(state, Update(delta=floats))
+
+
+ALGORITHM = Algorithm(name="bench_transport", paper="none: a benchmark", device=Device())

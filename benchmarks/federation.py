@@ -1,0 +1,103 @@
+"""A run in a local topology of real processes, a round at a time, so that other contenders can have their turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shared.api import Event
+from shared.cli.client import Client
+from shared.cli.launch import Topology
+from shared.cli.environment import Modules
+
+NEVER = 100_000
+"""Rounds of a run, and rounds between evaluations: neither its end nor an evaluation comes within a benchmark."""
+READY_S = 300.0
+ROUND_S = 600.0
+
+
+class Federation:
+    """A paused run, of which one round is trained on demand.
+
+    Args:
+        topology: started and ready.
+        client: of its cloud.
+        spec: of the run; its evaluations and its end are put off.
+    """
+
+    def __init__(self, topology: Topology, client: Client, spec: Mapping[str, Any]) -> None:
+        self.topology, self.client = topology, client
+        endless = {**spec, "num_rounds": NEVER, "eval_every": NEVER}
+        self._seen: str | None = None
+        self._run = client.create_run(endless).run
+        self.first_s = self._one_round()
+
+    def round(self) -> float:
+        """Train one round; the seconds from its start until it is committed, in the results, and the run paused."""
+        self.client.resume(self._run)
+        return self._one_round()
+
+    def _one_round(self) -> float:
+        self._until(lambda event: event.kind == "round.started")
+        began = time.perf_counter()
+        self.client.pause(self._run)
+        self._until(lambda event: event.data.get("status") == "paused")
+        return time.perf_counter() - began
+
+    def _until(self, wanted: Callable[[Event], bool]) -> None:
+        """Wait for an event that has not been waited for before.
+
+        Raises:
+            RuntimeError: the run failed, or the time ran out.
+        """
+        ends = time.monotonic() + ROUND_S
+        for event in self.client.events(self._run, after=self._seen):
+            self.topology.check()
+            if time.monotonic() > ends:
+                raise RuntimeError(f"round not over after {ROUND_S:g} s")
+            if event is None:
+                continue
+            self._seen = event.id
+            if event.kind in ("contribution.lost", "run.status") and event.data.get("status") in (None, "failed"):
+                raise RuntimeError(f"a round that is measured must not lose anything: {event.data}")
+            if wanted(event):
+                return
+
+    def pids(self) -> list[int]:
+        """Of all processes, Redis included."""
+        return [self.topology.redis.pid, *(process.pid for process in self.topology.processes.values())]
+
+
+@contextmanager
+def federation(
+    folder: Path,
+    spec: Mapping[str, Any],
+    *,
+    agents: int = 2,
+    modules: Modules | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Federation]:
+    """A run of this spec on a topology of its own, after its first round.
+
+    Args:
+        folder: holds `data/` and takes cache, state and results.
+        spec: names its numbers of edges and devices.
+        agents: processes that host the devices.
+        modules: what is run for each tier.
+        env: more environment.
+    """
+    variables = {"STRATA_DATA_DIR": str(folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache"), **(env or {})}
+    with Topology(
+        edges=spec["num_edges"],
+        devices=spec["num_devices"],
+        agents=agents,
+        runs_dir=folder / "runs",
+        modules=modules,
+        env={**variables, "STRATA_ALGORITHMS": "benchmarks.algorithms"},
+    ) as topology:
+        topology.wait_ready(READY_S)
+        with Client(topology.url, timeout_s=ROUND_S) as client:
+            yield Federation(topology, client, spec)

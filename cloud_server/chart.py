@@ -1,0 +1,72 @@
+"""Who visits whom in one attempt at a round: looked at once, when the attempt begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cloud_server.registry import Registry
+from cloud_server.seating import Binding
+from shared.lab import Lab
+from shared.messages import Seating, SeatPlace
+from shared.population import latencies
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A round's map.
+
+    Attributes:
+        edges: the live edge of each home that is served.
+        away: the edge of each home that is not: it is lost, or nobody took the home.
+        homes: by taken seat, the home that it visits: its own, or while that edge is lost the nearest served one;
+            where the client is the edge, its devices wait for it.
+        places: by taken seat, where it sits.
+        absent: taken seats whose agent is not heard.
+    """
+
+    edges: Mapping[int, str]
+    away: Mapping[int, str]
+    homes: Mapping[int, int]
+    places: Mapping[int, SeatPlace]
+    absent: frozenset[int]
+
+    def seats_at(self, home: int) -> list[int]:
+        """The taken seats that visit a home, sorted."""
+        return sorted(seat for seat, visited in self.homes.items() if visited == home)
+
+    def seating(self, run_id: str, home: int) -> Seating:
+        """Who visits a home, and who of them is not heard."""
+        there = self.seats_at(home)
+        places = {seat: self.places[seat] for seat in there}
+        return Seating(run_id=run_id, edge=home, places=places, absent=tuple(s for s in there if s in self.absent))
+
+    def guests(self, lab: Lab) -> dict[int, int]:
+        """Seats that visit another home than their own, with that home."""
+        return {seat: home for seat, home in self.homes.items() if lab.seat(seat).home != home}
+
+
+def chart(lab: Lab, binding: Binding, registry: Registry) -> Chart:
+    """The map of who is there now."""
+    names = {home.number: binding.edges.get(home.number, "") for home in lab.members.homes}
+    edges = {home: name for home, name in names.items() if registry.edge_is_live(name)}
+    away = {home: name for home, name in names.items() if home not in edges}
+    places = {
+        seat: SeatPlace(agent=agent, url=registry.agents[agent].url if agent in registry.agents else "")
+        for seat, agent in binding.agents.items()
+    }
+    absent = frozenset(seat for seat, agent in binding.agents.items() if not registry.agent_is_live(agent))
+    return Chart(edges, away, _visited(lab, binding, edges), places, absent)
+
+
+def _visited(lab: Lab, binding: Binding, edges: Mapping[int, str]) -> dict[int, int]:
+    served = sorted(edges)
+    visited: dict[int, int] = {}
+    far = latencies(lab.spec) if served else None
+    for seat in binding.agents:
+        home = lab.seat(seat).home
+        if home in edges:
+            visited[seat] = home
+        elif far is not None and lab.spec.client == "device":
+            visited[seat] = min(served, key=lambda number: (far[seat, number], number))
+    return visited

@@ -1,0 +1,72 @@
+"""When somebody was last heard, and what follows: alive, suspect, lost, revived. Wall time only."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shared.api import State
+
+
+@dataclass
+class Seen:
+    """When a node was last heard (monotonic), by which edge, and what it did.
+
+    Attributes:
+        at: when it was last heard.
+        ttl_s: silence for longer than this is a loss, for longer than half of it suspect.
+        edge: which edge heard it, for an agent.
+        visiting: the seat that it visited then, for an agent.
+        revived_at: when it was heard again after a loss.
+    """
+
+    at: float
+    ttl_s: float
+    edge: str | None = None
+    visiting: int | None = None
+    revived_at: float | None = None
+
+    def heard(self, at: float) -> None:
+        """Note a sign of life; one that comes after the TTL revives."""
+        if at - self.at > self.ttl_s:
+            self.revived_at = at
+        self.at = max(self.at, at)
+
+    def state(self, now: float) -> State:
+        """What it is; `revived` for one TTL after it came back."""
+        silent = now - self.at
+        if silent > self.ttl_s:
+            return "lost"
+        if silent > self.ttl_s / 2:
+            return "suspect"
+        back = self.revived_at is not None and now - self.revived_at <= self.ttl_s
+        return "revived" if back else "alive"
+
+    @property
+    def is_live(self) -> bool:
+        """Heard within the TTL."""
+        return time.monotonic() - self.at <= self.ttl_s
+
+
+class Change(NamedTuple):
+    """A node that became another state since somebody last looked."""
+
+    kind: str
+    name: str
+    state: State
+
+
+class Changes:
+    """Tells what became of nodes between two looks."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], State] = {}
+
+    def since(self, states: dict[tuple[str, str], State]) -> list[Change]:
+        """The nodes whose state differs from the last look, sorted; new ones are no news."""
+        found = [
+            Change(*node, state) for node, state in sorted(states.items()) if self._known.get(node, state) != state
+        ]
+        self._known = states
+        return found

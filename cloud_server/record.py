@@ -1,0 +1,192 @@
+"""The record of a round: what each edge and each seat did, and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cloud_server.chart import Chart
+from cloud_server.edges import EdgeReply
+from cloud_server.seating import Binding
+from shared.api import EdgeRow, FailureInfo, RoundDetail, SeatRow
+from shared.costs import LinkUse, edge_link_s
+from shared.lab import Lab
+from shared.messages import Failure, RoundAnswer, SeatLine
+from shared.records import Score
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came of the orders of a round: by home, an edge's answer or its failure."""
+
+    replies: dict[int, EdgeReply]
+    failed: dict[int, Failure]
+
+    def lost_seats(self, chart: Chart, retired: Mapping[int, str]) -> dict[int, Failure]:
+        """The seats whose contribution went with their edge."""
+        return {
+            seat: failure
+            for home, failure in self.failed.items()
+            for seat in chart.seats_at(home)
+            if seat not in retired
+        }
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Writes down one round.
+
+    Args:
+        lab: of the run.
+        chart: who visited whom.
+        binding: who sat where.
+        retired: seats that took no part.
+    """
+
+    lab: Lab
+    chart: Chart
+    binding: Binding
+    retired: Mapping[int, str]
+
+    def detail(
+        self,
+        answers: Answers,
+        *,
+        round_no: int,
+        phase: str,
+        kind: Literal["train", "evaluate"],
+        model_sha256: str,
+        wall_s: float,
+        attempts: int,
+    ) -> RoundDetail:
+        """The whole record of the round."""
+        replies = answers.replies
+        lines = [line for reply in replies.values() for line in reply.answer.lines]
+        train = sum((line.train for line in lines if line.train), Score(n=0, n_correct=0, loss_sum=0.0))
+        edges = self._edge_rows(answers)
+        return RoundDetail(
+            round_no=round_no,
+            phase=phase,
+            kind=kind,
+            attempts=attempts,
+            n_visits=len(lines),
+            n_used=sum(line.outcome == "used" for line in lines),
+            train_loss=train.loss,
+            client_accuracy=_mean_accuracy(lines, [reply.answer for reply in replies.values()]),
+            **_bytes_of(lines, edges),
+            socket_bytes=sum(reply.socket_bytes for reply in replies.values()),
+            simulated_s=max((row.simulated_s for row in edges), default=0.0),
+            wall_s=wall_s,
+            model_sha256=model_sha256,
+            failures=tuple(self._failures(answers)),
+            retired={seat: why for reply in replies.values() for seat, why in reply.answer.retired.items()},
+            figures={str(home): reply.answer.figures for home, reply in replies.items() if reply.answer.figures},
+            edges=edges,
+            seats=self._seat_rows(answers),
+        )
+
+    def _failures(self, answers: Answers) -> list[FailureInfo]:
+        of_seats = [failure for _, reply in sorted(answers.replies.items()) for failure in reply.answer.failures]
+        told = [
+            FailureInfo(seat=f.seat, edge=self._edge_name(f.edge), reason=f.reason, detail=f.detail) for f in of_seats
+        ]
+        return told + [
+            FailureInfo(
+                edge=self._edge_name(home),
+                seats=tuple(seat for seat in self.chart.seats_at(home) if seat not in self.retired),
+                reason=failure.reason,
+                detail=failure.detail,
+            )
+            for home, failure in sorted(answers.failed.items())
+        ]
+
+    def _edge_name(self, home: int | None) -> str | None:
+        return None if home is None else self.chart.edges.get(home) or self.chart.away.get(home)
+
+    # ---- seats
+
+    def _seat_rows(self, answers: Answers) -> tuple[SeatRow, ...]:
+        rows = [self._seat_row(home, line) for home, r in sorted(answers.replies.items()) for line in r.answer.lines]
+        for seat, failure in sorted(answers.lost_seats(self.chart, self.retired).items()):
+            edge, agent = self._edge_name(failure.edge) or "", self.binding.agents.get(seat)
+            rows.append(SeatRow(seat=seat, edge=edge, agent=agent, outcome="failed", reason=failure.reason))
+        return tuple(rows)
+
+    def _seat_row(self, home: int, line: SeatLine) -> SeatRow:
+        received, mine, train = line.received, line.own, line.train
+        return SeatRow(
+            seat=line.seat,
+            edge=self._edge_name(home) or "",
+            edge_round=line.edge_round,
+            wave=line.wave,
+            agent=self.binding.agents.get(line.seat),
+            outcome=line.outcome,
+            reason=line.reason,
+            label=line.label,
+            n_samples=line.n_samples,
+            train_loss=train.loss if train else None,
+            received_accuracy=received.accuracy if received else None,
+            received_loss=received.loss if received else None,
+            own_accuracy=mine.accuracy if mine else None,
+            own_loss=mine.loss if mine else None,
+            n_test=received.n if received else 0,
+            down_bytes=line.down_bytes,
+            up_bytes=line.up_bytes,
+            simulated_s=line.simulated_s,
+            fresh_state=line.fresh_state,
+            figures=line.figures,
+        )
+
+    # ---- edges
+
+    def _edge_rows(self, answers: Answers) -> tuple[EdgeRow, ...]:
+        """A row for each home: its answer, its failure, or that its devices visited others."""
+        rows = []
+        for home in sorted({*self.chart.edges, *self.chart.away}):
+            name = self._edge_name(home) or f"home {home}"
+            if home in answers.replies:
+                rows.append(self._edge_row(name, home, answers.replies[home]))
+            elif home in answers.failed:
+                rows.append(EdgeRow(edge=name, home=home, outcome="failed", reason=answers.failed[home].reason))
+            else:
+                rows.append(EdgeRow(edge=name, home=home, outcome="away", reason="lost"))
+        return tuple(rows)
+
+    def _edge_row(self, name: str, home: int, reply: EdgeReply) -> EdgeRow:
+        use = LinkUse(down_bytes=reply.down_bytes, up_bytes=reply.up_bytes)
+        received, mine = reply.answer.received, reply.answer.own
+        return EdgeRow(
+            edge=name,
+            home=home,
+            outcome="used" if reply.answer.n_updates else "idle",
+            n_used=reply.answer.n_updates,
+            fresh_state=reply.answer.fresh_state,
+            received_accuracy=received.accuracy if received else None,
+            received_loss=received.loss if received else None,
+            own_accuracy=mine.accuracy if mine else None,
+            own_loss=mine.loss if mine else None,
+            down_bytes=use.down_bytes,
+            up_bytes=use.up_bytes,
+            simulated_s=edge_link_s(self.lab.spec.edge_link, use) + reply.answer.simulated_s,
+        )
+
+
+def _mean_accuracy(lines: list[SeatLine], answers: list[RoundAnswer[Any]]) -> float | None:
+    """Plain mean over clients (seats, or edges) of the accuracy of their own models."""
+    scores = [line.own for line in lines] + [answer.own for answer in answers]
+    found = [score.accuracy for score in scores if score is not None and score.accuracy is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _bytes_of(lines: list[SeatLine], edges: tuple[EdgeRow, ...]) -> dict[str, int]:
+    down, up = sum(line.down_bytes for line in lines), sum(line.up_bytes for line in lines)
+    edge_down, edge_up = sum(row.down_bytes for row in edges), sum(row.up_bytes for row in edges)
+    return {
+        "bytes_up": up + edge_up,
+        "bytes_down": down + edge_down,
+        "device_bytes_up": up,
+        "device_bytes_down": down,
+        "edge_bytes_up": edge_up,
+        "edge_bytes_down": edge_down,
+    }

@@ -1,0 +1,63 @@
+"""Every error that a service answers is `application/problem+json` (RFC 9457), whoever raised it."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from shared.api import Problem
+from shared.errors import StrataError
+from shared.transport import PROBLEM_TYPE
+
+log = logging.getLogger("strata")
+
+
+def problem(status: int, code: str, detail: str, field: str | None = None) -> JSONResponse:
+    """An error response."""
+    body = Problem(title=code.replace("_", " "), status=status, code=code, detail=detail, field=field)
+    return JSONResponse(body.model_dump(mode="json"), status_code=status, media_type=PROBLEM_TYPE)
+
+
+def problem_of(error: StrataError) -> JSONResponse:
+    """An error of ours as a response."""
+    return problem(error.status, error.code, error.detail, error.field)
+
+
+def install_problems(app: FastAPI) -> None:
+    """Turn every error into problem+json."""
+
+    async def strata(request: Request, error: Exception) -> Response:
+        assert isinstance(error, StrataError)  # noqa: S101 - registered for this class only
+        return problem_of(error)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class only
+        first = error.errors()[0]
+        loc = () if first["type"] == "json_invalid" else first["loc"]  # there it is a position in the text
+        path = ".".join(str(part) for part in (loc[1:] if loc[:1] == ("body",) else loc))[:200]
+        return problem(422, "bad_input", f"{path}: {first['msg']}" if path else str(first["msg"]), path or None)
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
+        return problem(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}")
+
+    async def gone(request: Request, error: Exception) -> Response:
+        log.info("%s %s: the client broke off", request.method, request.url.path)
+        return problem(400, "broken_off", "the body broke off")  # heard by nobody
+
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return problem(500, "internal", f"{type(error).__name__} in {request.method} {request.url.path}; see the log")
+
+    app.add_exception_handler(StrataError, strata)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientDisconnect, gone)
+    app.add_exception_handler(Exception, unforeseen)

@@ -1,0 +1,72 @@
+"""A counter on each seat: how many visits that count it has behind it. Nothing is trained.
+
+The update is the count / 64 everywhere, so that a visit that counted twice, or one that was forgotten, changes the model;
+the count stands in the visit's figures and, by client, in the cloud's state. `pause_s` makes a visit last.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
+from shared.context import Ctx
+from shared.records import Each, Mean, ModelState, Record, TensorMap
+
+TICK_S = 0.05
+
+
+class Params(Record):
+    """How long a visit lasts."""
+
+    pause_s: float = Field(default=0.0, ge=0, le=60)
+
+
+class Counter(Record):
+    visits: int = 0
+
+
+class Counted(Record):
+    delta: Annotated[ModelState, Mean(weight="one")]
+    visits: Annotated[dict[str, int], Each()]
+
+
+class Counts(Record):
+    model: ModelState
+    visits: dict[str, int] = Field(default_factory=dict)
+
+
+class Cloud(CloudHooks):
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        return Counts(model=model)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        return super().aggregate(ctx, state, update).but(visits={**state.visits, **update.visits})
+
+
+class Device(DeviceHooks):
+    def init(self, ctx: Ctx) -> Any:
+        return Counter()
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        for _ in range(round(ctx.params.pause_s / TICK_S)):
+            time.sleep(TICK_S)
+        visits = state.visits + 1
+        delta = {name: torch.full_like(tensor, visits / 64) for name, tensor in message.model.items()}
+        update = Counted(delta=delta, visits={ctx.client_id: visits})
+        return Local(Counter(visits=visits), update, figures={"visits": visits})
+
+
+ALGORITHM = Algorithm(
+    name="probe_counter",
+    paper="none: a probe",
+    params=Params,
+    cloud=Cloud(),
+    device=Device(),
+    update=Counted,
+    cloud_state=Counts,
+    device_state=Counter,
+)

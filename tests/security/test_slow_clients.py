@@ -1,0 +1,179 @@
+"""Clients that send slowly, send too much, do not read, or are too many."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+from starlette.responses import Response
+
+from shared.service import make_app
+from shared.transport import read_body
+from tests.security.sockets import Client, running, until
+
+POST = b"POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+QUICK = {"head_s": 0.5, "body_s": 0.5, "unread_s": 0.5, "body_rate": 50}
+
+
+def probe() -> FastAPI:
+    app = make_app("probe")
+
+    @app.get("/healthz")
+    async def healthz() -> str:
+        return "ok"
+
+    @app.post("/length")
+    async def length(request: Request) -> int:
+        return len(await read_body(request, 2**31))
+
+    @app.post("/refused")
+    async def refused() -> Response:
+        return Response(status_code=401)
+
+    @app.get("/slow")
+    async def slow() -> str:
+        await asyncio.sleep(1.5)
+        return "late"
+
+    @app.get("/blocked")
+    async def blocked() -> str:
+        time.sleep(3.0)  # noqa: ASYNC251 - the process is busy, as if it were stopped
+        return "awake"
+
+    @app.get("/much")
+    async def much() -> StreamingResponse:
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(200):
+                yield bytes(2**20)
+
+        return StreamingResponse(chunks())
+
+    return app
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with running(probe(), **QUICK) as (found, _):
+        yield found
+
+
+def healthy(port: int) -> bool:
+    return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=20).status_code == 200
+
+
+# ---- heads
+
+
+@pytest.mark.parametrize("first", [b"", b"GET /he", b"GET /healthz HTTP/1.1\r\nx: y\r\n", b"\r\n"])
+def test_a_head_that_does_not_come_is_not_waited_for(port: int, first: bytes) -> None:
+    with closing(Client(port, first)) as client:
+        assert client.rest() == b""
+
+
+@pytest.mark.parametrize("before", [b"", GET], ids=["on a new connection", "on one that was answered"])
+@pytest.mark.parametrize("drop", [b"x: y\r\n", b"\r\n"], ids=["headers", "blank lines"])
+def test_a_head_that_trickles_is_not_waited_for(port: int, before: bytes, drop: bytes) -> None:
+    head = b"" if drop == b"\r\n" else b"GET /healthz HTTP/1.1\r\n"
+    with closing(Client(port, before)) as client:
+        assert not client.drip(head + drop * 1000, every_s=0.02)
+    assert healthy(port)
+
+
+def test_a_head_as_large_as_a_book_is_refused(port: int) -> None:
+    with closing(Client(port, b"GET / HTTP/1.1\r\nx: " + b"y" * 2**20)) as client:
+        status, body = client.answer()
+    assert (status, body["code"], body["status"]) == (431, "too_large", 431)
+
+
+def test_a_line_end_after_a_request_does_not_cut_its_answer_off(port: int) -> None:
+    with closing(Client(port, GET.replace(b"healthz", b"slow") + b"\r\n")) as client:
+        assert client.rest().endswith(b'"late"')
+
+
+# ---- bodies
+
+
+def test_a_body_that_trickles_is_answered_with_408(port: int) -> None:
+    with closing(Client(port, POST % 10 + b"12345")) as client:
+        status, body = client.answer()
+    assert (status, body["code"], body["status"]) == (408, "too_slow", 408)
+    assert body["detail"] == "the body did not come within 1 s"
+    assert healthy(port)
+
+
+def test_a_large_body_may_take_longer_than_a_small_one(port: int) -> None:
+    with closing(Client(port, POST % 1000)) as client:  # 0.5 s and 1000 / 50
+        for _ in range(10):
+            time.sleep(0.15)
+            assert client.send(b"x" * 100)
+        assert client.socket.recv(2**16).endswith(b"1000")
+
+
+def test_who_is_refused_early_cannot_go_on_sending_for_ever(port: int) -> None:
+    claims = b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n"
+    with closing(Client(port, claims)) as client:
+        assert b"401" in client.socket.recv(2**16)
+        assert not client.drip(b"x" * 10_000, every_s=0.02)
+
+
+def test_a_connection_goes_on_after_an_early_refusal_whose_body_came_late(port: int) -> None:
+    claims = b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n"
+    with closing(Client(port, claims)) as client:
+        assert b"401" in client.socket.recv(2**16)
+        assert client.send(b"abc" + GET)
+        assert b"200 OK" in client.socket.recv(2**16)
+
+
+def test_what_came_while_the_process_was_stopped_is_read_first(port: int) -> None:
+    with closing(Client(port)) as waiting, closing(Client(port, GET.replace(b"healthz", b"blocked"))) as blocking:
+        time.sleep(0.2)
+        waiting.send(GET)
+        assert b'"awake"' in blocking.socket.recv(2**16)
+        assert b"200 OK" in waiting.socket.recv(2**16)
+
+
+# ---- answers
+
+
+def test_who_does_not_read_is_not_waited_for() -> None:
+    with running(probe(), **QUICK) as (port, server), closing(Client(port, GET.replace(b"healthz", b"much"))):
+        until(lambda: len(server.server_state.tasks) == 1)
+        until(lambda: not server.server_state.tasks and not server.server_state.connections)
+
+
+def test_who_reads_slowly_gets_everything() -> None:
+    with running(probe(), **QUICK) as (port, _):
+        with closing(Client(port, GET.replace(b"healthz", b"much"))) as client:
+            got, began = 0, time.monotonic()
+            while got < 200 * 2**20:
+                chunk = client.socket.recv(2**22)
+                assert chunk
+                got += len(chunk)
+                if time.monotonic() - began < 2:  # longer than what is granted without a byte taken
+                    time.sleep(0.05)
+
+
+# ---- connections
+
+
+def test_one_connection_too_many_is_told_so_and_the_others_are_served() -> None:
+    with running(probe(), max_connections=5) as (port, server):
+        kept = [Client(port) for _ in range(5)]
+        until(lambda: len(server.server_state.connections) == 5)
+        with closing(Client(port)) as silent:
+            assert silent.answer()[0] == 503
+        asked = httpx.get(f"http://127.0.0.1:{port}/healthz")
+        assert (asked.status_code, asked.json()["code"]) == (503, "busy")
+        assert kept[0].send(GET)
+        assert b"200 OK" in kept[0].socket.recv(2**16)
+        for client in kept:
+            client.close()
+        until(lambda: not server.server_state.connections)
+        assert healthy(port)

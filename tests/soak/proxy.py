@@ -1,0 +1,245 @@
+"""A network that misbehaves: a TCP proxy in front of agents and edges, which meets chosen orders with a fault.
+
+A node advertises the proxy's port in place of its own. Everything passes unharmed, the registration's call back too, but
+for the order (`POST /visits`, `/uploads`, `/rounds`) that comes next after a fault was armed for its node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from shared.places import PLACE_HEADER
+from tests.soak.http11 import Broken, Message, read_message
+
+T = TypeVar("T")
+ORDERS = ("/visits", "/uploads", "/rounds")
+KINDS = ("reset", "half", "late", "loris_up", "loris_down", "garble_up", "garble_down", "twice", "stray")
+"""`up`: on the way to the node; `down`: on the way back."""
+PIECES = 100
+KEPT = 8
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What befalls the next order to a node; `last_s` is how long a late or slow one takes."""
+
+    kind: str
+    last_s: float = 0.0
+
+
+@dataclass
+class Route:
+    """One node behind the proxy."""
+
+    name: str
+    upstream: int
+    port: int = 0
+    armed: deque[Fault] = field(default_factory=deque)
+
+    def take(self, request: Message) -> Fault | None:
+        """The fault that befalls this request."""
+        is_order = request.start[0] == b"POST" and request.path in ORDERS
+        return self.armed.popleft() if is_order and self.armed else None
+
+
+class Proxy:
+    """The proxy's thread; a context manager.
+
+    Attributes:
+        done: kind and node of the faults that came to pass.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.routes: dict[str, Route] = {}
+        self.done: list[tuple[str, str]] = []
+        self._kept: deque[tuple[str, Message]] = deque(maxlen=KEPT)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __enter__(self) -> Proxy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def stand_before(self, name: str, upstream: int) -> int:
+        """Listen for a node that listens on a port of its own; the port to advertise."""
+        route = self.routes[name] = Route(name, upstream)
+        route.port = asyncio.run_coroutine_threadsafe(self._listen(route), self._loop).result(10)
+        return route.port
+
+    def arm(self, name: str, fault: Fault) -> None:
+        """The next order to this node meets this fault."""
+        self.routes[name].armed.append(fault)
+
+    def disarm(self) -> None:
+        """What is armed and has not come to pass will not."""
+        for route in self.routes.values():
+            route.armed.clear()
+
+    async def _listen(self, route: Route) -> int:
+        async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            await self._serve(route, reader, writer)
+
+        server = await asyncio.start_server(begin, HOST, 0)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    # ---- connections
+
+    async def _serve(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (request := await read_message(reader)) is not None:
+                await _unless_gone(reader, self._exchange(route, request, writer))
+        except (Broken, OSError):
+            _reset(writer)
+        finally:
+            writer.close()
+
+    async def _exchange(self, route: Route, request: Message, writer: asyncio.StreamWriter) -> None:
+        fault = route.take(request)
+        if fault is None:
+            answer = await self._ask(route, request.raw)
+            writer.write(answer.raw)
+            if (where := answer.header(PLACE_HEADER)) and all(where != place for place, _ in self._kept):
+                self._kept.append((where, answer))
+        else:
+            self.done.append((fault.kind, route.name))
+            await self._misbehave(route, request, writer, fault)
+        await writer.drain()
+
+    async def _misbehave(self, route: Route, request: Message, writer: asyncio.StreamWriter, fault: Fault) -> None:
+        """Let a fault befall an exchange.
+
+        Raises:
+            Broken: the connection is to end here.
+        """
+        match fault.kind:
+            case "reset":
+                if self.rng.random() < 0.5:
+                    await self._ask(route, request.raw)
+                raise Broken("reset")
+            case "half":
+                answer = await self._ask(route, request.raw)
+                writer.write(answer.head + answer.body[: len(answer.body) // 2])
+                await writer.drain()
+                raise Broken("half a body")
+            case "late":
+                answer = await self._ask(route, request.raw)
+                await asyncio.sleep(fault.last_s)
+                writer.write(answer.raw)
+            case "loris_up":
+                writer.write((await self._ask(route, request.raw, last_s=fault.last_s)).raw)
+            case "loris_down":
+                await _trickle(writer, (await self._ask(route, request.raw)).raw, fault.last_s)
+            case "garble_up":
+                writer.write((await self._ask(route, request.head + self._garbled(request.body))).raw)
+            case "garble_down":
+                answer = await self._ask(route, request.raw)
+                writer.write(answer.head + self._garbled(answer.body))
+            case "twice":
+                again = asyncio.create_task(self._again(route, request.raw))
+                self._tasks.add(again)
+                again.add_done_callback(self._tasks.discard)
+                writer.write((await self._ask(route, request.raw)).raw)
+            case "stray":
+                answer = await self._ask(route, request.raw)
+                writer.write(self._other(answer).raw)
+            case unknown:
+                raise AssertionError(f"no such fault: {unknown}")
+
+    async def _ask(self, route: Route, raw: bytes, last_s: float = 0.0) -> Message:
+        """The node's answer, over a connection of its own, so that it sees ours end."""
+        reader, writer = await asyncio.open_connection(HOST, route.upstream)
+        try:
+            await _trickle(writer, raw, last_s)
+            answer = await read_message(reader)
+        finally:
+            writer.transport.abort()
+        if answer is None:
+            raise Broken("the node closed")
+        return answer
+
+    async def _again(self, route: Route, raw: bytes) -> None:
+        """The same request while the first still runs, and once more after it; nobody reads the answers."""
+        try:
+            await asyncio.sleep(0.05)
+            await self._ask(route, raw)
+            await self._ask(route, raw)
+        except (Broken, OSError):
+            return
+
+    def _garbled(self, body: bytes) -> bytes:
+        garbled = bytearray(body)
+        for _ in range(min(16, len(garbled))):
+            garbled[self.rng.randrange(len(garbled))] ^= self.rng.randrange(1, 256)
+        return bytes(garbled)
+
+    def _other(self, answer: Message) -> Message:
+        """An answer kept earlier to another order, of another run if there is one."""
+        mine = answer.header(PLACE_HEADER)
+        others = [(place, kept) for place, kept in self._kept if place != mine]
+        strange = [kept for place, kept in others if place.split("/")[1:2] != mine.split("/")[1:2]]
+        return (strange or [kept for _, kept in others] or [answer])[0]
+
+
+async def _unless_gone(reader: asyncio.StreamReader, work: Awaitable[T]) -> T:
+    """What the work gives, unless the client goes away meanwhile.
+
+    Raises:
+        Broken: it went away, or speaks out of turn.
+    """
+    working, going = asyncio.ensure_future(work), asyncio.ensure_future(reader.read(1))
+    try:
+        await asyncio.wait({working, going}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Broken("the client went away")
+        return working.result()
+    finally:
+        for task in (working, going):
+            task.cancel()
+        await asyncio.gather(working, going, return_exceptions=True)
+
+
+async def _trickle(writer: asyncio.StreamWriter, raw: bytes, last_s: float) -> None:
+    """Write bytes, in pieces over a time if that is not 0."""
+    step = -(-len(raw) // PIECES) if last_s else max(len(raw), 1)
+    for begin in range(0, len(raw), step):
+        writer.write(raw[begin : begin + step])
+        await writer.drain()
+        await asyncio.sleep(last_s / PIECES)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection by RST: with nothing that lingers."""
+    found = writer.get_extra_info("socket")
+    if found is not None:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

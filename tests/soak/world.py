@@ -1,0 +1,288 @@
+"""A real topology whose parts can be hurt: its processes, its Redis, its network, its disks, its clocks."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from shared.api import AgentInfo, Event, RoundDetail, RunInfo
+from shared.cli.client import Client
+from shared.cli.launch import Topology
+from shared.cli.readiness import look
+from shared.errors import StrataError
+from tests.soak.proxy import HOST, Proxy
+from tests.soak.waits import Hang, until
+
+TTL_S = 3.0
+DISK_BYTES = 2**20
+CLOCK = Path(__file__).with_name("clock")
+FINAL = ("completed", "failed", "stopped")
+
+
+def environment(ttl_s: float = TTL_S) -> dict[str, str]:
+    """Short lives: who is silent for a TTL of seconds is lost."""
+    beats = dict.fromkeys(("AGENT_HEARTBEAT_S", "EDGE_HEARTBEAT_S", "CLOUD_HEARTBEAT_S"), "0.3")
+    lives = dict.fromkeys(("EDGE_TTL_S", "CLOUD_TTL_S"), f"{ttl_s:g}")
+    return {**beats, **lives, "CLOUD_SETTLE_S": "1", "STRATA_ALGORITHMS": "tests.probes"}
+
+
+class World:
+    """A topology with a proxy before some of its nodes; a context manager.
+
+    Args:
+        folder: everything lies there; Redis keeps its data there and syncs each write.
+        edges, devices, agents: the layout.
+        seed: of what the proxy draws.
+        proxied: names of nodes that are reached through the proxy only.
+        small_disks: names of processes whose state lies on a disk of a megabyte, where this machine lets us mount one.
+        clocks: names of processes whose wall clock can be made to jump.
+        ttl_s: after which a silent one is lost.
+
+    Attributes:
+        small_disks: those that could be made.
+        down: names of processes that were killed and not started again; `redis` among them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        edges: int = 2,
+        devices: int = 4,
+        agents: int = 2,
+        seed: int = 0,
+        proxied: Sequence[str] = (),
+        small_disks: Sequence[str] = (),
+        clocks: Sequence[str] = (),
+        ttl_s: float = TTL_S,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder, self.ttl_s = folder, ttl_s
+        self.proxy = Proxy(seed)
+        self.rng = random.Random(seed)
+        self.down: set[str] = set()
+        self.frozen: set[str] = set()
+        self._wanted_disks, self.small_disks = small_disks, []  # type: tuple[Sequence[str], list[str]]
+        self._proxied, self._clocks = proxied, clocks
+        self._layout: dict[str, Any] = {"edges": edges, "devices": devices, "agents": agents}
+        self._env = {**environment(ttl_s), "STRATA_CACHE_DIR": str(folder.parent / "cache"), **(env or {})}
+
+    # ---- life
+
+    def __enter__(self) -> Self:
+        """Start everything and wait until it is there."""
+        self.proxy.__enter__()
+        try:
+            (self.folder / "clock").mkdir(parents=True, exist_ok=True)
+            self.small_disks = [name for name in self._wanted_disks if _mounted(self.folder / name)]
+            env_of: dict[str, dict[str, str]] = {name: {} for name in {*self._proxied, *self._clocks}}
+            for name in self._proxied:
+                env_of[name] |= self._behind_proxy(name)
+            for name in self._clocks:
+                env_of[name] |= {"PYTHONPATH": str(CLOCK), "SOAK_CLOCK": str(self._clock(name))}
+            runs_dir, folder = self.folder / "runs", self.folder
+            made = Topology(runs_dir=runs_dir, folder=folder, env=self._env, env_of=env_of, **self._layout)
+            self.topology = made.start()
+            self.topology.wait_ready(60)
+            self.client = Client(self.topology.url, timeout_s=10)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if hasattr(self, "client"):
+            self.client.close()
+        if hasattr(self, "topology"):
+            self.topology.stop()
+        self.proxy.__exit__()
+        for name in self.small_disks:
+            subprocess.run(["umount", "-l", str(self.folder / name)], check=False, capture_output=True)
+
+    def _behind_proxy(self, name: str) -> dict[str, str]:
+        tier = "EDGE" if name.startswith("edge") else "AGENT"
+        port = _free_port(self.rng)
+        advertised = self.proxy.stand_before(name, port)
+        return {f"{tier}_PORT": str(port), f"{tier}_ADVERTISE_PORT": str(advertised)}
+
+    # ---- who is there
+
+    @property
+    def names(self) -> list[str]:
+        """All processes, without Redis."""
+        return sorted(self.topology.processes)
+
+    def of(self, tier: str) -> list[str]:
+        """The processes of a tier: `agent` or `edge`."""
+        return [name for name in self.names if name.startswith(tier)]
+
+    def agent(self, name: str) -> AgentInfo | None:
+        """An agent as the cloud shows it, None if it does not know it."""
+        return next((agent for agent in self.client.agents().devices if agent.name == name), None)
+
+    def state_of(self, name: str) -> str:
+        """State of an agent or edge as the cloud sees it."""
+        if name.startswith("agent"):
+            found = self.agent(name)
+            return found.state if found else "unknown"
+        states = {edge.edge: edge.state for edge in self.client.edges().edges}
+        return str(states.get(name, "unknown"))
+
+    def wait_state(self, name: str, *states: str, limit_s: float = 30.0) -> None:
+        """Wait until the cloud sees an agent or edge so."""
+        until(f"{name} to be {' or '.join(states)}", lambda: self.state_of(name) in states, limit_s)
+
+    def wait_visiting(self, name: str, limit_s: float = 40.0) -> None:
+        """Wait until an agent is in the middle of a visit."""
+        until(f"a visit at {name}", lambda: (found := self.agent(name)) and found.visiting is not None, limit_s)
+
+    def wait_all(self, gone: Sequence[str] = (), limit_s: float = 60.0) -> None:
+        """Wait until everybody who runs is alive in the cloud's eyes."""
+        rooms = dict(zip([f"agent-{index + 1}" for index in range(100)], self.topology.rooms, strict=False))
+        agents = {name: room for name, room in rooms.items() if name not in gone}
+        missing: list[str] = []
+
+        def all_there() -> bool:
+            missing[:] = look(self.client, self.topology.edge_names, agents)[1]
+            return not [what for what in missing if "devices" not in what or "(" in what]
+
+        try:
+            until("everybody", all_there, limit_s, 0.2)
+        except Hang as hang:
+            raise Hang(f"{hang}; missing: {missing}") from None
+
+    # ---- processes
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL, one right after the other."""
+        for name in names:
+            self.down.add(name)
+            self.frozen.discard(name)
+            self.topology.redis.kill() if name == "redis" else self.topology.end(name)
+
+    def start(self, *names: str) -> None:
+        """Start what was killed, on its old folder."""
+        for name in names:
+            self.topology.redis.restart() if name == "redis" else self.topology.start_again(name)
+            self.down.discard(name)
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP."""
+        self.topology.freeze(name)
+        self.frozen.add(name)
+
+    def thaw(self, name: str) -> None:
+        """SIGCONT."""
+        if name in self.frozen:
+            self.topology.thaw(name)
+            self.frozen.discard(name)
+
+    @contextmanager
+    def killed(self, *names: str) -> Iterator[None]:
+        """Down for a while."""
+        self.kill(*names)
+        try:
+            yield
+        finally:
+            self.start(*names)
+
+    # ---- disks and clocks
+
+    def fill_disk(self, name: str) -> None:
+        """Leave no byte free on a process's small disk."""
+        with suppress(OSError), (self.folder / name / "filler").open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def free_disk(self, name: str) -> None:
+        """Make room again."""
+        (self.folder / name / "filler").unlink(missing_ok=True)
+
+    def set_clock(self, name: str, seconds: float) -> None:
+        """Let a process's wall clock jump to so many seconds from the true time."""
+        self._clock(name).write_text(str(seconds), encoding="ascii")
+
+    def _clock(self, name: str) -> Path:
+        return self.folder / "clock" / name
+
+    # ---- runs
+
+    def submit(self, spec: Mapping[str, Any], limit_s: float = 60.0) -> str:
+        """Submit a run; asked again under the same key until somebody answers."""
+        key = f"soak-{self.rng.getrandbits(64):016x}"
+        return str(until("an answer to POST /runs", lambda: self.client.create_run(spec, key).run, limit_s, 0.2))
+
+    def info(self, run: str, limit_s: float = 60.0) -> RunInfo:
+        """A run's document."""
+        return until(f"GET /runs/{run}", lambda: self.client.run(run), limit_s, 0.2)
+
+    def wait_round(self, run: str, round_no: int, limit_s: float = 60.0) -> None:
+        """Wait until a round is committed."""
+        until(f"round {round_no} of {run}", lambda: self.client.run(run).rounds >= round_no, limit_s)
+
+    def finish(self, run: str, limit_s: float = 120.0) -> RunInfo:
+        """Wait for a run's end."""
+        try:
+            until(f"the end of {run}", lambda: self.client.run(run).status in FINAL, limit_s, 0.2)
+        except Hang as hang:
+            raise Hang(f"{hang}; {self.stands(run)}") from None
+        return self.info(run)
+
+    def complete(self, spec: Mapping[str, Any], limit_s: float = 120.0) -> RunInfo:
+        """A run from its spec to its good end."""
+        info = self.finish(self.submit(spec), limit_s)
+        assert info.status == "completed", info.reason
+        return info
+
+    def stands(self, run: str) -> str:
+        """How things stand, in words, for a message about a hang."""
+        try:
+            info, nodes = self.client.run(run), self.client.topology()
+        except StrataError as error:
+            return f"the cloud does not say how things stand: {error.detail}"
+        states = {node.name: node.state for node in nodes.devices} | {e.edge: e.state for e in nodes.edges}
+        dead = [process.name for process in self.topology.dead()]
+        return f"{info.status} ({info.reason}) after {info.rounds} of {info.num_rounds} rounds; {states}; dead: {dead}"
+
+    def details(self, info: RunInfo) -> list[RoundDetail]:
+        """The record of all rounds."""
+        numbers = range(1, info.rounds + 1)
+        return [until(f"round {n}", lambda n=n: self.client.round(info.run, n), 30) for n in numbers]  # type: ignore[misc]
+
+    def events(self, run: str) -> list[Event]:
+        """What was told of a run so far."""
+        found = []
+        for event in self.client.events(run, idle_s=1.0):
+            if event is None:
+                break
+            found.append(event)
+        return found
+
+    def delete(self, run: str, limit_s: float = 30.0) -> None:
+        """DELETE a run that has ended."""
+        until(f"DELETE of {run}", lambda: self.client._ask("DELETE", f"/runs/{run}").status_code == 204, limit_s, 0.2)
+
+
+def _free_port(rng: random.Random) -> int:
+    """A port that nobody has, below those that the kernel hands out."""
+    for _ in range(200):
+        port = rng.randrange(20_000, 30_000)
+        with socket.socket() as trial, suppress(OSError):
+            trial.bind((HOST, port))
+            return port
+    raise OSError("no free port between 20000 and 30000")
+
+
+def _mounted(folder: Path) -> bool:
+    """Make a folder a small disk of its own, if this machine lets us."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() != 0:
+        return False
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
