@@ -7,8 +7,8 @@ memory, so that nothing is encoded or sent between the processes: this is as fas
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,16 +16,16 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn, multiprocessing
+from torch import Tensor, multiprocessing, nn
 from torch.nn import functional
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from shared.training.data import as_batch, load
-from shared.training.loop import batches, train
+from shared.training.loop import Trained, batches, train
 from shared.training.models import build
 
 Code = Literal["plain", "own"]
 """`plain`: the loop below; `own`: `shared.training.loop`, with which the product's devices train."""
+State = Mapping[str, Tensor]
 LR = 0.05
 
 
@@ -59,8 +59,8 @@ def plain_epoch(model: nn.Module, x: Tensor, y: Tensor, batch_size: int, momentu
 class Loops:
     """One process or several, which train their devices one after another."""
 
-    def __init__(self, pipes: Sequence[Connection], weights: Tensor, sums: Tensor) -> None:
-        self._pipes, self._weights, self._sums = pipes, weights, sums
+    def __init__(self, pipes: Sequence[Connection], model: State, sums: Sequence[State]) -> None:
+        self._pipes, self._model, self._sums = pipes, model, sums
 
     def round(self) -> float:
         """Train every device from the global model, average; the seconds that took."""
@@ -69,7 +69,8 @@ class Loops:
             pipe.send_bytes(b"round")
         for pipe in self._pipes:
             pipe.recv_bytes()
-        torch.sum(self._sums, 0, out=self._weights)
+        for name, tensor in self._model.items():
+            tensor.copy_(sum(part[name] for part in self._sums))
         return time.perf_counter() - began
 
 
@@ -83,26 +84,30 @@ def loops(folder: Path, job: Job, *, code: Code, n_processes: int) -> Iterator[L
         code: with which loop.
         n_processes: over which the devices are split evenly.
     """
-    start = parameters_to_vector(_model(folder, job).parameters()).detach()
-    weights, sums = start.clone().share_memory_(), torch.zeros(n_processes, len(start)).share_memory_()
+    model = _shared(_model(folder, job).state_dict())
+    sums = [_shared(model) for _ in range(n_processes)]
     context = multiprocessing.get_context("spawn")
-    pairs = [context.Pipe() for _ in range(n_processes)]
     shares = np.array_split(np.arange(job.n_devices), n_processes)
-    processes = [
-        context.Process(target=_work, args=(there, folder, job, code, share, weights, sums[index]), daemon=True)
-        for index, ((_, there), share) in enumerate(zip(pairs, shares, strict=True))
-    ]
-    for process in processes:
-        process.start()
-    for here, _ in pairs:
-        here.recv_bytes()
+    pipes, processes = [], []
+    for share, mine in zip(shares, sums, strict=True):
+        here, there = context.Pipe()
+        processes.append(context.Process(target=_work, args=(there, folder, job, code, share, model, mine)))
+        processes[-1].start()
+        there.close()  # so that its end is noticed here
+        pipes.append(here)
     try:
-        yield Loops([here for here, _ in pairs], weights, sums)
+        for pipe in pipes:
+            pipe.recv_bytes()
+        yield Loops(pipes, model, sums)
     finally:
-        for here, _ in pairs:
-            here.send_bytes(b"")
+        for pipe in pipes:
+            pipe.close()
         for process in processes:
             process.join(10)
+
+
+def _shared(state: State) -> State:
+    return {name: tensor.detach().clone().share_memory_() for name, tensor in state.items()}
 
 
 def _model(folder: Path, job: Job) -> nn.Module:
@@ -111,39 +116,45 @@ def _model(folder: Path, job: Job) -> nn.Module:
 
 
 def _work(
-    pipe: Connection, folder: Path, job: Job, code: Code, devices: Sequence[int], weights: Tensor, mine: Tensor
+    pipe: Connection, folder: Path, job: Job, code: Code, devices: Sequence[int], start: State, mine: State
 ) -> None:
     """A process: wait for a round, train the share of devices, leave their part of the mean behind."""
     torch.set_num_threads(1)
     model = _model(folder, job)
     epoch = _plain(folder, job) if code == "plain" else _own(folder, job)
     pipe.send_bytes(b"ready")
-    while pipe.recv_bytes():
-        mine.zero_()
-        for device in devices:
-            vector_to_parameters(weights.clone(), model.parameters())
-            epoch(model, device)
-            mine.add_(parameters_to_vector(model.parameters()).detach(), alpha=1 / job.n_devices)
-        pipe.send_bytes(b"done")
+    with suppress(EOFError):
+        while pipe.recv_bytes():
+            for total in mine.values():
+                total.zero_()
+            for device in devices:
+                model.load_state_dict(start)
+                epoch(model, device)
+                for name, tensor in model.state_dict().items():
+                    mine[name].add_(tensor, alpha=1 / job.n_devices)
+            pipe.send_bytes(b"done")
 
 
-def _plain(folder: Path, job: Job):
-    """The plain loop; images are float tensors beforehand, which costs it nothing here."""
+def _plain(folder: Path, job: Job) -> Callable[[nn.Module, int], object]:
+    """The plain loop; its images are float tensors beforehand, at no cost to it."""
     data = load(job.data, data_dir=folder / "data", cache_dir=folder / "cache")
-    x, y, n = as_batch(data.train_x), torch.from_numpy(np.array(data.train_y)), job.n_samples
-    return lambda model, d: plain_epoch(model, x[d * n : (d + 1) * n], y[d * n : (d + 1) * n], job.batch_size)
+    x, y = as_batch(data.train_x), torch.from_numpy(np.array(data.train_y))
+
+    def epoch(model: nn.Module, device: int) -> int:
+        own = slice(device * job.n_samples, (device + 1) * job.n_samples)
+        return plain_epoch(model, x[own], y[own], job.batch_size)
+
+    return epoch
 
 
-def _own(folder: Path, job: Job):
+def _own(folder: Path, job: Job) -> Callable[[nn.Module, int], object]:
     """The product's loop, from the mapped bytes as the product has them."""
     data = load(job.data, data_dir=folder / "data", cache_dir=folder / "cache")
     generator = torch.Generator().manual_seed(0)
 
-    def epoch(model: nn.Module, device: int) -> None:
-        chosen = np.arange(device * job.n_samples, (device + 1) * job.n_samples)
-        drawn = batches(
-            data.train_x, data.train_y, chosen, batch_size=job.batch_size, generator=generator, epochs=1
-        )
-        train(model, drawn, lr=LR)
+    def epoch(model: nn.Module, device: int) -> Trained:
+        own = np.arange(device * job.n_samples, (device + 1) * job.n_samples)
+        drawn = batches(data.train_x, data.train_y, own, batch_size=job.batch_size, generator=generator, epochs=1)
+        return train(model, drawn, lr=LR)
 
     return epoch

@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from cloud_server import routes, tier_routes
 from cloud_server.archive import Archive
-from cloud_server.course import Tools
 from cloud_server.dependencies import Cloud
 from cloud_server.edges import Edges
 from cloud_server.folder import ResultsFolder
@@ -21,6 +20,7 @@ from cloud_server.openapi import describe
 from cloud_server.registry import Registry
 from cloud_server.runner import Runner
 from cloud_server.settings import CloudSettings
+from cloud_server.standing import Tools
 from shared.blobs import Blobs
 from shared.lab import Labs
 from shared.limits import BodyLimit
@@ -63,7 +63,7 @@ def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, clos
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
     worker, evaluator = Worker(), Worker()
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
-    archive = Archive(store, Blobs(settings.state_dir / "blobs"), worker)
+    archive = Archive(store, Blobs(settings.state_dir / "blobs"), worker, settings.max_runs)
     results = ResultsFolder(settings.runs_dir, worker)
     tools = Tools(
         archive=archive,

@@ -20,7 +20,7 @@ from cloud_server.seating import Binding
 from shared import keys, wire
 from shared.api import Evaluation, Event, RoundDetail, RoundInfo, RunInfo, SeatRow
 from shared.blobs import BlobCorrupt, BlobMissing, Blobs
-from shared.errors import Conflict, NotFound, StrataError
+from shared.errors import Conflict, NotFound, StrataError, TooMany
 from shared.lab import Lab
 from shared.records import Record
 from shared.service import Worker
@@ -75,8 +75,8 @@ class StateGone(StrataError):
 class Archive:
     """The cloud's Redis and files."""
 
-    def __init__(self, store: Store, blobs: Blobs, worker: Worker) -> None:
-        self.store, self.blobs, self.worker = store, blobs, worker
+    def __init__(self, store: Store, blobs: Blobs, worker: Worker, max_runs: int) -> None:
+        self.store, self.blobs, self.worker, self.max_runs = store, blobs, worker, max_runs
 
     # ---- documents
 
@@ -85,6 +85,7 @@ class Archive:
 
         Raises:
             Conflict: the key was used with another body.
+            TooMany: no more runs are kept.
         """
         batch = Batch().expect(keys.cloud_run(info.run), None)
         if idempotency_key:
@@ -97,6 +98,8 @@ class Archive:
                 return str(made["run"])
             value = json.dumps({"run": info.run, "digest": body_digest}).encode()
             batch.expect(key, None).put(key, value, keys.IDEMPOTENCY_TTL_S)
+        if len(await self.run_ids()) >= self.max_runs:
+            raise TooMany(f"{self.max_runs} runs are kept (CLOUD_MAX_RUNS): delete one that has ended")
         batch.put(keys.cloud_runs(info.run), info.created_at.encode())
         batch.put(keys.cloud_run(info.run), info.model_dump_json().encode())
         batch.append(keys.cloud_events(info.run), Happening("run.status", {"status": info.status}).payload())

@@ -8,54 +8,23 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cloud_server.archive import Archive, Committed, Due
+from cloud_server.archive import Committed, Due
 from cloud_server.chart import chart
-from cloud_server.edges import Edges
-from cloud_server.folder import ResultsFolder
+from cloud_server.figures import final_figures
 from cloud_server.happenings import Happening, moves_told, now, round_told
-from cloud_server.judge import Judge, over_clients
 from cloud_server.readiness import Barrier
-from cloud_server.registry import Registry
 from cloud_server.rounds import CloudRound, QuorumMissed
 from cloud_server.seating import Move, Table
-from shared.api import Evaluation, RoundDetail, RunInfo, Status
+from cloud_server.standing import Standing, Tools
+from shared.api import RoundDetail, RunInfo, Status
 from shared.context import Ctx
-from shared.lab import Lab, Labs
-from shared.service import Worker
+from shared.lab import Lab
 
 MAX_ATTEMPTS = 10
 """At one round, before the run fails with the reason of the last."""
 COLLECT_EVERY = 10
 """Rounds between two looks for files that nothing refers to."""
 Wish = Literal["run", "pause", "stop"]
-
-
-@dataclass
-class Tools:
-    """What the courses of a cloud share."""
-
-    archive: Archive
-    registry: Registry
-    edges: Edges
-    labs: Labs
-    worker: Worker
-    judge: Judge
-    results: ResultsFolder
-    settle_s: float
-
-
-@dataclass
-class Standing:
-    """Where a run stands: its lab, who sits where, its last committed state.
-
-    Attributes:
-        guard: digest of the committed state, which the next commit expects to find.
-    """
-
-    lab: Lab
-    table: Table
-    committed: Committed[Any]
-    guard: str
 
 
 @dataclass
@@ -106,8 +75,10 @@ class Course:
         return None
 
     async def _catch_up(self, at: Standing) -> None:
-        """Evaluate what an earlier cloud process committed and did not come to evaluate."""
-        run_id, archive = self.info.run, self.tools.archive
+        """Write down and evaluate what an earlier cloud process committed and did not come to."""
+        run_id, archive, last = self.info.run, self.tools.archive, at.committed.round_no
+        if last:
+            await self.tools.results.round_done(self.info, at.lab, at.table, await archive.round(run_id, last))
         for round_no, state, due in await archive.due(run_id, at.lab):
             await self.tools.judge.submit(run_id, at.lab, self._ctx(at.lab, round_no), state, final=due.final)
 
@@ -266,7 +237,8 @@ class Course:
         if done is None:
             await self._halt()
             return True
-        figures = await self._final(at, done[1])
+        figures = await final_figures(self.tools, self.info.run, at, self._ctx(at.lab, at.committed.round_no), done[1])
+        figures["wall_s"] = self._wall_s()
         info = self.info.but(status="completed", reason=None, **figures)
         await self.tools.results.round_done(info, at.lab, at.table, done[1])
         await self.write_results(info)
@@ -275,33 +247,6 @@ class Course:
                 return False
             await self._save("completed", **figures)
         return True
-
-    async def _final(self, at: Standing, detail: RoundDetail) -> dict[str, Any]:
-        """The run's figures, its headline among them."""
-        lab = at.lab
-        held_out = {seat.number for seat in lab.members.seats if seat.role == "held_out"}
-        final = {**await self._scores(at), **over_clients(detail, held_out)}
-        key = "global" if lab.algorithm.headline == "global model" else "clients_own"
-        head = final.get(key) or final.get("clients_received")
-        models = lab.algorithm.cloud.models(self._ctx(lab, at.committed.round_no), at.committed.state)
-        return {
-            "final": final,
-            "accuracy": head.accuracy if head else None,
-            "loss": head.loss if head else None,
-            "accuracy_of": lab.algorithm.headline,
-            "wall_s": self._wall_s(),
-            "models": tuple(models),
-        }
-
-    async def _scores(self, at: Standing) -> dict[str, Evaluation]:
-        """The evaluation of the last round; made now if the process that should have made it is gone."""
-        tools, run_id, round_no = self.tools, self.info.run, at.committed.round_no
-        found = await tools.archive.evaluations(run_id)
-        if round_no not in found:
-            await tools.judge.submit(run_id, at.lab, self._ctx(at.lab, round_no), at.committed, final=True)
-            await tools.judge.finish()
-            found = await tools.archive.evaluations(run_id)
-        return found.get(round_no, {})
 
     async def _halt(self) -> None:
         scores = await self.tools.archive.evaluations(self.info.run)

@@ -14,7 +14,7 @@ from shared.api import AgentInfo, EdgeInfo
 from shared.errors import Forbidden, NotFound, StrataError
 from shared.records import Record
 from shared.service import Network
-from shared.store import Batch, Store
+from shared.store import Batch, Store, StoreUnavailable
 from shared.tiers import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer
 from shared.transport import Caller, inside
 
@@ -55,6 +55,7 @@ class Registry:
         self.moved_at: dict[str, float] = {}
         self.began_at = self.changed_at = time.monotonic()
         self._changes = Changes()
+        self._written: dict[tuple[str, str], float] = {}
 
     async def load(self) -> None:
         """Read what an earlier cloud process knew; they count as just seen and must beat within the TTL."""
@@ -158,16 +159,35 @@ class Registry:
 
     async def _refresh(self, beat: EdgeBeat) -> None:
         """Signs of life with a TTL in Redis, for whoever looks from outside and for a restarted cloud."""
-        edge = self.edges[beat.edge]
-        batch = Batch().put(keys.cloud_edge_alive(beat.edge), b"1", self.ttl_s)
-        batch.put(keys.cloud_edge(beat.edge), edge.model_dump_json().encode(), KEEP_S)
+        now = time.monotonic()
+        batch = self._signs(Batch(), now, ("edge", beat.edge), keys.cloud_edge_alive(beat.edge), b"1")
+        if self._is_stale(now, ("edge entry", beat.edge), KEEP_S):
+            batch.put(keys.cloud_edge(beat.edge), self.edges[beat.edge].model_dump_json().encode(), KEEP_S)
         for line in beat.roster:
             agent = self.agents.get(line.agent)
-            if agent is not None and line.age_s < self.ttl_s:
-                seen = json.dumps({"edge": beat.edge, "visiting": line.visiting}).encode()
-                batch.put(keys.cloud_agent_alive(line.agent), seen, self.ttl_s)
+            if agent is None or line.age_s >= self.ttl_s:
+                continue
+            seen = json.dumps({"edge": beat.edge, "visiting": line.visiting}).encode()
+            self._signs(batch, now, ("agent", line.agent), keys.cloud_agent_alive(line.agent), seen)
+            if self._is_stale(now, ("agent entry", line.agent), KEEP_S):
                 batch.put(keys.cloud_agent(line.agent), agent.model_dump_json().encode(), KEEP_S)
-        await self.store.commit(batch)
+        if not batch.puts:
+            return
+        try:
+            await self.store.commit(batch)
+        except StoreUnavailable as error:  # who is alive is alive, whether it can be written down or not
+            self._written.clear()
+            log.warning("signs of life are not written: %s", error.detail)
+
+    def _signs(self, batch: Batch, now: float, who: tuple[str, str], key: str, value: bytes) -> Batch:
+        return batch.put(key, value, self.ttl_s) if self._is_stale(now, who, self.ttl_s) else batch
+
+    def _is_stale(self, now: float, what: tuple[str, str], ttl_s: float) -> bool:
+        """Whether something with a TTL should be written again: thousands beat every second, few writes are due."""
+        due = now - self._written.get(what, -ttl_s) >= ttl_s / 4
+        if due:
+            self._written[what] = now
+        return due
 
     def _forget_silent(self, now: float) -> None:
         """Drop who was silent for long: agents come and go, each under an id of its own."""

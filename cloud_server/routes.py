@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import FileResponse, StreamingResponse
 from safetensors.torch import save
 from starlette.responses import Response
@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 open_router = APIRouter(tags=["health"])
 router = APIRouter()
 BEAT_S = 10.0
-RunId = Annotated[str, "id of a run, or `latest`"]
+RunId = Annotated[str, Path(max_length=64, description="id of a run, or `latest`")]
+Name = Annotated[str, Path(max_length=300)]
 
 
 @open_router.get("/healthz")
@@ -152,7 +153,7 @@ async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
     response_class=Response,
     responses=content(MEDIA_TYPE, "A safetensors file"),
 )
-async def get_model(run_id: RunId, name: str, cloud: TheCloud) -> Response:
+async def get_model(run_id: RunId, name: Name, cloud: TheCloud) -> Response:
     """A model of the last committed round as safetensors."""
     model = await cloud.runner.model(run_id, name)
     body = await cloud.workers[0].run(lambda: save({key: tensor.contiguous() for key, tensor in model.items()}))
@@ -172,7 +173,7 @@ async def list_files(run_id: RunId, cloud: TheCloud) -> FilePage:
     response_class=FileResponse,
     responses=content("*/*", "The file"),
 )
-async def get_file(run_id: RunId, name: str, cloud: TheCloud) -> FileResponse:
+async def get_file(run_id: RunId, name: Name, cloud: TheCloud) -> FileResponse:
     """One file of the results folder."""
     info = await cloud.archive.info(run_id)
     folder = cloud.results.folder(info.run)
@@ -273,7 +274,7 @@ async def devices(cloud: TheCloud) -> AgentPage:
 
 
 @router.get("/devices/{agent}", tags=["topology"])
-async def device(agent: str, cloud: TheCloud) -> AgentInfo:
+async def device(agent: Name, cloud: TheCloud) -> AgentInfo:
     """One device agent."""
     return cloud.registry.agent_info(agent, _seats(cloud, agent))
 

@@ -8,10 +8,11 @@ import secrets
 from datetime import UTC, datetime
 from typing import Any
 
-from cloud_server.course import Course, Tools, Wish
+from cloud_server.course import Course, Wish
 from cloud_server.folder import seat_infos
 from cloud_server.happenings import Happening, now
 from cloud_server.seating import Table
+from cloud_server.standing import Tools
 from cloud_server.watch import Watch
 from shared import wire
 from shared.api import FINAL, RunInfo, SeatInfo, Status

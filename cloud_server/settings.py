@@ -16,6 +16,7 @@ class CloudSettings(TierSettings):
     Attributes:
         settle_s: with fewer devices than wanted, how long no new one must have come before a run starts.
         max_spec_bytes: largest body of the public API.
+        max_runs: kept at a time, whatever their status; deleting one makes room.
     """
 
     model_config = SettingsConfigDict(env_prefix="CLOUD_", extra="ignore", env_ignore_empty=True)
@@ -25,3 +26,4 @@ class CloudSettings(TierSettings):
     runs_dir: Path = Path("runs")
     settle_s: float = Field(default=3.0, ge=0)
     max_spec_bytes: int = Field(default=2**20, ge=1024)
+    max_runs: int = Field(default=1000, ge=1)

@@ -55,7 +55,8 @@ def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | No
 
 def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
     """Wire an agent together."""
-    host = Host(settings.state_dir, Labs(settings.common.data_dir, settings.common.cache_dir), Worker())
+    labs = Labs(settings.common.data_dir, settings.common.cache_dir)
+    host = Host(settings.state_dir, labs, Worker(), fsync=settings.common.fsync)
     hello = AgentHello(
         agent=agent_id(settings.state_dir),
         name=settings.name,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from shared import wire
 from shared.errors import WireError
 from shared.lab import Labs
@@ -24,11 +26,12 @@ class Host:
         state_dir: the agent's own folder; the seats' states survive restarts there.
         labs: what follows from a spec.
         worker: the one thread that computes.
+        fsync: whether a seat's state is on the disk, not only with the kernel, when its visit ends.
     """
 
-    def __init__(self, state_dir: Path, labs: Labs, worker: Worker) -> None:
+    def __init__(self, state_dir: Path, labs: Labs, worker: Worker, *, fsync: bool = True) -> None:
         self.labs, self.worker = labs, worker
-        self.states = FileVersions(state_dir / "seats")
+        self.states = FileVersions(state_dir / "seats", fsync=fsync)
         self.visiting: int | None = None
         self.waiting = 0
         self.n_visits = 0
@@ -127,5 +130,5 @@ def stage_of(body: bytearray) -> tuple[Stage, int]:
         raise WireError("the order names no stage", field="stage")
     try:
         return Stage.model_validate(dict(stage)), edge
-    except ValueError as error:
-        raise WireError(f"the order's stage: {error}", field="stage") from None
+    except ValidationError as error:
+        raise wire.misfit(Stage, error) from None

@@ -16,7 +16,7 @@ from shared.limits import BodyLimit
 from shared.messages import Stage, UploadOrder
 from shared.places import EDGE_URL_HEADER, PLACE_HEADER, place
 from shared.service import guard, health, metrics_response
-from shared.tiers import NonceAnswer
+from shared.tiers import NonceAnswer, RunId
 from shared.transport import DIGEST_HEADER, BodyResponse, read_body
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def _answer(
 
 
 @_tier.delete("/runs/{run_id}", status_code=204)
-async def forget(run_id: str, agent: TheAgent) -> None:
+async def forget(run_id: RunId, agent: TheAgent) -> None:
     """Drop everything of a run."""
     agent.once.drop_unless(lambda line: line[0] != run_id)
     await agent.host.forget(run_id)

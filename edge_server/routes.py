@@ -14,7 +14,7 @@ from shared.messages import Seating
 from shared.places import PLACE_HEADER, place
 from shared.records import Record
 from shared.service import answers, guard, health, metrics_response
-from shared.tiers import AgentBeat, NonceAnswer
+from shared.tiers import AgentBeat, NonceAnswer, RunId
 from shared.transport import SOCKET_HEADER, BodyResponse, read_body
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ async def seatings(body: SeatingBody, edge: TheEdge) -> dict[str, str]:
 
 
 @_tier.delete("/runs/{run_id}", status_code=204)
-async def forget(run_id: str, edge: TheEdge) -> None:
+async def forget(run_id: RunId, edge: TheEdge) -> None:
     """Drop everything of a run."""
     edge.once.drop_unless(lambda line: line[0] != run_id)
     await edge.desk.forget(run_id)

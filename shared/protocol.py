@@ -21,8 +21,6 @@ from shared.problems import problem_of
 HEAD_BYTES = 2**16
 """Largest head of a request, roughly: what arrives in one piece is not cut."""
 KEEP_ALIVE_S = 60
-ASLEEP_S = 1.0
-"""A timer that fires so late tells that this process was stopped or busy: what came meanwhile is read first."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +117,7 @@ class Protocol(HttpToolsProtocol):
 
     def _owe(self, within_s: float, otherwise: Callable[[], None]) -> None:
         self._settle()
-        self._owed = self.loop.call_later(within_s, self._overdue, self.loop.time() + within_s, otherwise)
-
-    def _overdue(self, due: float, otherwise: Callable[[], None]) -> None:
-        if self.loop.time() - due > ASLEEP_S:
-            self._owe(ASLEEP_S, otherwise)
-        else:
-            otherwise()
+        self._owed = self.loop.call_later(within_s, otherwise)
 
     def _settle(self) -> None:
         if self._owed is not None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema
 
 Tensor = torch.Tensor
 TensorMap = dict[str, Tensor]
@@ -71,10 +72,34 @@ ModelState = Annotated[TensorMap, AfterValidator(_like_model)]
 """Tensors of the run's model by name, parameters and buffers, or some of them; checked where they arrive."""
 
 
+def _fail_fast(schema: Any) -> None:
+    """Set pydantic's `fail_fast` on all collections of a core schema, in place."""
+    if isinstance(schema, list | tuple):
+        for item in schema:
+            _fail_fast(item)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("list", "tuple", "set", "frozenset", "dict"):
+            schema["fail_fast"] = True
+        for key, value in schema.items():
+            if key != "metadata":
+                _fail_fast(value)
+
+
 class Record(BaseModel):
-    """A frozen, closed set of fields; unknown fields, NaN and infinity are refused."""
+    """A frozen, closed set of fields; unknown fields, NaN and infinity are refused.
+
+    Of a list or map only the first wrong item is told: a body of a few megabytes could have millions of them, and
+    an error of each takes a thousand times the memory of what is wrong.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The fields' schema, in which collections end at their first wrong item."""
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
 
     def but(self, **changes: object) -> Self:
         """A copy with some fields changed, validated like a new one (pydantic's `model_copy` validates nothing)."""

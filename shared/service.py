@@ -81,6 +81,7 @@ class CommonSettings(_Environment):
     api_token: str | None = None
     data_dir: Path | None = None
     cache_dir: Path = Field(default_factory=lambda: Path.home() / ".cache" / "strata")
+    fsync: bool = True
 
 
 class TierSettings(_Environment):

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 
 from shared.errors import NotFinite, TooLarge, WireError
 from shared.records import Record, Tensor
+from shared.strict_json import check_items, check_keys, check_text, parse, within
 from shared.tensors import bytes_of
 
 R = TypeVar("R", bound=Record)
@@ -34,6 +35,8 @@ MAX_TENSORS = 2**18
 MAX_RANK = 16
 MAX_DEPTH = 64
 """How deep a record may be nested: what one tier could write, the next can read."""
+MAX_ERRORS = 1000
+"""Of more faults than these no path is told: pydantic makes an error of each before it shows the first."""
 MAX_COUNT = 2**53
 _TENSOR = "$t"
 
@@ -92,6 +95,7 @@ def encode(record: Record) -> Body:
     Raises:
         NotFinite: a JSON number is NaN or infinite.
         WireError: a leaf is neither JSON nor a tensor, a key begins with `$`, or the record is nested too deeply.
+        TooLarge: nobody would read it.
     """
     tensors = _Tensors()
     skeleton = _skeleton(record, tensors, MAX_DEPTH)
@@ -135,14 +139,15 @@ def _skeleton(value: object, tensors: _Tensors, depth: int) -> object:
     if isinstance(value, BaseModel):
         return {name: _skeleton(getattr(value, name), tensors, depth - 1) for name in type(value).model_fields}
     if isinstance(value, Mapping):
-        if any(str(key).startswith("$") for key in value):
-            raise WireError("a key of a record may not begin with $")
+        check_keys(map(str, value))
         found = {str(key): _skeleton(item, tensors, depth - 1) for key, item in value.items()}
         if len(found) != len(value):
             raise WireError("two keys of a record are the same as text")
         return found
     if isinstance(value, list | tuple):
         return [_skeleton(item, tensors, depth - 1) for item in value]
+    if isinstance(value, str):
+        check_text(value)
     return value
 
 
@@ -159,9 +164,12 @@ def _body(skeleton: str, tensors: list[Tensor]) -> Body:
             "data_offsets": [begin, end],
         }
         parts.append(bytes_of(tensor))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return Body((struct.pack("<Q", len(text)) + text, *parts), 8 + len(text) + end)
+    text = json.dumps(header, separators=(",", ":"))
+    text += " " * (-len(text) % 8)  # it is ASCII
+    within(len(tensors), MAX_TENSORS, "tensors")
+    within(len(text), MAX_HEADER_BYTES, "bytes of header")
+    check_items(text)
+    return Body((struct.pack("<Q", len(text)) + text.encode(), *parts), 8 + len(text) + end)
 
 
 # ---- decode
@@ -182,9 +190,16 @@ def decode(kind: type[R], body: bytearray | memoryview | bytes, *, model: Mappin
     try:
         return kind.model_validate(_filled(raw, tensors), context={"model": model})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(str(part) for part in first["loc"])[:200]
-        raise WireError(f"{kind.__name__}: {path}: {first['msg'][:500]}", field=path or None) from None
+        raise misfit(kind, error) from None
+
+
+def misfit(kind: type[Record], error: ValidationError) -> WireError:
+    """What a validation found, as an error with the path of the field."""
+    if error.error_count() > MAX_ERRORS:
+        return WireError(f"{kind.__name__}: {error.error_count()} faults")
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = ".".join(str(part) for part in first["loc"])[:200]
+    return WireError(f"{kind.__name__}: {path}: {first['msg'][:500]}", field=path or None)
 
 
 def peek(body: bytearray | memoryview | bytes) -> Any:
@@ -207,11 +222,10 @@ def _header(body: bytearray | memoryview | bytes) -> tuple[dict[str, Any], int]:
     if n_bytes < 8:
         raise WireError(f"a body of {n_bytes} bytes is no record")
     (length,) = struct.unpack("<Q", bytes(body[:8]))
-    if length > MAX_HEADER_BYTES:
-        raise TooLarge(f"the header claims {length} bytes, the limit is {MAX_HEADER_BYTES}")
+    within(length, MAX_HEADER_BYTES, "bytes of header")
     if 8 + length > n_bytes:
         raise WireError(f"the header claims {length} bytes in a body of {n_bytes}")
-    header = _json(bytes(body[8 : 8 + length]), "header")
+    header = parse(bytes(body[8 : 8 + length]), "header")
     if not isinstance(header, dict):
         raise WireError("the header is no JSON object")
     return header, 8 + length
@@ -221,29 +235,12 @@ def _record_text(header: dict[str, Any]) -> Any:
     metadata = header.get("__metadata__")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("record"), str):
         raise WireError("the header holds no record")
-    return _json(metadata["record"], "record")
-
-
-def _json(text: str | bytes, what: str) -> Any:
-    try:
-        plain = text if isinstance(text, str) else text.decode()
-        return json.loads(plain, parse_constant=_finite, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"the {what} is no JSON: {str(error)[:200]}") from None
-
-
-def _finite(text: str) -> float:
-    """A JSON number; also `1e999` is none."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is no finite number")
-    return number
+    return parse(metadata["record"], "record")
 
 
 def _views(header: dict[str, Any], view: memoryview, begin: int) -> list[Tensor]:
     entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    if len(entries) > MAX_TENSORS:
-        raise TooLarge(f"{len(entries)} tensors, the limit is {MAX_TENSORS}")
+    within(len(entries), MAX_TENSORS, "tensors")
     names = {str(index): index for index in range(len(entries))}
     found: dict[int, _Entry] = {}
     for name, entry in entries.items():
@@ -322,9 +319,10 @@ def _fill(value: Any, tensors: list[Tensor], used: set[int], depth: int) -> Any:
                 raise WireError(f"the record names a tensor that is none of the body's {len(tensors)}")
             used.add(index)
             return tensors[index]
-        if any(key.startswith("$") for key in value):
-            raise WireError("a key of a record may not begin with $")
+        check_keys(value)
         return {key: _fill(item, tensors, used, depth - 1) for key, item in value.items()}
     if isinstance(value, list):
         return [_fill(item, tensors, used, depth - 1) for item in value]
+    if isinstance(value, str):
+        check_text(value)
     return value

@@ -23,7 +23,7 @@ from edge_server.app import create_app as create_edge
 from edge_server.settings import EdgeSettings
 from shared.api import FINAL, RoundDetail, RunInfo, SeatPage
 from shared.service import CommonSettings
-from shared.store import MemoryStore, Store
+from shared.store import MemoryStore, StoreUnavailable
 
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
 PassOn = Callable[..., Awaitable[httpx.Response]]
@@ -95,6 +95,7 @@ class Federation:
         self.profiles = profiles or ("standard",) * len(rooms)
         self.common = CommonSettings(cache_dir=folder.parent / "cache", **(common or {}))
         self.router, self.store = Router(), MemoryStore()
+        self.away: str | None = None  # why the store does not answer
         self.apps: dict[str, FastAPI] = {}
         self._stacks: dict[str, AsyncExitStack] = {}
 
@@ -126,7 +127,7 @@ class Federation:
             settle_s=0.2,
             **self.cloud_extra,
         )
-        await self._start("cloud", CLOUD_PORT, create_cloud(settings, self.router, Kept(self.store)))
+        await self._start("cloud", CLOUD_PORT, create_cloud(settings, self.router, Kept(self)))
 
     async def start_edge(self, number: int) -> None:
         settings = EdgeSettings(
@@ -138,12 +139,12 @@ class Federation:
             heartbeat_s=0.05,
             ttl_s=self.ttl_s,
         )
-        await self._start(f"edge-{number}", settings.port, create_edge(settings, self.router, Kept(self.store)))
+        await self._start(f"edge-{number}", settings.port, create_edge(settings, self.router, Kept(self)))
 
-    async def start_agent(self, number: int, devices: int | None = None) -> None:
+    async def start_agent(self, number: int, devices: int | None = None, port: int | None = None) -> None:
         settings = AgentSettings(
             name=f"agent-{number}",
-            port=AGENT_PORT + number,
+            port=port or AGENT_PORT + number,
             cloud_url=f"http://127.0.0.1:{CLOUD_PORT}",
             devices=devices or self.rooms[number],
             profile=self.profiles[number] if number < len(self.profiles) else "standard",
@@ -217,13 +218,15 @@ class Federation:
 
 
 class Kept:
-    """A store that outlives the service that closes it, as a Redis does."""
+    """A store that outlives the service that closes it, as a Redis does, and that can be away."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, fed: Federation) -> None:
+        self._fed = fed
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        if self._fed.away is not None:
+            raise StoreUnavailable(self._fed.away)
+        return getattr(self._fed.store, name)
 
     async def close(self) -> None:
         """Stay open."""

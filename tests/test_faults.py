@@ -28,6 +28,7 @@ def lost_seats(detail: RoundDetail) -> dict[int, str]:
     """Seat -> reason, from the list of failures; each must stand in its row too."""
     found = {f.seat: f.reason for f in detail.failures if f.seat is not None}
     rows = {row.seat: row.reason for row in detail.seats if row.outcome == "failed"}
+    found |= {seat: f.reason for f in detail.failures for seat in f.seats}
     assert rows == found
     return found
 
@@ -276,7 +277,7 @@ async def test_an_edge_that_vanishes_in_the_round_is_lost_after_the_ttl_under_it
         assert info.status == "completed"
         first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
         assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", "lost")]
-        assert [(row.edge, row.n_used) for row in second.edges] == [("edge-1", 3), ("edge-1", 3)]
+        assert [(row.edge, row.n_used) for row in second.edges] == [("edge-1", 6), ("edge-2", 0)]
 
 
 async def test_a_connection_to_an_edge_that_breaks_is_made_again(tmp_path: Path) -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.algorithms._hooks import Algorithm, Bench, DeviceHooks, Local, Update
+from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local, Update
 from shared.context import Ctx
 
 
+class Cloud(CloudHooks):
+    """The new model is the mean of what came back: the same model, round after round."""
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        """Take the mean over."""
+        return state.but(model={**state.model, **update.delta})
+
+
 class Device(DeviceHooks):
-    """The update is the model received; its values matter to nobody, but it is as large as a trained one."""
+    """The update is the model received: as large as a trained one."""
 
     def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
         """No step is taken."""
@@ -17,4 +25,4 @@ class Device(DeviceHooks):
         return Local(state, Update(delta=floats))
 
 
-ALGORITHM = Algorithm(name="bench_transport", paper="none: a benchmark", device=Device())
+ALGORITHM = Algorithm(name="bench_transport", paper="none: a benchmark", cloud=Cloud(), device=Device())

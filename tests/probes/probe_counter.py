@@ -1,7 +1,7 @@
 """A counter on each seat: how many visits that count it has behind it. Nothing is trained.
 
-The update is the count / 64 everywhere, so that a visit that counted twice, or one that was forgotten, changes the model;
-the count stands in the visit's figures and, by client, in the cloud's state. `pause_s` makes a visit last.
+The update is the count / 64 everywhere, so that a visit that counted twice, or one that was forgotten, changes the
+model; the count stands in the visit's figures and, by client, in the cloud's state. `pause_s` makes a visit last.
 """
 
 from __future__ import annotations

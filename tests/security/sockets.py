@@ -46,6 +46,16 @@ class Client:
                 got += chunk
         return got
 
+    def hears(self, what: bytes) -> bool:
+        """Whether this comes before the other side closes."""
+        got = b""
+        while what not in got:
+            chunk = self.socket.recv(2**16)
+            if not chunk:
+                return False
+            got += chunk
+        return True
+
     def answer(self) -> tuple[int, dict[str, Any]]:
         """Status and JSON of the one answer before the other side closes."""
         head, _, body = self.rest().partition(b"\r\n\r\n")

@@ -347,7 +347,7 @@ def test_a_body_with_one_other_byte_is_refused_or_read_but_never_breaks_the_read
 
 def test_a_header_beyond_the_limit_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_HEADER_BYTES", 10)
-    monkeypatch.setattr(wire, "_json", lambda text, what: pytest.fail("the header was parsed"))
+    monkeypatch.setattr(wire, "parse", lambda text, what: pytest.fail("the header was parsed"))
     with pytest.raises(TooLarge, match="the limit is 10"):
         wire.decode(Loose, raw({"__metadata__": {"record": "{}"}}))
 

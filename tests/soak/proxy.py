@@ -1,7 +1,7 @@
 """A network that misbehaves: a TCP proxy in front of agents and edges, which meets chosen orders with a fault.
 
-A node advertises the proxy's port in place of its own. Everything passes unharmed, the registration's call back too, but
-for the order (`POST /visits`, `/uploads`, `/rounds`) that comes next after a fault was armed for its node.
+A node advertises the proxy's port in place of its own. Everything passes unharmed, the registration's call back too,
+but for the order (`POST /visits`, `/uploads`, `/rounds`) that comes next after a fault was armed for its node.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -240,6 +241,6 @@ async def _trickle(writer: asyncio.StreamWriter, raw: bytes, last_s: float) -> N
 def _reset(writer: asyncio.StreamWriter) -> None:
     """End a connection by RST: with nothing that lingers."""
     found = writer.get_extra_info("socket")
-    if found is not None:
+    with suppress(OSError):  # closed already
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

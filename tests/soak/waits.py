@@ -1,4 +1,4 @@
-"""Waits that end: each has a deadline and a name, and a deadline that passes is the product's failure, not the harness's."""
+"""Waits that end: each has a deadline and a name; one that passes is the product's failure, not the harness's."""
 
 from __future__ import annotations
 
@@ -16,14 +16,28 @@ class Hang(AssertionError):
     """Something did not come in time; says what, and what was seen last."""
 
 
-def until(what: str, look: Callable[[], T | None | bool], limit_s: float, every_s: float = POLL_S) -> T:
-    """What a look finds, once it finds something true; what the product refuses meanwhile is looked at again.
+def until(
+    what: str,
+    look: Callable[[], T | bool | None],
+    limit_s: float,
+    every_s: float = POLL_S,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> T:
+    """What a look finds, once it finds something true; what the product refuses is looked at again.
+
+    Args:
+        what: names the wait.
+        look: finds it.
+        limit_s: seconds until the wait is given up.
+        every_s: seconds between two looks.
+        meanwhile: done before each look.
 
     Raises:
         Hang: the limit passed.
     """
     ends, last = time.monotonic() + limit_s, "nothing"
     while True:
+        meanwhile()
         try:
             if found := look():
                 return found  # type: ignore[return-value]

@@ -6,7 +6,8 @@ import os
 import random
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -255,14 +256,18 @@ class World:
         numbers = range(1, info.rounds + 1)
         return [until(f"round {n}", lambda n=n: self.client.round(info.run, n), 30) for n in numbers]  # type: ignore[misc]
 
-    def events(self, run: str) -> list[Event]:
-        """What was told of a run so far."""
-        found = []
+    def events(self, run: str, limit_s: float = 60.0, meanwhile: Callable[[], None] = lambda: None) -> list[Event]:
+        """All that was told of a run, up to its completion."""
+        ends, found = time.monotonic() + limit_s, list[Event]()
         for event in self.client.events(run, idle_s=1.0):
-            if event is None:
+            meanwhile()
+            if event is not None:
+                found.append(event)
+                if event.kind == "run.status" and event.data["status"] == "completed":
+                    return found
+            if time.monotonic() > ends:
                 break
-            found.append(event)
-        return found
+        raise Hang(f"the events of {run} do not end with its completion: {[event.kind for event in found[-5:]]}")
 
     def delete(self, run: str, limit_s: float = 30.0) -> None:
         """DELETE a run that has ended."""

@@ -1,0 +1,43 @@
+"""What the course of a run works with: the cloud's tools, and where the run stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cloud_server.archive import Archive, Committed
+from cloud_server.edges import Edges
+from cloud_server.folder import ResultsFolder
+from cloud_server.judge import Judge
+from cloud_server.registry import Registry
+from cloud_server.seating import Table
+from shared.lab import Lab, Labs
+from shared.service import Worker
+
+
+@dataclass
+class Tools:
+    """What the courses of a cloud share."""
+
+    archive: Archive
+    registry: Registry
+    edges: Edges
+    labs: Labs
+    worker: Worker
+    judge: Judge
+    results: ResultsFolder
+    settle_s: float
+
+
+@dataclass
+class Standing:
+    """Where a run stands: its lab, who sits where, its last committed state.
+
+    Attributes:
+        guard: digest of the committed state, which the next commit expects to find.
+    """
+
+    lab: Lab
+    table: Table
+    committed: Committed[Any]
+    guard: str

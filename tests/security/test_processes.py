@@ -1,0 +1,131 @@
+"""Strangers at real processes: slow clients by the hundred, secrets in whatever is written, streams at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from shared.api import FINAL
+from shared.cli.client import Client as Api
+from shared.cli.launch import Topology
+from tests.security.sockets import Client, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+API_TOKEN = "api-" + "5ecret" * 4
+SPEC = {
+    "data": {"name": "digits", "n_train": 300, "n_test": 100},
+    "num_rounds": 100_000,
+    "num_devices": 4,
+    "num_edges": 1,
+}
+HALVES = (
+    b"",
+    b"GET /topology HTTP/1.1\r\nhost: x\r\nx-half: ",
+    b"POST /runs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{",
+    b"POST /rounds HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\ncontent-length: 100\r\n\r\nx",
+    b"POST /visits HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\ncontent-length: 100\r\n\r\nx",
+)
+
+
+@dataclass
+class Ground:
+    """A topology with a run that would go on for long."""
+
+    topology: Topology
+    runs_dir: Path
+    http: httpx.Client
+    api: Api
+    run: str
+
+    def rounds(self) -> int:
+        return self.api.run(self.run).rounds
+
+
+@pytest.fixture
+def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    monkeypatch.setenv("STRATA_API_TOKEN", API_TOKEN)
+    env = {f"{tier}_{name}_S": "2" for tier in ("CLOUD", "EDGE", "AGENT") for name in ("HEAD", "BODY")}
+    runs, cache = tmp_path / "runs", str(tmp_path / "cache")
+    env |= {"STRATA_LOG_LEVEL": "DEBUG", "STRATA_CACHE_DIR": cache}
+    with Topology(edges=1, devices=4, agents=1, runs_dir=runs, folder=tmp_path / "work", env=env) as topology:
+        topology.wait_ready(120)
+        headers = {"authorization": f"Bearer {API_TOKEN}"}
+        with Api(topology.url) as api, httpx.Client(base_url=topology.url, headers=headers, timeout=30) as http:
+            ground = Ground(topology, runs, http, api, api.create_run(SPEC).run)
+            until(lambda: ground.rounds() > 0)
+            yield ground
+
+
+def port_of_agent(log: str) -> int:
+    """An agent's port is told to nobody but the cloud, and its log."""
+    line = next(line for line in log.splitlines() if "agent listens on" in line)
+    return int(line.rpartition(":")[2])
+
+
+def test_two_hundred_slow_clients_are_dropped_and_the_run_goes_on(ground: Ground) -> None:
+    edge = urlsplit(ground.api.edges().edges[0].url).port
+    agent = port_of_agent((ground.topology.folder / "logs" / "agent-1.log").read_text())
+    cloud = urlsplit(ground.topology.url).port
+    assert cloud is not None
+    assert edge is not None
+    token = ground.topology.tier_token.encode()
+    halves = [half.replace(b"%s", token) for half in HALVES]
+    before = ground.rounds()
+    slow = [Client(port, halves[n % len(halves)]) for n in range(67) for port in (cloud, edge, agent)]
+    assert len(slow) > 200
+    assert ground.http.get("/readyz").status_code == 200  # while they hang on
+    for client in slow:
+        with closing(client):
+            heard = client.rest()  # ends only if the other side closes
+            assert not heard or heard.split(b" ", 2)[1] in (b"401", b"404", b"408")
+    until(lambda: ground.rounds() > before + 1)
+    assert {round_.n_used for round_ in ground.api.rounds(ground.run).rounds} == {4}
+
+
+def test_no_secret_is_in_anything_that_was_written_or_answered(ground: Ground) -> None:
+    get, run = ground.http.get, ground.run
+    ground.api.stop(run)
+    until(lambda: ground.api.run(run).status in FINAL)
+    document = get("/openapi.json").json()
+    told = [get("/docs").content, get("/openapi.json").content]
+    agent = ground.api.topology().devices[0].agent
+    for path in document["paths"]:
+        if "get" in document["paths"][path]:
+            fill = {"run_id": run, "round_no": "1", "name": "global", "agent": agent}
+            told.append(get(path.format(**fill)).content)
+    refused = [{"authorization": f"Bearer {ground.topology.tier_token}"}, {"authorization": f"Basic {API_TOKEN}"}]
+    answers = [get("/runs", headers=headers) for headers in refused]
+    answers += [ground.http.post("/agents", headers=headers, json={}) for headers in refused]
+    answers += [ground.http.post("/runs", json={"spec": {"nme": 1}}), get("/nowhere"), get(f"/runs/{run}/files/x")]
+    assert {answer.status_code for answer in answers} == {401, 404, 422}
+    told += [answer.content + repr(answer.headers.raw).encode() for answer in answers]
+    ground.topology.stop()  # so that all is written
+    folders = (ground.topology._given_folder, ground.runs_dir)
+    files = {path: path.read_bytes() for folder in folders if folder for path in folder.rglob("*") if path.is_file()}
+    names = {path.name for path in files}
+    assert {"cloud.log", "edge-1.log", "agent-1.log", "manifest.json"} <= names
+    assert any("redis" in str(path) and run.encode() in data for path, data in files.items())  # its file is read too
+    for secret in (ground.topology.tier_token.encode(), API_TOKEN.encode()):
+        assert [str(path) for path, data in files.items() if secret in data] == []
+        assert [text for text in told if secret in text] == []
+
+
+def test_a_stream_of_events_ends_by_itself_when_the_cloud_is_told_to_stop(ground: Ground) -> None:
+    ground.api.pause(ground.run)
+    until(lambda: ground.api.run(ground.run).status == "paused")
+    with ground.http.stream("GET", f"/runs/{ground.run}/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("id: ")
+        ground.topology.end("cloud", grace_s=60)
+        rest = list(lines)  # raises if the answer is cut off instead of ended
+    assert rest[-1] == ""
+    log = (ground.topology.folder / "logs" / "cloud.log").read_text()
+    assert "graceful shutdown exceeded" not in log
+    assert "Traceback" not in log

@@ -1,0 +1,133 @@
+"""The proxy itself: each fault is what its name says, and everything else passes unharmed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from shared.places import PLACE_HEADER
+from tests.soak.proxy import HOST, Fault, Proxy
+
+BODY = bytes(range(256)) * 40
+
+
+class Node(BaseHTTPRequestHandler):
+    """Answers an order with its own body and the place that it was asked at."""
+
+    protocol_version = "HTTP/1.1"
+    bodies: list[bytes] = []  # noqa: RUF012 - of the one server of a test
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.bodies.append(body)
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.send_header(PLACE_HEADER, self.headers[PLACE_HEADER])
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    node = ThreadingHTTPServer((HOST, 0), Node)
+    Node.bodies = []
+    thread = threading.Thread(target=node.serve_forever, daemon=True)
+    thread.start()
+    with Proxy(seed=1) as made:
+        made.stand_before("node", node.server_address[1])
+        yield made
+    node.shutdown()
+    node.server_close()
+    thread.join(5)
+
+
+def ask(proxy: Proxy, path: str = "/visits", run: str = "r1") -> bytes:
+    """All bytes that come back for an order; ConnectionResetError if the connection is reset."""
+    head = f"POST {path} HTTP/1.1\r\n{PLACE_HEADER}: visits/{run}/1\r\ncontent-length: {len(BODY)}\r\n\r\n"
+    with socket.create_connection((HOST, proxy.routes["node"].port), timeout=10) as connection:
+        connection.sendall(head.encode() + BODY)
+        got = b""
+        while (piece := connection.recv(65536)) and not got.endswith(BODY):
+            got += piece
+            if b"\r\n\r\n" in got and len(got) - got.index(b"\r\n\r\n") - 4 >= len(BODY):
+                break
+        return got
+
+
+def body_of(raw: bytes) -> bytes:
+    return raw.partition(b"\r\n\r\n")[2]
+
+
+def test_what_is_not_armed_passes_unharmed(proxy: Proxy) -> None:
+    assert body_of(ask(proxy)) == BODY
+    proxy.arm("node", Fault("reset"))
+    assert body_of(ask(proxy, "/nonce")) == BODY  # no order: the fault waits for one
+    proxy.disarm()
+    assert body_of(ask(proxy)) == BODY
+    assert proxy.done == []
+
+
+def test_reset_breaks_the_connection_off_without_an_answer(proxy: Proxy) -> None:
+    proxy.arm("node", Fault("reset"))
+    with pytest.raises(ConnectionResetError):
+        ask(proxy)
+    assert body_of(ask(proxy)) == BODY
+    assert proxy.done == [("reset", "node")]
+
+
+def test_half_a_body_promises_the_whole(proxy: Proxy) -> None:
+    proxy.arm("node", Fault("half"))
+    try:
+        got = ask(proxy)
+    except ConnectionResetError:  # what had arrived is lost with the reset
+        got = b""
+    assert len(body_of(got)) < len(BODY)
+
+
+@pytest.mark.parametrize("kind", ["late", "loris_up", "loris_down"])
+def test_slow_kinds_take_their_time_and_bring_the_whole(kind: str, proxy: Proxy) -> None:
+    proxy.arm("node", Fault(kind, 0.6))
+    began = time.monotonic()
+    assert body_of(ask(proxy)) == BODY
+    assert time.monotonic() - began >= 0.5
+
+
+def test_garbled_bodies_keep_their_length_on_both_ways(proxy: Proxy) -> None:
+    proxy.arm("node", Fault("garble_up"))
+    ask(proxy)
+    proxy.arm("node", Fault("garble_down"))
+    down = body_of(ask(proxy))
+    assert len(Node.bodies[0]) == len(down) == len(BODY)
+    assert Node.bodies[0] != BODY
+    assert Node.bodies[1] == BODY
+    assert down != BODY
+
+
+def test_same_request_twice_is_answered_once(proxy: Proxy) -> None:
+    proxy.arm("node", Fault("twice"))
+    assert body_of(ask(proxy)) == BODY
+    deadline = time.monotonic() + 10
+    while len(Node.bodies) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert Node.bodies == [BODY] * 3
+
+
+def test_stray_answer_is_one_of_another_run(proxy: Proxy) -> None:
+    ask(proxy, run="r1")
+    ask(proxy, run="r2")
+    proxy.arm("node", Fault("stray"))
+    assert f"{PLACE_HEADER}: visits/r1/1".encode() in ask(proxy, run="r2")
+
+
+def test_node_that_is_not_there_is_a_reset(proxy: Proxy) -> None:
+    proxy.routes["node"].upstream = 1
+    with pytest.raises(ConnectionResetError):
+        ask(proxy)

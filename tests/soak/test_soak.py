@@ -1,0 +1,129 @@
+"""A short soak, and what the soak decides from its seed and from a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from shared.api import Event, FailureInfo, RoundDetail, RunInfo, SeatRow
+from shared.spec import ExperimentSpec
+from tests.soak.memory import Memory
+from tests.soak.plan import EVERY_CYCLE, SELDOM, actions
+from tests.soak.records import faults_in, losses_of, miscounts
+from tests.soak.soak import soak
+
+NODES = {"agent": ["agent-2", "agent-3"], "edge": ["edge-2"], "proxied": ["agent-1"], "disk": [], "clock": ["cloud"]}
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_short_soak_finds_nothing(tmp_path: Path) -> None:
+    summary = soak(1.0, 3, tmp_path, away_s=6.0, gap_s=3.0)
+    print(summary.table())
+    assert summary.problems == []
+    assert summary.runs.total() >= 1
+    assert summary.compared == summary.equal >= 1
+    assert summary.faults.total() >= 5
+
+
+# ---- the plan
+
+
+def test_seed_decides_kinds_victims_and_moments() -> None:
+    first, again, other = (list(islice(actions(seed, NODES, 3.0), 60)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_each_kind_comes_in_a_cycle_but_where_nobody_can_be_hit() -> None:
+    cycle = list(islice(actions(7, NODES, 3.0), len(EVERY_CYCLE) + len(SELDOM) - 1))
+    possible = [kind for kind in (*EVERY_CYCLE, *SELDOM) if kind != "disk_full"]
+    assert sorted(action.kind for action in cycle) == sorted(possible)
+    assert {action.victim for action in cycle if action.kind.startswith("edge")} == {"edge-2"}
+
+
+# ---- what a record must say
+
+
+def row(seat: int, outcome: str = "used", *, agent: str = "a", visits: int = 1, fresh: bool = False) -> SeatRow:
+    reason = "lost" if outcome == "failed" else None
+    figures = {} if outcome == "failed" else {"visits": float(visits)}
+    return SeatRow(seat=seat, edge="e", agent=agent, outcome=outcome, reason=reason, fresh_state=fresh, figures=figures)
+
+
+def detail(round_no: int, rows: Sequence[SeatRow], *failures: FailureInfo) -> RoundDetail:
+    return RoundDetail(round_no=round_no, phase="train", seats=tuple(rows), failures=failures)
+
+
+def lost(seat: int) -> FailureInfo:
+    return FailureInfo(seat=seat, reason="lost", detail="why")
+
+
+def info(num_rounds: int) -> RunInfo:
+    spec = ExperimentSpec(num_devices=2, num_rounds=num_rounds)
+    common = {"run": "r", "name": "n", "algorithm": "a", "status": "completed", "created_at": ""}
+    return RunInfo.model_validate({**common, "num_rounds": num_rounds, "spec": spec})
+
+
+def moved(seat: int, agent: str) -> Event:
+    return Event(id="1", kind="seat.moved", at="", data={"seat": seat, "agent": agent, "from": "a"})
+
+
+def test_sound_record_has_no_faults_and_its_losses_are_those_that_it_names() -> None:
+    details = [detail(1, [row(0), row(1, "failed")], lost(1)), detail(2, [row(0, visits=2), row(1)])]
+    assert faults_in(info(2), details, []) == []
+    assert losses_of(details) == [{"round_no": 1, "seats": [1]}]
+    assert miscounts(details) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "failures", "told"),
+    [
+        ([row(0)], [], "not each of 2 once"),
+        ([row(0), row(0)], [], "not each of 2 once"),
+        ([row(0), row(1, "failed")], [], "lost in only one"),
+        ([row(0), row(1)], [lost(1)], "lost in only one"),
+        ([row(0), row(1, "failed").but(reason=None)], [lost(1)], "lost for no reason"),
+        ([row(0), row(1, "failed")], [lost(1).but(detail="")], "says nothing"),
+    ],
+)
+def test_silence_in_a_record_is_found(rows: list[SeatRow], failures: list[FailureInfo], told: str) -> None:
+    (found,) = faults_in(info(1), [detail(1, rows, *failures)], [])
+    assert told in found
+
+
+def test_moved_seats_and_fresh_states_must_be_told() -> None:
+    details = [detail(1, [row(0), row(1)]), detail(2, [row(0), row(1, agent="b", fresh=True)])]
+    silent = faults_in(info(2), details, [])
+    assert [what.partition(": ")[2] for what in silent] == [
+        "seat 1 went to b, no event says so",
+        "seat 1 has fresh state though it was never moved",
+    ]
+    assert faults_in(info(2), details, [moved(1, "b")]) == []
+
+
+def test_missing_round_is_found() -> None:
+    assert "rounds are missing" in faults_in(info(2), [detail(1, [row(0), row(1)])], [])
+
+
+@pytest.mark.parametrize(("second", "n"), [(row(0, visits=2), 0), (row(0, visits=3), 1), (row(0, visits=1), 1)])
+def test_visit_that_counted_twice_or_was_forgotten_is_found(second: SeatRow, n: int) -> None:
+    assert len(miscounts([detail(1, [row(0)]), detail(2, [second])])) == n
+
+
+def test_count_begins_anew_only_with_fresh_state() -> None:
+    assert miscounts([detail(1, [row(0)]), detail(2, [row(0, visits=1, fresh=True)])]) == []
+    assert len(miscounts([detail(1, [row(0)]), detail(2, [row(0, visits=2, fresh=True)])])) == 1
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize(("life_s", "late", "n"), [(400.0, 109, 0), (400.0, 112, 1), (200.0, 200, 0)])
+def test_only_growth_of_a_long_life_is_a_problem(life_s: float, late: int, n: int) -> None:
+    samples = [(0.0, 50), (life_s * 0.05, 80), (life_s * 0.1, 100), (life_s, late)]
+    assert len(Memory({("cloud", 1): samples}).grown()) == n

@@ -1,0 +1,240 @@
+"""What was lost is named, and the rest is as if it had never been: same bits as a run told to leave out just that."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.api import RoundDetail, RunInfo
+from tests.faults import at, garbage
+from tests.federation import AGENT_PORT, EDGE_PORT, Federation, Gate, PassOn, small_spec
+
+LONG = {"visit_s": 3000}
+
+
+def losses_of(details: list[RoundDetail]) -> list[dict[str, Any]]:
+    """What a record says was lost, as a spec says it."""
+    lost = {d.round_no: sorted({row.seat for row in d.seats if row.outcome == "failed"}) for d in details}
+    return [{"round_no": round_no, "seats": seats} for round_no, seats in lost.items() if seats]
+
+
+async def rounds_of(fed: Federation, info: RunInfo) -> list[RoundDetail]:
+    return [await fed.round(info.run, number) for number in range(1, info.rounds + 1)]
+
+
+async def undisturbed(folder: Path, spec: dict[str, Any], **layout: Any) -> RunInfo:
+    async with Federation(folder, **layout) as fed:
+        info = await fed.run(spec)
+    assert info.status == "completed"
+    return info
+
+
+def vanish(fed: Federation, name: str, port: int, path: str, gone: list[asyncio.Task[None]]) -> None:
+    """Take a service away as soon as it is asked."""
+
+    async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        gone.append(asyncio.create_task(fed.stop(name)))
+        raise httpx.ReadError("gone", request=request)
+
+    fed.router.tamper = at(port, path, reply, times=1)
+
+
+# ---- losses
+
+
+async def test_a_disturbed_run_equals_one_that_is_told_to_leave_out_what_was_lost(tmp_path: Path) -> None:
+    spec = small_spec(num_rounds=3)
+    async with Federation(tmp_path / "disturbed") as fed:
+        fed.router.tamper = at(AGENT_PORT + 2, "/visits", garbage, times=2)
+        info = await fed.run(spec)
+        losses = losses_of(await rounds_of(fed, info))
+    assert [loss["round_no"] for loss in losses] == [1, 2]
+    told = await undisturbed(tmp_path / "told", {**spec, "losses": losses}, rooms=(2, 4))  # another layout
+    assert told.model_sha256 == info.model_sha256
+    assert (await undisturbed(tmp_path / "whole", spec)).model_sha256 != info.model_sha256
+
+
+async def test_losses_stand_in_the_record_and_count_for_no_quorum(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1) as fed:
+        losses = [{"round_no": 1, "seats": [0, 1, 2, 3, 4]}, {"round_no": 2, "seats": [5], "wave": 1}]
+        info = await fed.run(small_spec(num_edges=1, quorum=1.0, losses=losses))
+        assert info.status == "completed"
+        first, second = await rounds_of(fed, info)
+    assert {row.seat: (row.outcome, row.reason) for row in first.seats} == {
+        **dict.fromkeys(range(5), ("failed", "left_out")),
+        5: ("used", None),
+    }
+    assert {f.seat for f in first.failures} == set(range(5))
+    assert (first.n_used, second.n_used) == (1, 6)  # there is no wave 1
+
+
+# ---- edges
+
+
+async def test_devices_of_a_lost_edge_visit_the_others_and_come_back_with_it(tmp_path: Path) -> None:
+    spec = small_spec(num_rounds=4, timeouts=LONG)
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
+        gone: list[asyncio.Task[None]] = []
+        vanish(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
+        run_id = await fed.submit(spec)
+        await fed.until(lambda: bool(gone), limit_s=60)
+        gate = Gate(fed, closed_at=2)  # in round 3: round 2 passes without the edge
+        await asyncio.wait_for(gate.reached.wait(), 60)
+        await fed.start_edge(1)
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.registry.edge_is_live("edge-2"))
+        gate.open.set()
+        info = await fed.finish(run_id)
+        await asyncio.gather(*gone)
+        details = await rounds_of(fed, info)
+        mine = {s.seat for s in (await fed.seats(run_id)).devices if s.home == 1}
+    first, second, _, last = details
+    # the round in which the edge was lost goes on without its seats, and says which
+    assert [(f.edge, f.reason, set(f.seats)) for f in first.failures] == [("edge-2", "lost", mine)]
+    assert {row.seat for row in first.seats if row.outcome == "failed"} == mine
+    # in the next its devices visit the other edge, and nothing is lost
+    assert {row.edge for row in second.seats} == {"edge-1"}
+    assert (second.n_used, second.failures) == (6, ())
+    assert [(row.edge, row.outcome) for row in second.edges] == [("edge-1", "used"), ("edge-2", "away")]
+    # once it is back, they visit it again
+    assert {row.seat for row in last.seats if row.edge == "edge-2"} == mine
+    told = await undisturbed(tmp_path / "told", {**spec, "losses": losses_of(details)})
+    assert told.model_sha256 == info.model_sha256
+
+
+async def test_where_the_quorum_of_edges_is_missed_the_round_is_done_again_on_the_new_map(tmp_path: Path) -> None:
+    spec = small_spec(quorum=0.9, timeouts=LONG)
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
+        gone: list[asyncio.Task[None]] = []
+        vanish(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
+        info = await fed.run(spec)
+        await asyncio.gather(*gone)
+        details = await rounds_of(fed, info)
+        events = await fed.apps["cloud"].state.cloud.archive.events(info.run, "0", None)
+    assert info.status == "completed"
+    assert [detail.attempts for detail in details] == [2, 1]
+    assert losses_of(details) == []
+    retried = [event.data for event in events if event.kind == "round.retried"]
+    assert [(data["round_no"], data["attempt"]) for data in retried] == [(1, 1)]
+    assert "edge-2" in retried[0]["reason"]
+    assert {"kind": "edge", "name": "edge-2"} in [e.data for e in events if e.kind == "node.lost"]
+    whole = await undisturbed(tmp_path / "whole", spec)
+    assert info.model_sha256 == whole.model_sha256
+
+
+async def test_selection_does_not_depend_on_who_is_lost(tmp_path: Path) -> None:
+    """Half of the seats are drawn; an agent is away the whole time, and its seat is drawn as if it were not."""
+    spec = small_spec(num_rounds=4, select="random", fraction_train=0.5, timeouts=LONG)
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
+        gone: list[asyncio.Task[None]] = []
+        vanish(fed, "agent-3", AGENT_PORT + 3, "/visits", gone)
+        info = await fed.run(spec)
+        await asyncio.gather(*gone)
+        details = await rounds_of(fed, info)
+    async with Federation(tmp_path / "whole") as fed:
+        whole = await rounds_of(fed, await fed.run(spec))
+    drawn = [sorted(row.seat for row in detail.seats) for detail in details]
+    assert drawn == [sorted(row.seat for row in detail.seats) for detail in whole]
+    assert losses_of(details)
+    told = await undisturbed(tmp_path / "told", {**spec, "losses": losses_of(details)})
+    assert told.model_sha256 == info.model_sha256
+
+
+# ---- agents
+
+
+async def test_an_agent_that_restarts_elsewhere_in_its_visit_is_found_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        moved: list[asyncio.Task[None]] = []
+
+        async def restart() -> None:
+            await fed.stop("agent-2")
+            await fed.start_agent(2, port=AGENT_PORT + 50)
+
+        async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            moved.append(asyncio.create_task(restart()))
+            raise httpx.ReadError("killed", request=request)
+
+        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=1)
+        info = await fed.run(small_spec(timeouts=LONG))
+        await asyncio.gather(*moved)
+        details = await rounds_of(fed, info)
+        assert (AGENT_PORT + 50, "/visits") in fed.router.calls
+    assert losses_of(details) == []
+    assert not any(row.fresh_state for detail in details for row in detail.seats)
+    assert info.model_sha256 == (await undisturbed(tmp_path / "whole", small_spec())).model_sha256
+
+
+async def test_a_silent_node_is_suspect_lost_and_revived_as_the_events_tell(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", ttl_s=1.0) as fed:
+        gate = Gate(fed)
+        run_id = await fed.submit(small_spec(num_rounds=1, timeouts=LONG))
+        await asyncio.wait_for(gate.reached.wait(), 30)
+        registry, silent = fed.apps["cloud"].state.cloud.registry, fed.agent_id(5)
+        beats = fed.apps["agent-5"].state.agent.membership
+        await beats.stop()
+        await fed.until(lambda: not registry.agent_is_live(silent))
+        await asyncio.sleep(1.0)  # somebody looks a few times a second
+        beats.start()
+        await fed.until(lambda: registry.agent_info(silent).state == "revived")
+        await fed.until(lambda: registry.agent_info(silent).state == "alive")
+        gate.open.set()
+        await fed.finish(run_id)
+        events = await fed.apps["cloud"].state.cloud.archive.events(run_id, "0", None)
+    told = [e.kind for e in events if e.kind.startswith("node.") and e.data == {"kind": "agent", "name": silent}]
+    assert told == ["node.suspect", "node.lost", "node.revived", "node.alive"]
+
+
+# ---- the cloud
+
+
+async def test_what_a_killed_cloud_had_committed_but_not_evaluated_is_evaluated_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small_spec(num_rounds=3)
+    async with Federation(tmp_path / "whole") as fed:
+        whole = await rounds_of(fed, await fed.run(spec))
+    async with Federation(tmp_path / "f") as fed:
+        judge = fed.apps["cloud"].state.cloud.runner.tools.judge
+        stuck = asyncio.Event()
+
+        async def never(*args: Any) -> None:
+            await stuck.wait()
+
+        monkeypatch.setattr(judge, "_evaluate", never)
+        gate = Gate(fed, closed_at=3)
+        run_id = await fed.submit(spec)
+        await asyncio.wait_for(gate.reached.wait(), 60)  # in round 3; rounds 1 and 2 wait for their evaluation
+        await fed.stop("cloud")
+        gate.open.set()
+        await fed.start_cloud()
+        info = await fed.finish(run_id)
+        details = await rounds_of(fed, info)
+        left = await fed.store.keys("cloud:run:")
+    assert [detail.evaluation for detail in details] == [detail.evaluation for detail in whole]
+    assert all(detail.evaluation for detail in details)
+    assert not [key for key in left if ":due:" in key]
+
+
+async def test_while_the_store_is_away_a_run_says_so_and_then_goes_on(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "whole") as fed:
+        whole = await fed.run(small_spec())
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec())
+        await asyncio.wait_for(gate.reached.wait(), 60)
+        fed.away = "Redis does not answer"
+        gate.open.set()
+        async with asyncio.timeout(30):
+            while not str((await fed.info(run_id)).reason).startswith("waiting: Redis"):  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.05)
+        other = await fed.client.get("/runs/some-other")
+        assert (other.status_code, other.json()["code"]) == (503, "store_unavailable")
+        fed.away = None
+        info = await fed.finish(run_id)
+        details = await rounds_of(fed, info)
+    assert (info.status, info.model_sha256) == ("completed", whole.model_sha256)
+    assert losses_of(details) == []
