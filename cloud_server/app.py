@@ -50,7 +50,7 @@ def create_app(
 
     app = make_app("StrataFL cloud", lifespan)
     tokens, networks = settings.common, settings.allowed_networks
-    app.add_middleware(BodyLimit, limit=settings.max_spec_bytes)
+    app.add_middleware(BodyLimit, tokens=(tokens.api_token, tokens.tier_token), limit=settings.max_spec_bytes)
     app.include_router(routes.open_router)
     app.include_router(routes.router, dependencies=[Depends(guard(tokens.api_token, networks, "API"))])
     app.include_router(tier_routes.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier"))])

@@ -17,13 +17,15 @@ def _source(request: Request) -> str | None:
 @router.post("/agents")
 async def greet_agent(hello: AgentHello, request: Request, cloud: TheCloud) -> AgentWelcome:
     """Register an agent."""
-    return AgentWelcome(edge_url=await cloud.registry.greet_agent(hello, _source(request)))
+    edge_url = await cloud.registry.greet_agent(hello, _source(request))
+    return AgentWelcome(edge_url=edge_url, runs=tuple(await cloud.archive.run_ids()))
 
 
 @router.post("/edges")
 async def greet_edge(hello: EdgeHello, request: Request, cloud: TheCloud) -> EdgeWelcome:
     """Register an edge."""
-    return EdgeWelcome(url=await cloud.registry.greet_edge(hello, _source(request)))
+    url = await cloud.registry.greet_edge(hello, _source(request))
+    return EdgeWelcome(url=url, runs=tuple(await cloud.archive.run_ids()))
 
 
 @router.post("/heartbeats")

@@ -70,7 +70,9 @@ def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
         return AgentBeat(agent=hello.agent, visiting=host.visiting, waiting=host.waiting)
 
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
-    membership = Membership(caller, settings.cloud_url, hello, beat, settings.heartbeat_s, settings.allowed_networks)
+    membership = Membership(
+        caller, settings.cloud_url, hello, beat, settings.heartbeat_s, settings.allowed_networks, host
+    )
     registry = CollectorRegistry()
     Gauge("strata_agent_visits", "Visits begun since the start", registry=registry).set_function(lambda: host.n_visits)
     Gauge("strata_agent_waiting", "Orders that run or wait", registry=registry).set_function(lambda: host.waiting)

@@ -83,6 +83,10 @@ class Host:
         ]
         return wire.encode(UploadAnswer(uploads=collector.uploads(), failures=tuple(gone)))
 
+    async def runs(self) -> list[str]:
+        """The runs of which something is kept here."""
+        return await self.worker.run(self.states.runs)
+
     async def forget(self, run_id: str) -> None:
         """Drop states and held updates of a run."""
         await self.worker.run(self._forget, run_id)

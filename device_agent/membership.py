@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from device_agent.host import Host
 from shared.errors import StrataError
 from shared.patience import pause_s
 from shared.service import Network
@@ -57,6 +58,7 @@ class Membership:
         beat: what it does now.
         every_s: seconds between heartbeats.
         networks: where an edge may be; a caller cannot make us send heartbeats elsewhere.
+        host: keeps states of runs; of those deleted while we were away they go when we register.
     """
 
     def __init__(
@@ -67,10 +69,11 @@ class Membership:
         beat: Callable[[], AgentBeat],
         every_s: float,
         networks: list[Network],
+        host: Host,
     ) -> None:
         self.caller, self.cloud_url, self.hello = caller, cloud_url, hello
         self.beat, self.every_s, self.networks = beat, every_s, networks
-        self.home = ""
+        self.host, self.home = host, ""
         self.edges: dict[str, _Orders] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -138,9 +141,13 @@ class Membership:
 
     async def register(self) -> str:
         """Say hello; the answer is the edge that hears our heartbeats, empty if there is none yet."""
-        url = f"{self.cloud_url}/agents"
+        url, kept = f"{self.cloud_url}/agents", await self.host.runs()
         raw = await self.caller.call_json("POST", url, self.hello.model_dump(), limit_s=10, who="the cloud")
-        return AgentWelcome.model_validate(raw).edge_url
+        welcome = AgentWelcome.model_validate(raw)
+        for run_id in sorted(set(kept) - set(welcome.runs)):
+            log.info("run %s was deleted meanwhile", run_id)
+            await self.host.forget(run_id)
+        return welcome.edge_url
 
     async def _beat_others(self) -> None:
         now = time.monotonic()

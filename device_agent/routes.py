@@ -32,7 +32,7 @@ def agent_of(request: Request) -> Agent:
 
 def install(app: FastAPI, settings: AgentSettings) -> None:
     """Add the endpoints."""
-    app.add_middleware(BodyLimit, apart=("/visits", "/uploads"))
+    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/visits", "/uploads"))
     tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
     app.include_router(_open)
     app.include_router(_tier, dependencies=[tier])

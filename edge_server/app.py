@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from edge_server import routes
 from edge_server.desk import Answered, Desk
-from edge_server.roster import Membership, Roster
+from edge_server.membership import Membership
+from edge_server.roster import Roster
 from edge_server.settings import EdgeSettings
 from shared.blobs import Blobs
 from shared.lab import Labs
@@ -82,8 +83,7 @@ def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Ed
         own_url="",
         ttl_s=settings.ttl_s,
     )
-    membership = Membership(caller, settings.cloud_url, hello, roster, settings.heartbeat_s)
-    membership.on_welcome = desk.known_as
+    membership = Membership(caller, settings.cloud_url, hello, roster, settings.heartbeat_s, desk)
     Gauge("strata_edge_agents", "Agents heard", registry=registry).set_function(lambda: len(roster.heard))
     timer = Histogram("strata_edge_round_seconds", "Wall seconds of a round", registry=registry)
     return Edge(settings, store, roster, membership, desk, Once(), worker, registry, timer)

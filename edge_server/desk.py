@@ -176,6 +176,11 @@ class Desk:
     def _state_key(self, order: RoundOrder[Any], version: Version) -> str:
         return keys.edge_state(self.edge_id, order.run_id, order.edge, version)
 
+    async def runs(self) -> set[str]:
+        """The runs of which something is kept here."""
+        known = await self.store.keys(keys.edge_runs(self.edge_id))
+        return {keys.run_at_edge(self.edge_id, key) for key in known} | set(await self.worker.run(self.states.runs))
+
     async def forget(self, run_id: str) -> None:
         """Drop everything of a run, here and at the agents that sat in it."""
         await self._tell_agents(run_id)
@@ -189,7 +194,8 @@ class Desk:
         """An agent that does not answer keeps its states of the run; nothing will ask for them again."""
         known = await self.store.scan(keys.edge_seatings(self.edge_id, run_id))
         seatings = [Seating.model_validate(json.loads(data)["seating"]) for data in known.values()]
-        urls = {place.url: place.agent for seating in seatings for place in seating.places.values()}
+        places = [place for seating in seatings for place in seating.places.values()]
+        urls = {self.roster.moved.get(place.agent, place.url): place.agent for place in places}
         told = [
             self.caller.call_json("DELETE", f"{url}/runs/{run_id}", limit_s=5, who=f"agent {agent}")
             for url, agent in sorted(urls.items())

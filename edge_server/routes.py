@@ -37,7 +37,7 @@ def edge_of(request: Request) -> Edge:
 
 def install(app: FastAPI, settings: EdgeSettings) -> None:
     """Add the endpoints."""
-    app.add_middleware(BodyLimit, apart=("/rounds",))
+    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/rounds",))
     tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
     app.include_router(_open)
     app.include_router(_tier, dependencies=[tier])

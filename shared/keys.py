@@ -140,6 +140,11 @@ def edge_runs(edge_id: str) -> str:
     return f"edge:{_part(edge_id)}:run:"
 
 
+def run_at_edge(edge_id: str, key: str) -> str:
+    """Return the run id in a key under `edge_runs`."""
+    return unquote(key.removeprefix(edge_runs(edge_id)).partition(":")[0], errors="surrogatepass")
+
+
 def edge_states(edge_id: str, run_id: str, home: int) -> str:
     """Prefix of a home's states in a run; sorted keys are sorted versions."""
     return f"{_edge_run(edge_id, run_id)}state:{home}:"

@@ -16,11 +16,12 @@ from shared.errors import StrataError
 from shared.transport import PROBLEM_TYPE
 
 log = logging.getLogger("strata")
+DETAIL_CHARS = 2000
 
 
 def problem(status: int, code: str, detail: str, field: str | None = None) -> JSONResponse:
-    """An error response."""
-    body = Problem(title=code.replace("_", " "), status=status, code=code, detail=detail, field=field)
+    """An error response; what is told may quote what came, but not all of a book."""
+    body = Problem(title=code.replace("_", " "), status=status, code=code, detail=detail[:DETAIL_CHARS], field=field)
     return JSONResponse(body.model_dump(mode="json"), status_code=status, media_type=PROBLEM_TYPE)
 
 

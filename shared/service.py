@@ -139,6 +139,8 @@ def guard(token: str | None, networks: list[Network], what: str) -> Callable[[Re
             host = request.client.host if request.client else None
             if not inside(host, networks):
                 raise Forbidden(f"in development mode only the allowed networks may ask, not {host}")
+            if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # a page in a browser here
+                raise Forbidden("in development mode pages of other sites may not ask")
         elif not hmac.compare_digest(bearer(request).encode(), token.encode()):
             raise Unauthorised(f"the {what} token is missing or wrong")
 

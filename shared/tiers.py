@@ -25,9 +25,15 @@ class AgentHello(Record):
 
 
 class AgentWelcome(Record):
-    """Cloud to agent: where its heartbeats go; empty while no edge is there."""
+    """Cloud to agent.
+
+    Attributes:
+        edge_url: where its heartbeats go; empty while no edge is there.
+        runs: all that there are; what it keeps of another was deleted while it was away.
+    """
 
     edge_url: str = ""
+    runs: tuple[str, ...] = ()
 
 
 class AgentBeat(Record):
@@ -47,9 +53,15 @@ class EdgeHello(Record):
 
 
 class EdgeWelcome(Record):
-    """Cloud to edge: the address under which the others reach it."""
+    """Cloud to edge.
+
+    Attributes:
+        url: the address under which the others reach it.
+        runs: all that there are; what it keeps of another was deleted while it was away.
+    """
 
     url: str
+    runs: tuple[str, ...] = ()
 
 
 class RosterLine(Record):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from pydantic import BaseModel, ValidationError
 
-from shared.errors import NotFinite, TooLarge, WireError
+from shared.errors import NotFinite, WireError
 from shared.records import Record, Tensor
 from shared.strict_json import check_items, check_keys, check_text, parse, within
 from shared.tensors import bytes_of

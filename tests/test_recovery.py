@@ -238,3 +238,23 @@ async def test_while_the_store_is_away_a_run_says_so_and_then_goes_on(tmp_path: 
         details = await rounds_of(fed, info)
     assert (info.status, info.model_sha256) == ("completed", whole.model_sha256)
     assert losses_of(details) == []
+
+
+async def test_a_run_deleted_while_an_agent_and_an_edge_were_away_goes_there_too_when_they_are_back(
+    tmp_path: Path,
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        kept, gone = await fed.run(small_spec()), await fed.run(small_spec())
+        await fed.stop("agent-3")
+        await fed.stop("edge-1")
+        assert (await fed.client.delete(f"/runs/{gone.run}")).status_code == 204
+        states = fed.folder / "agent-3" / "seats"
+        assert {path.name for path in states.iterdir()} == {f"={kept.run}", f"={gone.run}"}
+        assert [key for key in await fed.store.keys("edge:edge-2:") if gone.run in key]
+        await fed.start_edge(1)
+        await fed.start_agent(3)
+        await fed.until(lambda: {path.name for path in states.iterdir()} == {f"={kept.run}"})
+        await fed.until(lambda: fed.apps["edge-1"].state.edge.membership.registered)
+        left = await fed.store.keys("edge:edge-2:")
+    assert any(kept.run in key for key in left)
+    assert not any(gone.run in key for key in left)

@@ -194,7 +194,7 @@ async def test_a_silent_agent_is_suspect_then_lost_and_back_when_it_beats(tmp_pa
         await fed.until(lambda: state() == "lost")
         await fed.start_agent(1)
         await fed.until(lambda: state() == "alive")
-        assert states == ["alive", "suspect", "lost", "alive"]
+        assert states == ["alive", "suspect", "lost", "revived", "alive"]
 
 
 async def test_a_cloud_call_to_registered_tiers_carries_the_tier_token_only_there(tmp_path: Path) -> None:

@@ -96,7 +96,20 @@ async def test_an_agent_restarted_in_its_visit_is_asked_again(tmp_path: Path) ->
 # ---- heartbeats
 
 
-def membership(answers: dict[str, Any], heard: list[str]) -> Membership:
+class Keeper:
+    """In the place of a host: what is kept of runs."""
+
+    def __init__(self, *kept: str) -> None:
+        self.kept = set(kept)
+
+    async def runs(self) -> list[str]:
+        return sorted(self.kept)
+
+    async def forget(self, run_id: str) -> None:
+        self.kept.discard(run_id)
+
+
+def membership(answers: dict[str, Any], heard: list[str], keeper: Keeper | None = None) -> Membership:
     """A membership whose cloud and edges answer by url."""
 
     async def handle(request: httpx.Request) -> httpx.Response:
@@ -108,7 +121,17 @@ def membership(answers: dict[str, Any], heard: list[str]) -> Membership:
 
     caller = Caller(httpx.AsyncClient(transport=httpx.MockTransport(handle)))
     networks = [ipaddress.ip_network("10.0.0.0/8")]
-    return Membership(caller, "http://cloud:8000", HELLO, lambda: AgentBeat(agent="a-1"), 0.01, list(networks))
+    host: Any = keeper or Keeper()
+    beat = AgentBeat(agent="a-1")
+    return Membership(caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host)
+
+
+async def test_what_was_kept_of_runs_deleted_meanwhile_goes_at_the_registration() -> None:
+    keeper = Keeper("r1", "r2", "r3")
+    welcome = {"edge_url": "http://10.0.0.1:9100", "runs": ["r2", "r4"]}
+    belongs = membership({"http://cloud:8000/agents": welcome}, [], keeper)
+    assert await belongs.register() == "http://10.0.0.1:9100"
+    assert keeper.kept == {"r2"}
 
 
 @pytest.mark.parametrize(

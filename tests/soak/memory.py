@@ -26,7 +26,8 @@ class Memory:
         for name, pid in pids.items():
             with suppress(OSError):
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                self.samples.setdefault((name, pid), []).append((time.monotonic(), pages * PAGE))
+                if pages:  # none: it has just ended
+                    self.samples.setdefault((name, pid), []).append((time.monotonic(), pages * PAGE))
 
     def table(self) -> list[dict[str, Any]]:
         """For each process its life, its memory after a tenth of it and at the end, and whether that counts."""

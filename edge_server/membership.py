@@ -1,0 +1,83 @@
+"""How an edge belongs to the cloud: registration and heartbeats, apart from rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from edge_server.desk import Desk
+from edge_server.roster import Roster
+from shared.errors import StrataError
+from shared.patience import pause_s
+from shared.tiers import BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome
+from shared.transport import Caller
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """The edge's registration with the cloud and its heartbeats.
+
+    Args:
+        caller: to the cloud.
+        cloud_url: of the cloud.
+        hello: what the edge says of itself.
+        roster: whom it hears.
+        every_s: seconds between heartbeats.
+        desk: learns the edge's address, and which runs were deleted while the edge was away.
+    """
+
+    def __init__(
+        self, caller: Caller, cloud_url: str, hello: EdgeHello, roster: Roster, every_s: float, desk: Desk
+    ) -> None:
+        self.caller, self.cloud_url, self.hello, self.desk = caller, cloud_url, hello, desk
+        self.roster, self.every_s = roster, every_s
+        self.registered = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to register and beat."""
+        self._task = asyncio.create_task(self._forever())
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _forever(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._once()
+                failures = 0
+            except StrataError as error:
+                failures += 1
+                self.registered = False
+                log.log(
+                    logging.WARNING if failures == 1 else logging.DEBUG,
+                    "no word with the cloud: %s",
+                    error.detail,
+                )
+            except Exception:
+                failures += 1
+                self.registered = False
+                log.exception("heartbeat failed")
+            await asyncio.sleep(pause_s(self.every_s, failures))
+
+    async def _once(self) -> None:
+        if not self.registered:
+            await self._register()
+        beat = EdgeBeat(edge=self.hello.edge, roster=self.roster.lines()).model_dump()
+        raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, who="the cloud")
+        self.roster.told(BeatAnswer.model_validate(raw))
+
+    async def _register(self) -> None:
+        url, kept = f"{self.cloud_url}/edges", await self.desk.runs()
+        raw = await self.caller.call_json("POST", url, self.hello.model_dump(), limit_s=10, who="the cloud")
+        welcome = EdgeWelcome.model_validate(raw)
+        self.desk.known_as(welcome.url)
+        for run_id in sorted(kept - set(welcome.runs)):
+            log.info("run %s was deleted meanwhile", run_id)
+            await self.desk.forget(run_id)
+        self.registered = True

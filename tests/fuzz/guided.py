@@ -1,0 +1,53 @@
+"""The codec under a coverage-guided fuzzer: `python -m tests.fuzz.guided CORPUS [-libfuzzer_option=...]`.
+
+The first byte of an input says which of the recorded kinds decodes the rest. Half of the mutations are libFuzzer's,
+half those of `bodies`, which keep header and lengths in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["shared.wire", "shared.strict_json", "shared.records", "shared.sums"]):
+    from shared import wire  # noqa: F401 - first imported here, so that it is instrumented
+
+from tests.fuzz.bodies import PROBES, Sample, mutated, outcome, record
+
+SAMPLES: list[Sample] = []
+
+
+def try_one(data: bytes) -> None:
+    """One input."""
+    if data:
+        outcome(SAMPLES[data[0] % len(SAMPLES)].kind, data[1:])
+
+
+def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+    """Another input."""
+    if seed % 2 or not data:
+        return bytes(atheris.Mutate(data, max_size))
+    return (data[:1] + mutated(data[1:], random.Random(seed)))[:max_size]
+
+
+def main() -> None:
+    """Record bodies as the first corpus, then fuzz."""
+    corpus, *options = sys.argv[1:]
+    os.environ["STRATA_ALGORITHMS"] = PROBES
+    with tempfile.TemporaryDirectory() as folder:
+        SAMPLES.extend(asyncio.run(record(Path(folder))))
+    for index, sample in enumerate(SAMPLES):
+        (Path(corpus) / f"{index:02d}").write_bytes(bytes([index]) + sample.body)
+    limits = ["-max_len=65536", "-timeout=60", "-rss_limit_mb=3000", f"-artifact_prefix={corpus}/"]
+    atheris.Setup([sys.argv[0], *limits, *options, corpus], try_one, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

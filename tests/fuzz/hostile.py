@@ -1,0 +1,122 @@
+"""Bodies made to take memory or time, each decoded in a process of its own that may take only so much more.
+
+`python -m tests.fuzz.hostile` prints how each ended and by how many bytes the process grew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from shared import strict_json, wire
+from shared.algorithms import load_algorithm
+from shared.messages import VisitAnswer
+from shared.records import Nothing
+
+MORE_BYTES = 3 * 2**29
+"""How much more address space a case may take than the process and the body have."""
+SECONDS = 90
+KIND = VisitAnswer[load_algorithm("fedavg").update, Nothing]  # type: ignore[misc]
+
+
+def body(header: str, data: bytes = b"", claimed: int | None = None) -> bytes:
+    """A body with any header."""
+    coded = header.encode()
+    coded += b" " * (-len(coded) % 8)
+    return struct.pack("<Q", len(coded) if claimed is None else claimed) + coded + data
+
+
+def holding(record: str, tensors: str = "", data: bytes = b"") -> bytes:
+    """A body with any record."""
+    return body(f'{{"__metadata__":{{"record":{json.dumps(record)}}}{tensors}}}', data)
+
+
+def tensors(count: int, shape: str = "[1]", step: int = 4, size: int = 4) -> str:
+    """Entries of float tensors."""
+    places = ((index, index * step, index * step + size) for index in range(count))
+    return "".join(f',"{i}":{{"dtype":"F32","shape":{shape},"data_offsets":[{a},{b}]}}' for i, a, b in places)
+
+
+def answer(outcomes: str) -> str:
+    """An answer to visits, as JSON."""
+    return f'{{"outcomes":[{outcomes}],"uploads":{{}}}}'
+
+
+CASES: dict[str, Callable[[], bytes]] = {
+    "a header of 2^60 bytes": lambda: body("{}", claimed=2**60),
+    "a header of 2^64 - 1 bytes": lambda: body("{}", claimed=2**64 - 1),
+    "a header longer than the body": lambda: body("{}", claimed=60 * 2**20),
+    "a million tensors": lambda: holding("{}", tensors(10**6), bytes(4 * 10**6)),
+    "262,144 tensors": lambda: holding("{}", tensors(2**18), bytes(2**20)),
+    "100,000 tensors over each other": lambda: holding("{}", tensors(100_000, step=0), bytes(4)),
+    "a tensor of 2^52 numbers": lambda: holding("{}", tensors(1, f"[{2**52}]", size=2**54)),
+    "shapes whose product overflows": lambda: holding("{}", tensors(1, "[4294967296,4294967296,0]", size=0)),
+    "deep JSON": lambda: holding(answer("[" * 10**6 + "]" * 10**6)),
+    "deep header": lambda: body('{"a":' * 10**6 + "1" + "}" * 10**6),
+    "two million wrong outcomes": lambda: holding(answer(",".join(["1"] * (2 * 10**6)))),
+    "a million outcomes without fields": lambda: holding(answer(",".join(['{"a":1}'] * 10**6))),
+    "a million unknown keys": lambda: holding(
+        '{"outcomes":[],"uploads":{},' + ",".join(f'"{i}":1' for i in range(10**6)) + "}"
+    ),
+    "twenty million empty lists": lambda: holding(answer(",".join(["[]"] * (2 * 10**7)))),
+    "a number of a million digits": lambda: holding(answer("1" * 10**6)),
+    "a fraction of a million digits": lambda: holding(answer("1." + "1" * 10**6)),
+    "a key of a million characters": lambda: holding(f'{{"{"k" * 10**6}":1}}'),
+    "a text of thirty million characters": lambda: holding(answer(f'"{"t" * (3 * 10**7)}"')),
+    "a million times the same key": lambda: holding("{" + ",".join(['"outcomes":[]'] * 10**6) + "}"),
+}
+
+
+def tried(make: Callable[[], bytes]) -> dict[str, Any]:
+    """How one case ends in a child process; `killed` where the child did not live to say it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        os.write(writing, json.dumps(_decoded(make)).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return dict(json.loads(said)) if said else {"ended": "killed"}
+
+
+def _decoded(make: Callable[[], bytes]) -> dict[str, Any]:
+    data = make()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + MORE_BYTES, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    try:
+        wire.decode(KIND, data)
+        ended = "read"
+    except BaseException as error:  # whatever it is, it is told
+        ended = type(error).__name__
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "ended": ended,
+        "body_bytes": len(data),
+        "grew_bytes": (after.ru_maxrss - before.ru_maxrss) * 1024,
+        "cpu_s": round(after.ru_utime - before.ru_utime, 2),
+    }
+
+
+def main() -> None:
+    """Try all; with `--without-limits` only the case whose memory a limit of the codec bounds, without that limit."""
+    if "--without-limits" in sys.argv:
+        strict_json.MAX_ITEMS = 2**40
+        cases = {name: CASES[name] for name in ("twenty million empty lists",)}
+    else:
+        cases = CASES
+    print(json.dumps({name: tried(make) for name, make in cases.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Who opens which door: every route of every tier, and what a registration cannot make a tier do."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI
+
+from shared.limits import STRANGER_BYTES, BodyLimit
+from shared.service import guard, make_app
+from tests.federation import AGENT_PORT, CLOUD_PORT, Federation, PassOn
+
+TOKENS = {"tier_token": "the-tiers-own", "api_token": "the-users-own"}
+DOCUMENTS = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
+OPEN = DOCUMENTS | {"/healthz", "/readyz"}
+FOR_TIERS = {"/agents", "/edges", "/heartbeats"}
+"""Routes of the cloud that tiers use; of an edge and an agent all are for tiers."""
+
+
+def doors(routes: Any) -> Iterator[tuple[str, str]]:
+    """Every method and path of an app, those of included routers too."""
+    for route in routes:
+        if hasattr(route, "path"):
+            yield from ((method, route.path) for method in route.methods)
+        else:
+            yield from doors(route.effective_candidates())
+
+
+def token_of(tier: str, method: str, path: str) -> str:
+    is_for_tiers = tier != "cloud" or (method == "POST" and path in FOR_TIERS)
+    return TOKENS["tier_token" if is_for_tiers else "api_token"]
+
+
+async def test_every_door_of_every_tier_opens_to_its_own_token_only(tmp_path: Path) -> None:
+    tried: dict[str, int] = {}
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), common=TOKENS) as fed:
+        for name, app in fed.apps.items():
+            tier = name.partition("-")[0]
+            found = sorted(set(doors(app.routes)))
+            assert {path for _, path in found} >= OPEN
+            inner = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
+                for method, path in found:
+                    url = path.replace("{round_no}", "1").replace("{", "").replace("}", "").replace(":path", "")
+                    own = token_of(tier, method, path)
+                    (other,) = set(TOKENS.values()) - {own}
+
+                    async def ask(token: str | None, method: str = method, url: str = url) -> int:
+                        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+                        answer = await http.request(method, url, headers=headers, json={})
+                        return answer.status_code
+
+                    for wrong in (None, "", "guess", own[:-1], own + "x", other):
+                        assert (await ask(wrong) == 401) == (path not in OPEN), (tier, method, path, wrong)
+                    assert await ask(own) not in (401, 403, 405, 500), (tier, method, path)
+                    tried[tier] = tried.get(tier, 0) + 1
+    assert tried["cloud"] > 25
+    assert tried.keys() == {"cloud", "edge", "agent"}
+
+
+async def test_a_door_without_a_guard_would_be_found() -> None:
+    app = make_app("probe")
+
+    @app.post("/forgotten")
+    async def forgotten() -> None:
+        """Open to everybody."""
+
+    assert ("POST", "/forgotten") in set(doors(app.routes))
+
+
+@pytest.mark.parametrize("path", ["/agents", "/edges"])
+async def test_a_forged_source_is_not_called_back(tmp_path: Path, path: str) -> None:
+    """The address that is called is that of the socket, whatever headers say."""
+    hello = {"port": 9400, "nonce": "0123456789abcdef"}
+    hello |= {"agent": "a", "name": "a", "devices": 1, "profile": "p"} if path == "/agents" else {"edge": "e"}
+    asked: list[str] = []
+
+    async def note(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.port != CLOUD_PORT:
+            asked.append(f"{request.url.host}:{request.url.port}")
+        return await pass_on()
+
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        fed.router.tamper, fed.router.apps[9400] = note, make_app("stranger")
+        headers = {"x-forwarded-for": "10.9.9.9", "x-real-ip": "10.9.9.9", "host": "10.9.9.9"}
+        assert (await fed.client.post(path, json=hello, headers=headers)).status_code == 403
+        further = {**hello, "url": "http://10.9.9.9:80", "host": "10.9.9.9"}
+        assert (await fed.client.post(path, json=further)).status_code == 422
+    assert asked == ["127.0.0.1:9400"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://8.8.8.8:80",
+        "http://127.0.0.1:80@8.8.8.8:80",
+        "http://127.0.0.1:80/path",
+        "http://127.0.0.1:80?x",
+        "https://127.0.0.1:80",
+        "file:///etc/passwd",
+        "http://localhost:80",
+        "http://127.1:80",
+        "http://0x7f000001:80",
+        "http://[::ffff:8.8.8.8]:80",
+        "http://127.0.0.1",
+        "http://[",
+    ],
+)
+async def test_an_order_cannot_make_an_agent_beat_at_another_address(tmp_path: Path, url: str) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+        membership = fed.apps["agent-0"].state.agent.membership
+        with membership.working_for(url):
+            assert url not in membership.edges
+        with membership.working_for(f"http://127.0.0.1:{AGENT_PORT}"):
+            assert list(membership.edges) == [f"http://127.0.0.1:{AGENT_PORT}"]
+
+
+# ---- before anybody asks for a token
+
+
+def limited(*tokens: str | None) -> FastAPI:
+    app = make_app("probe")
+    app.add_middleware(BodyLimit, tokens=tokens, limit=2**20)
+
+    @app.post("/take")
+    async def take(body: str) -> None:
+        """Read a body."""
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shown", "size", "status"),
+    [
+        (("a", "b"), None, STRANGER_BYTES, 422),
+        (("a", "b"), None, STRANGER_BYTES + 1, 401),
+        (("a", "b"), "c", STRANGER_BYTES + 1, 401),
+        (("a", "b"), "a", STRANGER_BYTES + 1, 422),
+        (("a", "b"), "b", 2**20, 422),
+        (("a", "b"), "b", 2**20 + 1, 413),
+        (("a", None), None, STRANGER_BYTES + 1, 422),
+    ],
+)
+async def test_a_stranger_cannot_fill_the_memory(tokens: Any, shown: str | None, size: int, status: int) -> None:
+    """422: it was read, and is no JSON."""
+    inner = httpx.ASGITransport(limited(*tokens))
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {shown}"} if shown else {})
+    async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
+        answer = await http.post("/take", content=b"x" * size, headers=headers)
+    assert answer.status_code == status
+    assert "token" in answer.text or status != 401
+
+
+async def test_tokens_of_bodies_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return a == b
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    inner = httpx.ASGITransport(limited("a", "b"))
+    async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
+        await http.post("/take", content=b"x" * (STRANGER_BYTES + 1), headers={"authorization": "Bearer c"})
+    assert compared == [(b"c", b"a"), (b"c", b"b")]
+
+
+@pytest.mark.parametrize(
+    ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), (None, 200)]
+)
+async def test_in_development_mode_pages_of_other_sites_may_not_ask(site: str | None, status: int) -> None:
+    app = make_app("probe")
+    networks: Any = [ipaddress.ip_network("127.0.0.0/8")]
+
+    @app.post("/stop", dependencies=[Depends(guard(None, networks, "API"))])
+    async def stop() -> None:
+        """What a page could ask for without the browser asking first."""
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://cloud") as http:
+        answer = await http.post("/stop", headers={"sec-fetch-site": site} if site else {})
+    assert answer.status_code == status
