@@ -23,7 +23,7 @@ CODE := $(wildcard $(PRODUCT) benchmarks tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-.PHONY: help install run test lint check up down compose-test bench clean
+.PHONY: help install run test lint check audit audit-tools up down compose-test bench clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,12 @@ lint: install ## Lint, formatting and types
 	$(BIN)/mypy $(CODE)
 
 check: lint test ## Everything that must be green before a change goes in
+
+audit: audit-tools ## Look the pinned packages up in the lists of known vulnerabilities (needs a network)
+	$(BIN)/python .ci/audit.py
+
+audit-tools: install
+	$(PIP_INSTALL) -q --no-build-isolation -e '.[audit]'
 
 up: ## Start the whole system in containers (DEVICES=6), on http://127.0.0.1:8000
 	$(COMPOSE) up --build -d --scale device=$(DEVICES)

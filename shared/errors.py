@@ -7,6 +7,7 @@ a stable code, so that one handler turns all of them into `application/problem+j
       BadInput                 422 bad_input          a field of a spec, query or body is wrong
         UnknownName            422 unknown_name       no algorithm, model, data set, policy ... of that name
       WireError                400 wire               a body is no record of the expected type
+        Garbled                400 garbled            a body was cut off, or is not what was sent; asked for again
         TooLarge               413 too_large          a body exceeds the limit, refused before it is parsed
         HeadTooLarge           431 too_large          so does the head of a request
       NotFinite                422 not_finite         NaN or infinity where a number must stand
@@ -59,6 +60,12 @@ class WireError(StrataError):
     """A body is no record of the expected type."""
 
     status, code = 400, "wire"
+
+
+class Garbled(WireError):
+    """A body was cut off, or is not what its digest says: asked for again, the answer may be whole."""
+
+    code = "garbled"
 
 
 class TooLarge(WireError):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import httpcore
 import httpx
 from fastapi import Request
 from starlette.responses import Response
@@ -22,6 +24,7 @@ from shared import wire
 from shared.errors import (
     Busy,
     DeadlineExceeded,
+    Garbled,
     SeatingUnknown,
     StrataError,
     TooLarge,
@@ -33,6 +36,7 @@ from shared.patience import patiently
 from shared.records import Record, Tensor
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 Address = Callable[[], str]
 
 MEDIA_TYPE = "application/x-safetensors"
@@ -40,12 +44,16 @@ PROBLEM_TYPE = "application/problem+json"
 DIGEST_HEADER = "strata-digest"
 SOCKET_HEADER = "strata-socket-bytes"
 CHUNK = 2**20
+httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 2**18  # what uvloop reads at once; smaller pieces are copied off it
 CONNECT_S = 5.0
 SMALL_BYTES = 2**20
 """Largest JSON answer that is read."""
+CHECKSUM_HEADER = "strata-crc32"
 PASSING = (TooSlow, Busy)
 """Refusals that pass: the same is asked again, as after a broken connection."""
-KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (SeatingUnknown, *PASSING)}
+GARBLED_TIMES = 3
+"""How often a body may be garbled or cut off, on either way, before its sender is given up."""
+KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (SeatingUnknown, Garbled, *PASSING)}
 """What the asking side tells apart."""
 
 
@@ -57,7 +65,8 @@ async def read_body(request: Request, limit: int) -> bytearray:
 
     Raises:
         TooLarge: it claims or has more than `limit` bytes; what exceeds is not read.
-        WireError: it has no length, or breaks off early.
+        WireError: it has no length.
+        Garbled: it breaks off early.
     """
     claimed = _length(request.headers)
     if claimed is None:
@@ -72,7 +81,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
         body[end : end + len(chunk)] = chunk
         end += len(chunk)
     if end != claimed:
-        raise WireError(f"the body broke off after {end} of {claimed} bytes")
+        raise Garbled(f"the body broke off after {end} of {claimed} bytes")
     return body
 
 
@@ -89,14 +98,20 @@ class BodyResponse(Response):
 
     def __init__(self, body: wire.Body, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(headers={"content-length": str(body.n_bytes), **(headers or {})}, media_type=MEDIA_TYPE)
-        self.parts = body.parts
+        self.body_of = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the parts."""
+        self.headers[CHECKSUM_HEADER] = await _aside(self.body_of.n_bytes, self.body_of.checksum)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in _pieces(self.parts):
+        for piece in _pieces(self.body_of.parts):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _aside(n_bytes: int, work: Callable[[], T]) -> T:
+    """Work that takes as long as its bytes are many: beside the loop, where that is worth a thread."""
+    return await asyncio.to_thread(work) if n_bytes > CHUNK else work()
 
 
 def _pieces(parts: tuple[bytes | memoryview, ...]) -> Iterator[Any]:
@@ -156,14 +171,24 @@ class Caller:
 
         Raises:
             DeadlineExceeded: nothing came in time.
+            Garbled: what came, here or there, was not what had been sent, several times.
             WireError: what came is no such record.
             StrataError: what the other side answered.
         """
         sent = {**self.headers(), "content-type": MEDIA_TYPE, "content-length": str(body.n_bytes)}
-        sent |= {DIGEST_HEADER: body.digest(), **(headers or {})}
-        raw, got = await patiently(
-            lambda left: self._once(url(), body, sent), limit_s=limit_s, who=who, over=(httpx.TransportError, *PASSING)
-        )
+        sent |= {DIGEST_HEADER: await _aside(body.n_bytes, body.digest), **(headers or {})}
+        garbled = itertools.count(1)
+
+        async def attempt(left: float) -> tuple[bytearray, Mapping[str, str]]:
+            try:
+                return await self._once(url(), body, sent)
+            except Garbled as error:
+                if next(garbled) >= GARBLED_TIMES:
+                    raise
+                raise Unreachable(error.detail) from None
+
+        over = (httpx.TransportError, Unreachable, *PASSING)
+        raw, got = await patiently(attempt, limit_s=limit_s, who=who, over=over)
         return Reply(wire.decode(kind, raw, model=model), body.n_bytes, len(raw), got)
 
     async def _once(self, url: str, body: wire.Body, headers: dict[str, str]) -> tuple[bytearray, Mapping[str, str]]:
@@ -173,7 +198,10 @@ class Caller:
         try:
             if response.status_code != 200:
                 raise remote_error(response.status_code, await _read(response, SMALL_BYTES), url)
-            return await _read(response, self.max_bytes), response.headers
+            raw = await _read(response, self.max_bytes)
+            claimed = response.headers.get(CHECKSUM_HEADER)
+            await _aside(len(raw), lambda: wire.check_sum(raw, claimed))
+            return raw, response.headers
         finally:
             await response.aclose()
 
@@ -219,7 +247,7 @@ async def _read(response: httpx.Response, limit: int) -> bytearray:
         body[end : end + len(chunk)] = chunk
         end += len(chunk)
     if size and end != size:
-        raise WireError(f"the answer broke off after {end} of {size} bytes")
+        raise Garbled(f"the answer broke off after {end} of {size} bytes")
     return body
 
 

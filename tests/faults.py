@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
+from shared.transport import CHECKSUM_HEADER
 from tests.federation import PassOn, Tamper
 
 Reply = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]
@@ -45,6 +46,13 @@ async def half(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
     return answer(content[: len(content) // 2], whole.headers)
 
 
+async def flipped(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    """The last bit is another: nothing but the checksum can tell."""
+    whole = await pass_on()
+    content = await whole.aread()
+    return answer(content[:-1] + bytes([content[-1] ^ 1]), whole.headers)
+
+
 async def half_order(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
     content = request.content
     headers = {**request.headers, "content-length": str(len(content))}
@@ -66,6 +74,7 @@ def ending_in(tail: bytes) -> Reply:
     async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         whole = await pass_on()
         content = await whole.aread()
-        return answer(content[: -len(tail)] + tail, whole.headers)
+        headers = {name: value for name, value in whole.headers.items() if name != CHECKSUM_HEADER}
+        return answer(content[: -len(tail)] + tail, httpx.Headers(headers))
 
     return reply

@@ -18,7 +18,8 @@ from shared.context import Ctx
 from shared.lab import Lab, Labs
 from shared.messages import Work
 from shared.spec import parse_spec
-from tests.faults import Reply, answer, at, broken, ending_in, garbage, half, half_order, hang, without_token
+from shared.transport import GARBLED_TIMES
+from tests.faults import Reply, answer, at, broken, ending_in, flipped, garbage, half, half_order, hang, without_token
 from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, small_spec
 
 PATIENT = {"visit_s": 60}
@@ -51,19 +52,21 @@ async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
     [
         (hang, {"visit_s": 3}, "timeout", "did not answer within 3 s"),
         (garbage, PATIENT, "wire", "no JSON"),
-        (half, PATIENT, "wire", "broke off"),
-        (half_order, PATIENT, "wire", "broke off"),
+        (half, PATIENT, "garbled", "broke off"),
+        (half_order, PATIENT, "garbled", "broke off"),
+        (flipped, PATIENT, "garbled", "not what its checksum says"),
         (ending_in(struct.pack("<f", math.nan)), PATIENT, "not_finite", "NaN"),
         (ending_in(struct.pack("<f", 1e6)), PATIENT, "out_of_bound", "1e+06"),
         (broken, PATIENT, "internal", "it is broken"),
     ],
-    ids=["hangs", "garbage", "half an answer", "half an order", "NaN", "too large", "status 500"],
+    ids=["hangs", "garbage", "half an answer", "half an order", "flipped", "NaN", "too large", "status 500"],
 )
 async def test_a_failing_device_is_named_and_the_round_goes_on(
     tmp_path: Path, reply: Reply, timeouts: dict[str, Any], reason: str, says: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=1)
+        again = GARBLED_TIMES if reason == "garbled" else 1  # that often the same is asked again
+        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=again)
         info = await fed.run(small_spec(timeouts=timeouts))
         assert (info.status, info.reason) == ("completed", None)
         (seat,) = await seats_of(fed, info.run, 2)
@@ -235,14 +238,20 @@ async def test_without_the_quorum_of_devices_the_run_fails_and_names_the_seats(t
 
 @pytest.mark.parametrize(
     ("reply", "reason"),
-    [(garbage, "wire"), (half, "wire"), (broken, "internal"), (ending_in(struct.pack("<d", math.nan)), "not_finite")],
+    [
+        (garbage, "wire"),
+        (half, "garbled"),
+        (broken, "internal"),
+        (ending_in(struct.pack("<d", math.nan)), "not_finite"),
+    ],
     ids=["garbage", "half an answer", "status 500", "NaN"],
 )
 async def test_a_failing_edge_is_named_and_the_round_goes_on_with_the_other(
     tmp_path: Path, reply: Reply, reason: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=1)
+        again = GARBLED_TIMES if reason == "garbled" else 1
+        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=again)
         info = await fed.run(small_spec())
         assert info.status == "completed"
         first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
@@ -278,6 +287,18 @@ async def test_an_edge_that_vanishes_in_the_round_is_lost_after_the_ttl_under_it
         first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
         assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", "lost")]
         assert [(row.edge, row.n_used) for row in second.edges] == [("edge-1", 6), ("edge-2", 0)]
+
+
+@pytest.mark.parametrize("reply", [half, half_order, flipped], ids=["half an answer", "half an order", "flipped"])
+async def test_a_body_that_is_garbled_now_and_then_costs_nothing(tmp_path: Path, reply: Reply) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        undisturbed = await fed.run(small_spec())
+        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=GARBLED_TIMES - 1)
+        first = await fed.run(small_spec())
+        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=GARBLED_TIMES - 1)
+        second = await fed.run(small_spec())
+        assert first.model_sha256 == second.model_sha256 == undisturbed.model_sha256
+        assert lost_seats(await fed.round(first.run, 1)) == lost_seats(await fed.round(second.run, 1)) == {}
 
 
 async def test_a_connection_to_an_edge_that_breaks_is_made_again(tmp_path: Path) -> None:

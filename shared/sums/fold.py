@@ -13,14 +13,37 @@ from shared.records import Each, Mean, Record, Tensor, TensorMap, own
 from shared.sums.marks import fields_of
 from shared.sums.mean import check_finite, check_folded
 from shared.sums.parts import Folded, Grid, MeanSum
-from shared.tensors import add_on_grid, check_bound
+from shared.tensors import add_on_grid, check_bound, owned
 
 
 @dataclass
 class _Sum:
+    """A sum that grows.
+
+    Attributes:
+        borrowed: the tensors are those of a part that came first; they are read and not written.
+    """
+
     weight: int = 0
     sums: TensorMap = field(default_factory=dict)
     positions: TensorMap = field(default_factory=dict)
+    borrowed: bool = False
+
+    def add(self, part: MeanSum) -> None:
+        """Add a partial sum, the first one without copying it."""
+        if not self.sums:
+            self.sums, self.positions, self.borrowed = dict(part.sums), dict(part.positions), True
+        else:
+            self.own()
+            for into, tensors in ((self.sums, part.sums), (self.positions, part.positions)):
+                for name, steps in tensors.items():
+                    into[name].add_(steps)
+        self.weight += part.weight
+
+    def own(self) -> None:
+        """See that the tensors may be written."""
+        if self.borrowed:
+            self.sums, self.positions, self.borrowed = owned(self.sums), owned(self.positions), False
 
 
 class _Term(NamedTuple):
@@ -75,6 +98,7 @@ class Fold:
 
     def _add_term(self, term: _Term, weight: int) -> None:
         total = self._means.setdefault(term.key, _Sum())
+        total.own()
         total.weight += weight
         for name, tensor in term.tensors.items():
             masked = tensor if term.masks is None else tensor * term.masks[name]
@@ -95,11 +119,7 @@ class Fold:
             self._check_weight(key, part.weight)
         self._check_clients(folded.each)
         for key, part in folded.means.items():
-            total = self._means.setdefault(key, _Sum())
-            total.weight += part.weight
-            for into, tensors in ((total.sums, part.sums), (total.positions, part.positions)):
-                for name, steps in tensors.items():
-                    _zeros_like(into, name, steps).add_(steps)
+            self._means.setdefault(key, _Sum()).add(part)
         self._unite(folded.each)
         self.n_updates += folded.n_updates
         self.n_samples += folded.n_samples

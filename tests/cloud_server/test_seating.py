@@ -177,7 +177,7 @@ async def test_the_order_in_which_edges_and_agents_register_changes_nothing(tmp_
 # ---- an edge goes
 
 
-async def test_the_home_of_a_lost_edge_is_served_by_another(tmp_path: Path) -> None:
+async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         plain = await fed.run(small_spec(num_rounds=3))
         gate = Gate(fed, closed_at=2)
@@ -188,7 +188,7 @@ async def test_the_home_of_a_lost_edge_is_served_by_another(tmp_path: Path) -> N
         info = await fed.finish(run_id)
         assert (info.status, info.rounds) == ("completed", 3)
         third = await fed.round(run_id, 3)
-        assert [(row.home, row.edge, row.n_used) for row in third.edges] == [(0, "edge-1", 3), (1, "edge-1", 3)]
+        assert [(row.home, row.edge, row.n_used) for row in third.edges] == [(0, "edge-1", 6), (1, "edge-2", 0)]
         assert plain.status == "completed"
 
 

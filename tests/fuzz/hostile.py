@@ -15,13 +15,15 @@ from typing import Any
 
 from shared import strict_json, wire
 from shared.algorithms import load_algorithm
-from shared.messages import VisitAnswer
-from shared.records import Nothing
+from shared.messages import wire_types
 
-MORE_BYTES = 3 * 2**29
+MORE_BYTES = 2**30
 """How much more address space a case may take than the process and the body have."""
 SECONDS = 90
-KIND = VisitAnswer[load_algorithm("fedavg").update, Nothing]  # type: ignore[misc]
+FEDAVG = load_algorithm("fedavg")
+KIND = wire_types(
+    broadcast=FEDAVG.broadcast, message=FEDAVG.message_type, update=FEDAVG.update, report=None
+).visit_answer
 
 
 def body(header: str, data: bytes = b"", claimed: int | None = None) -> bytes:

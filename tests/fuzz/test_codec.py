@@ -22,7 +22,9 @@ EXAMPLES = settings(
 
 
 def test_real_bodies_come_back_byte_by_byte(samples: list[Sample]) -> None:
-    assert {"fedavg /visits order", "fedavg /rounds answer", "probe_refuse /uploads answer"} <= {s.name for s in samples}
+    assert {"fedavg /visits order", "fedavg /rounds answer", "probe_refuse /uploads answer"} <= {
+        s.name for s in samples
+    }
     for sample in samples:
         body = bytes(sample.body)
         assert wire.encode(wire.decode(sample.kind, body)).join() == body, sample.name
@@ -73,5 +75,3 @@ def test_the_coverage_guided_fuzzer_finds_nothing_in_a_short_run(tmp_path: Path)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Done 3000 runs" in done.stderr, done.stderr[-3000:]
-
-

@@ -19,6 +19,7 @@ from shared import patience, transport, wire
 from shared.errors import (
     Conflict,
     DeadlineExceeded,
+    Garbled,
     OutOfBound,
     SeatingUnknown,
     StrataError,
@@ -26,8 +27,8 @@ from shared.errors import (
     Unreachable,
     WireError,
 )
-from shared.records import Nothing, Record, Tensor
 from shared.problems import install_problems
+from shared.records import Nothing, Record, Tensor
 from shared.transport import BodyResponse, Caller, read_body, remote_error
 
 URL = "http://edge"
@@ -174,7 +175,7 @@ async def test_what_is_too_large_is_refused_before_it_is_read() -> None:
 async def test_a_garbled_body_is_refused() -> None:
     found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), wire.digest_of(GOOD))
     assert found.status_code == 400
-    assert found.json()["code"] == "wire"
+    assert found.json()["code"] == "garbled"
 
 
 async def test_an_answer_says_its_length_and_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +209,23 @@ async def test_a_record_goes_and_comes() -> None:
 async def test_an_answer_of_another_type_is_refused() -> None:
     with pytest.raises(WireError, match="Nothing: tensor: Extra inputs"):
         await post("/plus", kind=Nothing)
+
+
+@pytest.mark.parametrize(("status", "code"), [(408, "too_slow"), (503, "busy")])
+async def test_a_refusal_that_passes_is_asked_again_until_the_deadline(status: int, code: str) -> None:
+    busy = Scripted()
+    passing = httpx.Response(status, json={"detail": "not now", "code": code})
+    inner, busy.then = busy.then, lambda request: _first(busy.seen == 1, passing, inner, request)
+    assert (await post("/plus", busy)).record.tensor.tolist() == [2, 3]
+    assert busy.seen == 2
+    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0.2 s \(not now\)"):
+        await post("/plus", answering(status, b'{"detail": "not now", "code": "%s"}' % code.encode()), limit_s=0.2)
+    with pytest.raises(StrataError, match="not now"):
+        await post("/plus", answering(status, b'{"detail": "not now", "code": "another"}'))
+
+
+async def _first(now: bool, answer: httpx.Response, inner: Handler, request: httpx.Request) -> httpx.Response:
+    return answer if now else await inner(request)
 
 
 async def test_the_tier_token_travels() -> None:
@@ -318,8 +336,10 @@ async def test_answers_that_are_too_large_are_not_read() -> None:
 async def test_garbage_and_short_answers_are_refused() -> None:
     with pytest.raises(WireError):
         await post("/plus", answering(200, b"garbage"))
-    with pytest.raises(WireError, match="broke off after 3 of 9"):
-        await post("/plus", answering(200, b"abc", **{"content-length": "9"}))
+    short = answering(200, b"abc", **{"content-length": "9"})
+    with pytest.raises(Garbled, match="broke off after 3 of 9"):
+        await post("/plus", short)
+    assert short.seen == transport.GARBLED_TIMES
 
 
 # ---- small JSON

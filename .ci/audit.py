@@ -1,0 +1,64 @@
+"""Known vulnerabilities of the pinned packages, by pip-audit: `make audit`.
+
+Exit status: 0, every pin was looked up and none is known to be vulnerable; 1, some are, they are listed; 3, no
+advisory service answers for some or all of them (pip-audit itself calls a package that the service does not know
+"skipped", and ends well).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PINS = Path(__file__).resolve().parents[1] / "constraints.txt"
+SERVICES = ("pypi", "osv")
+VULNERABLE, UNANSWERED = 1, 3
+LIMIT_S = 60
+
+
+def asked(service: str) -> list[dict[str, Any]]:
+    """What a service says of each pin; empty if it does not answer."""
+    command = [sys.executable, "-m", "pip_audit", "-r", str(PINS), "--no-deps", "--disable-pip"]
+    command += ["--vulnerability-service", service, "--format", "json", "--progress-spinner", "off", "--timeout", "10"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)  # noqa: S603 - no shell
+        found: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
+    except (subprocess.TimeoutExpired, ValueError, KeyError):
+        return []
+    return found
+
+
+def verdict(answers: list[list[dict[str, Any]]]) -> tuple[int, list[str]]:
+    """The exit status and what to say, of what all services said of all pins."""
+    lines = [line for answer in answers for line in answer]
+    known = {line["name"]: line for line in lines if "skip_reason" not in line}
+    missing = sorted({line["name"] for line in lines} - known.keys())
+    bad = {
+        f"{line['name']} {line['version']}: {flaw['id']}, fixed in {', '.join(flaw['fix_versions']) or 'no version'}"
+        for line in lines
+        for flaw in line.get("vulns", ())
+    }
+    if bad:
+        return VULNERABLE, [f"{len(bad)} known vulnerabilities:", *sorted(bad)]
+    if not known:
+        return UNANSWERED, ["NOT AUDITED: no advisory service answers"]
+    if missing:
+        return UNANSWERED, [f"NOT AUDITED: no advisory service knows {', '.join(missing)}"]
+    return 0, [f"{len(known)} packages, no known vulnerability"]
+
+
+def main() -> int:
+    """Ask each service."""
+    if importlib.util.find_spec("pip_audit") is None:
+        sys.exit("pip-audit is not installed: `make audit` does that")
+    status, said = verdict([asked(service) for service in SERVICES])
+    print("\n".join(said))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
