@@ -8,15 +8,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.loops import LR, Job
 from shared.api import Event
 from shared.cli.client import Client
-from shared.cli.launch import Topology
 from shared.cli.environment import Modules
+from shared.cli.launch import Topology
 
 NEVER = 100_000
 """Rounds of a run, and rounds between evaluations: neither its end nor an evaluation comes within a benchmark."""
 READY_S = 300.0
 ROUND_S = 600.0
+
+
+def spec_of(job: Job) -> dict[str, Any]:
+    """The spec of a run that trains what a loop trains: two edges, everybody takes part, one epoch."""
+    return {
+        "data": job.data,
+        "model": job.model,
+        "num_edges": 2,
+        "num_devices": job.n_devices,
+        "batch_size": job.batch_size,
+        "lr": LR,
+    }
 
 
 class Federation:
@@ -65,6 +78,10 @@ class Federation:
                 raise RuntimeError(f"a round that is measured must not lose anything: {event.data}")
             if wanted(event):
                 return
+
+    def rounds_trained(self) -> int:
+        """How many so far."""
+        return self.client.run(self._run).rounds
 
     def pids(self) -> list[int]:
         """Of all processes, Redis included."""

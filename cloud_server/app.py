@@ -16,7 +16,6 @@ from cloud_server.dependencies import Cloud
 from cloud_server.edges import Edges
 from cloud_server.folder import ResultsFolder
 from cloud_server.judge import Judge
-from cloud_server.openapi import describe
 from cloud_server.registry import Registry
 from cloud_server.runner import Runner
 from cloud_server.settings import CloudSettings
@@ -24,6 +23,7 @@ from cloud_server.standing import Tools
 from shared.blobs import Blobs
 from shared.lab import Labs
 from shared.limits import BodyLimit
+from shared.openapi import describe
 from shared.service import Worker, guard, make_app
 from shared.store import RedisStore, Store
 from shared.transport import Caller

@@ -13,7 +13,6 @@ from safetensors.torch import save
 from starlette.responses import Response
 
 from cloud_server.dependencies import Cloud, TheCloud
-from cloud_server.openapi import content
 from shared import keys
 from shared.algorithms import all_algorithms
 from shared.api import (
@@ -37,6 +36,7 @@ from shared.api import (
     WantedTopology,
 )
 from shared.errors import Conflict, NotFound, StrataError
+from shared.openapi import RunId, content, problems
 from shared.results import file_names
 from shared.service import answers, health, metrics_response
 from shared.transport import MEDIA_TYPE
@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 open_router = APIRouter(tags=["health"])
 router = APIRouter()
 BEAT_S = 10.0
-RunId = Annotated[str, Path(max_length=64, description="id of a run, or `latest`")]
+NO_RUN = problems(404)
+NOT_NOW = problems(404, 409)
 Name = Annotated[str, Path(max_length=300)]
 
 
@@ -77,7 +78,7 @@ async def metrics(cloud: TheCloud) -> Response:
 # ---- runs
 
 
-@router.post("/runs", status_code=201, tags=["runs"])
+@router.post("/runs", status_code=201, tags=["runs"], responses=problems(409, 429))
 async def create_run(
     body: NewRun, cloud: TheCloud, idempotency_key: Annotated[str | None, Header(max_length=200)] = None
 ) -> RunInfo:
@@ -91,57 +92,57 @@ async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=1000)]
     return RunPage(runs=tuple(await cloud.archive.infos(limit)))
 
 
-@router.get("/runs/{run_id}", tags=["runs"])
+@router.get("/runs/{run_id}", tags=["runs"], responses=NO_RUN)
 async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
     """Where a run stands."""
     return await cloud.runner.info(run_id)
 
 
-@router.delete("/runs/{run_id}", status_code=204, tags=["runs"])
+@router.delete("/runs/{run_id}", status_code=204, tags=["runs"], responses=NOT_NOW)
 async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
     """Forget a run that has ended, at every tier; its results folder stays."""
     await cloud.runner.delete(run_id)
 
 
-@router.post("/runs/{run_id}/rounds", tags=["runs"])
+@router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW)
 async def more_rounds(run_id: RunId, body: MoreRounds, cloud: TheCloud) -> RunInfo:
     """Train so many rounds more."""
     return await cloud.runner.more(run_id, body.num_rounds)
 
 
-@router.post("/runs/{run_id}/pause", tags=["runs"])
+@router.post("/runs/{run_id}/pause", tags=["runs"], responses=NOT_NOW)
 async def pause(run_id: RunId, cloud: TheCloud) -> RunInfo:
     """Pause after the present round."""
     return await cloud.runner.pause(run_id)
 
 
-@router.post("/runs/{run_id}/resume", tags=["runs"])
+@router.post("/runs/{run_id}/resume", tags=["runs"], responses=NOT_NOW)
 async def resume(run_id: RunId, cloud: TheCloud) -> RunInfo:
     """Go on from the last committed round."""
     return await cloud.runner.resume(run_id)
 
 
-@router.post("/runs/{run_id}/stop", tags=["runs"])
+@router.post("/runs/{run_id}/stop", tags=["runs"], responses=NOT_NOW)
 async def stop(run_id: RunId, cloud: TheCloud) -> RunInfo:
     """Stop now; the present round is dropped."""
     return await cloud.runner.stop_run(run_id)
 
 
-@router.get("/runs/{run_id}/rounds", tags=["runs"])
+@router.get("/runs/{run_id}/rounds", tags=["runs"], responses=NO_RUN)
 async def list_rounds(run_id: RunId, cloud: TheCloud) -> RoundPage:
     """The committed rounds."""
     info = await cloud.archive.info(run_id)
     return RoundPage(rounds=tuple(await cloud.archive.rounds(info.run)))
 
 
-@router.get("/runs/{run_id}/rounds/{round_no}", tags=["runs"])
+@router.get("/runs/{run_id}/rounds/{round_no}", tags=["runs"], responses=NO_RUN)
 async def get_round(run_id: RunId, round_no: int, cloud: TheCloud) -> RoundDetail:
     """One round with a row for each visit."""
     info = await cloud.archive.info(run_id)
     return await cloud.archive.round(info.run, round_no)
 
 
-@router.get("/runs/{run_id}/devices", tags=["runs"])
+@router.get("/runs/{run_id}/devices", tags=["runs"], responses=NOT_NOW)
 async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
     """The seats of a run, their data, and who sits there."""
     return SeatPage(devices=await cloud.runner.seats(run_id))
@@ -151,7 +152,7 @@ async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
     "/runs/{run_id}/models/{name}",
     tags=["runs"],
     response_class=Response,
-    responses=content(MEDIA_TYPE, "A safetensors file"),
+    responses=content(MEDIA_TYPE, "A safetensors file") | NOT_NOW,
 )
 async def get_model(run_id: RunId, name: Name, cloud: TheCloud) -> Response:
     """A model of the last committed round as safetensors."""
@@ -160,7 +161,7 @@ async def get_model(run_id: RunId, name: Name, cloud: TheCloud) -> Response:
     return Response(body, media_type=MEDIA_TYPE)
 
 
-@router.get("/runs/{run_id}/files", tags=["runs"])
+@router.get("/runs/{run_id}/files", tags=["runs"], responses=NO_RUN)
 async def list_files(run_id: RunId, cloud: TheCloud) -> FilePage:
     """The names in the run's results folder."""
     info = await cloud.archive.info(run_id)
@@ -171,7 +172,7 @@ async def list_files(run_id: RunId, cloud: TheCloud) -> FilePage:
     "/runs/{run_id}/files/{name:path}",
     tags=["runs"],
     response_class=FileResponse,
-    responses=content("*/*", "The file"),
+    responses=content("*/*", "The file") | NO_RUN,
 )
 async def get_file(run_id: RunId, name: Name, cloud: TheCloud) -> FileResponse:
     """One file of the results folder."""
@@ -189,7 +190,7 @@ async def get_file(run_id: RunId, name: Name, cloud: TheCloud) -> FileResponse:
     "/runs/{run_id}/events",
     tags=["runs"],
     response_class=StreamingResponse,
-    responses=content("text/event-stream", "Events; `data` is an `Event`"),
+    responses=content("text/event-stream", "Events; `data` is an `Event`") | NO_RUN,
 )
 async def events(
     run_id: RunId,
@@ -273,13 +274,13 @@ async def devices(cloud: TheCloud) -> AgentPage:
     return AgentPage(devices=_agents(cloud))
 
 
-@router.get("/devices/{agent}", tags=["topology"])
+@router.get("/devices/{agent}", tags=["topology"], responses=problems(404))
 async def device(agent: Name, cloud: TheCloud) -> AgentInfo:
     """One device agent."""
     return cloud.registry.agent_info(agent, _seats(cloud, agent))
 
 
-@router.put("/topology", tags=["topology"])
+@router.put("/topology", tags=["topology"], responses=problems(409))
 async def want(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
     """Write the wanted number of devices; a fleet makes it so."""
     raise Conflict(

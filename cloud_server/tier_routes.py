@@ -5,9 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from cloud_server.dependencies import TheCloud
+from shared.openapi import problems
 from shared.tiers import AgentHello, AgentWelcome, BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(tags=["tiers"])
 
 
 def _source(request: Request) -> str | None:
@@ -28,7 +29,7 @@ async def greet_edge(hello: EdgeHello, request: Request, cloud: TheCloud) -> Edg
     return EdgeWelcome(url=url, runs=tuple(await cloud.archive.run_ids()))
 
 
-@router.post("/heartbeats")
+@router.post("/heartbeats", responses=problems(404))
 async def heartbeat(beat: EdgeBeat, cloud: TheCloud) -> BeatAnswer:
     """An edge is alive, and so are the agents that it hears."""
     return await cloud.registry.beat(beat)

@@ -12,12 +12,14 @@ from starlette.responses import Response
 
 from device_agent.host import stage_of
 from shared import wire
+from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Stage, UploadOrder
+from shared.openapi import RunId, content, describe, problems, record_body
 from shared.places import EDGE_URL_HEADER, PLACE_HEADER, place
 from shared.service import guard, health, metrics_response
-from shared.tiers import NonceAnswer, RunId
-from shared.transport import DIGEST_HEADER, BodyResponse, read_body
+from shared.tiers import NonceAnswer
+from shared.transport import DIGEST_HEADER, MEDIA_TYPE, BodyResponse, read_body
 
 if TYPE_CHECKING:
     from device_agent.app import Agent
@@ -36,6 +38,7 @@ def install(app: FastAPI, settings: AgentSettings) -> None:
     tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
     app.include_router(_open)
     app.include_router(_tier, dependencies=[tier])
+    app.openapi = describe(app)  # type: ignore[method-assign]
 
 
 _open = APIRouter()
@@ -44,20 +47,20 @@ TheAgent = Annotated[Any, Depends(agent_of)]
 
 
 @_open.get("/healthz")
-async def healthz() -> dict[str, Any]:
+async def healthz() -> Health:
     """Alive."""
-    return health("agent").model_dump(mode="json")
+    return health("agent")
 
 
-@_open.get("/readyz")
-async def readyz(agent: TheAgent, response: Response) -> dict[str, Any]:
+@_open.get("/readyz", responses={503: {"model": Health}})
+async def readyz(agent: TheAgent, response: Response) -> Health:
     """Registered and heard by an edge."""
     missing = () if agent.membership.home else ("an edge that hears this agent",)
     response.status_code = 503 if missing else 200
-    return health("agent", missing).model_dump(mode="json")
+    return health("agent", missing)
 
 
-@_tier.get("/metrics")
+@_tier.get("/metrics", response_class=Response, responses=content("text/plain", "Prometheus text"))
 async def metrics(agent: TheAgent) -> Response:
     """Prometheus metrics."""
     return metrics_response(agent.registry)
@@ -69,7 +72,12 @@ async def nonce(agent: TheAgent) -> NonceAnswer:
     return NonceAnswer(nonce=agent.membership.hello.nonce)
 
 
-@_tier.post("/visits")
+@_tier.post(
+    "/visits",
+    response_class=Response,
+    responses=content(MEDIA_TYPE, "A `VisitAnswer`") | problems(409),
+    openapi_extra=record_body("A `VisitOrder`"),
+)
 async def visits(request: Request, agent: TheAgent) -> Response:
     """Run the visits of one wave; the answer holds reports and updates."""
     body = await read_body(request, agent.settings.max_body_bytes)
@@ -78,7 +86,12 @@ async def visits(request: Request, agent: TheAgent) -> Response:
     return await _answer(request, agent, "visits", stage, edge, digest, lambda stop: agent.host.visits(body, stop))
 
 
-@_tier.post("/uploads")
+@_tier.post(
+    "/uploads",
+    response_class=Response,
+    responses=content(MEDIA_TYPE, "An `UploadAnswer`") | problems(409),
+    openapi_extra=record_body("An `UploadOrder`"),
+)
 async def uploads(request: Request, agent: TheAgent) -> Response:
     """Send held updates."""
     body = await read_body(request, agent.settings.max_body_bytes)

@@ -9,13 +9,15 @@ from starlette.responses import Response
 
 from edge_server.desk import order_place
 from shared import wire
+from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Seating
+from shared.openapi import RunId, content, describe, problems, record_body
 from shared.places import PLACE_HEADER, place
 from shared.records import Record
 from shared.service import answers, guard, health, metrics_response
-from shared.tiers import AgentBeat, NonceAnswer, RunId
-from shared.transport import SOCKET_HEADER, BodyResponse, read_body
+from shared.tiers import AgentBeat, NonceAnswer
+from shared.transport import MEDIA_TYPE, SOCKET_HEADER, BodyResponse, read_body
 
 if TYPE_CHECKING:
     from edge_server.app import Edge
@@ -41,6 +43,7 @@ def install(app: FastAPI, settings: EdgeSettings) -> None:
     tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
     app.include_router(_open)
     app.include_router(_tier, dependencies=[tier])
+    app.openapi = describe(app)  # type: ignore[method-assign]
 
 
 _open = APIRouter()
@@ -49,21 +52,21 @@ TheEdge = Annotated[Any, Depends(edge_of)]
 
 
 @_open.get("/healthz")
-async def healthz() -> dict[str, Any]:
+async def healthz() -> Health:
     """Alive."""
-    return health("edge").model_dump(mode="json")
+    return health("edge")
 
 
-@_open.get("/readyz")
-async def readyz(edge: TheEdge, response: Response) -> dict[str, Any]:
+@_open.get("/readyz", responses={503: {"model": Health}})
+async def readyz(edge: TheEdge, response: Response) -> Health:
     """Registered with the cloud, and Redis answers."""
     found = {"Redis": await answers(edge.store), "the cloud": edge.membership.registered}
     missing = tuple(name for name, there in found.items() if not there)
     response.status_code = 503 if missing else 200
-    return health("edge", missing).model_dump(mode="json")
+    return health("edge", missing)
 
 
-@_tier.get("/metrics")
+@_tier.get("/metrics", response_class=Response, responses=content("text/plain", "Prometheus text"))
 async def metrics(edge: TheEdge) -> Response:
     """Prometheus metrics."""
     return metrics_response(edge.registry)
@@ -94,7 +97,12 @@ async def forget(run_id: RunId, edge: TheEdge) -> None:
     await edge.desk.forget(run_id)
 
 
-@_tier.post("/rounds")
+@_tier.post(
+    "/rounds",
+    response_class=Response,
+    responses=content(MEDIA_TYPE, "A `RoundAnswer`") | problems(409, 428, 502, 504),
+    openapi_extra=record_body("A `RoundOrder`"),
+)
 async def rounds(request: Request, edge: TheEdge) -> Response:
     """Run one round of one home; the answer holds the sum of its updates and a line for each visit."""
     body = await read_body(request, edge.settings.max_body_bytes)

@@ -21,8 +21,15 @@ DETAIL_CHARS = 2000
 
 def problem(status: int, code: str, detail: str, field: str | None = None) -> JSONResponse:
     """An error response; what is told may quote what came, but not all of a book."""
-    body = Problem(title=code.replace("_", " "), status=status, code=code, detail=detail[:DETAIL_CHARS], field=field)
+    said = _writable(detail)[:DETAIL_CHARS]
+    place = None if field is None else _writable(field)
+    body = Problem(title=code.replace("_", " "), status=status, code=code, detail=said, field=place)
     return JSONResponse(body.model_dump(mode="json"), status_code=status, media_type=PROBLEM_TYPE)
+
+
+def _writable(text: str) -> str:
+    """What was quoted may hold half of a surrogate pair, which JSON can bring and no answer can carry."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def problem_of(error: StrataError) -> JSONResponse:
@@ -47,7 +54,9 @@ def install_problems(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
-        return problem(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}")
+        answer = problem(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}")
+        answer.headers.update(error.headers or {})  # Allow, of a method that is not
+        return answer
 
     async def gone(request: Request, error: Exception) -> Response:
         log.info("%s %s: the client broke off", request.method, request.url.path)

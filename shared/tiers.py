@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from shared.records import Record
 
 ID = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
-RunId = Annotated[str, Field(max_length=64)]
-"""Of a run, in a path: no such id may be longer, whether there is such a run or not."""
 
 
 class AgentHello(Record):

@@ -20,7 +20,7 @@ from shared.messages import Work
 from shared.spec import parse_spec
 from shared.transport import GARBLED_TIMES
 from tests.faults import Reply, answer, at, broken, ending_in, flipped, garbage, half, half_order, hang, without_token
-from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, small_spec
+from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 
 PATIENT = {"visit_s": 60}
 
@@ -231,88 +231,6 @@ async def test_without_the_quorum_of_devices_the_run_fails_and_names_the_seats(t
         fed.router.tamper = None
         await fed.client.post(f"/runs/{info.run}/resume")
         assert (await fed.finish(info.run)).status == "completed"
-
-
-# ---- an edge fails
-
-
-@pytest.mark.parametrize(
-    ("reply", "reason"),
-    [
-        (garbage, "wire"),
-        (half, "garbled"),
-        (broken, "internal"),
-        (ending_in(struct.pack("<d", math.nan)), "not_finite"),
-    ],
-    ids=["garbage", "half an answer", "status 500", "NaN"],
-)
-async def test_a_failing_edge_is_named_and_the_round_goes_on_with_the_other(
-    tmp_path: Path, reply: Reply, reason: str
-) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        again = GARBLED_TIMES if reason == "garbled" else 1
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=again)
-        info = await fed.run(small_spec())
-        assert info.status == "completed"
-        first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
-        assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", reason)]
-        assert [(row.edge, row.outcome, row.reason) for row in first.edges] == [
-            ("edge-1", "used", None),
-            ("edge-2", "failed", reason),
-        ]
-        assert (first.n_used, second.n_used) == (3, 6)
-        assert second.failures == ()
-
-
-async def test_without_the_quorum_of_edges_the_run_fails_and_names_the_edge(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", broken)
-        info = await fed.run(small_spec(quorum=0.9))
-        assert info.status == "failed"
-        assert info.reason == "round 1: quorum of 2 of 2 edges missed: edge-2: it is broken"
-
-
-async def test_an_edge_that_vanishes_in_the_round_is_lost_after_the_ttl_under_its_own_name(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
-        stopping: list[asyncio.Task[None]] = []
-
-        async def vanish(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-            stopping.append(asyncio.create_task(fed.stop("edge-1")))
-            raise httpx.ReadError("gone", request=request)
-
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", vanish, times=1)
-        info = await fed.run(small_spec())
-        await asyncio.gather(*stopping)
-        assert info.status == "completed"
-        first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
-        assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", "lost")]
-        assert [(row.edge, row.n_used) for row in second.edges] == [("edge-1", 6), ("edge-2", 0)]
-
-
-@pytest.mark.parametrize("reply", [half, half_order, flipped], ids=["half an answer", "half an order", "flipped"])
-async def test_a_body_that_is_garbled_now_and_then_costs_nothing(tmp_path: Path, reply: Reply) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        undisturbed = await fed.run(small_spec())
-        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=GARBLED_TIMES - 1)
-        first = await fed.run(small_spec())
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=GARBLED_TIMES - 1)
-        second = await fed.run(small_spec())
-        assert first.model_sha256 == second.model_sha256 == undisturbed.model_sha256
-        assert lost_seats(await fed.round(first.run, 1)) == lost_seats(await fed.round(second.run, 1)) == {}
-
-
-async def test_a_connection_to_an_edge_that_breaks_is_made_again(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        undisturbed = await fed.run(small_spec())
-
-        async def after_the_work(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-            await pass_on()
-            raise httpx.ReadError("reset", request=request)
-
-        fed.router.tamper = at(EDGE_PORT, "/rounds", after_the_work, times=1)
-        info = await fed.run(small_spec())
-        assert info.model_sha256 == undisturbed.model_sha256
-        assert (await fed.round(info.run, 1)).failures == ()
 
 
 # ---- wrong orders

@@ -228,13 +228,16 @@ async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
         ("GET", "/runs/{run_id}/models/{name}"), ("GET", "/runs/{run_id}/files"),
         ("GET", "/runs/{run_id}/files/{name}"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/edges"),
         ("GET", "/devices"), ("GET", "/devices/{agent}"), ("GET", "/algorithms"),
+        ("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats"),
     }  # fmt: skip
     known = set(document["components"]["schemas"])
     for path, operations in document["paths"].items():
         for operation in operations.values():
             assert operation["summary"], path
             assert operation["description"], path
-            assert list(operation["responses"]["default"]["content"]) == ["application/problem+json"]
+            errors = {code: found["content"] for code, found in operation["responses"].items() if code >= "400"}
+            assert all("application/problem+json" in kinds for kinds in errors.values()), path
+            assert {"400", "405", "408", "413", "422", "431", "503"} <= errors.keys()
             assert "security" in operation or path in ("/healthz", "/readyz")
             status = next(status for status in operation["responses"] if status.startswith("2"))
             content = operation["responses"][status].get("content", {})

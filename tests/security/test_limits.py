@@ -99,19 +99,17 @@ async def test_ids_queries_and_headers_are_bounded(tmp_path: Path) -> None:
             assert len(answer.content) < 3000
 
 
-@pytest.mark.parametrize("name", ["../secret", "../../secret", "/etc/passwd", "plots/../../secret", ".", "", "plots"])
-async def test_only_files_of_the_results_folder_are_served(tmp_path: Path, name: str) -> None:
+async def test_only_files_of_the_results_folder_are_served(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
         info = await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))
         (tmp_path / "f" / "secret").write_text("hidden")
         (tmp_path / "f" / "runs" / "secret").write_text("hidden")
-        # Not by httpx, which would resolve the dots before it asks.
-        async with opened(fed.apps["cloud"], f"/runs/{info.run}/files/{name}") as stream:
-            assert [event async for event in stream.events()] == []
-            assert stream.status == 404
-        async with opened(fed.apps["cloud"], f"/runs/{info.run}/files/manifest.json") as stream:
-            assert [event async for event in stream.events()] == []
-            assert stream.status == 200
+        names = ["../secret", "../../secret", "/etc/passwd", "plots/../../secret", ".", "", "plots"]
+        for name, status in [*((name, 404) for name in names), ("manifest.json", 200)]:
+            # Not by httpx, which would resolve the dots before it asks.
+            async with opened(fed.apps["cloud"], f"/runs/{info.run}/files/{name}") as stream:
+                assert [event async for event in stream.events()] == []
+                assert (stream.status, name) == (status, name)
 
 
 async def test_an_unreachable_redis_does_not_tell_its_password() -> None:

@@ -1,0 +1,14 @@
+"""Training-dominated: 20 devices with 600 MNIST-shaped images each, FedAvg's CNN of 582,026 parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.beside import beside_loops
+from benchmarks.sizes import Sizes
+from benchmarks.table import Line
+
+
+def lines(folder: Path, sizes: Sizes) -> list[Line]:
+    """At most 1.10 of the two-process loop with the same training code."""
+    return beside_loops("cnn", folder, sizes.cnn, sizes.n_rounds, {("own", 2): 1.10})

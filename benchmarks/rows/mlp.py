@@ -1,0 +1,14 @@
+"""Overhead-dominated: 100 devices with 100 images each, an MLP of 784-64-10: four small steps a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.beside import beside_loops
+from benchmarks.sizes import Sizes
+from benchmarks.table import Line
+
+
+def lines(folder: Path, sizes: Sizes) -> list[Line]:
+    """At most 0.7 of the plain loop with one thread."""
+    return beside_loops("mlp", folder, sizes.mlp, sizes.n_rounds, {("plain", 1): 0.70})

@@ -1,0 +1,70 @@
+"""Our training loop beside the plain PyTorch loop, in this process, interleaved: a step of each model."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.loops import plain_epoch
+from benchmarks.sizes import Sizes
+from benchmarks.table import Line
+from shared.training.data import as_batch
+from shared.training.loop import batches, train
+from shared.training.models import Shape, build
+
+CASES: list[tuple[str, Shape, int, int]] = [
+    ("mlp", (1, 8, 8), 32, 320),
+    ("mlp", (1, 28, 28), 32, 320),
+    ("cnn_mnist", (1, 28, 28), 10, 100),
+    ("cnn_cifar10", (3, 32, 32), 32, 96),
+    ("cnn_6_12", (3, 32, 32), 128, 256),
+    ("resnet18", (3, 32, 32), 32, 32),
+    ("mobilenet_v1", (3, 32, 32), 32, 64),
+]
+"""Model, input shape, batch size, samples in an epoch."""
+
+
+def measure(case: tuple[str, Shape, int, int], seconds: float) -> tuple[float, float]:
+    """Median milliseconds a step of the plain loop and of ours."""
+    name, shape, batch_size, n = case
+    rng = np.random.default_rng(0)
+    size = (n, *shape[1:]) if shape[0] == 1 else (n, *shape[1:], shape[0])
+    x, y = rng.integers(0, 256, size, dtype=np.uint8), rng.integers(0, 10, n)
+    floats, labels = as_batch(x), torch.from_numpy(y)
+    theirs, own = build(name, shape, 10, 0), build(name, shape, 10, 0)
+    generator = torch.Generator().manual_seed(0)
+
+    def ours() -> int:
+        source = batches(x, y, np.arange(n), batch_size=batch_size, epochs=1, generator=generator)
+        return train(own, source, lr=0.01).n_steps
+
+    runs: tuple[Callable[[], int], ...] = (
+        lambda: plain_epoch(theirs, floats, labels, batch_size),
+        ours,
+    )
+    times: tuple[list[float], list[float]] = ([], [])
+    for run in runs:
+        run()
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until or len(times[0]) < 3:
+        for run, spent in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            n_steps = run()
+            spent.append(1000 * (time.perf_counter() - start) / n_steps)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def lines(folder: Path, sizes: Sizes) -> list[Line]:
+    """A step of each model."""
+    found = []
+    for case in CASES:
+        theirs, ours = measure(case, sizes.train_s)
+        shape = "x".join(map(str, case[1]))
+        what = f"{case[0]} {shape}, batch {case[2]}: a step, plain {theirs:.2f} ms"
+        found.append(Line("train", what, f"{ours:.2f} ms", ratio=ours / theirs))
+    return found

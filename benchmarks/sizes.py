@@ -1,0 +1,54 @@
+"""How large the rows are: as reported, and as the tests run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.loops import Job
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of all rows.
+
+    Attributes:
+        n_rounds: timed rounds of each contender, after its first.
+        scale: numbers of devices; the slope is taken from the second to the last.
+        scale_samples: of each of these devices: few, so that the cost of a device is what is measured.
+        long: rounds after which memory is looked at: early, late.
+        train_s: seconds for each model of the training loop's row.
+    """
+
+    n_rounds: int
+    cnn: Job
+    mlp: Job
+    transport_devices: int
+    transport_model: str
+    scale: tuple[int, ...]
+    scale_samples: int
+    long: tuple[int, int]
+    train_s: float
+
+
+FULL = Sizes(
+    n_rounds=7,
+    cnn=Job("mnist", "cnn_mnist", n_devices=20, n_samples=600),
+    mlp=Job("mnist", "mlp", n_devices=100, n_samples=100),
+    transport_devices=20,
+    transport_model="resnet18",
+    scale=(10, 100, 1000, 5000),
+    scale_samples=20,
+    long=(5, 50),
+    train_s=4.0,
+)
+TINY = Sizes(
+    n_rounds=1,
+    cnn=Job("mnist", "cnn_mnist", n_devices=4, n_samples=16),
+    mlp=Job("mnist", "mlp", n_devices=4, n_samples=16),
+    transport_devices=4,
+    transport_model="mlp",
+    scale=(4, 6, 8),
+    scale_samples=4,
+    long=(1, 2),
+    train_s=0.0,
+)

@@ -1,0 +1,35 @@
+"""docs/security.md names what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cloud_server.settings import CloudSettings
+from shared.service import TierSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+ROWS = [row.split("|")[1:-1] for row in TEXT.splitlines() if row.startswith("| ")]
+DEFAULTS = {"HEAD_S": 10, "BODY_S": 20, "BODY_RATE": 65_536, "UNREAD_S": 60, "MAX_CONNECTIONS": 10_000}
+DEFAULTS |= {"MAX_BODY_BYTES": 2**31, "CLOUD_MAX_SPEC_BYTES": 2**20, "CLOUD_MAX_RUNS": 1000}
+
+
+def test_every_claim_names_a_test_that_there_is() -> None:
+    start = next(n for n, row in enumerate(ROWS) if row[0].strip() == "against")
+    end = next(n for n, row in enumerate(ROWS) if row[0].strip() == "setting")
+    claims = [row for row in ROWS[start + 1 : end] if len(row) == 3]
+    assert len(claims) > 10
+    for against, _, shown in claims:
+        named = re.findall(r"`(tests/[^`]+)`", shown)
+        assert named, against
+        assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_every_limit_has_the_default_that_is_told() -> None:
+    end = next(n for n, row in enumerate(ROWS) if row[0].strip() == "setting")
+    told = set(re.findall(r"`([A-Z_]+)`", "".join(row[0] for row in ROWS[end + 1 :])))
+    assert told == {*DEFAULTS, "ALLOWED_NETWORKS"}
+    for name, default in DEFAULTS.items():
+        kind = CloudSettings if name.startswith("CLOUD_") else TierSettings
+        assert kind.model_fields[name.removeprefix("CLOUD_").lower()].default == default, name
