@@ -10,6 +10,8 @@ TORCH_INDEX ?=
 PIP_ARGS ?=
 # Anything else for pytest, e.g. -n 2, or -k wire.
 PYTEST_ARGS ?=
+# Rows of `make bench`, comma-separated; empty = all.
+BENCH_ROWS ?=
 # Device containers of `make up`.
 DEVICES ?= 6
 COMPOSE ?= docker compose
@@ -65,8 +67,8 @@ down: ## Stop the containers and remove their volumes
 compose-test: install ## Test a small federation in real containers (needs a Docker engine)
 	$(BIN)/pytest -m compose --timeout 1800 $(PYTEST_ARGS)
 
-bench: install ## Run the benchmarks
-	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python "$$file"; done
+bench: install ## Run the benchmarks, or some (BENCH_ROWS=cnn,mlp); about fifteen minutes
+	$(BIN)/python -m benchmarks $(BENCH_ROWS)
 
 clean: ## Remove caches and build leftovers (keeps .venv and runs/)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

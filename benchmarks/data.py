@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ def make_images(folder: Path, name: str, n_train: int) -> None:
     """Write `<name>.npz` with random images and labels where `STRATA_DATA_DIR` will point."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for part, n in (("train", n_train), ("test", N_TEST)):
         arrays[f"{part}_x"] = rng.integers(0, 256, (n, *SHAPES[name]), dtype=np.uint8)
         arrays[f"{part}_y"] = np.arange(n) % 10

@@ -70,7 +70,7 @@ class Loops:
         for pipe in self._pipes:
             pipe.recv_bytes()
         for name, tensor in self._model.items():
-            tensor.copy_(sum(part[name] for part in self._sums))
+            torch.sum(torch.stack([part[name] for part in self._sums]), 0, out=tensor)
         return time.perf_counter() - began
 
 
@@ -107,7 +107,12 @@ def loops(folder: Path, job: Job, *, code: Code, n_processes: int) -> Iterator[L
 
 
 def _shared(state: State) -> State:
-    return {name: tensor.detach().clone().share_memory_() for name, tensor in state.items()}
+    return {name: _in_shared_memory(tensor) for name, tensor in state.items()}
+
+
+def _in_shared_memory(tensor: Tensor) -> Tensor:
+    own: Tensor = tensor.detach().clone().share_memory_()  # type: ignore[no-untyped-call]
+    return own
 
 
 def _model(folder: Path, job: Job) -> nn.Module:

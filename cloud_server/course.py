@@ -61,6 +61,8 @@ class Course:
         """Train until complete, paused or stopped; the document says which."""
         self.wall_before_s = self.info.wall_s
         await self._become("starting")
+        if not self.info.rounds:
+            await self.tools.results.begun(self.info)
         barrier = Barrier(self.tools.registry, self.tools.settle_s, self.wanted)
         async for missing in barrier.start(self.info.spec, resumed=self.info.resolved):
             await self._become("starting", f"waiting: {missing}")
@@ -265,6 +267,8 @@ class Course:
     async def write_results(self, info: RunInfo) -> None:
         """Bring the results folder up to date with what has been committed."""
         if self.at is None:
+            if not info.rounds:
+                await self.tools.results.begun(info)
             return
         lab, committed = self.at.lab, self.at.committed
         rounds = await self.tools.archive.rounds(info.run)

@@ -14,7 +14,7 @@ from shared.blobs import storage_errors
 from shared.lab import Lab
 from shared.population import counts_of
 from shared.records import TensorMap
-from shared.results import Manifest, write_results
+from shared.results import Manifest, write_begun, write_results
 from shared.service import Worker
 
 
@@ -29,6 +29,15 @@ class ResultsFolder:
     def folder(self, run_id: str) -> Path:
         """The folder of a run."""
         return self.runs_dir / run_id
+
+    async def begun(self, info: RunInfo) -> None:
+        """A run that has committed nothing: what is to be run, and where it stands."""
+        await self.worker.run(self._begun, info)
+
+    def _begun(self, info: RunInfo) -> None:
+        folder = self.folder(info.run)
+        with storage_errors(folder):
+            write_begun(folder, info)
 
     async def round_done(self, info: RunInfo, lab: Lab, table: Table, detail: RoundDetail) -> None:
         """Add a round."""

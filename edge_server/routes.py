@@ -78,7 +78,7 @@ async def nonce(edge: TheEdge) -> NonceAnswer:
     return NonceAnswer(nonce=edge.membership.hello.nonce)
 
 
-@_tier.post("/heartbeats", status_code=204)
+@_tier.post("/heartbeats", status_code=204, responses=problems(404))
 async def heartbeats(beat: AgentBeat, edge: TheEdge) -> None:
     """An agent is alive."""
     edge.roster.beat(beat)

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 
 from shared.api import Problem
 from shared.errors import StrataError
@@ -30,6 +31,12 @@ def problem(status: int, code: str, detail: str, field: str | None = None) -> JS
 def _writable(text: str) -> str:
     """What was quoted may hold half of a surrogate pair, which JSON can bring and no answer can carry."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of a path: Starlette names those of the first route only."""
+    found = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
+    return sorted({method for route in found for method in getattr(route, "methods", None) or ()})
 
 
 def problem_of(error: StrataError) -> JSONResponse:
@@ -55,7 +62,8 @@ def install_problems(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
         answer = problem(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}")
-        answer.headers.update(error.headers or {})  # Allow, of a method that is not
+        if error.status_code == 405:
+            answer.headers["allow"] = ", ".join(_allowed(request))
         return answer
 
     async def gone(request: Request, error: Exception) -> Response:

@@ -29,13 +29,12 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
             make_images(folder / str(n) / "data", "mnist", n * job.n_samples)
             runs[str(n)] = stack.enter_context(federation(folder / str(n), spec_of(job)))
         seconds = in_turns({n: run.round for n, run in runs.items()}, sizes.n_rounds)
-        for n, run in runs.items():
-            found.append(timed("scale", f"{n} devices, a round", seconds[n]))
+        for count, run in runs.items():
+            found.append(timed("scale", f"{count} devices, a round", seconds[count]))
             with watched(run.pids()) as peak:
                 run.round()
-            found.append(
-                at_most("scale", f"{n} devices, peak memory (PSS)", peak.n_bytes / 1e9, "GB", LIMIT_GB.get(int(n)))
-            )
+            limit = LIMIT_GB.get(int(count))
+            found.append(at_most("scale", f"{count} devices, peak memory (PSS)", peak.n_bytes / 1e9, "GB", limit))
     medians = {n: statistics.median(seconds[str(n)]) for n in sizes.scale[1:]}
     what = f"log-log slope from {sizes.scale[1]} to {sizes.scale[-1]} devices"
     return [*found, at_most("scale", what, slope(list(medians), list(medians.values())), "", 1.05)]

@@ -25,7 +25,7 @@ from shared.results.files import (
     write_file,
 )
 from shared.results.manifest import Manifest
-from shared.results.write import write_results
+from shared.results.write import write_begun, write_results
 
 __all__ = [
     "Manifest",
@@ -35,6 +35,7 @@ __all__ = [
     "read_run",
     "run_folders",
     "summary",
+    "write_begun",
     "write_file",
     "write_results",
 ]

@@ -55,8 +55,7 @@ def write_results(
         seats: for the picture of the partition, which is drawn once.
     """
     _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
-    spec = info.spec.model_dump(mode="json", exclude_none=True)
-    write_file(folder / "spec.yaml", yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
+    _write_spec(folder, info)
     _merge(folder / "rounds.csv", _line(_ROUNDS_HEADER), {_key(row): [_round_line(row)] for row in rounds})
     links = {_key(row): _link_lines(row) for row in rounds}
     _merge(folder / "links.csv", _line(_LINKS_HEADER), links)
@@ -65,6 +64,17 @@ def write_results(
         write_file(folder / "model.safetensors", save({name: t.detach().contiguous() for name, t in model.items()}))
     _draw(folder, info, seats)
     _write_json(folder / "run.json", info.model_dump(mode="json"))
+
+
+def write_begun(folder: Path, info: RunInfo) -> None:
+    """Make the results folder of a run that has committed nothing yet: its spec, and why it waits or failed."""
+    _write_spec(folder, info)
+    _write_json(folder / "run.json", info.model_dump(mode="json"))
+
+
+def _write_spec(folder: Path, info: RunInfo) -> None:
+    spec = info.spec.model_dump(mode="json", exclude_none=True)
+    write_file(folder / "spec.yaml", yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
 
 
 def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:

@@ -271,7 +271,7 @@ def test_doctor_fails_without_a_redis_server(strata: Strata, monkeypatch: pytest
 def test_token_from_the_environment_opens_the_api(
     strata: Strata, url: str, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud.token = "secret"
+    cloud.token = "secret"  # noqa: S105 - made up
     assert strata("edges", "--url", url).err == "error: the API token is missing or wrong\n"
     monkeypatch.setenv("STRATA_API_TOKEN", "secret")
     assert strata("edges", "--url", url).code == 0

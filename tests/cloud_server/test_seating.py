@@ -8,10 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cloud_server.registry import AgentEntry
 from cloud_server.seating import bind
 from shared.errors import NotReady
+from shared.results import read_run
 from tests.federation import Federation, Gate, small_spec
 
 
@@ -208,3 +210,15 @@ async def test_an_edge_beside_its_home_edge_hears_an_agent_for_as_long_as_it_wor
         assert (await fed.round(info.run, 1)).failures == ()
         edges = fed.apps["agent-0"].state.agent.membership.edges
         assert [orders.n for orders in edges.values()] == [0]
+
+
+async def test_a_run_that_fails_before_its_first_round_leaves_its_spec_and_the_reason(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+        info = await fed.run(small_spec(num_devices=6, min_devices=3, timeouts={"ready_s": 1.0}))
+        assert info.status == "failed"
+        folder = fed.folder / "runs" / info.run
+        kept = read_run(folder)
+        spec = yaml.safe_load((folder / "spec.yaml").read_text())
+    assert (kept.status, kept.reason) == ("failed", info.reason)
+    assert "room for 2 of 6 devices" in str(kept.reason)
+    assert spec["min_devices"] == 3

@@ -5,14 +5,9 @@ Needs a Docker engine; run by `make compose-test`.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -20,76 +15,9 @@ import yaml
 
 from shared.cli.client import Client
 from shared.cli.launch import Topology
+from tests.compose.stack import ENDED, PROJECT, ROOT, compose, docker, ended, events, round_with, seat_of, submit, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
-
-ROOT = Path(__file__).resolve().parents[2]
-URL = "http://127.0.0.1:8000"
-PROJECT = "stratafl-test"
-ENDED = ("completed", "failed", "stopped")
-
-
-def compose(*words: str) -> str:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "DEVICES_", "AGENT_"))}
-    command = ["docker", "compose", "-p", PROJECT, *words]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
-
-
-def docker(*words: str) -> str:
-    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120, check=True).stdout
-
-
-def until(what: str, there: Any, limit_s: float = 180.0) -> Any:
-    """Wait for something in the stack; names it if it does not come."""
-    ends = time.monotonic() + limit_s
-    while time.monotonic() < ends:
-        found = there()
-        if found:
-            return found
-        time.sleep(0.3)
-    raise AssertionError(f"waited {limit_s} s for {what}\n{compose('logs', '--tail', '20')}")
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[httpx.Client]:
-    """Redis, a cloud, two edges and six devices in containers; taken down with their volumes."""
-    compose("down", "-v", "--remove-orphans")
-    try:
-        compose("up", "--build", "-d", "--scale", "device=6")
-        with httpx.Client(base_url=URL, timeout=30) as client:
-            until("six registered devices", lambda: n_devices(client) == 6)
-            yield client
-    finally:
-        compose("down", "-v", "--remove-orphans")
-
-
-def n_devices(client: httpx.Client) -> int:
-    try:
-        return int(client.get("/topology").json()["n_devices"])
-    except httpx.HTTPError:
-        return -1
-
-
-def submit(client: httpx.Client, spec: dict[str, Any]) -> str:
-    answer = client.post("/runs", json={"spec": spec})
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["run"])
-
-
-def ended(client: httpx.Client, run: str) -> dict[str, Any]:
-    info: dict[str, Any] = until(
-        f"the end of {run}", lambda: (found := client.get(f"/runs/{run}").json())["status"] in ENDED and found
-    )
-    return info
-
-
-def events(client: httpx.Client, run: str, kind: str) -> list[dict[str, Any]]:
-    """The events of one kind of a run that has ended."""
-    text = client.get(f"/runs/{run}/events").text
-    found = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
-    return [event["data"] for event in found if event["kind"] == kind]
 
 
 def test_the_quickstart_gives_the_same_bits_in_containers_as_in_local_processes(
@@ -162,15 +90,3 @@ def test_a_device_that_comes_later_takes_a_free_seat_and_one_that_goes_is_named(
     assert ended(stack, run)["status"] == "stopped"
     assert {"seat": 6, "agent": late} in events(stack, run, "seat.taken")
     assert stack.get(f"/devices/{late}").json()["state"] == "lost"
-
-
-def seat_of(client: httpx.Client, run: str, seat: int) -> dict[str, Any]:
-    return dict(client.get(f"/runs/{run}/devices").json()["devices"][seat])
-
-
-def round_with(client: httpx.Client, run: str, seat: int, outcome: str) -> dict[str, Any] | None:
-    """The newest round, if this seat came to this in it."""
-    newest = client.get(f"/runs/{run}").json()["rounds"]
-    detail = client.get(f"/runs/{run}/rounds/{newest}").json()
-    found = [row for row in detail.get("seats", []) if row["seat"] == seat and row["outcome"] == outcome]
-    return detail if found else None

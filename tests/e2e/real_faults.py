@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shared.api import Event, RoundDetail, RunInfo
-from tests.soak.records import faults_in, losses_of, miscounts, reasons_of
+from tests.soak.records import faults_in, miscounts, reasons_of, undisturbed
 from tests.soak.world import World
 
 SMALL: dict[str, Any] = {
@@ -43,10 +43,10 @@ def ended_well(world: World, run: str, limit_s: float = 150.0) -> tuple[RunInfo,
 
 def assert_same_bits(calm: World, info: RunInfo, details: Sequence[RoundDetail]) -> None:
     """The undisturbed run that leaves out what was lost, and nothing else, ends with the same bits."""
-    undisturbed = calm.complete(info.spec.model_dump(mode="json") | {"losses": losses_of(details)})
-    hashes = [detail.model_sha256 for detail in calm.client.rounds(undisturbed.run).rounds]
+    other = calm.complete(undisturbed(info, details))
+    hashes = [detail.model_sha256 for detail in calm.client.rounds(other.run).rounds]
     assert [detail.model_sha256 for detail in details] == hashes
-    assert info.model_sha256 == undisturbed.model_sha256
+    assert info.model_sha256 == other.model_sha256
 
 
 def lost(details: Sequence[RoundDetail]) -> dict[str, int]:

@@ -54,6 +54,7 @@ def test_frozen_edge_is_lost_and_revives(world: World, calm: World) -> None:
     world.wait_visiting("agent-1")
     world.freeze("edge-1")
     world.wait_state("edge-1", "lost")
+    world.wait_round(run, world.info(run).rounds + 1)
     world.thaw("edge-1")
     info, details, events = ended_well(world, run)
     names = [(event.kind, event.data["name"]) for event in events if event.kind in ("node.lost", "node.revived")]

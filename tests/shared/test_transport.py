@@ -235,7 +235,7 @@ async def test_the_tier_token_travels() -> None:
         seen.append(request.headers.get("authorization"))
         return httpx.Response(200, content=GOOD)
 
-    await post("/plus", Scripted(then=look), token="secret")
+    await post("/plus", Scripted(then=look), token="secret")  # noqa: S106 - made up
     await post("/plus", Scripted(then=look))
     assert seen == ["Bearer secret", None]
 

@@ -20,6 +20,12 @@ def losses_of(details: Sequence[RoundDetail]) -> list[dict[str, Any]]:
     ]
 
 
+def undisturbed(info: RunInfo, details: Sequence[RoundDetail]) -> dict[str, Any]:
+    """The spec of the undisturbed run which leaves out exactly what the record names; the probe need not pause in it."""
+    spec = info.spec.model_dump(mode="json") | {"losses": losses_of(details)}
+    return spec | {"algorithm": {"name": info.algorithm}} if info.algorithm == "probe_counter" else spec
+
+
 def reasons_of(details: Sequence[RoundDetail]) -> Counter[str]:
     """How many contributions were lost for each reason."""
     return Counter(str(row.reason) for detail in details for row in detail.seats if row.outcome == LOST)

@@ -14,7 +14,7 @@ from tests.soak import leftovers
 from tests.soak.faults import Mischief
 from tests.soak.memory import Memory
 from tests.soak.plan import actions
-from tests.soak.records import faults_in, losses_of, miscounts, reasons_of
+from tests.soak.records import faults_in, losses_of, miscounts, reasons_of, undisturbed
 from tests.soak.summary import Summary
 from tests.soak.waits import Hang, until
 from tests.soak.world import FINAL, World
@@ -125,7 +125,7 @@ class Soak:
         """Problems of the comparison with an undisturbed run that leaves out what was lost."""
         if info.algorithm != "fedavg" and any(row.fresh_state for detail in details for row in detail.seats):
             return []  # a counter that began anew cannot be told by `losses`
-        spec = info.spec.model_dump(mode="json") | {"losses": losses_of(details)}
+        spec = undisturbed(info, details)
         run = self.wait("the quiet world's answer", lambda: self.quiet.client.create_run(spec).run, ANSWER_S)
         self.wait(f"the quiet run {run}", lambda: self.quiet.client.run(run).status in FINAL, RUN_LIMIT_S)
         calm = self.quiet.client.run(run)

@@ -1,0 +1,136 @@
+"""Where a tier's time goes: named functions of the product, timed from outside, in processes of the benchmark's own.
+
+The product knows nothing of this. A stage's time is its own, without that of stages within it. A wait is a coroutine:
+its time is the clock's, and other stages run meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = "BENCH_STAGES"
+
+COMMON = {
+    "receive an order": "shared.transport:read_body",
+    "hash bodies": "shared.wire:digest_of",
+    "hash bodies ": "shared.wire:Body.digest",
+    "encode": "shared.wire:encode",
+    "decode": "shared.wire:decode",
+}
+STAGES: dict[str, dict[str, str]] = {
+    "cloud_server": {
+        **COMMON,
+        "make orders": "cloud_server.rounds:CloudRound._order",
+        "wait for edges": "shared.transport:Caller.post_record",
+        "check and add sums": "shared.sums.fold:Fold.merge",
+        "aggregate": "cloud_server.rounds:CloudRound._aggregate",
+        "write files": "shared.blobs:Blobs.put",
+        "commit": "cloud_server.archive:Archive.commit",
+        "results folder": "cloud_server.folder:ResultsFolder._write",
+    },
+    "edge_server": {
+        **COMMON,
+        "wait for agents": "shared.transport:Caller.post_record",
+        "take answers": "edge_server.devices:Devices._take_answer",
+        "check and add sums": "shared.sums.fold:Fold.merge",
+        "record of visits": "edge_server.rounds:EdgeRound._note",
+        "write files": "shared.blobs:Blobs.put",
+    },
+    "device_agent": {
+        **COMMON,
+        "train": "shared.lab:Workbench.fit",
+        "load states": "shared.versions.files:FileVersions.load",
+        "save states": "shared.versions.files:FileVersions.save",
+        "forget states": "shared.versions.files:FileVersions.forget_before",
+        "add updates up": "shared.visit:Collector.take",
+        "visits, the rest": "device_agent.host:Host._visits",
+    },
+}
+"""By tier: stage -> what does it."""
+
+
+class Span(NamedTuple):
+    """One call: when it began (monotonic), how long it took by itself."""
+
+    stage: str
+    began: float
+    seconds: float
+    waits: bool
+
+
+class Clock:
+    """Collects spans; a stage within a stage is taken off the outer one."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self._open = threading.local()
+
+    def timed(self, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, with its calls noted."""
+
+        @functools.wraps(work)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began, outer = time.monotonic(), getattr(self._open, "inner_s", 0.0)
+            self._open.inner_s = 0.0
+            try:
+                return work(*args, **kwargs)
+            finally:
+                took = time.monotonic() - began
+                self.spans.append(Span(stage, began, took - self._open.inner_s, False))
+                self._open.inner_s = outer + took
+
+        return call
+
+    def waited(self, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The same coroutine function, with its calls noted."""
+
+        @functools.wraps(work)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return await work(*args, **kwargs)
+            finally:
+                self.spans.append(Span(stage, began, time.monotonic() - began, True))
+
+        return call
+
+
+def run_timed(tier: str) -> None:
+    """Run a tier as `python -m` does; its spans are written when it ends."""
+    clock = Clock()
+    for stage, place in STAGES[tier].items():
+        _wrap(clock, stage.strip(), place)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn raises it again at its end
+    try:
+        runpy.run_module(tier, run_name="__main__", alter_sys=True)
+    finally:
+        Path(os.environ[FOLDER], f"{tier}-{os.getpid()}.json").write_text(json.dumps(clock.spans), encoding="utf-8")
+
+
+def _wrap(clock: Clock, stage: str, place: str) -> None:
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+    owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
+    work = getattr(owner, name)
+    timed = clock.waited if work.__code__.co_flags & 0x80 else clock.timed  # 0x80: a coroutine function
+    wrapped = timed(stage, work)
+    setattr(owner, name, wrapped)
+    for user in [known for known in sys.modules.values() if getattr(known, name, None) is work]:
+        setattr(user, name, wrapped)  # who imported it by name before
+
+
+def read_spans(folder: Path, tier: str) -> list[list[Span]]:
+    """The spans of each process of a tier."""
+    files = sorted(folder.glob(f"{tier}-*.json"))
+    return [[Span(*span) for span in json.loads(file.read_text(encoding="utf-8"))] for file in files]

@@ -1,0 +1,53 @@
+"""Where a round's time goes, by tier, in rounds of their own: timing costs time."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from benchmarks.data import make_images
+from benchmarks.federation import federation, spec_of
+from benchmarks.loops import Job
+from benchmarks.profiled.stages import FOLDER, STAGES, read_spans
+from benchmarks.sizes import Sizes
+from benchmarks.table import Line
+from shared.cli.environment import Modules
+
+MODULES = Modules("benchmarks.profiled.cloud", "benchmarks.profiled.edge", "benchmarks.profiled.agent")
+
+
+def lines(folder: Path, sizes: Sizes) -> list[Line]:
+    """The stages of the CNN row's and the MLP row's rounds, and of the transport row's."""
+    transport = Job("cifar10", sizes.transport_model, sizes.transport_devices, 10)
+    jobs = {"cnn": (sizes.cnn, "fedavg"), "mlp": (sizes.mlp, "fedavg"), "transport": (transport, "bench_transport")}
+    found: list[Line] = []
+    for name, (job, algorithm) in jobs.items():
+        found += _profile(name, folder / name, job, algorithm, sizes.n_rounds)
+    return found
+
+
+def _profile(name: str, folder: Path, job: Job, algorithm: str, n_rounds: int) -> list[Line]:
+    """Milliseconds a round and process of a tier."""
+    make_images(folder / "data", job.data, job.n_devices * job.n_samples)
+    stages = folder / "stages"
+    stages.mkdir()
+    took_s = 0.0
+    spec = {**spec_of(job), "algorithm": algorithm}
+    with federation(folder, spec, modules=MODULES, env={FOLDER: str(stages)}) as ours:
+        turns = []
+        for _ in range(n_rounds):
+            began = time.monotonic()
+            took_s += ours.round()
+            turns.append((began, time.monotonic()))
+    found = [Line("profile", f"{name}: a round", f"{1000 * took_s / n_rounds:.1f} ms")]
+    for tier in STAGES:
+        processes = read_spans(stages, tier)
+        total: dict[tuple[str, bool], float] = defaultdict(float)
+        for span in (span for spans in processes for span in spans):
+            if any(begin <= span.began <= end for begin, end in turns):
+                total[span.stage, span.waits] += span.seconds
+        for (stage, waits), seconds in sorted(total.items(), key=lambda item: -item[1]):
+            figure = f"{1000 * seconds / n_rounds / max(len(processes), 1):.1f} ms"
+            found.append(Line("profile", f"  {tier}: {stage}{' (waits)' if waits else ''}", figure))
+    return found

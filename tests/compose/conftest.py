@@ -1,0 +1,23 @@
+"""One stack for all tests in containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.compose.stack import URL, compose, n_devices, until
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[httpx.Client]:
+    """Redis, a cloud, two edges and six devices in containers; taken down with their volumes."""
+    compose("down", "-v", "--remove-orphans")
+    try:
+        compose("up", "--build", "-d", "--scale", "device=6")
+        with httpx.Client(base_url=URL, timeout=30) as client:
+            until("six registered devices", lambda: n_devices(client) == 6)
+            yield client
+    finally:
+        compose("down", "-v", "--remove-orphans")

@@ -1,0 +1,140 @@
+"""Containers are killed during a run: the record names what was lost, and the result is that of a run without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.compose.stack import PROJECT, compose, docker, ended, events, submit, until
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+SPEC = {
+    "num_devices": 6,
+    "num_edges": 2,
+    "local_epochs": 4,
+    "lr": 0.05,
+    "eval_every": 1000,
+    "timeouts": {"visit_s": 600, "ready_s": 300, "reseat_after_s": 600},
+}
+
+
+@pytest.fixture
+def run(stack: httpx.Client) -> str:
+    """A run that does not end by itself, in its second round or later."""
+    found = submit(stack, {**SPEC, "num_rounds": 10_000})
+    until("a committed round", lambda: committed(stack, found) >= 1)
+    return found
+
+
+def committed(client: httpx.Client, run: str) -> int:
+    """Committed rounds; -1 while the cloud does not answer."""
+    try:
+        return int(client.get(f"/runs/{run}").json().get("rounds", -1))
+    except httpx.HTTPError:
+        return -1
+
+
+def container(service: str) -> str:
+    """A container of a service."""
+    names = docker("ps", "-aq", "--filter", f"label=com.docker.compose.project={PROJECT}", *_labelled(service))
+    return names.split()[0]
+
+
+def _labelled(service: str) -> list[str]:
+    return ["--filter", f"label=com.docker.compose.service={service}"]
+
+
+def goes_on(client: httpx.Client, run: str, n: int = 2) -> None:
+    """Wait for some rounds more."""
+    before = max(committed(client, run), 0)
+    until(f"{n} rounds more", lambda: committed(client, run) >= before + n)
+
+
+def state(client: httpx.Client, kind: str, key: str, name: str) -> str:
+    """The state of an agent or an edge, as the cloud shows it."""
+    found = [node for node in client.get(f"/{kind}").json()[kind] if node[key] == name]
+    return str(found[0]["state"]) if found else "unknown"
+
+
+def halted(client: httpx.Client, run: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Stop a run; where it stands, and its rounds with their seats."""
+    client.post(f"/runs/{run}/stop")
+    info = ended(client, run)
+    return info, [client.get(f"/runs/{run}/rounds/{number}").json() for number in range(1, info["rounds"] + 1)]
+
+
+def same_without(client: httpx.Client, info: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
+    """A run that is told to leave out what the record names gives the same bits."""
+    losses = [
+        {"round_no": detail["round_no"], "seats": lost}
+        for detail in rounds
+        if (lost := sorted(row["seat"] for row in detail["seats"] if row["outcome"] == "failed"))
+    ]
+    told = ended(client, submit(client, {**SPEC, "num_rounds": len(rounds), "losses": losses}))
+    assert told["status"] == "completed"
+    assert told["model_sha256"] == info["model_sha256"]
+
+
+def test_a_killed_device_is_named_and_keeps_its_seat_when_it_is_back(stack: httpx.Client, run: str) -> None:
+    victim = container("device")
+    name = victim[:12]
+    agent = next(d["agent"] for d in stack.get("/devices").json()["devices"] if d["name"] == name)
+    seat = next(s["seat"] for s in stack.get(f"/runs/{run}/devices").json()["devices"] if s["agent"] == agent)
+    docker("kill", victim)
+    until("the loss of the device", lambda: state(stack, "devices", "agent", agent) == "lost")
+    goes_on(stack, run)
+    docker("start", victim)
+    until("the device", lambda: state(stack, "devices", "agent", agent) in ("revived", "alive"))
+    goes_on(stack, run)
+    info, rounds = halted(stack, run)
+    rows = [(d["round_no"], row) for d in rounds for row in d["seats"] if row["seat"] == seat]
+    lost = [number for number, row in rows if row["outcome"] == "failed"]
+    assert lost
+    assert rows[-1][1]["outcome"] == "used"
+    assert rows[-1][1]["agent"] == agent
+    assert not any(row["fresh_state"] for _, row in rows)
+    assert {row["seat"] for d in rounds for row in d["seats"] if row["outcome"] == "failed"} == {seat}
+    told = [data for data in events(stack, run, "node.lost") if data["name"] == agent]
+    assert told == [{"kind": "agent", "name": agent}]
+    same_without(stack, info, rounds)
+
+
+def test_devices_of_a_killed_edge_visit_the_other_until_it_is_back(stack: httpx.Client, run: str) -> None:
+    victim = container("edge-2")
+    docker("kill", victim)
+    until("the loss of the edge", lambda: state(stack, "edges", "edge", "edge-2") == "lost")
+    goes_on(stack, run)
+    docker("start", victim)
+    until("the edge", lambda: state(stack, "edges", "edge", "edge-2") in ("revived", "alive"))
+    goes_on(stack, run)
+    info, rounds = halted(stack, run)
+    by_edges = [{row["edge"] for row in d["seats"] if row["outcome"] == "used"} for d in rounds]
+    assert {"edge-1"} in by_edges  # all six visited the edge that was left
+    assert len(next(d for d, at in zip(rounds, by_edges, strict=True) if at == {"edge-1"})["seats"]) == 6
+    assert by_edges[-1] == {"edge-1", "edge-2"}
+    assert {"kind": "edge", "name": "edge-2"} in events(stack, run, "node.lost")
+    same_without(stack, info, rounds)
+
+
+@pytest.mark.parametrize("what", ["the cloud is killed", "Redis is killed", "everything is restarted"])
+def test_a_run_resumes_after(stack: httpx.Client, run: str, what: str) -> None:
+    def killed(service: str) -> Callable[[], None]:
+        def kill() -> None:
+            docker("kill", victim := container(service))
+            docker("start", victim)
+
+        return kill
+
+    faults = {
+        "the cloud is killed": killed("cloud"),
+        "Redis is killed": killed("redis"),
+        "everything is restarted": lambda: compose("restart", "-t", "5"),
+    }
+    faults[what]()
+    goes_on(stack, run, 3)
+    info, rounds = halted(stack, run)
+    assert [d["round_no"] for d in rounds] == list(range(1, info["rounds"] + 1))
+    same_without(stack, info, rounds)
