@@ -63,7 +63,9 @@ def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, clos
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
     worker, evaluator = Worker(), Worker()
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
-    archive = Archive(store, Blobs(settings.state_dir / "blobs"), worker, settings.max_runs)
+    archive = Archive(
+        store, Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync), worker, settings.max_runs
+    )
     results = ResultsFolder(settings.runs_dir, worker)
     tools = Tools(
         archive=archive,

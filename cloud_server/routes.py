@@ -36,7 +36,7 @@ from shared.api import (
     WantedTopology,
 )
 from shared.errors import Conflict, NotFound, StrataError
-from shared.openapi import RunId, content, problems
+from shared.openapi import EVENT, RunId, content, problems
 from shared.results import file_names
 from shared.service import answers, health, metrics_response
 from shared.transport import MEDIA_TYPE
@@ -48,6 +48,7 @@ BEAT_S = 10.0
 NO_RUN = problems(404)
 NOT_NOW = problems(404, 409)
 Name = Annotated[str, Path(max_length=300)]
+RoundNo = Annotated[int, Path(ge=0, le=10**9)]
 
 
 @open_router.get("/healthz")
@@ -136,7 +137,7 @@ async def list_rounds(run_id: RunId, cloud: TheCloud) -> RoundPage:
 
 
 @router.get("/runs/{run_id}/rounds/{round_no}", tags=["runs"], responses=NO_RUN)
-async def get_round(run_id: RunId, round_no: int, cloud: TheCloud) -> RoundDetail:
+async def get_round(run_id: RunId, round_no: RoundNo, cloud: TheCloud) -> RoundDetail:
     """One round with a row for each visit."""
     info = await cloud.archive.info(run_id)
     return await cloud.archive.round(info.run, round_no)
@@ -190,13 +191,13 @@ async def get_file(run_id: RunId, name: Name, cloud: TheCloud) -> FileResponse:
     "/runs/{run_id}/events",
     tags=["runs"],
     response_class=StreamingResponse,
-    responses=content("text/event-stream", "Events; `data` is an `Event`") | NO_RUN,
+    responses=content("text/event-stream", "Events; `data` is an `Event`", EVENT) | NO_RUN,
 )
 async def events(
     run_id: RunId,
     request: Request,
     cloud: TheCloud,
-    last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,19}(-\d{1,19})?$")] = None,
+    last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?$")] = None,
 ) -> StreamingResponse:
     """What happens, as server-sent events; after a broken connection `Last-Event-ID` continues it."""
     info = await cloud.archive.info(run_id)

@@ -74,8 +74,8 @@ def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Ed
     desk = Desk(
         edge_id=settings.name,
         store=store,
-        blobs=Blobs(settings.state_dir / "blobs"),
-        states=FileVersions(settings.state_dir / "workers"),
+        blobs=Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync),
+        states=FileVersions(settings.state_dir / "workers", fsync=settings.common.fsync),
         labs=Labs(settings.common.data_dir, settings.common.cache_dir),
         worker=worker,
         caller=caller,

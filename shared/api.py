@@ -300,9 +300,9 @@ class Health(Record):
 class Event(Record):
     """One event of a run, as sent by SSE: `id` is the SSE id (for `Last-Event-ID`), `kind` the SSE event name.
 
-    Kinds: `run.status`, `round.started`, `round.committed`, `round.evaluated`, `visit.done`, `edge.done`,
-    `round.retried`, `contribution.lost`, `seat.moved`, `seat.taken`, `seat.retired`, `home.moved`, `node.suspect`,
-    `node.lost`, `node.revived`, `node.alive`.
+    Kinds: `run.status`, `round.started`, `round.committed`, `round.evaluated`, `round.retried`,
+    `contribution.lost`, `seat.moved`, `seat.taken`, `seat.retired`, `home.moved`, `node.suspect`, `node.lost`,
+    `node.revived`, `node.alive`.
     """
 
     id: str

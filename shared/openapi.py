@@ -13,6 +13,14 @@ from shared.transport import MEDIA_TYPE, PROBLEM_TYPE
 
 OPEN = ("/healthz", "/readyz")
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+EVENT: dict[str, Any] = {
+    "schema": {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+        "required": ["id", "event", "data"],
+    }
+}
+"""One server-sent event, of which a stream has any number."""
 MEANING = {
     400: "The body broke off, has no length, or is no record of the expected type",
     401: "The token is missing or wrong",
@@ -43,9 +51,9 @@ def problems(*statuses: int) -> Answers:
     return {status: {"description": MEANING[status]} for status in statuses}
 
 
-def content(media_type: str, description: str) -> Answers:
+def content(media_type: str, description: str, schema: dict[str, Any] = BINARY) -> Answers:
     """A successful answer that is no JSON, for a route's `responses`."""
-    return {200: {"description": description, "content": {media_type: BINARY}}}
+    return {200: {"description": description, "content": {media_type: schema}}}
 
 
 def record_body(description: str) -> dict[str, Any]:

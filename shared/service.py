@@ -69,6 +69,10 @@ class CommonSettings(_Environment):
     """Where a process runs; the same for all tiers. Environment `STRATA_*`.
 
     A misspelt variable is only warned of: users set `STRATA_*` for other commands and versions too.
+
+    Attributes:
+        fsync: whether what a tier keeps is on the disk, not only with the kernel, before it counts: it then survives
+            not only the end of a process but a power cut.
     """
 
     # Read elsewhere: by the launcher, the command line, Compose.

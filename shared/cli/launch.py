@@ -82,6 +82,7 @@ class Topology:
             raise BadInput(f"{len(self._profiles)} profiles for {len(self.rooms)} agents", field="profiles")
         self._runs_dir = runs_dir.resolve()
         self._given_folder = folder
+        self._lasting = folder is not None  # what a temporary one holds survives crashes, not those of the machine
         self._port = port
         self._modules = modules or Modules()
         self._env = dict(env or {})
@@ -111,8 +112,7 @@ class Topology:
         from shared.redis_server import start_redis
 
         self._work = workfolder.WorkFolder(self._given_folder)
-        # what a temporary folder holds needs to survive a crash of Redis, not one of the machine
-        self._redis = start_redis(self.folder / "redis", fsync="always" if self._given_folder else "everysec")
+        self._redis = start_redis(self.folder / "redis", fsync="always" if self._lasting else "everysec")
         self._start_cloud()
         for name in self.edge_names:
             self._start_edge(name)
@@ -283,6 +283,7 @@ class Topology:
         self, name: str, prefix: str, module: str, env: Mapping[str, str], inherited: Sequence[int] = ()
     ) -> None:
         own = {f"{prefix}_STATE_DIR": str(self.folder / name), **self._env_of.get(name, {})}
-        everything = environment.common({**self._env, **env, **own}, self.tier_token)
+        fsync = {"STRATA_FSYNC": "1" if self._lasting else "0"}
+        everything = environment.common({**fsync, **self._env, **env, **own}, self.tier_token)
         log = self.folder / "logs" / f"{name}.log"
         self._processes[name] = Process(name, module, everything, log, inherited)

@@ -30,8 +30,8 @@ _LOOK_EVERY_S = 0.2
 class View(Protocol):
     """Something that shows how a run stands."""
 
-    def show(self, info: RunInfo, n_visits: int) -> None:
-        """Show it; `n_visits` have been done in the round that runs."""
+    def show(self, info: RunInfo, n_lost: int) -> None:
+        """Show it; so many contributions were lost since it is followed."""
 
     def __enter__(self) -> Self: ...
 
@@ -64,7 +64,7 @@ def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = 
         if event is not None and event.kind != "run.status" and time.monotonic() - looked_at < _LOOK_EVERY_S:
             continue
         info, looked_at = client.run(info.run), time.monotonic()
-        view.show(heard.joined(info), heard.n_visits)
+        view.show(heard.joined(info), heard.n_lost)
         if info.status in FINAL:
             break
     return info
@@ -74,16 +74,14 @@ def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = 
 class _Heard:
     """What events told that a run does not say of itself before its end."""
 
-    n_visits: int = 0
+    n_lost: int = 0
     accuracy: float | None = None
     loss: float | None = None
 
     def take(self, event: Event) -> None:
-        """Count the visits of the round that runs; keep the newest evaluation of the global model."""
-        if event.kind == "round.started":
-            self.n_visits = 0
-        elif event.kind == "visit.done":
-            self.n_visits += 1
+        """Count lost contributions; keep the newest evaluation of the global model."""
+        if event.kind == "contribution.lost":
+            self.n_lost += len(event.data.get("seats") or ()) or 1
         elif event.kind == "round.evaluated":
             on_global = (event.data.get("evaluation") or {}).get("global") or {}
             self.accuracy = on_global.get("accuracy", self.accuracy)
@@ -112,14 +110,14 @@ class LiveView:
         )
         self._task = self._progress.add_task("starting", total=None, figures="")
 
-    def show(self, info: RunInfo, n_visits: int) -> None:
+    def show(self, info: RunInfo, n_lost: int) -> None:
         """Draw the line again."""
         self._progress.update(
             self._task,
             description=f"{escape(info.name)} [bold]{info.status}[/bold] {info.phase or ''}",
             completed=info.rounds,
             total=info.num_rounds,
-            figures=figures(info, n_visits),
+            figures=figures(info, n_lost),
         )
 
     def __enter__(self) -> Self:
@@ -137,15 +135,15 @@ class LineView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._shown: tuple[str, int, float | None] | None = None
+        self._shown: tuple[str, int, float | None, str | None] | None = None
 
-    def show(self, info: RunInfo, n_visits: int) -> None:
-        """Print a line if round, status or accuracy changed."""
-        now = (info.status, info.rounds, info.accuracy)
+    def show(self, info: RunInfo, n_lost: int) -> None:
+        """Print a line if round, status, accuracy or what it waits for changed."""
+        now = (info.status, info.rounds, info.accuracy, info.reason)
         if now != self._shown:
             self._shown = now
             eta = _eta_s(info)
-            line = f"{info.status:<9} round {info.rounds}/{info.num_rounds}  {figures(info, 0)}"
+            line = f"{info.status:<9} round {info.rounds}/{info.num_rounds}  {figures(info, n_lost)}"
             self._console.print(line + (f"  ETA {duration(eta)}" if eta else ""), markup=False, highlight=False)
 
     def __enter__(self) -> Self:
@@ -162,8 +160,10 @@ def view_on(console: Console) -> View:
     return LiveView(console) if console.is_terminal else LineView(console)
 
 
-def figures(info: RunInfo, n_visits: int) -> str:
-    """The figures of a run on one line."""
+def figures(info: RunInfo, n_lost: int) -> str:
+    """The figures of a run on one line; of one that waits, what it waits for."""
+    if info.reason and info.status not in FINAL:
+        return info.reason
     parts = [
         f"accuracy {percent(info.accuracy)}",
         f"loss {number(info.loss)}",
@@ -171,7 +171,7 @@ def figures(info: RunInfo, n_visits: int) -> str:
         f"down {size(info.bytes_down)}",
         f"simulated {duration(info.simulated_s)}",
     ]
-    return "  ".join(parts + ([f"{n_visits} visits"] if n_visits else []))
+    return "  ".join(parts + ([f"{n_lost} lost"] if n_lost else []))
 
 
 def _eta_s(info: RunInfo) -> float | None:

@@ -63,7 +63,7 @@ class FakeCloud:
             scores = {"global": {"n": 10, "accuracy": number / 10, "loss": 1.0 / number}}
             steps += [
                 ("round.started", {"round_no": number}, {}),
-                ("visit.done", {"seat": 0}, {}),
+                ("contribution.lost", {"seat": 0}, {}),
                 ("round.committed", {}, {"rounds": number, "bytes_up": 200 * number}),
                 ("round.evaluated", {"round_no": number, "evaluation": scores}, {}),
             ]

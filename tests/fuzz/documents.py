@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import subprocess
 import sys
 import time
@@ -15,33 +15,68 @@ from shared.cli.client import Client
 from shared.cli.launch import Topology
 from shared.spec import parse_spec
 
+ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 SPEC = {"name": "tried", "data": {"name": "digits", "n_train": 100, "n_test": 50}, "num_rounds": 1}
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of one tier's document."""
+    """What came of one tier's document: requests made, exit status, and all that was printed."""
 
     tier: str
+    n_cases: int
     status: int
     said: str
 
-    @property
-    def n_cases(self) -> int:
-        """How many requests were made."""
-        return int(json.loads(self.said)["n"])
+
+def documents(folder: Path, *, n_examples: int, seed: int, seconds: int | None = None) -> Iterator[Tried]:
+    """Try agent, edge and cloud in turn.
+
+    When the cloud's turn comes the agent is gone, so that the runs that are made only wait.
+
+    Args:
+        folder: for the processes' state.
+        n_examples: cases for each operation beside the systematic ones.
+        seed: of the cases.
+        seconds: repeat with other cases until so many have passed, for each tier.
+    """
+    with _federation(folder) as (topology, run):
+        config = folder / "schemathesis.toml"
+        config.write_text(CONFIG.read_text(encoding="utf-8").replace("RUN", run), encoding="utf-8")
+        options = ["--seed", str(seed), "-n", str(n_examples), *(["--max-time", str(seconds)] if seconds else [])]
+        for name in ("agent-1", "edge-1", "cloud"):
+            url = f"http://{_address(topology.processes[name].log)}"
+            yield _try(name, url, topology.tier_token, config, options, seconds or 200)
+            if name == "agent-1":
+                topology.end(name)
 
 
 @contextmanager
-def federation(folder: Path) -> Iterator[tuple[Topology, str]]:
-    """A cloud, an edge, an agent, and a run that has ended; the run's id."""
+def _federation(folder: Path) -> Iterator[tuple[Topology, str]]:
+    """A cloud, an edge, an agent, and a run that has ended, by its id."""
     with Topology(edges=1, devices=1, agents=1, runs_dir=folder / "runs", folder=folder / "work") as topology:
         topology.wait_ready(120)
         with Client(topology.url) as client:
             run = client.create_run(parse_spec(SPEC).model_dump(mode="json", exclude_none=True)).run
             ends = time.monotonic() + 60
             while client.run(run).status != "completed":
-                assert time.monotonic() < ends, client.run(run)
+                if time.monotonic() > ends:
+                    raise TimeoutError(f"run {run} has not ended: {client.run(run)}")
                 time.sleep(0.1)
         yield topology, run
+
+
+def _address(log: Path) -> str:
+    """Where a process listens, as it says itself."""
+    said = re.findall(r"listens on ([0-9.]+:[0-9]+)", log.read_text(encoding="utf-8"))
+    return str(said[-1])
+
+
+def _try(tier: str, url: str, token: str, config: Path, options: list[str], seconds: int) -> Tried:
+    command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", f"{url}/openapi.json"]
+    command += ["-H", f"Authorization: Bearer {token}", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + 300, check=False)
+    said = done.stdout + done.stderr
+    counted = re.search(r"(\d+) generated", said)
+    return Tried(tier, int(counted.group(1)) if counted else 0, done.returncode, said)
