@@ -12,6 +12,9 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 # Rows of `make bench`, comma-separated; empty = all.
 BENCH_ROWS ?=
+# How long `make soak` begins new runs, and what decides its faults.
+SOAK_MINUTES ?= 15
+SOAK_SEED ?= 1
 # Device containers of `make up`.
 DEVICES ?= 6
 COMPOSE ?= docker compose
@@ -25,7 +28,7 @@ CODE := $(wildcard $(PRODUCT) benchmarks tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-.PHONY: help install run test lint check audit audit-tools up down compose-test bench clean
+.PHONY: help install run test lint check audit audit-tools up down soak compose-test bench clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +66,9 @@ up: ## Start the whole system in containers (DEVICES=6), on http://127.0.0.1:800
 
 down: ## Stop the containers and remove their volumes
 	$(COMPOSE) down -v
+
+soak: install ## Hurt a real topology for SOAK_MINUTES=15, seeded by SOAK_SEED=1, and check that nothing is lost
+	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED)
 
 compose-test: install ## Test a small federation in real containers (needs a Docker engine)
 	$(BIN)/pytest -m compose --timeout 1800 $(PYTEST_ARGS)

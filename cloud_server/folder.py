@@ -14,7 +14,7 @@ from shared.blobs import storage_errors
 from shared.lab import Lab
 from shared.population import counts_of
 from shared.records import TensorMap
-from shared.results import Manifest, write_begun, write_results
+from shared.results import Manifest, is_drawn, write_begun, write_results
 from shared.service import Worker
 
 
@@ -59,7 +59,8 @@ class ResultsFolder:
             started_at=self.started.setdefault(info.run, now()),
             ended_at=now() if info.status in FINAL else None,
         )
-        seats, folder = seat_infos(lab, table, {}), self.folder(info.run)
+        folder = self.folder(info.run)
+        seats = () if is_drawn(folder) else seat_infos(lab, table, {})
         with storage_errors(folder):
             write_results(folder, info, rounds, model=model, manifest=manifest, seats=seats)
 

@@ -34,7 +34,7 @@ class EdgeRound:
     Attributes:
         state: the edge's state; None before its first round.
         fresh_state: it is None although this home has been served before.
-        trained_on: the samples behind the edge's update, each once however often it was trained on.
+        trained_on: the samples behind the edge's update, visit by visit.
     """
 
     lab: Lab
@@ -47,7 +47,7 @@ class EdgeRound:
     failures: list[Failure] = field(default_factory=list)
     retired: dict[int, str] = field(default_factory=dict)
     bases: dict[int, Version] = field(default_factory=dict)
-    trained_on: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+    trained_on: list[Indices] = field(default_factory=list)
     n_used: int = 0
     simulated_s: float = 0.0
     socket_bytes: int = 0
@@ -149,7 +149,7 @@ class EdgeRound:
         self.state, update = finish.state, finish.update
         n_updates, n_samples = (folded.n_updates, folded.n_samples) if folded else (0, 0)
         if update is not None:
-            n_updates, n_samples, folded = int(self.n_used > 0), len(self.trained_on), None
+            n_updates, n_samples, folded = int(self.n_used > 0), self._n_samples(), None
         elif folded and self.lab.spec.edge_upload == "mean" and can_be_mean(self.lab.algorithm.update):
             update, folded = await self.worker.run(self._mean, folded), None
         return RoundAnswer(
@@ -164,6 +164,10 @@ class EdgeRound:
             figures=finish.figures,
             **self._record(),
         )
+
+    def _n_samples(self) -> int:
+        """Samples behind the edge's update, each once however often it was trained on."""
+        return len(np.unique(np.concatenate(self.trained_on))) if self.trained_on else 0
 
     def _mean(self, folded: Folded) -> Record | None:
         return mean_of(folded, self.lab.algorithm.update, self.lab.grid, model=self.lab.initial)
@@ -249,7 +253,7 @@ class EdgeRound:
         if used:
             self.n_used += 1
             samples = self.lab.seat(line.seat).train if work.samples is None else work.samples.numpy()
-            self.trained_on = np.union1d(self.trained_on, samples)
+            self.trained_on.append(samples)
 
     def _record(self) -> dict[str, Any]:
         return {

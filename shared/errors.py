@@ -53,7 +53,8 @@ class UnknownName(BadInput):
     code = "unknown_name"
 
     def __init__(self, kind: str, name: str, known: list[str], *, field: str | None = None) -> None:
-        super().__init__(f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}", field=field)
+        place = f"{field}: " if field else ""
+        super().__init__(f"{place}unknown {kind} {name!r}; known: {', '.join(sorted(known))}", field=field)
 
 
 class WireError(StrataError):

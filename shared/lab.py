@@ -21,6 +21,7 @@ from shared.context import Ctx, stream_seed
 from shared.messages import Work, wire_types
 from shared.population import Indices, Population, Samples, Seat, population
 from shared.records import Record, Score, Tensor, TensorMap
+from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
 from shared.sums import Grid
 from shared.training import models
@@ -47,6 +48,7 @@ class Lab:
         seed = stream_seed(f"{spec.seed}|model")
         self.model = models.build(spec.model, data.input_shape, data.n_classes, seed)
         self.initial: TensorMap = models.read_state(self.model)
+        check_memory(spec, self.algorithm, sum(tensor.numel() for tensor in self.initial.values()))
         self.buffer_names = frozenset(models.buffer_names(self.model))
         self.grid = Grid(self.members.total_samples, self.buffer_names)
 

@@ -60,7 +60,8 @@ def _drawn(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
 
 def _own_data(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
     """Every seat trains on what it holds; one that holds nothing (an edge's worker) is not visited."""
-    return {seat.number: plain_work(ctx) for seat in seats if len(seat.train)}
+    work = plain_work(ctx)
+    return {seat.number: work for seat in seats if len(seat.train)}
 
 
 def _equal(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:

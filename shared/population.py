@@ -17,6 +17,7 @@ import numpy.typing as npt
 from shared.context import stream_seed
 from shared.costs import Profile
 from shared.errors import BadInput
+from shared.sizes import check_counts
 from shared.spec import ExperimentSpec
 from shared.training.data import Dataset
 from shared.training.partition import label_counts, partition
@@ -85,8 +86,7 @@ def population(spec: ExperimentSpec, data: Dataset) -> Population:
     """
     if spec.num_edges is None or spec.num_devices is None or spec.max_devices is None:
         raise BadInput("the population of a spec is known once its numbers of devices and edges are")
-    if spec.num_edges > spec.max_devices:
-        raise BadInput(f"{spec.num_edges} edges for {spec.max_devices} devices", field="num_edges")
+    check_counts(spec)
     train = _pool(data.train_y, spec.data.n_train, _rng(spec, "train pool"), "data.n_train")
     test = _pool(data.test_y, spec.data.n_test, _rng(spec, "test pool"), "data.n_test")
     homes = _homes(spec)

@@ -14,30 +14,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from shared import strict_yaml
 from shared.costs import DeviceSpec, LinkSpec
 from shared.errors import BadInput
 from shared.records import Record
+from shared.sizes import check_counts
 from shared.training.partition import IidPartition, PartitionSpec
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
+MAX_ERRORS = 1000
+"""Of more faults than these none is described."""
 
 
 class AlgorithmSpec(Record):
     """Which algorithm, with which of its own parameters."""
 
     name: str = Field(default="fedavg", pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
 
 
 class DataSpec(Record):
     """Which data set; `n_train` and `n_test` cut it to a seeded, stratified part."""
 
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    n_train: int | None = Field(default=None, ge=1)
-    n_test: int | None = Field(default=None, ge=1)
+    n_train: int | None = Field(default=None, ge=1, le=10**9)
+    n_test: int | None = Field(default=None, ge=1, le=10**9)
 
 
 class Timeouts(Record):
@@ -58,7 +61,7 @@ class Loss(Record):
     """
 
     round_no: Count
-    seats: tuple[Annotated[int, Field(ge=0, lt=100_000)], ...]
+    seats: Annotated[tuple[Annotated[int, Field(ge=0, lt=100_000)], ...], Field(max_length=100_000)]
     edge_round: Annotated[int, Field(ge=0, lt=1000)] | None = None
     wave: Annotated[int, Field(ge=0, lt=1000)] | None = None
 
@@ -186,6 +189,7 @@ def parse_spec(raw: Any) -> ExperimentSpec:
     except ValidationError as error:
         raise explain(error) from None
     check_names(spec)
+    check_counts(spec)
     return spec
 
 
@@ -200,15 +204,22 @@ def check_names(spec: ExperimentSpec) -> None:
     check_model(spec.model)
 
 
-def explain(error: ValidationError, prefix: Sequence[str] = ()) -> BadInput:
-    """The first error of a validation as `BadInput` with the field's path."""
-    first = error.errors(include_url=False)[0]
-    path = ".".join([*prefix, *_path(first["loc"])])[:200]
-    message = first["msg"].removeprefix("Value error, ")
+def explain(error: ValidationError, kind: type[BaseModel] = ExperimentSpec, prefix: Sequence[str] = ()) -> BadInput:
+    """The first error of a validation of `kind` as `BadInput` with the field's path, which begins with `prefix`."""
+    if error.error_count() > MAX_ERRORS:
+        return BadInput(f"{error.error_count()} fields are wrong", field=".".join(prefix) or None)
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = _writable(".".join([*prefix, *_path(first["loc"])]))[:200]
+    message = _writable(first["msg"].removeprefix("Value error, "))[:500]
     if first["type"] == "extra_forbidden":
-        message = "unknown field" + ("" if prefix else _nearest(str(first["loc"][-1])))
+        message = "unknown field" + _nearest(kind, first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
+
+
+def _writable(text: str) -> str:
+    """Without halves of surrogate pairs, which could not be printed."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _path(loc: Sequence[int | str]) -> list[str]:
@@ -217,12 +228,29 @@ def _path(loc: Sequence[int | str]) -> list[str]:
     return [parts[0], *parts[2:]] if parts[:1] == ["partition"] and len(parts) > 2 else parts
 
 
-def _nearest(key: str) -> str:
-    schema = ExperimentSpec.model_json_schema()
-    models = [schema, *schema["$defs"].values()]
-    known = {name for model in models for name in model.get("properties", ())}
-    near = difflib.get_close_matches(key, sorted(known), n=1)
+def _nearest(kind: type[BaseModel], loc: Sequence[int | str]) -> str:
+    """A hint at the field of the same place whose name is most like that of an unknown one."""
+    place = schema = kind.model_json_schema()
+    for part in loc[:-1]:
+        place = _below(_followed(place, schema), part)
+    known = _followed(place, schema).get("properties", ())
+    near = difflib.get_close_matches(str(loc[-1])[:100], sorted(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _followed(place: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """What a place of a JSON schema refers to."""
+    while "$ref" in place:
+        place = schema["$defs"][place["$ref"].rpartition("/")[2]]
+    return place
+
+
+def _below(place: dict[str, Any], part: int | str) -> dict[str, Any]:
+    """The place below: an item, one of several kinds by its name, or a field."""
+    if isinstance(part, int):
+        return dict(place.get("items", {}))
+    kinds = place.get("discriminator", {}).get("mapping", {})
+    return {"$ref": kinds[part]} if part in kinds else dict(place.get("properties", {}).get(part, {}))
 
 
 def read_spec(path: Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
@@ -232,11 +260,13 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
         BadInput: the file cannot be read, is no mapping, or a field is wrong.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(strict_yaml.MAX_CHARS + 1)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise BadInput(f"{path} is no YAML: {error}") from None
+    raw = strict_yaml.load(text, str(path))
     if not isinstance(raw, dict):
         raise BadInput(f"{path}: a spec is a mapping of fields")
     for override in overrides:
@@ -249,10 +279,7 @@ def override_field(raw: dict[str, Any], override: str) -> None:
     key, found, text = override.partition("=")
     if not found or not key:
         raise BadInput(f"an override reads key=value, not {override!r}")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput(f"the value of {key} is no YAML: {error}", field=key) from None
+    value = strict_yaml.load(text, f"the value of {key}")
     *parents, last = key.split(".")
     place = raw
     for parent in parents:

@@ -12,7 +12,7 @@ import pkgutil
 from functools import cache
 
 from shared.algorithms._hooks import Algorithm
-from shared.errors import UnknownName
+from shared.errors import BadInput, UnknownName
 
 
 def load_algorithm(name: str) -> Algorithm:
@@ -37,15 +37,31 @@ def _modules(more: str) -> dict[str, str]:
     """Algorithm name -> module."""
     found = {}
     for package in (__name__, *(part.strip() for part in more.split(",") if part.strip())):
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        for module in pkgutil.iter_modules(_folders(package)):
             if not module.name.startswith("_"):
                 found[module.name] = f"{package}.{module.name}"
     return found
 
 
+def _folders(package: str) -> list[str]:
+    """Where a package's modules lie.
+
+    Raises:
+        BadInput: there is no such package. An error inside it is shown as it is.
+    """
+    try:
+        return list(importlib.import_module(package).__path__)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{package}.".startswith(f"{error.name}."):
+            raise
+        raise BadInput(f"STRATA_ALGORITHMS: there is no package {package!r} on the Python path") from None
+    except (AttributeError, TypeError, ValueError):
+        raise BadInput(f"STRATA_ALGORITHMS: {package!r} is no package (a folder of modules)") from None
+
+
 @cache
 def _load(module: str) -> Algorithm:
-    found = importlib.import_module(module).ALGORITHM
+    found = getattr(importlib.import_module(module), "ALGORITHM", None)
     if not isinstance(found, Algorithm) or found.name != module.rpartition(".")[2]:
-        raise TypeError(f"{module}.ALGORITHM is no Algorithm of the module's name")
+        raise BadInput(f"{module}.ALGORITHM is no Algorithm of the module's name")
     return found

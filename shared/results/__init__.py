@@ -25,11 +25,12 @@ from shared.results.files import (
     write_file,
 )
 from shared.results.manifest import Manifest
-from shared.results.write import write_begun, write_results
+from shared.results.write import is_drawn, write_begun, write_results
 
 __all__ = [
     "Manifest",
     "file_names",
+    "is_drawn",
     "newest_run",
     "read_rounds",
     "read_run",

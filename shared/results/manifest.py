@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -64,6 +65,12 @@ class Manifest(Record):
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that compute; `absent` where one is not installed."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Looked up once: it is asked for after every round."""
     found = {"python": platform.python_version()}
     for name in _DISTRIBUTIONS:
         try:

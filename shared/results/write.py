@@ -22,6 +22,7 @@ _FIRST = ("round_no", "kind")
 _COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in _FIRST))
 _ROUNDS_HEADER = (*_COLUMNS, "accuracy", "loss")
 _LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes")
+_PARTITION = Path("plots", "partition.png")
 _PURPOSES = {"evaluated": "evaluate", "collected": "collect"}
 
 Key = tuple[int, bool]
@@ -77,13 +78,17 @@ def _write_spec(folder: Path, info: RunInfo) -> None:
     write_file(folder / "spec.yaml", yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
 
 
+def is_drawn(folder: Path) -> bool:
+    """Whether the picture of the partition is there, so that no seats need be given for it."""
+    return (folder / _PARTITION).exists()
+
+
 def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:
     """Pictures cost a second: the partition once, the courses when the run has ended."""
     from shared.results import plots  # imports matplotlib, late
 
-    partition = folder / "plots" / "partition.png"
-    if seats and not partition.exists():
-        plots.draw_partition(partition, seats, f"{info.name}: samples of each class by seat")
+    if seats and not is_drawn(folder):
+        plots.draw_partition(folder / _PARTITION, seats, f"{info.name}: samples of each class by seat")
     if info.status in FINAL:
         rounds = read_rounds(folder)
         if rounds:

@@ -75,6 +75,12 @@ def same_without(client: httpx.Client, info: dict[str, Any], rounds: list[dict[s
     ]
     told = ended(client, submit(client, {**SPEC, "num_rounds": len(rounds), "losses": losses}))
     assert told["status"] == "completed"
+    again = client.get(f"/runs/{told['run']}/rounds").json()["rounds"]
+    models = [
+        (one["round_no"], one["model_sha256"], other["model_sha256"]) for one, other in zip(rounds, again, strict=True)
+    ]
+    first = next((number for number, one, other in models if one != other), None)
+    assert first is None, f"other bits from round {first} on: {rounds[first - 1]}"
     assert told["model_sha256"] == info["model_sha256"]
 
 

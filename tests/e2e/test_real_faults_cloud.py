@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,10 +23,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_cloud_killed_at_random_moments_ends_with_the_same_bytes(seed: int, world: World, calm: World) -> None:
+@pytest.mark.parametrize(("spec", "seed"), [(TRAINS, 1), (counts(0.5), 2)], ids=["fedavg", "counter"])
+def test_cloud_killed_at_random_moments_ends_with_the_same_bytes(
+    spec: dict[str, Any], seed: int, world: World, calm: World
+) -> None:
     rng = random.Random(seed)
-    run = world.submit({**TRAINS, "seed": seed})
+    run = world.submit({**spec, "seed": seed})
     for _ in range(3):
         world.wait_round(run, min(world.info(run).rounds + rng.randrange(2), 3))
         time.sleep(rng.uniform(0, 1.5))  # a moment within the round, not a wait for something

@@ -1,1 +1,1 @@
-"""Five algorithms of a few lines, one for each need of the papers; found with STRATA_ALGORITHMS=tests.probes."""
+"""Algorithms of a few lines: one for each need of the papers, and one that counts; STRATA_ALGORITHMS=tests.probes."""

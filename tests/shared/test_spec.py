@@ -41,6 +41,11 @@ def test_short_forms_stand_for_a_name() -> None:
         ({"partition": {"name": "by_group", "n_group": 2}}, "partition.n_group", "n_groups"),
         ({"timeouts": {"visits_s": 2}}, "timeouts.visits_s", "visit_s"),
         ({"devices": {"profile": {"compute": 2}}}, "devices.profile.compute", "compute_sps"),
+        ({"edge_link": {"worker": 2}}, "edge_link.worker", "worker_sps"),
+        ({"losses": [{"round_no": 1, "seats": [1], "edge_rounds": 2}]}, "losses.0.edge_rounds", "edge_round"),
+        ({"partition": {"name": "shards", "alpha": 1}}, "partition.alpha", None),  # another partition's
+        ({"data": {"n_tests": 2}}, "data.n_tests", "n_test"),
+        ({"algorithm": {"param": {}}}, "algorithm.param", "params"),
         ({"xyzzy": 2}, "xyzzy", None),
     ],
 )
@@ -87,6 +92,8 @@ def test_a_value_out_of_bounds_is_refused_with_its_path(raw: Any, field: str) ->
     [
         ({"num_devices": 4, "max_devices": 3}, "max_devices 3 is below num_devices 4"),
         ({"num_devices": 4, "min_devices": 5}, "min_devices 5 is above num_devices 4"),
+        ({"num_devices": 4, "num_edges": 20}, "num_edges: 20 edges for 4 devices"),
+        ({"num_devices": 2, "max_devices": 30, "data": {"n_train": 20}}, "30 devices for 20 training samples"),
         ({"fraction_train": 0.5}, "fraction_train below 1 needs select: random"),
         ([], "a spec is a mapping of fields, not list"),
     ],
@@ -103,6 +110,7 @@ def test_an_unknown_name_is_refused_and_the_known_ones_listed(raw: Any, field: s
     error = refusal(raw)
     assert isinstance(error, UnknownName)
     assert error.field == field
+    assert error.detail.startswith(f"{field}: unknown ")
     assert "known: " in error.detail
 
 
@@ -112,6 +120,18 @@ def test_the_algorithms_own_parameters_are_its_own_to_check(params: Any, field: 
     assert error.field == field
     assert error.detail.endswith("parameters of fedprox: mu")
     assert "did you mean" not in error.detail
+
+
+def test_an_unknown_parameter_of_an_algorithm_is_refused_with_the_nearest_known_one() -> None:
+    assert "did you mean 'mu'?" in refusal({"algorithm": {"name": "fedprox", "params": {"mue": 1}}}).detail
+
+
+def test_of_very_many_faults_only_their_number_is_told() -> None:
+    assert refusal({f"x{index}": 1 for index in range(5000)}).detail == "5000 fields are wrong"
+
+
+def test_what_is_said_of_half_a_surrogate_pair_can_be_printed() -> None:
+    assert "\\ud800: unknown field" in refusal({"\ud800": 1}).detail
 
 
 def test_the_first_error_is_told_and_the_others_counted() -> None:
@@ -205,3 +225,41 @@ def test_an_override_leaves_the_mapping_it_came_from_alone() -> None:
 def test_a_change_is_validated_like_a_new_spec() -> None:
     with pytest.raises(ValueError, match="greater than"):
         ExperimentSpec().but(lr=-1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed: !!int abc",
+        "seed: !!bool abc",
+        "seed: !!timestamp abc",
+        "seed: 2020-99-99",
+        "a: " + "[" * 3000,
+        "a: &a [*a]",
+    ],
+)
+def test_yaml_that_its_reader_stumbles_over_is_bad_input(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput, match=r"spec\.yaml"):
+        read_spec(path)
+
+
+@pytest.mark.parametrize("below", ["[*x{0}, *x{0}]", "{{<<: [*x{0}, *x{0}]}}"])
+def test_aliases_may_not_multiply(tmp_path: Path, below: str) -> None:
+    lines = ["x0: &x0 {a: 1}", *(f"x{i}: &x{i} {below.format(i - 1)}" for i in range(1, 40)), "name: *x39"]
+    path = tmp_path / "spec.yaml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(BadInput, match="too many aliases"):
+        read_spec(path)
+
+
+def test_a_few_aliases_may_stand_in_a_spec(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("num_rounds: &n 3\nedge_rounds: *n\n", encoding="utf-8")
+    assert read_spec(path).edge_rounds == 3
+
+
+def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="the limit is"):
+        read_spec(Path("/dev/zero"))

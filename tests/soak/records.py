@@ -21,7 +21,7 @@ def losses_of(details: Sequence[RoundDetail]) -> list[dict[str, Any]]:
 
 
 def undisturbed(info: RunInfo, details: Sequence[RoundDetail]) -> dict[str, Any]:
-    """The spec of the undisturbed run which leaves out exactly what the record names; the probe need not pause in it."""
+    """The spec of the undisturbed run that leaves out exactly what the record names; the probe need not pause in it."""
     spec = info.spec.model_dump(mode="json") | {"losses": losses_of(details)}
     return spec | {"algorithm": {"name": info.algorithm}} if info.algorithm == "probe_counter" else spec
 

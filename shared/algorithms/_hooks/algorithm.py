@@ -100,5 +100,5 @@ class Algorithm:
             return self.params.model_validate(dict(raw))
         except ValidationError as error:
             known = ", ".join(self.params.model_fields) or "none"
-            found = explain(error, prefix=("algorithm", "params"))
+            found = explain(error, self.params, prefix=("algorithm", "params"))
             raise BadInput(f"{found.detail}; parameters of {self.name}: {known}", field=found.field) from None

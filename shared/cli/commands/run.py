@@ -73,14 +73,17 @@ def _locally(spec: ExperimentSpec, agents: int | None, runs_dir: Path, format: F
     from shared.cli.client import Client
     from shared.cli.launch import Topology
     from shared.cli.output import stderr
+    from shared.sizes import check_processes
 
-    edges, devices = spec.num_edges or _EDGES, spec.num_devices or _DEVICES
-    spec = spec.but(num_edges=edges, num_devices=devices)
+    devices = spec.num_devices or _DEVICES
+    edges = spec.num_edges or min(_EDGES, devices)
+    spec = _sized(spec, edges, devices)
     console = stderr()
     running = home.running()
     if running:
         console.print(f"`strata up` runs at {running.url}; to run there: --url {running.url}", highlight=False)
     topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir)
+    check_processes(1 + edges + len(topology.rooms))
     words = f"cloud, {edges} edges, {len(topology.rooms)} agents with {devices} devices"
     with contextlib.ExitStack() as stack:
         with console.status(f"starting {words}"):
@@ -94,6 +97,13 @@ def _locally(spec: ExperimentSpec, agents: int | None, runs_dir: Path, format: F
         if info.status == "failed":
             _keep_logs(topology, runs_dir / info.run)
     return report(info, rounds, runs_dir, format, interrupted)
+
+
+def _sized(spec: ExperimentSpec, edges: int, devices: int) -> ExperimentSpec:
+    """The spec with its numbers of edges and devices, refused before anything is started if they cannot be."""
+    from shared.spec import parse_spec
+
+    return parse_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
 
 
 def _await_results(info: RunInfo, folder: Path) -> None:

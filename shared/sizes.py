@@ -1,0 +1,107 @@
+"""What a spec asks for against what there is: counts, and memory. Refused with the figures, as early as they are known.
+
+The estimate of memory is a lower bound of what one process must hold at a time: of every element of the model
+
+- 8 bytes in each of `num_edges + 2` exact sums (those that arrive, their total, the model), or
+- where updates are kept singly (held back until admitted, or an `Each` field of tensors by name, which is taken to
+  be a whole model), 8 bytes for each device besides: 4 as it arrives and 4 in what is kept.
+
+Training, data and what Python takes come on top; so what is refused could not have run, and what is not may still be
+too much.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+
+from shared.errors import BadInput
+from shared.records import Each, TensorMap
+from shared.sums.marks import fields_of
+
+if TYPE_CHECKING:
+    from shared.algorithms._hooks import Algorithm
+    from shared.spec import ExperimentSpec
+
+PROCESS_BYTES = 150_000_000
+"""What a tier's process takes at least: Python, torch and the service."""
+
+
+def check_counts(spec: ExperimentSpec) -> None:
+    """Refuse numbers that cannot go together, as far as they are fixed.
+
+    Raises:
+        BadInput: naming both.
+    """
+    devices = spec.max_devices or spec.num_devices
+    if devices is None:
+        return
+    if spec.num_edges is not None and spec.num_edges > devices:
+        raise BadInput(f"num_edges: {spec.num_edges} edges for {devices} devices", field="num_edges")
+    if spec.data.n_train is not None and spec.client == "device" and devices > spec.data.n_train:
+        many = f"{devices} devices for {spec.data.n_train} training samples"
+        raise BadInput(f"data.n_train: {many}", field="data.n_train")
+
+
+def keeps_each(algorithm: Algorithm) -> bool:
+    """Whether updates are kept singly."""
+    kinds = [algorithm.update.model_fields[name].annotation for name in fields_of(algorithm.update, Each)]
+    return algorithm.report is not None or any(_holds_models(kind) for kind in kinds)
+
+
+def _holds_models(annotation: Any) -> bool:
+    """Whether a map by client holds tensors by name."""
+    value = (get_args(annotation) or (None,))[-1]
+    return bool((get_args(value)[0] if get_origin(value) is Annotated else value) == TensorMap)
+
+
+def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> int:
+    """What one process must hold at a time, at least; see the module."""
+    singly = spec.max_devices or spec.num_devices or 1 if keeps_each(algorithm) else 0
+    return 8 * n_elements * ((spec.num_edges or 1) + 2 + singly)
+
+
+def check_memory(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> None:
+    """Refuse a run whose models cannot fit into this machine's free memory.
+
+    Raises:
+        BadInput: with the figures.
+    """
+    needed, there = needed_bytes(spec, algorithm, n_elements), available_bytes()
+    if there is not None and needed > there:
+        raise BadInput(
+            f"{spec.max_devices or spec.num_devices} devices, {spec.num_edges} edges and a model of {n_elements} "
+            f"elements need at least {needed / 1e9:.1f} GB with {algorithm.name}, {there / 1e9:.1f} GB are free"
+        )
+
+
+def check_processes(n: int) -> None:
+    """Refuse to start more processes than fit into this machine's free memory.
+
+    Raises:
+        BadInput: with the figures.
+    """
+    there = available_bytes()
+    if there is not None and n * PROCESS_BYTES > there:
+        raise BadInput(
+            f"{n} processes need at least {n * PROCESS_BYTES / 1e9:.1f} GB, {there / 1e9:.1f} GB are free; "
+            "fewer edges, or more devices an agent (--agents)"
+        )
+
+
+def available_bytes() -> int | None:
+    """Free memory of this machine, None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") + _cached_bytes()
+    except (ValueError, OSError):
+        return None
+
+
+def _cached_bytes() -> int:
+    """What Linux would give back: `MemAvailable` beyond `MemFree`."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return 1024 * (int(lines["MemAvailable"].split()[0]) - int(lines["MemFree"].split()[0]))
+    except (OSError, KeyError, ValueError):
+        return 0

@@ -1,0 +1,41 @@
+"""What cannot fit is refused with the figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared import sizes
+from shared.algorithms import load_algorithm
+from shared.errors import BadInput
+from shared.spec import parse_spec
+
+RESNET18 = 11_173_962
+
+
+def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
+    spec = parse_spec({"num_devices": 100_000, "num_edges": 2, "model": "resnet18"})
+    fedavg, held = load_algorithm("fedavg"), load_algorithm("probe_refuse")
+    monkeypatch.setattr(sizes, "available_bytes", lambda: 16 * 10**9)
+    sizes.check_memory(spec, fedavg, RESNET18)  # sums do not grow with the devices
+    assert sizes.needed_bytes(spec, fedavg, RESNET18) == 8 * 4 * RESNET18
+    with pytest.raises(BadInput, match=r"100000 devices, 2 edges .* 8939\.5 GB with probe_refuse, 16\.0 GB are free"):
+        sizes.check_memory(spec, held, RESNET18)
+
+
+def test_more_processes_than_fit_are_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "available_bytes", lambda: 10**9)
+    sizes.check_processes(6)
+    with pytest.raises(BadInput, match=r"1000 processes need at least 150\.0 GB, 1\.0 GB are free"):
+        sizes.check_processes(1000)
+
+
+def test_where_the_system_tells_no_memory_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "available_bytes", lambda: None)
+    sizes.check_processes(10**9)
+
+
+def test_the_free_memory_of_this_machine_is_known() -> None:
+    there = sizes.available_bytes()
+    assert there is not None
+    assert 10**7 < there < 10**14
