@@ -13,7 +13,7 @@ from shared.errors import SeatingUnknown, StrataError, Unreachable
 from shared.lab import Lab
 from shared.messages import RoundAnswer, Seating
 from shared.patience import STORE_S, patiently
-from shared.places import check_place
+from shared.places import FOR_HEADER, check_place
 from shared.spec import canonical
 from shared.transport import SOCKET_HEADER, Caller
 
@@ -127,6 +127,7 @@ class Edges:
             lab.wire.round_answer,
             limit_s=limit_s,
             who=f"edge {edge}",
+            headers={FOR_HEADER: edge},
             model=lab.initial,
         )
         check_place(reply.headers, asked)

@@ -16,7 +16,7 @@ from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Stage, UploadOrder
 from shared.openapi import RunId, content, describe, problems, record_body
-from shared.places import EDGE_URL_HEADER, PLACE_HEADER, place
+from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
 from shared.service import guard, health, metrics_response
 from shared.tiers import NonceAnswer
 from shared.transport import DIGEST_HEADER, MEDIA_TYPE, BodyResponse, read_body
@@ -75,7 +75,7 @@ async def nonce(agent: TheAgent) -> NonceAnswer:
 @_tier.post(
     "/visits",
     response_class=Response,
-    responses=content(MEDIA_TYPE, "A `VisitAnswer`") | problems(409),
+    responses=content(MEDIA_TYPE, "A `VisitAnswer`") | problems(409, 421),
     openapi_extra=record_body("A `VisitOrder`"),
 )
 async def visits(request: Request, agent: TheAgent) -> Response:
@@ -89,7 +89,7 @@ async def visits(request: Request, agent: TheAgent) -> Response:
 @_tier.post(
     "/uploads",
     response_class=Response,
-    responses=content(MEDIA_TYPE, "An `UploadAnswer`") | problems(409),
+    responses=content(MEDIA_TYPE, "An `UploadAnswer`") | problems(409, 421),
     openapi_extra=record_body("An `UploadOrder`"),
 )
 async def uploads(request: Request, agent: TheAgent) -> Response:
@@ -105,6 +105,7 @@ async def _answer(
     request: Request, agent: Any, what: str, stage: Stage, edge: int, digest: str, work: Callable[[Event], Any]
 ) -> Response:
     """The answer to an order, made once; while it is made, the edge hears from us."""
+    check_for(request.headers, agent.membership.hello.agent)
     agent.once.drop_unless(lambda line: line[0] == stage.run_id)  # one run trains at a time
     where = place(what, stage.run_id, stage.round_no, stage.edge_round, stage.wave, edge)
     with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):

@@ -35,7 +35,7 @@ from shared.messages import (
     VisitOrder,
     Work,
 )
-from shared.places import EDGE_URL_HEADER, check_place, place
+from shared.places import EDGE_URL_HEADER, FOR_HEADER, check_place, place
 from shared.service import Worker
 from shared.sums import Fold
 from shared.transport import Caller
@@ -270,7 +270,7 @@ class Devices:
                 kind,
                 limit_s=limit_s,
                 who=f"agent {agent}",
-                headers={EDGE_URL_HEADER: self.own_url},
+                headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent},
                 model=self.lab.initial,
             )
         )

@@ -13,7 +13,7 @@ from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Seating
 from shared.openapi import RunId, content, describe, problems, record_body
-from shared.places import PLACE_HEADER, place
+from shared.places import PLACE_HEADER, check_for, place
 from shared.records import Record
 from shared.service import answers, guard, health, metrics_response
 from shared.tiers import AgentBeat, NonceAnswer
@@ -100,11 +100,12 @@ async def forget(run_id: RunId, edge: TheEdge) -> None:
 @_tier.post(
     "/rounds",
     response_class=Response,
-    responses=content(MEDIA_TYPE, "A `RoundAnswer`") | problems(409, 428, 502, 504),
+    responses=content(MEDIA_TYPE, "A `RoundAnswer`") | problems(409, 421, 428, 502, 504),
     openapi_extra=record_body("A `RoundOrder`"),
 )
 async def rounds(request: Request, edge: TheEdge) -> Response:
     """Run one round of one home; the answer holds the sum of its updates and a line for each visit."""
+    check_for(request.headers, edge.settings.name)
     body = await read_body(request, edge.settings.max_body_bytes)
     digest = wire.digest_of(body, request.headers.get("strata-digest"))
     run_id, round_no, home = order_place(body)

@@ -23,6 +23,7 @@ a stable code, so that one handler turns all of them into `application/problem+j
       Busy                     503 busy               more connections than this process takes
       TooSlow                  408 too_slow           a body came too slowly
       TooMany                  429 too_many           more runs than are kept; the message names the setting
+      Misdirected              421 misdirected        an order for somebody else, who had this address before
       Cancelled                409 cancelled          nobody waits for this work any more
 """
 
@@ -157,6 +158,12 @@ class TooMany(StrataError):
     """More than a limit allows; the message names the setting."""
 
     status, code = 429, "too_many"
+
+
+class Misdirected(StrataError):
+    """An order for somebody else: addresses change hands when containers restart."""
+
+    status, code = 421, "misdirected"
 
 
 class Cancelled(StrataError):

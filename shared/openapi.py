@@ -30,6 +30,7 @@ MEANING = {
     408: "The request came too slowly",
     409: "Not in a state that allows this",
     413: "The body is too large",
+    421: "An order for somebody else",
     422: "A field is wrong; `field` names it",
     428: "The edge must be told the seating first",
     429: "More than a limit allows; the message names the setting",

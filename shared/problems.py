@@ -22,15 +22,8 @@ DETAIL_CHARS = 2000
 
 def problem(status: int, code: str, detail: str, field: str | None = None) -> JSONResponse:
     """An error response; what is told may quote what came, but not all of a book."""
-    said = _writable(detail)[:DETAIL_CHARS]
-    place = None if field is None else _writable(field)
-    body = Problem(title=code.replace("_", " "), status=status, code=code, detail=said, field=place)
+    body = Problem(title=code.replace("_", " "), status=status, code=code, detail=detail[:DETAIL_CHARS], field=field)
     return JSONResponse(body.model_dump(mode="json"), status_code=status, media_type=PROBLEM_TYPE)
-
-
-def _writable(text: str) -> str:
-    """What was quoted may hold half of a surrogate pair, which JSON can bring and no answer can carry."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _allowed(request: Request) -> list[str]:

@@ -209,17 +209,12 @@ def explain(error: ValidationError, kind: type[BaseModel] = ExperimentSpec, pref
     if error.error_count() > MAX_ERRORS:
         return BadInput(f"{error.error_count()} fields are wrong", field=".".join(prefix) or None)
     first = error.errors(include_url=False, include_input=False)[0]
-    path = _writable(".".join([*prefix, *_path(first["loc"])]))[:200]
-    message = _writable(first["msg"].removeprefix("Value error, "))[:500]
+    path = ".".join([*prefix, *_path(first["loc"])])[:200]
+    message = first["msg"].removeprefix("Value error, ")[:500]
     if first["type"] == "extra_forbidden":
         message = "unknown field" + _nearest(kind, first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
-
-
-def _writable(text: str) -> str:
-    """Without halves of surrogate pairs, which could not be printed."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _path(loc: Sequence[int | str]) -> list[str]:

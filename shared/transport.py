@@ -25,6 +25,7 @@ from shared.errors import (
     Busy,
     DeadlineExceeded,
     Garbled,
+    Misdirected,
     SeatingUnknown,
     StrataError,
     TooLarge,
@@ -49,7 +50,7 @@ CONNECT_S = 5.0
 SMALL_BYTES = 2**20
 """Largest JSON answer that is read."""
 CHECKSUM_HEADER = "strata-crc32"
-PASSING = (TooSlow, Busy)
+PASSING = (TooSlow, Busy, Misdirected)
 """Refusals that pass: the same is asked again, as after a broken connection."""
 GARBLED_TIMES = 3
 """How often a body may be garbled or cut off, on either way, before its sender is given up."""

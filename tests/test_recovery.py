@@ -258,3 +258,35 @@ async def test_a_run_deleted_while_an_agent_and_an_edge_were_away_goes_there_too
         left = await fed.store.keys("edge:edge-2:")
     assert any(kept.run in key for key in left)
     assert not any(gone.run in key for key in left)
+
+
+async def test_agents_that_come_back_at_each_others_address_get_their_own_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As containers do that are restarted together. Each seat's state is at one agent only."""
+    monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
+    spec = small_spec(num_rounds=3, algorithm="probe_counter", timeouts=LONG)
+    async with Federation(tmp_path / "f") as fed:
+        swapped: list[asyncio.Task[None]] = []
+
+        async def swap() -> None:
+            await fed.stop("agent-2")
+            await fed.stop("agent-3")
+            await fed.start_agent(2, port=AGENT_PORT + 3)
+            await fed.start_agent(3, port=AGENT_PORT + 2)
+
+        async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            swapped.append(asyncio.create_task(swap()))
+            raise httpx.ReadError("killed", request=request)
+
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(spec)
+        await asyncio.wait_for(gate.reached.wait(), 60)
+        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=1)
+        gate.open.set()
+        info = await fed.finish(run_id)
+        await asyncio.gather(*swapped)
+        details = await rounds_of(fed, info)
+    assert swapped
+    assert losses_of(details) == []
+    assert not any(row.fresh_state for detail in details for row in detail.seats)

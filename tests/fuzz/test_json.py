@@ -36,6 +36,7 @@ SMALL = [
     EdgeBeat(edge="edge-1", roster=(RosterLine(agent="a-1", age_s=0.5, visiting=1),)),
     BeatAnswer(unknown=("a-1",), heard={"a-2": 1.0}, moved={"a-3": "http://127.0.0.1:1"}),
 ]
+PIECES = ("&a ", "*a", "!!int ", "!!timestamp ", "<<: ", "? ", "- ", "\t", "[", "{", "%", "\x85", "|")
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
@@ -78,9 +79,7 @@ def test_any_text_is_a_spec_or_bad_input(tmp_path: Path, which: int, random: Ran
     text = yaml.safe_dump(SPECS[which % len(SPECS)])
     for _ in range(random.randint(1, 4)):
         begin = random.randrange(len(text) + 1)
-        piece = random.choice(
-            ("&a ", "*a", "!!int ", "!!timestamp ", "<<: ", "? ", "- ", "\t", "[", "{", "%", "\x85", "|")
-        )
+        piece = random.choice(PIECES)
         text = text[:begin] + piece + text[begin + random.choice((0, 0, 1, 9)) :]
     path = tmp_path / "spec.yaml"
     path.write_text(text, encoding="utf-8")

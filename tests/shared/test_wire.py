@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from shared import wire
 from shared.errors import NotFinite, TooLarge, WireError
@@ -226,6 +226,8 @@ def test_a_record_without_tensors_is_its_header() -> None:
         ({"$other": 0}, WireError),
         ({1: "a", "1": "b"}, WireError),
         (torch.zeros(1, dtype=torch.complex64), WireError),
+        (["\ud800"], WireError),
+        ({"\udc00": 1}, WireError),
     ],
     ids=str,
 )
@@ -286,6 +288,8 @@ BROKEN = {
     "record is no text": raw({"__metadata__": {"record": {}}}),
     "record is no JSON": holding("{x"),
     "lone surrogate": holding('{"x":"\ud800"'),
+    "half of a surrogate pair": holding('{"x":["\\ud800"]}'),
+    "key with half of a surrogate pair": holding('{"x":{"\\udc00":1}}'),
     "NaN": holding('{"x":NaN}'),
     "infinity": holding('{"x":-Infinity}'),
     "number beyond double": holding('{"x":1e999}'),
@@ -363,7 +367,35 @@ def test_too_many_tensors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         wire.decode(Loose, wire.encode(Loose(x=[torch.zeros(1) for _ in range(3)])).join())
 
 
+@pytest.mark.parametrize(
+    ("limit", "most", "record"),
+    [
+        ("shared.strict_json.MAX_ITEMS", 20, Loose(x=[[]] * 30)),
+        ("shared.wire.MAX_TENSORS", 2, Loose(x=[torch.zeros(1) for _ in range(3)])),
+        ("shared.wire.MAX_HEADER_BYTES", 50, Loose(x="x" * 50)),
+    ],
+)
+def test_what_is_too_large_to_be_read_is_neither_read_nor_sent(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, record: Loose
+) -> None:
+    body = wire.encode(record).join()
+    monkeypatch.setattr(limit, most)
+    with pytest.raises(TooLarge, match=f"the limit is {most}"):
+        wire.decode(Loose, body)
+    with pytest.raises(TooLarge, match=f"the limit is {most}"):
+        wire.encode(record)
+
+
 # ---- what does not fit the type or the model
+
+
+def test_of_a_list_only_the_first_wrong_item_is_an_error() -> None:
+    """An error of each takes a thousand times the memory of what is wrong."""
+    with pytest.raises(ValidationError) as caught:
+        Tree.model_validate({"leaves": [1] * 1000, "by_seat": {f"a{index}": 1 for index in range(1000)}})
+    assert caught.value.error_count() < 20
+    with pytest.raises(WireError, match="Loose: 2000 faults"):
+        wire.decode(Loose, holding(json.dumps({f"a{index}": 1 for index in range(2000)})))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="a folder that gets the logs of all processes, for looking into")
     options = parser.parse_args()
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that what was mounted is unmounted
     began = time.monotonic()
 
     def say(text: str) -> None:

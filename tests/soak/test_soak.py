@@ -106,6 +106,12 @@ def test_moved_seats_and_fresh_states_must_be_told() -> None:
     assert faults_in(info(2), details, [moved(1, "b")]) == []
 
 
+def test_seats_that_were_not_chosen_need_no_row() -> None:
+    chosen = info(1).but(spec=ExperimentSpec(num_devices=2, num_rounds=1, select="random", fraction_train=0.5))
+    assert faults_in(chosen, [detail(1, [row(1)])], []) == []
+    assert len(faults_in(chosen, [detail(1, [row(1), row(1)])], [])) == 1
+
+
 def test_missing_round_is_found() -> None:
     assert "rounds are missing" in faults_in(info(2), [detail(1, [row(0), row(1)])], [])
 

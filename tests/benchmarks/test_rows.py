@@ -1,0 +1,83 @@
+"""Each row of `make bench` runs at a tiny size, so that the benchmarks cannot rot; the figures say nothing here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import ROWS
+from benchmarks.profiled.stages import COMMON, STAGES
+from benchmarks.rows.scale import slope
+from benchmarks.turns import in_turns
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = {
+    "cnn": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
+    "mlp": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
+    "transport": ("topology", "in-memory copies", "peak memory"),
+    "scale": ("4 devices, a round", "8 devices, peak memory", "log-log slope"),
+    "memory": ("after 1 rounds", "after 2 rounds"),
+    "train": ("resnet18",),
+    "profile": (
+        *("cloud_server: wait for edges", "cloud_server: aggregate", "cloud_server: write files"),
+        *("edge_server: wait for agents", "edge_server: take answers", "edge_server: record of visits"),
+        *("device_agent: train", "device_agent: save states", "device_agent: add updates up"),
+    ),
+}
+
+
+def bench(*words: str) -> subprocess.CompletedProcess[str]:
+    """`python -m benchmarks` at its tiny size."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "BENCH_"))}
+    command = [sys.executable, "-m", "benchmarks", *words, "--tiny"]
+    return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_prints_a_figure_for_each_of_its_contenders(row: str) -> None:
+    done = bench(row)
+    assert done.returncode == 0, done.stderr[-3000:]
+    header, *lines = done.stdout.splitlines()
+    assert header.split() == ["row", "what", "figure", "range", "ratio", "target"]
+    for words in LINES[row]:
+        found = [line for line in lines if words in line]
+        assert found, f"no line with {words!r}:\n{done.stdout}"
+        assert all(re.search(r"\s-?\d+\.?\d*( (s|ms|MB|GB))?\b", line) for line in found)
+
+
+def test_an_unknown_row_is_refused_with_those_there_are() -> None:
+    done = bench("cnn,speed")
+    assert done.returncode == 2
+    assert "no row speed" in done.stderr
+    assert all(row in done.stderr for row in ROWS)
+
+
+def test_contenders_take_turns_and_the_first_round_of_each_is_left_out() -> None:
+    order: list[str] = []
+
+    def contender(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    found = in_turns({name: lambda name=name: contender(name) for name in "ab"}, 2)
+    assert "".join(order) == "abbaab"
+    assert found == {"a": [4.0, 5.0], "b": [3.0, 6.0]}
+
+
+def test_the_slope_is_the_exponent() -> None:
+    counts = [100, 1000, 5000]
+    assert slope(counts, [3e-4 * n**1.25 for n in counts]) == pytest.approx(1.25)
+
+
+def test_stages_have_names_of_their_own() -> None:
+    for stages in STAGES.values():
+        assert COMMON.keys() <= stages.keys()
+        assert len(set(stages.values())) == len(stages)
