@@ -18,6 +18,8 @@ SOAK_SEED ?= 1
 # Device containers of `make up`.
 DEVICES ?= 6
 COMPOSE ?= docker compose
+# How long `make fuzz` tries each of its parts.
+FUZZ_SECONDS ?= 300
 
 export TORCH_INDEX
 
@@ -28,7 +30,7 @@ CODE := $(wildcard $(PRODUCT) benchmarks tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-.PHONY: help install run test lint check audit audit-tools up down soak compose-test bench clean
+.PHONY: help install run test lint check audit audit-tools up down soak compose-test bench fuzz clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +77,9 @@ compose-test: install ## Test a small federation in real containers (needs a Doc
 
 bench: install ## Run the benchmarks, or some (BENCH_ROWS=cnn,mlp); about fifteen minutes
 	$(BIN)/python -m benchmarks $(BENCH_ROWS)
+
+fuzz: install ## Try the codec, specs and every endpoint with bad input, FUZZ_SECONDS each (300)
+	$(BIN)/python -m tests.fuzz.campaign $(FUZZ_SECONDS)
 
 clean: ## Remove caches and build leftovers (keeps .venv and runs/)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
