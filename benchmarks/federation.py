@@ -79,10 +79,6 @@ class Federation:
             if wanted(event):
                 return
 
-    def rounds_trained(self) -> int:
-        """How many so far."""
-        return self.client.run(self._run).rounds
-
     def pids(self) -> list[int]:
         """Of all processes, Redis included."""
         return [self.topology.redis.pid, *(process.pid for process in self.topology.processes.values())]

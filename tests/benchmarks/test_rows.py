@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_contenders_take_turns_and_the_first_round_of_each_is_left_out() -> None
         order.append(name)
         return float(len(order))
 
-    found = in_turns({name: lambda name=name: contender(name) for name in "ab"}, 2)
+    found = in_turns({name: partial(contender, name) for name in "ab"}, 2)
     assert "".join(order) == "abbaab"
     assert found == {"a": [4.0, 5.0], "b": [3.0, 6.0]}
 

@@ -104,6 +104,8 @@ def test_everybody_registers_and_gets_the_promised_environment(tmp_path: Path, m
     tokens = {env["STRATA_TIER_TOKEN"] for env in (cloud, edge, *agents)}
     assert tokens == {running.tier_token}
     assert all(env[f"{library}_NUM_THREADS"] == "1" for env in agents for library in ("OMP", "MKL", "OPENBLAS"))
+    set_alike = {(env["GLIBC_TUNABLES"], env["STRATA_FSYNC"]) for env in (cloud, edge, *agents)}
+    assert set_alike == {("glibc.malloc.hugetlb=1", "0")}
     assert cloud["CLOUD_RUNS_DIR"] == str(tmp_path / "results")
     assert cloud["CLOUD_REDIS_URL"] == edge["EDGE_REDIS_URL"]
     assert cloud["STRATA_DATA_DIR"] == "/data/sets"

@@ -8,6 +8,8 @@ import pytest
 
 from tests.soak.world import World
 
+pytest.register_assert_rewrite("tests.e2e.real_faults")
+
 
 @pytest.fixture(scope="session")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:

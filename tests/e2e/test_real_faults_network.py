@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.real_faults import TRAINS, assert_same_bits, ended_well, lost, timeouts
+from tests.e2e.real_faults import TRAINS, assert_same_bits, counts, ended_well, lost, timeouts
 from tests.soak.proxy import KINDS, Fault
 from tests.soak.world import World
 
@@ -50,4 +50,16 @@ def test_fault_between_cloud_and_edge_is_survived_and_told(kind: str, world: Wor
     info, details, _ = ended_well(world, world.submit(SHORT))
     assert world.proxy.done[before:] == [(kind, "edge-1")]
     assert lost(details).keys() == (set() if kind in HARMLESS else REASONS[kind])
+    assert_same_bits(calm, info, details)
+
+
+def test_visit_whose_answer_came_too_late_does_not_count(world: World, calm: World) -> None:
+    world.proxy.arm("agent-1", Fault("late", LATE_S))
+    run = world.submit(counts(0.2, num_edges=1, **timeouts(visit_s=VISIT_S)))
+    info, details, _ = ended_well(world, run)
+    late = {row.seat for row in details[0].seats if row.outcome == "failed"}
+    assert lost(details) == {"timeout": len(late)}
+    assert {row.seat: row.figures["visits"] for row in details[-1].seats} == {
+        s: 2 if s in late else 3 for s in range(4)
+    }
     assert_same_bits(calm, info, details)

@@ -89,6 +89,16 @@ def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, in
         assert bits(cloud.result()) == straight
 
 
+def test_what_is_added_leaves_the_partial_sums_as_they_were() -> None:
+    parts = [folded(Everything, [(everything(seed), 3)]) for seed in range(2)]
+    before = [bits(part) for part in parts]
+    fold = Fold(Everything, GRID)
+    for part in parts:
+        fold.merge(part)
+    fold.add(everything(2), 3)
+    assert [bits(part) for part in parts] == before
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+WARM_S = 90.0
+"""A process is not measured before: what it imports and keeps for good has come by then."""
 MIN_LIFE_S = 300.0
 """A shorter life is reported and not judged."""
 GROWTH = 1.10
@@ -30,11 +32,11 @@ class Memory:
                     self.samples.setdefault((name, pid), []).append((time.monotonic(), pages * PAGE))
 
     def table(self) -> list[dict[str, Any]]:
-        """For each process its life, its memory after a tenth of it and at the end, and whether that counts."""
+        """For each process its life, its memory once it is warm (at least a tenth of it) and at the end, and whether that counts."""
         rows = []
         for (name, _), seen in sorted(self.samples.items()):
             began, life_s = seen[0][0], seen[-1][0] - seen[0][0]
-            early = next(n_bytes for at, n_bytes in seen if at - began >= life_s / 10)
+            early = next((n for at, n in seen if at - began >= max(life_s / 10, WARM_S)), seen[-1][1])
             late = seen[-1][1]
             row = {"process": name, "life_s": round(life_s), "early_bytes": early, "late_bytes": late}
             rows.append({**row, "growth": round(late / early, 3), "judged": life_s >= MIN_LIFE_S})

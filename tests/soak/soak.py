@@ -80,6 +80,12 @@ class Soak:
 
     # ---- runs
 
+    def warm_up(self) -> None:
+        """A short run of each algorithm in each world, undisturbed: what is imported late is no growth of memory."""
+        for world in (self.rough, self.quiet):
+            for spec in SPECS[:2]:
+                world.complete(spec | {"num_rounds": 1})
+
     def one(self, number: int) -> None:
         """One disturbed run with its checks, and the undisturbed one that it describes."""
         info = self._disturbed(SPECS[number % len(SPECS)] | {"seed": self.summary.seed * 1000 + number})
@@ -189,7 +195,7 @@ def soak(
         gap_s: seconds between two faults, in the mean.
         say: tells how it goes.
     """
-    ends, summary = time.monotonic() + 60 * minutes, Summary(seed, minutes)
+    summary = Summary(seed, minutes)
     rough = World(
         folder / "rough",
         edges=3,
@@ -208,7 +214,8 @@ def soak(
             found = Soak(rough, quiet, Mischief(rough, actions(seed, _nodes(rough), gap_s), away_s), summary, say)
             if not rough.small_disks:
                 summary.notes.append("no small disk could be mounted here: no disk was filled")
-            number = 0
+            found.warm_up()
+            ends, number = time.monotonic() + 60 * minutes, 0
             while time.monotonic() < ends:
                 found.one(number)
                 number += 1

@@ -131,5 +131,5 @@ def test_count_begins_anew_only_with_fresh_state() -> None:
 
 @pytest.mark.parametrize(("life_s", "late", "n"), [(400.0, 109, 0), (400.0, 112, 1), (200.0, 200, 0)])
 def test_only_growth_of_a_long_life_is_a_problem(life_s: float, late: int, n: int) -> None:
-    samples = [(0.0, 50), (life_s * 0.05, 80), (life_s * 0.1, 100), (life_s, late)]
+    samples = [(0.0, 50), (80.0, 80), (95.0, 100), (life_s, late)]
     assert len(Memory({("cloud", 1): samples}).grown()) == n
