@@ -49,16 +49,21 @@ class Federation:
         self.first_s = self._one_round()
 
     def round(self) -> float:
-        """Train one round; the seconds from its start until it is committed, in the results, and the run paused."""
+        """Train on; the seconds from one commit to the next, the results folder of the one before included.
+
+        What resuming and pausing cost is in the rounds before and after.
+        """
         self.client.resume(self._run)
         return self._one_round()
 
     def _one_round(self) -> float:
-        self._until(lambda event: event.kind == "round.started")
+        self._until(_is_commit)
         began = time.perf_counter()
+        self._until(_is_commit)
+        seconds = time.perf_counter() - began
         self.client.pause(self._run)
         self._until(lambda event: event.data.get("status") == "paused")
-        return time.perf_counter() - began
+        return seconds
 
     def _until(self, wanted: Callable[[Event], bool]) -> None:
         """Wait for an event that has not been waited for before.
@@ -82,6 +87,10 @@ class Federation:
     def pids(self) -> list[int]:
         """Of all processes, Redis included."""
         return [self.topology.redis.pid, *(process.pid for process in self.topology.processes.values())]
+
+
+def _is_commit(event: Event) -> bool:
+    return event.kind == "round.committed"
 
 
 @contextmanager
