@@ -32,7 +32,7 @@ class Memory:
                     self.samples.setdefault((name, pid), []).append((time.monotonic(), pages * PAGE))
 
     def table(self) -> list[dict[str, Any]]:
-        """For each process its life, its memory once it is warm (at least a tenth of it) and at the end, and whether that counts."""
+        """For each process its life, its memory once a tenth of it is over and it is warm, and at the end."""
         rows = []
         for (name, _), seen in sorted(self.samples.items()):
             began, life_s = seen[0][0], seen[-1][0] - seen[0][0]
