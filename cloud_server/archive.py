@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -77,6 +78,7 @@ class Archive:
 
     def __init__(self, store: Store, blobs: Blobs, worker: Worker, max_runs: int) -> None:
         self.store, self.blobs, self.worker, self.max_runs = store, blobs, worker, max_runs
+        self._deleted: dict[str, float] = {}
 
     # ---- documents
 
@@ -292,10 +294,23 @@ class Archive:
     # ---- files
 
     async def delete(self, run_id: str) -> None:
-        """Forget a run and its files."""
+        """Forget a run and its files; other tiers are told with their heartbeats."""
+        await self.store.put(keys.cloud_deleted(run_id), b"1", keys.DELETED_TTL_S)
+        self._deleted[run_id] = time.monotonic()
         for prefix in keys.all_of_run(run_id):
             await self.store.delete_prefix(prefix)
         await self.collect()
+
+    async def load_deleted(self) -> None:
+        """Read which runs an earlier cloud process deleted lately."""
+        for key in await self.store.keys(keys.CLOUD_DELETED):
+            self._deleted.setdefault(keys.last_part(key), time.monotonic())
+
+    def deleted(self) -> tuple[str, ...]:
+        """The runs that were deleted lately."""
+        now = time.monotonic()
+        self._deleted = {run_id: at for run_id, at in self._deleted.items() if now - at < keys.DELETED_TTL_S}
+        return tuple(sorted(self._deleted))
 
     async def collect(self) -> list[str]:
         """Remove files that nothing refers to."""

@@ -61,8 +61,6 @@ class Course:
         """Train until complete, paused or stopped; the document says which."""
         self.wall_before_s = self.info.wall_s
         await self._become("starting")
-        if not self.info.rounds:
-            await self.tools.results.begun(self.info)
         barrier = Barrier(self.tools.registry, self.tools.settle_s, self.wanted)
         async for missing in barrier.start(self.info.spec, resumed=self.info.resolved):
             await self._become("starting", f"waiting: {missing}")

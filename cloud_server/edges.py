@@ -135,14 +135,6 @@ class Edges:
         moved = reply.sent_bytes + reply.received_bytes + (int(below) if below.isdecimal() else 0)
         return EdgeReply(reply.record, reply.sent_bytes, reply.received_bytes, moved)
 
-    async def forget(self, run_id: str) -> None:
-        """Tell every live edge to drop a run; one that is away keeps its files until it is told again."""
-        for edge in self.registry.live_edges():
-            url = f"{self.registry.edges[edge].url}/runs/{run_id}"
-            await asyncio.gather(
-                self.caller.call_json("DELETE", url, limit_s=5, who=f"edge {edge}"), return_exceptions=True
-            )
-
 
 def _lost(detail: str) -> StrataError:
     error = StrataError(detail)

@@ -101,7 +101,7 @@ async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
 
 @router.delete("/runs/{run_id}", status_code=204, tags=["runs"], responses=NOT_NOW)
 async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
-    """Forget a run that has ended, at every tier; its results folder stays."""
+    """Forget a run that has ended, at other tiers with their next heartbeats; its results folder stays."""
     await cloud.runner.delete(run_id)
 
 

@@ -119,7 +119,7 @@ class Runner:
             return info
 
     async def delete(self, run_id: str) -> None:
-        """Forget a run at every tier; its results folder stays.
+        """Forget a run, at other tiers with their next heartbeats; its results folder stays.
 
         Raises:
             Conflict: it has not ended.
@@ -129,7 +129,6 @@ class Runner:
             if info.status not in FINAL or (self.course and self.course.info.run == info.run):
                 raise Conflict(f"run {info.run} is {info.status}: only a run that has ended can be deleted")
             await self.tools.archive.delete(info.run)
-        await self.tools.edges.forget(info.run)
 
     async def _ask(self, info: RunInfo, wish: Wish, status: Status) -> RunInfo:
         """Ask the course of a run; without one (the cloud was just restarted) the document is what is asked."""
@@ -229,6 +228,7 @@ class Runner:
     async def _recover(self, why: str) -> None:
         """Whatever was not finished is taken up again, or ends as it was asked to."""
         await self.tools.registry.load()
+        await self.tools.archive.load_deleted()
         async with self._lock:
             for info in await self.tools.archive.infos():
                 if info.status in UNFINISHED:

@@ -32,4 +32,5 @@ async def greet_edge(hello: EdgeHello, request: Request, cloud: TheCloud) -> Edg
 @router.post("/heartbeats", responses=problems(404))
 async def heartbeat(beat: EdgeBeat, cloud: TheCloud) -> BeatAnswer:
     """An edge is alive, and so are the agents that it hears."""
-    return await cloud.registry.beat(beat)
+    answer = await cloud.registry.beat(beat)
+    return answer.but(deleted=cloud.archive.deleted())

@@ -19,7 +19,7 @@ from device_agent.host import Host
 from shared.errors import StrataError
 from shared.patience import pause_s
 from shared.service import Network
-from shared.tiers import ID, AgentBeat, AgentHello, AgentWelcome
+from shared.tiers import ID, AgentBeat, AgentBeatAnswer, AgentHello, AgentWelcome
 from shared.transport import Caller, inside
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class Membership:
         self.beat, self.every_s, self.networks = beat, every_s, networks
         self.host, self.home = host, ""
         self.edges: dict[str, _Orders] = {}
+        self._forgotten: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -144,10 +145,13 @@ class Membership:
         url, kept = f"{self.cloud_url}/agents", await self.host.runs()
         raw = await self.caller.call_json("POST", url, self.hello.model_dump(), limit_s=10, who="the cloud")
         welcome = AgentWelcome.model_validate(raw)
-        for run_id in sorted(set(kept) - set(welcome.runs)):
-            log.info("run %s was deleted meanwhile", run_id)
-            await self.host.forget(run_id)
+        await self._forget(set(kept) - set(welcome.runs))
         return welcome.edge_url
+
+    async def _forget(self, runs: set[str]) -> None:
+        for run_id in sorted(runs):
+            log.info("run %s was deleted", run_id)
+            await self.host.forget(run_id)
 
     async def _beat_others(self) -> None:
         now = time.monotonic()
@@ -159,7 +163,10 @@ class Membership:
 
     async def _beat(self, url: str) -> None:
         payload = self.beat().model_dump()
-        await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, who=f"edge {url}")
+        raw = await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, who=f"edge {url}")
+        deleted = set(AgentBeatAnswer.model_validate(raw).deleted)
+        await self._forget(deleted - self._forgotten)
+        self._forgotten |= deleted
 
     async def _beat_other(self, url: str) -> None:
         try:

@@ -15,7 +15,7 @@ from shared import wire
 from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Stage, UploadOrder
-from shared.openapi import RunId, content, describe, problems, record_body
+from shared.openapi import content, describe, problems, record_body
 from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
 from shared.service import guard, health, metrics_response
 from shared.tiers import NonceAnswer
@@ -111,10 +111,3 @@ async def _answer(
     with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
         answer = await agent.once.answer((stage.run_id, edge), where, digest, work, request)
     return BodyResponse(answer, headers={PLACE_HEADER: where})
-
-
-@_tier.delete("/runs/{run_id}", status_code=204)
-async def forget(run_id: RunId, agent: TheAgent) -> None:
-    """Drop everything of a run."""
-    agent.once.drop_unless(lambda line: line[0] != run_id)
-    await agent.host.forget(run_id)

@@ -182,27 +182,13 @@ class Desk:
         return {keys.run_at_edge(self.edge_id, key) for key in known} | set(await self.worker.run(self.states.runs))
 
     async def forget(self, run_id: str) -> None:
-        """Drop everything of a run, here and at the agents that sat in it."""
-        await self._tell_agents(run_id)
+        """Drop everything of a run that was deleted."""
+        log.info("run %s was deleted", run_id)
         async with self.committing:
             for prefix in keys.all_of_run_at_edge(self.edge_id, run_id):
                 await self.store.delete_prefix(prefix)
             await self.worker.run(self.states.drop_run, run_id)
             await self._collect()
-
-    async def _tell_agents(self, run_id: str) -> None:
-        """An agent that does not answer keeps its states of the run; nothing will ask for them again."""
-        known = await self.store.scan(keys.edge_seatings(self.edge_id, run_id))
-        seatings = [Seating.model_validate(json.loads(data)["seating"]) for data in known.values()]
-        places = [place for seating in seatings for place in seating.places.values()]
-        urls = {self.roster.moved.get(place.agent, place.url): place.agent for place in places}
-        told = [
-            self.caller.call_json("DELETE", f"{url}/runs/{run_id}", limit_s=5, who=f"agent {agent}")
-            for url, agent in sorted(urls.items())
-        ]
-        for failed in await asyncio.gather(*told, return_exceptions=True):
-            if isinstance(failed, BaseException):
-                log.warning("run %s is not forgotten everywhere: %s", run_id, failed)
 
 
 def seating_digest(seating: Seating) -> str:

@@ -33,6 +33,7 @@ class Membership:
         self.caller, self.cloud_url, self.hello, self.desk = caller, cloud_url, hello, desk
         self.roster, self.every_s = roster, every_s
         self.registered = False
+        self._forgotten: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,14 +71,19 @@ class Membership:
             await self._register()
         beat = EdgeBeat(edge=self.hello.edge, roster=self.roster.lines()).model_dump()
         raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, who="the cloud")
-        self.roster.told(BeatAnswer.model_validate(raw))
+        answer = BeatAnswer.model_validate(raw)
+        self.roster.told(answer)
+        await self._forget(set(answer.deleted) - self._forgotten)
+        self._forgotten |= set(answer.deleted)
 
     async def _register(self) -> None:
         url, kept = f"{self.cloud_url}/edges", await self.desk.runs()
         raw = await self.caller.call_json("POST", url, self.hello.model_dump(), limit_s=10, who="the cloud")
         welcome = EdgeWelcome.model_validate(raw)
         self.desk.known_as(welcome.url)
-        for run_id in sorted(kept - set(welcome.runs)):
-            log.info("run %s was deleted meanwhile", run_id)
-            await self.desk.forget(run_id)
+        await self._forget(kept - set(welcome.runs))
         self.registered = True
+
+    async def _forget(self, runs: set[str]) -> None:
+        for run_id in sorted(runs):
+            await self.desk.forget(run_id)

@@ -20,12 +20,14 @@ class Roster:
         elsewhere: at other edges, as the cloud told.
         unknown: whom the cloud does not know.
         moved: where agents are found that came back at another address, as the cloud told.
+        deleted: runs that were deleted lately, as the cloud told.
     """
 
     heard: dict[str, tuple[float, AgentBeat]] = field(default_factory=dict)
     elsewhere: dict[str, float] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
+    deleted: tuple[str, ...] = ()
 
     def beat(self, beat: AgentBeat) -> None:
         """Note a heartbeat.
@@ -49,6 +51,7 @@ class Roster:
         self.unknown = set(answer.unknown)
         self.elsewhere = {agent: now - age for agent, age in answer.heard.items()}
         self.moved |= answer.moved
+        self.deleted = answer.deleted
 
     def lines(self) -> tuple[RosterLine, ...]:
         """The roster as it is sent to the cloud; who was silent for long is forgotten."""

@@ -12,11 +12,11 @@ from shared import wire
 from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Seating
-from shared.openapi import RunId, content, describe, problems, record_body
+from shared.openapi import content, describe, problems, record_body
 from shared.places import PLACE_HEADER, check_for, place
 from shared.records import Record
 from shared.service import answers, guard, health, metrics_response
-from shared.tiers import AgentBeat, NonceAnswer
+from shared.tiers import AgentBeat, AgentBeatAnswer, NonceAnswer
 from shared.transport import MEDIA_TYPE, SOCKET_HEADER, BodyResponse, read_body
 
 if TYPE_CHECKING:
@@ -78,23 +78,17 @@ async def nonce(edge: TheEdge) -> NonceAnswer:
     return NonceAnswer(nonce=edge.membership.hello.nonce)
 
 
-@_tier.post("/heartbeats", status_code=204, responses=problems(404))
-async def heartbeats(beat: AgentBeat, edge: TheEdge) -> None:
-    """An agent is alive."""
+@_tier.post("/heartbeats", responses=problems(404))
+async def heartbeats(beat: AgentBeat, edge: TheEdge) -> AgentBeatAnswer:
+    """An agent is alive; it learns which runs were deleted."""
     edge.roster.beat(beat)
+    return AgentBeatAnswer(deleted=edge.roster.deleted)
 
 
 @_tier.put("/seatings")
 async def seatings(body: SeatingBody, edge: TheEdge) -> dict[str, str]:
     """Remember a seating; answers with its digest."""
     return {"digest": await edge.desk.keep_seating(body.seating, body.loads)}
-
-
-@_tier.delete("/runs/{run_id}", status_code=204)
-async def forget(run_id: RunId, edge: TheEdge) -> None:
-    """Drop everything of a run."""
-    edge.once.drop_unless(lambda line: line[0] != run_id)
-    await edge.desk.forget(run_id)
 
 
 @_tier.post(

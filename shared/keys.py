@@ -96,6 +96,18 @@ def cloud_idempotency(idempotency_key: str) -> str:
 
 
 IDEMPOTENCY_TTL_S = 24 * 3600.0
+CLOUD_DELETED = "cloud:deleted:"
+
+
+def cloud_deleted(run_id: str) -> str:
+    """That a run was deleted, which other tiers are told with heartbeats. Owner: cloud. Expiry: 1 h.
+
+    Who was away for longer registers anew, and learns then which runs there are.
+    """
+    return f"{CLOUD_DELETED}{_part(run_id)}"
+
+
+DELETED_TTL_S = 3600.0
 
 
 # --- cloud: registry

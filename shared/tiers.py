@@ -82,11 +82,19 @@ class BeatAnswer(Record):
         unknown: who of the roster is not registered (the cloud lost its memory) and should be again.
         heard: live agents that other edges hear, with the seconds since: an edge may ask one that beats elsewhere.
         moved: where agents are found that came back at another address lately.
+        deleted: runs that were deleted lately: whatever is kept of them goes.
     """
 
     unknown: tuple[str, ...] = ()
     heard: dict[str, float] = Field(default_factory=dict)
     moved: dict[str, str] = Field(default_factory=dict)
+    deleted: tuple[str, ...] = ()
+
+
+class AgentBeatAnswer(Record):
+    """Edge to agent. `deleted` are runs that were deleted lately: whatever is kept of them goes."""
+
+    deleted: tuple[str, ...] = ()
 
 
 class NonceAnswer(Record):

@@ -98,7 +98,6 @@ async def test_each_token_opens_its_own_doors_only(tmp_path: Path) -> None:
             ("GET", f"http://127.0.0.1:{EDGE_PORT}/nonce"),
             ("POST", f"http://127.0.0.1:{AGENT_PORT}/visits"),
             ("POST", f"http://127.0.0.1:{AGENT_PORT}/uploads"),
-            ("DELETE", f"http://127.0.0.1:{AGENT_PORT}/runs/r1"),
         ]
 
         async def status(method: str, url: str, token: str | None) -> int:

@@ -162,7 +162,7 @@ async def test_an_edge_that_gave_work_is_beaten_until_the_work_is_done_also_with
     heard: list[str] = []
     answers: dict[str, Any] = {
         "http://cloud:8000/agents": httpx.ConnectError("the cloud is away"),
-        f"{edge}/heartbeats": None,
+        f"{edge}/heartbeats": {},
     }
     belongs = membership(answers, heard)
     belongs.start()
@@ -188,8 +188,8 @@ async def test_an_agent_whose_home_edge_is_gone_registers_again() -> None:
     heard: list[str] = []
     answers: dict[str, Any] = {
         "http://cloud:8000/agents": {"edge_url": first},
-        f"{first}/heartbeats": None,
-        f"{second}/heartbeats": None,
+        f"{first}/heartbeats": {},
+        f"{second}/heartbeats": {},
     }
     belongs = membership(answers, heard)
     await belongs._belong()

@@ -9,7 +9,7 @@ import pytest
 
 from shared.store import RedisStore, StoreUnavailable
 from tests.cloud_server.streaming import opened
-from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, small_spec
+from tests.federation import CLOUD_PORT, EDGE_PORT, Federation, small_spec
 
 JSON = {"content-type": "application/json"}
 PAUSED = {"timeouts": {"ready_s": 3600}, "num_devices": 9}
@@ -84,8 +84,6 @@ ASKED: list[tuple[str, str, dict[str, str]]] = [
     ("GET", "/runs?limit=" + "9" * 5000, {}),
     ("GET", "/runs/latest/events", {"last-event-id": "9" * 40}),
     ("POST", "/runs", {"idempotency-key": "k" * 201}),
-    ("DELETE", f"http://127.0.0.1:{EDGE_PORT}/runs/{LONG}", {}),
-    ("DELETE", f"http://127.0.0.1:{AGENT_PORT}/runs/{LONG}", {}),
 ]
 
 

@@ -17,6 +17,7 @@ from tests.soak.world import World
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 STAY = (
+    keys.CLOUD_DELETED,
     keys.CLOUD_EDGES,
     keys.CLOUD_EDGES_ALIVE,
     keys.CLOUD_AGENTS,
