@@ -66,7 +66,7 @@ def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, clos
     archive = Archive(
         store, Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync), worker, settings.max_runs
     )
-    results = ResultsFolder(settings.runs_dir, worker)
+    results = ResultsFolder(settings.runs_dir, evaluator)
     tools = Tools(
         archive=archive,
         registry=registry,

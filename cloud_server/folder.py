@@ -1,7 +1,8 @@
-"""The results folders of runs, written on the worker thread; a person opens them, no tier reads them."""
+"""The results folders of runs, written beside the rounds; a person opens them, no tier reads them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +21,17 @@ from shared.service import Worker
 
 @dataclass
 class ResultsFolder:
-    """Writes `runs/<id>/`."""
+    """Writes `runs/<id>/`.
+
+    Args:
+        runs_dir: where the folders are.
+        worker: the thread that writes: not the one that the next round waits for.
+    """
 
     runs_dir: Path
     worker: Worker
     started: dict[str, str] = field(default_factory=dict)
+    _writing: asyncio.Task[None] | None = None
 
     def folder(self, run_id: str) -> Path:
         """The folder of a run."""
@@ -32,6 +39,7 @@ class ResultsFolder:
 
     async def begun(self, info: RunInfo) -> None:
         """A run that has committed nothing: what is to be run, and where it stands."""
+        await self.settle()
         await self.worker.run(self._begun, info)
 
     def _begun(self, info: RunInfo) -> None:
@@ -40,13 +48,21 @@ class ResultsFolder:
             write_begun(folder, info)
 
     async def round_done(self, info: RunInfo, lab: Lab, table: Table, detail: RoundDetail) -> None:
-        """Add a round."""
-        await self.worker.run(self._write, info, lab, table, [detail], None)
+        """Begin to add a round, once the one before is written; an error of that one is raised here."""
+        await self.settle()
+        self._writing = asyncio.create_task(self.worker.run(self._write, info, lab, table, [detail], None))
+
+    async def settle(self) -> None:
+        """Wait until what was begun is written; its error is raised here."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
 
     async def ended(
         self, info: RunInfo, lab: Lab, table: Table, rounds: Sequence[RoundInfo], model: TensorMap | None
     ) -> None:
         """Bring all rounds up to date with their evaluations; the model; the pictures."""
+        await self.settle()
         await self.worker.run(self._write, info, lab, table, rounds, model)
 
     def _write(

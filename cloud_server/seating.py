@@ -27,10 +27,12 @@ class Binding(Record):
 
 
 def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mapping[int, str]) -> dict[int, str]:
-    """Give seats to agents in turn, as far as there is room; with more seats than room, in turn beyond it.
+    """Give seats to agents as far as there is room, evenly; with more seats than room, evenly beyond it.
+
+    An agent gets neighbours: where seats come home by home, an edge asks few agents, with one copy of the model each.
 
     Args:
-        seats: to be given, in order.
+        seats: to be given, neighbours side by side.
         agents: in any order; among equally loaded ones (profile, id) decides.
         taken: seats given before, by seat.
 
@@ -39,20 +41,25 @@ def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mapping[int,
     """
     if seats and not agents:
         raise NotReady(f"no device is there for seats {list(seats)[:20]}")
-    load = Counter(taken.values())
+    counts = _even(len(seats), agents, Counter(taken.values()))
+    names = [agent.agent for agent in sorted(agents, key=lambda agent: (agent.profile, agent.agent))]
+    return dict(zip(seats, (name for name in names for _ in range(counts[name])), strict=True))
+
+
+def _even(n_seats: int, agents: Sequence[AgentEntry], load: Counter[str]) -> Counter[str]:
+    """How many seats each agent gets, given how many it has."""
 
     def turn(agent: AgentEntry) -> tuple[int, int, str, str]:
-        n = load[agent.agent]
+        n = load[agent.agent] + given[agent.agent]
         return n // agent.devices, n, agent.profile, agent.agent
 
+    given: Counter[str] = Counter()
     rooms = {agent.agent: agent for agent in agents}
     queue = [turn(agent) for agent in agents]
     heapq.heapify(queue)
-    given: dict[int, str] = {}
-    for seat in seats:
+    for _ in range(n_seats):
         name = queue[0][-1]
-        given[seat] = name
-        load[name] += 1
+        given[name] += 1
         heapq.heapreplace(queue, turn(rooms[name]))
     return given
 
@@ -89,7 +96,7 @@ class Table:
         Raises:
             NotReady: nobody is there any more.
         """
-        seats = [s.number for s in self.members.seats if s.role != "worker"][:num_devices]
+        seats = self._by_home([s.number for s in self.members.seats if s.role != "worker"][:num_devices])
         agents = self.registry.live_agents()
         given = bind(seats, agents, {})
         names = self.registry.live_edges()
@@ -97,7 +104,10 @@ class Table:
             raise NotReady("no edge is there")
         edges = {home.number: names[home.number % len(names)] for home in self.members.homes}
         self.binding = Binding(agents=given, edges=edges, present=tuple(agent.agent for agent in agents))
-        return [Move("seat", seat, agent, None) for seat, agent in given.items()]
+        return [Move("seat", seat, agent, None) for seat, agent in sorted(given.items())]
+
+    def _by_home(self, seats: Sequence[int]) -> list[int]:
+        return sorted(seats, key=lambda seat: (self.members.seats[seat].home, seat))
 
     def refresh(self) -> list[Move]:
         """Between rounds: late-comers take the lowest empty seats; what was theirs who are long gone goes to others."""
@@ -113,7 +123,7 @@ class Table:
             return []
         kept = {seat: agent for seat, agent in self.binding.agents.items() if seat not in seats}
         self.binding = self.binding.but(present=tuple(a for a in self.binding.present if a not in gone))
-        return self._take(bind(seats, agents, kept))
+        return self._take(bind(self._by_home(seats), agents, kept))
 
     def _rehome(self) -> list[Move]:
         """Homes of edges that are gone for good, as far as there are edges without a home."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -35,7 +35,6 @@ from shared.versions import Owner, Version, Versions
 
 log = logging.getLogger(__name__)
 Stopped = Callable[[], bool]
-R = TypeVar("R", bound=Record)
 
 
 @dataclass
@@ -103,8 +102,8 @@ def pay_visit(
     ctx = lab.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
     ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
     torch.default_generator.manual_seed(ctx.seed("torch"))
-    owner = Owner(stage.run_id, f"seat-{seat.number}")
-    state, fresh = load_state(algorithm.device_state, states, owner, visit.base)
+    kept = StateOf(algorithm, states, Owner(stage.run_id, f"seat-{seat.number}"), visit.base)
+    state, fresh = kept.load()
     state = algorithm.device.init(ctx) if state is None else state
     bench = lab.bench(visit.work, seat.train, seat.test, stopped)
     local, report = None, None
@@ -113,9 +112,7 @@ def pay_visit(
         state = local.state
         if algorithm.report is not None and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
-        if visit.base is not None:
-            states.forget_before(owner, visit.base)
-        states.save(owner, Version(stage.round_no, stage.edge_round, stage.wave), wire.encode(state).parts)
+        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), state)
     received, mine = _tested(algorithm, ctx, state, message, local, bench)
     outcome = Outcome[Any](
         seat=seat.number,
@@ -152,15 +149,36 @@ def _counts(local: Local | None) -> dict[str, Any]:
     return {"n_trained": done.n_samples, "n_steps": done.n_steps, "train": score, "figures": local.figures}
 
 
-def load_state(kind: type[R], states: Versions, owner: Owner, base: Version | None) -> tuple[R | None, bool]:
-    """The state of exactly this version, and whether one was named but is not here (a fresh start)."""
-    if base is None:
-        return None, False
-    data = states.load(owner, base)
-    if data is None:
-        return None, True
-    decoded: R = own(wire.decode(kind, data))
-    return decoded, False
+@dataclass(frozen=True)
+class StateOf:
+    """What a seat remembers from visit to visit; of an algorithm whose devices remember nothing, nothing is kept.
+
+    Args:
+        algorithm: of the run.
+        states: where states lie.
+        owner: the seat.
+        base: the version of its last visit that counts, None before the first.
+    """
+
+    algorithm: Algorithm
+    states: Versions
+    owner: Owner
+    base: Version | None
+
+    def load(self) -> tuple[Any, bool]:
+        """The state of exactly the base, and whether one was named but is not here (a fresh start)."""
+        if self.base is None or not self.algorithm.device_remembers:
+            return None, False
+        data = self.states.load(self.owner, self.base)
+        return (None, True) if data is None else (own(wire.decode(self.algorithm.device_state, data)), False)
+
+    def save(self, version: Version, state: Record) -> None:
+        """Keep the state that the visit left behind, and drop what no replay can need."""
+        if not self.algorithm.device_remembers:
+            return
+        if self.base is not None:
+            self.states.forget_before(self.owner, self.base)
+        self.states.save(self.owner, version, wire.encode(state).parts)
 
 
 # ---- what travels up
@@ -168,13 +186,13 @@ def load_state(kind: type[R], states: Versions, owner: Owner, base: Version | No
 
 def answer_bytes(outcome: Outcome[Any], contribution: Contribution[Any] | None) -> int:
     """Bytes of a visit's answer if the seat had sent it alone: what the modelled link carries."""
-    uploads = Uploads[Any](contributions=(contribution,) if contribution else ())
-    return wire.size(VisitAnswer[Any, Any](outcomes=(outcome,), uploads=uploads))
+    uploads: Uploads[Any] = Uploads(contributions=(contribution,) if contribution else ())
+    return wire.size(VisitAnswer(outcomes=(outcome,), uploads=uploads))
 
 
 def upload_bytes(contribution: Contribution[Any]) -> int:
     """Bytes of an admitted update if the seat had sent it alone, after its report."""
-    return wire.size(UploadAnswer[Any](uploads=Uploads[Any](contributions=(contribution,))))
+    return wire.size(UploadAnswer(uploads=Uploads(contributions=(contribution,))))
 
 
 @dataclass
@@ -214,7 +232,7 @@ class Collector:
         else:
             waiting = [contribution]
         for item in waiting:
-            self.fold.add(item.update, item.n_samples)
+            self.fold.add(item.update, item.n_samples, checked=True)  # where it was made
 
     def uploads(self) -> Uploads[Any]:
         """What goes up now."""

@@ -19,6 +19,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -115,20 +116,30 @@ def encode(record: Record) -> Body:
         WireError: a leaf is neither JSON nor a tensor, a key begins with `$`, or the record is nested too deeply.
         TooLarge: nobody would read it.
     """
+    text, tensors = _written(record)
+    head, end = _head(text, tensors)
+    return Body((head, *(bytes_of(tensor) for _, tensor in _laid(tensors))), len(head) + end)
+
+
+def size(record: Record) -> int:
+    """Bytes that the encoded record would have; looks at no tensor's elements."""
+    head, end = _head(*_written(record))
+    return len(head) + end
+
+
+def _written(record: Record) -> tuple[str, list[Tensor]]:
+    """The record as JSON text, and its tensors."""
     tensors = _Tensors()
     skeleton = _skeleton(record, tensors, MAX_DEPTH)
     try:
-        text = json.dumps(skeleton, separators=(",", ":"), allow_nan=False)
+        return _compact(skeleton), tensors.found
     except ValueError as error:
         raise NotFinite(f"{type(record).__name__}: {error}") from None
     except TypeError as error:
         raise WireError(f"{type(record).__name__}: {error}") from None
-    return _body(text, tensors.found)
 
 
-def size(record: Record) -> int:
-    """Bytes that the encoded record would have; copies nothing."""
-    return encode(record).n_bytes
+_compact = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class _Tensors:
@@ -169,25 +180,30 @@ def _skeleton(value: object, tensors: _Tensors, depth: int) -> object:
     return value
 
 
-def _body(skeleton: str, tensors: list[Tensor]) -> Body:
-    """Lay the tensors out by falling item size, so that each begins at a multiple of its own."""
-    laid: list[tuple[int, Tensor]] = sorted(enumerate(tensors), key=lambda item: -item[1].element_size())
-    header: dict[str, object] = {"__metadata__": {"format": "strata-1", "record": skeleton}}
-    end, parts = 0, []
-    for index, tensor in laid:
-        begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[str(index)] = {
-            "dtype": _NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-        parts.append(bytes_of(tensor))
-    text = json.dumps(header, separators=(",", ":"))
+def _laid(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
+    """The tensors with their numbers by falling item size, so that each begins at a multiple of its own."""
+    return sorted(enumerate(tensors), key=lambda item: -item[1].element_size())
+
+
+def _head(skeleton: str, tensors: list[Tensor]) -> tuple[bytes, int]:
+    """What stands before the tensors, and how many bytes they have together."""
+    entries, end = _entries(tuple((index, _NAMES[t.dtype], tuple(t.shape), t.nbytes) for index, t in _laid(tensors)))
+    text = f'{{"__metadata__":{{"format":"strata-1","record":{_compact(skeleton)}}}{entries}}}'
     text += " " * (-len(text) % 8)  # it is ASCII
     within(len(tensors), MAX_TENSORS, "tensors")
     within(len(text), MAX_HEADER_BYTES, "bytes of header")
     check_items(text)
-    return Body((struct.pack("<Q", len(text)) + text.encode(), *parts), 8 + len(text) + end)
+    return struct.pack("<Q", len(text)) + text.encode(), end
+
+
+@lru_cache(maxsize=64)
+def _entries(laid: tuple[tuple[int, str, tuple[int, ...], int], ...]) -> tuple[str, int]:
+    """The header's entries of tensors, the same for all seats that send the same shapes, and where the last ends."""
+    text, end = "", 0
+    for index, dtype, shape, n_bytes in laid:
+        begin, end = end, end + n_bytes
+        text += f',"{index}":' + _compact({"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]})
+    return text, end
 
 
 # ---- decode

@@ -9,8 +9,8 @@
     model.safetensors   the newest global model
     plots/              accuracy.png, bytes.png, partition.png
 
-Each file is replaced as a whole, so a reader never sees half of one. Nothing here is read by a tier: the state
-of a run lives in its stores.
+Tables grow by whole lines; every other file is replaced as a whole, so a reader never sees half of one. Nothing here
+is read by a tier: the state of a run lives in its stores.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from shared.api import RoundInfo, RunInfo
 from shared.errors import NotFound
 
+BLOCK = 2**16
 ROUND_FIELDS = tuple(name for name in RoundInfo.model_fields if name != "edges")
 """Fields of a round that have a column of their name in `rounds.csv`; edges are in `links.csv`."""
 
@@ -26,6 +27,24 @@ def write_file(path: Path, content: bytes) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def append_file(path: Path, content: bytes) -> None:
+    """Add whole lines to a file at once; a crash in between may cut the last one short."""
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def read_last_line(path: Path) -> bytes:
+    """The last line with its end, of a file of any length; without an end if it was cut short."""
+    with path.open("rb") as file:
+        end = begin = file.seek(0, os.SEEK_END)
+        tail = b""
+        while begin and tail.rfind(b"\n", 0, -1) < 0:
+            begin = max(begin - BLOCK, 0)
+            file.seek(begin)
+            tail = file.read(end - begin)
+    return tail[tail.rfind(b"\n", 0, -1) + 1 :]
 
 
 def file_names(folder: Path) -> list[str]:

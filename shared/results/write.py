@@ -6,7 +6,8 @@ import csv
 import io
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -15,8 +16,9 @@ from safetensors.torch import save
 
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
 from shared.costs import LinkUse
-from shared.results.files import ROUND_FIELDS, read_rounds, write_file
+from shared.results.files import ROUND_FIELDS, append_file, read_last_line, read_rounds, write_file
 from shared.results.manifest import Manifest
+from shared.spec import ExperimentSpec, canonical
 
 _FIRST = ("round_no", "kind")
 _COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in _FIRST))
@@ -74,8 +76,14 @@ def write_begun(folder: Path, info: RunInfo) -> None:
 
 
 def _write_spec(folder: Path, info: RunInfo) -> None:
-    spec = info.spec.model_dump(mode="json", exclude_none=True)
-    write_file(folder / "spec.yaml", yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
+    write_file(folder / "spec.yaml", _spec_text(canonical(info.spec)))
+
+
+@lru_cache(maxsize=8)
+def _spec_text(spec: str) -> bytes:
+    """A spec as YAML, given as canonical JSON: written every round, made once."""
+    fields = ExperimentSpec.model_validate_json(spec).model_dump(mode="json", exclude_none=True)
+    return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).encode()
 
 
 def is_drawn(folder: Path) -> bool:
@@ -149,26 +157,33 @@ def _line(cells: Sequence[object]) -> bytes:
 
 
 def _merge(path: Path, header: bytes, new: dict[Key, list[bytes]]) -> None:
-    """Put lines of rounds into a table, in the place of lines of the same rounds."""
-    old = path.read_bytes() if path.exists() else header + b"\n" * bool(header)
+    """Put lines of rounds into a table: behind the others, or in the place of lines of the same rounds."""
     fresh = {key: lines for key, lines in sorted(new.items()) if lines}
-    last = _key_of(old[old.rfind(b"\n", 0, -1) + 1 :])
-    if not fresh or last is None or min(fresh) > last:
-        body = old + b"".join(line + b"\n" for lines in fresh.values() for line in lines)
-    else:
-        body = header + b"\n" * bool(header) + _regrouped(old, fresh)
-    if fresh or not path.exists():
-        write_file(path, body)
+    head = header + b"\n" * bool(header)
+    if not path.exists():
+        write_file(path, head + _joined(fresh))
+        return
+    last_line = read_last_line(path)
+    last = _key_of(last_line)
+    if fresh and last_line.endswith(b"\n") and last is not None and min(fresh) > last:
+        append_file(path, _joined(fresh))
+    elif fresh:
+        write_file(path, head + _regrouped(path.read_bytes(), fresh))
 
 
-def _regrouped(old: bytes, fresh: dict[Key, list[bytes]]) -> bytes:
+def _joined(groups: Mapping[Key, list[bytes]]) -> bytes:
+    return b"".join(line + b"\n" for lines in groups.values() for line in lines)
+
+
+def _regrouped(old: bytes, fresh: Mapping[Key, list[bytes]]) -> bytes:
+    """Old and new lines by round; a last line that a crash cut short is dropped."""
     groups: dict[Key, list[bytes]] = defaultdict(list)
-    for line in old.splitlines():
+    for line in old[: old.rfind(b"\n") + 1].splitlines():
         key = _key_of(line)
         if key is not None and key not in fresh:
             groups[key].append(line)
     groups.update(fresh)
-    return b"".join(line + b"\n" for _, lines in sorted(groups.items()) for line in lines)
+    return _joined(dict(sorted(groups.items())))
 
 
 def _key_of(line: bytes) -> Key | None:

@@ -70,20 +70,22 @@ class Fold:
         self._means: dict[str, _Sum] = {}
         self._each: dict[str, dict[str, Any]] = {name: {} for name in fields_of(kind, Each)}
 
-    def add(self, update: Record, n_samples: int, n_updates: int = 1) -> None:
+    def add(self, update: Record, n_samples: int, n_updates: int = 1, *, checked: bool = False) -> None:
         """Fold one update in.
 
         Args:
             update: of this fold's type.
             n_samples: how many samples it was trained on.
             n_updates: how many it stands for (an edge's mean of several).
+            checked: `check_update` has let it pass already.
 
         Raises:
             NotFinite, OutOfBound, WireError: naming field and tensor; the sum is then as it was before.
         """
         if n_samples < 0 or n_updates < 0:
             raise OutOfBound(f"an update of {n_samples} samples that stands for {n_updates}")
-        check_update(update, self.grid)
+        if not checked:
+            check_update(update, self.grid)
         terms = _terms(update)
         each = {name: getattr(update, name) or {} for name in self._each}
         for term in terms:

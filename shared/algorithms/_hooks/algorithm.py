@@ -79,6 +79,11 @@ class Algorithm:
         """What a seat gets."""
         return self.message or self.broadcast
 
+    @property
+    def device_remembers(self) -> bool:
+        """Whether a seat keeps anything from visit to visit: the default state holds just buffers that stay local."""
+        return self.device_state is not OwnBuffers or self.buffers == "local"
+
     def check_spec(self, spec: ExperimentSpec) -> None:
         """Refuse a spec that does not fit.
 
