@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloud_server.registry import Registry
@@ -32,6 +32,10 @@ class EdgeReply:
     down_bytes: int
     up_bytes: int
     socket_bytes: int
+
+    def folded_in(self) -> EdgeReply:
+        """Without what has been added up: it is most of the answer's memory."""
+        return replace(self, answer=self.answer.model_copy(update={"folded": None, "update": None}))
 
 
 @dataclass
@@ -128,7 +132,7 @@ class Edges:
             limit_s=limit_s,
             who=f"edge {edge}",
             headers={FOR_HEADER: edge},
-            model=lab.initial,
+            model=lab.shapes,
         )
         check_place(reply.headers, asked)
         below = reply.headers.get(SOCKET_HEADER, "")

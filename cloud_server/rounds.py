@@ -25,7 +25,6 @@ from shared.spec import canonical
 from shared.sums import Fold, mean_of
 from shared.tensors import digest
 from shared.versions import Version
-from shared.visit import own
 
 log = logging.getLogger(__name__)
 
@@ -156,25 +155,26 @@ class CloudRound:
         """Add up what came; an answer that cannot be added is its edge's failure."""
         replies, failed = answers.replies, answers.failed
         state, update = self.before.state, self.lab.algorithm.update
-        fold = Fold(update, self.lab.grid, model=self.lab.initial)
+        fold = Fold(update, self.lab.grid, model=self.lab.shapes)
         for home in sorted(replies):
             try:
                 self._check(home, replies[home].answer)
                 self._fold(fold, replies[home].answer)
+                replies[home] = replies[home].folded_in()
             except StrataError as error:
                 del replies[home]
                 failed[home] = Failure(edge=home, reason=error.code, detail=f"{self.chart.edges[home]}: {error.detail}")
         self._require_quorum(answers)
         if self.kind == "train":
-            mean = mean_of(fold.result(), update, self.lab.grid, model=self.lab.initial)
+            mean = mean_of(fold.result(), update, self.lab.grid, model=self.lab.shapes)
             if mean is not None:
-                state = self.hooks.aggregate(self.ctx, state, own(mean))
+                state = self.hooks.aggregate(self.ctx, state, mean)
         models = self.hooks.models(self.ctx, state)
         return self._after(state, replies), digest(models["global"]) if "global" in models else ""
 
     def _fold(self, fold: Fold, answer: RoundAnswer[Any]) -> None:
         if answer.folded is not None:
-            fold.merge(answer.folded)
+            fold.merge(answer.folded, take=True)
         elif answer.update is not None:
             fold.add(answer.update, answer.n_samples, answer.n_updates)
 

@@ -11,10 +11,12 @@ from pydantic import ValidationError
 
 from shared import wire
 from shared.errors import WireError
-from shared.lab import Labs
+from shared.lab import Lab, Labs
 from shared.messages import Contribution, Failure, Stage, UploadAnswer, UploadOrder, VisitOrder
+from shared.records import own
 from shared.service import Worker
 from shared.spec import ExperimentSpec, parse_spec
+from shared.transport import Received
 from shared.versions import FileVersions
 from shared.visit import Collector, run_visits, upload_bytes
 
@@ -37,19 +39,16 @@ class Host:
         self.n_visits = 0
         self._held: dict[tuple[str, int], tuple[Stage, dict[int, Contribution[Any]]]] = {}
 
-    async def visits(self, body: bytearray, stop: threading.Event) -> wire.Body:
+    async def visits(self, received: Received, stop: threading.Event) -> wire.Body:
         """Run an order; the answer as bytes."""
         self.waiting += 1
         try:
-            return await self.worker.run(self._visits, body, stop)
+            return await self.worker.run(self._visits, received, stop)
         finally:
             self.waiting -= 1
 
-    def _visits(self, body: bytearray, stop: threading.Event) -> wire.Body:
-        spec = spec_of(body)
-        lab = self.labs.of(spec)
-        order = wire.decode(lab.wire.visit_order, body, model=lab.initial)
-        check_order(order, len(lab.members.seats))
+    def _visits(self, received: Received, stop: threading.Event) -> wire.Body:
+        lab, order = self._order(received)
         run_id = order.stage.run_id
         self._held = {key: held for key, held in self._held.items() if key[0] == run_id}  # one run trains at a time
         try:
@@ -59,6 +58,14 @@ class Host:
         if order.hold:
             self._held[run_id, order.edge] = (order.stage, {c.seat: c for c in collector.singles})
         return wire.encode(collector.answer())
+
+    def _order(self, received: Received) -> tuple[Lab, VisitOrder[Any]]:
+        """The order in torch's own memory; that of the body is free from here on."""
+        body = received.take()
+        lab = self.labs.of(spec_of(body))
+        order: VisitOrder[Any] = own(wire.decode(lab.wire.visit_order, body, model=lab.shapes))
+        check_order(order, len(lab.members.seats))
+        return lab, order
 
     def _begin(self, seat: int) -> None:
         self.visiting = seat

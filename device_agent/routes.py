@@ -19,7 +19,7 @@ from shared.openapi import content, describe, problems, record_body
 from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
 from shared.service import guard, health, metrics_response
 from shared.tiers import NonceAnswer
-from shared.transport import DIGEST_HEADER, MEDIA_TYPE, BodyResponse, read_body
+from shared.transport import DIGEST_HEADER, MEDIA_TYPE, BodyResponse, Received, read_body
 
 if TYPE_CHECKING:
     from device_agent.app import Agent
@@ -83,7 +83,9 @@ async def visits(request: Request, agent: TheAgent) -> Response:
     body = await read_body(request, agent.settings.max_body_bytes)
     digest = wire.digest_of(body, request.headers.get(DIGEST_HEADER))
     stage, edge = stage_of(body)
-    return await _answer(request, agent, "visits", stage, edge, digest, lambda stop: agent.host.visits(body, stop))
+    received = Received(body)
+    del body
+    return await _answer(request, agent, "visits", stage, edge, digest, partial(agent.host.visits, received))
 
 
 @_tier.post(

@@ -23,7 +23,7 @@ from shared.patience import STORE_S, patiently
 from shared.service import Worker
 from shared.spec import canonical, parse_spec
 from shared.store import Batch, Store, StoreUnavailable
-from shared.transport import Caller
+from shared.transport import Caller, Received
 from shared.versions import Version, Versions
 from shared.visit import own
 
@@ -83,14 +83,14 @@ class Desk:
         who = f"the Redis of edge {self.edge_id}"
         return await patiently(lambda left: work(), limit_s=STORE_S, who=who, over=(StoreUnavailable,))
 
-    async def round(self, body: bytearray, stop: threading.Event) -> Answered:
+    async def round(self, received: Received, stop: threading.Event) -> Answered:
         """Run one round.
 
         Raises:
             SeatingUnknown: this edge has not got the seating that the order names.
             Conflict: the population derived here is not the cloud's.
         """
-        lab, order = await self.worker.run(self._decode, body)
+        lab, order = await self.worker.run(self._decode, received)
         if lab.members.digest != order.population:
             raise Conflict("the population derived here is not the cloud's: other data set or version?")
         await self._address()
@@ -127,10 +127,13 @@ class Desk:
                 raise NotReady(f"edge {self.edge_id} has not been able to register with the cloud for {ADDRESS_S:g} s")
             await asyncio.sleep(0.05)
 
-    def _decode(self, body: bytearray) -> tuple[Lab, RoundOrder[Any]]:
+    def _decode(self, received: Received) -> tuple[Lab, RoundOrder[Any]]:
+        """The order in torch's own memory; that of the body is free from here on."""
+        body = received.take()
         raw = wire.peek(body)
         lab = self.labs.of(parse_spec(raw.get("spec") if isinstance(raw, dict) else None))
-        return lab, wire.decode(lab.wire.round_order, body, model=lab.initial)
+        order: RoundOrder[Any] = own(wire.decode(lab.wire.round_order, body, model=lab.shapes))
+        return lab, order
 
     async def _seating(self, order: RoundOrder[Any]) -> tuple[Seating, dict[str, int]]:
         data = await self._stored(lambda: self.store.get(keys.edge_seating(self.edge_id, order.run_id, order.seating)))

@@ -244,7 +244,7 @@ class Devices:
         for item in uploads.contributions:
             self._fold_one(wave, item, fold)
         if uploads.folded is not None:
-            fold.merge(uploads.folded)
+            fold.merge(uploads.folded, take=True)
             wave.used |= uploads.link_bytes.keys()
 
     def _fold_one(self, wave: Wave, item: Contribution[Any], fold: Fold) -> None:
@@ -271,7 +271,7 @@ class Devices:
                 limit_s=limit_s,
                 who=f"agent {agent}",
                 headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent},
-                model=self.lab.initial,
+                model=self.lab.shapes,
             )
         )
         try:

@@ -24,7 +24,6 @@ from shared.records import Record, Score, same_leaves
 from shared.service import Worker
 from shared.sums import Fold, Folded, can_be_mean, mean_of
 from shared.versions import Version
-from shared.visit import own
 
 
 @dataclass
@@ -71,7 +70,7 @@ class EdgeRound:
         """Train, or only evaluate, as the order says."""
         if self.state is None:
             self.state = self.hooks.init(self.ctx)
-        begun = await self.worker.run(self.hooks.begin, self.ctx, self.state, own(self.order.broadcast))
+        begun = await self.worker.run(self.hooks.begin, self.ctx, self.state, self.order.broadcast)
         self.state = begun.state
         if self.order.kind == "evaluate":
             return await self._evaluate_all()
@@ -82,7 +81,7 @@ class EdgeRound:
 
     async def _edge_round(self, ctx: Ctx, *, through: bool) -> Folded:
         """Waves until nobody is visited again; the exact sum of what they brought."""
-        fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.initial)
+        fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
         chosen = self._active(self.hooks.select(ctx, self.state, self.trainers) if self.trainers else [])
         while chosen or ctx.wave == 0:
             works = await self.worker.run(self.hooks.schedule, ctx, self.state, chosen) if chosen else {}
@@ -100,7 +99,7 @@ class EdgeRound:
         return fold.result()
 
     def _aggregate(self, ctx: Ctx, fold: Fold) -> None:
-        mean = mean_of(fold.result(), self.lab.algorithm.update, self.lab.grid, model=self.lab.initial)
+        mean = mean_of(fold.result(), self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
         if mean is not None:
             self.state = self.hooks.aggregate(ctx, self.state, mean)
 
@@ -170,7 +169,7 @@ class EdgeRound:
         return len(np.unique(np.concatenate(self.trained_on))) if self.trained_on else 0
 
     def _mean(self, folded: Folded) -> Record | None:
-        return mean_of(folded, self.lab.algorithm.update, self.lab.grid, model=self.lab.initial)
+        return mean_of(folded, self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
 
     # ---- evaluation
 
@@ -184,7 +183,7 @@ class EdgeRound:
         works = {}
         if self.lab.spec.client == "device":
             works = {seat.number: self._only_evaluate() for seat in self.seats}
-        fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.initial)
+        fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
         stage = Stage(run_id=self.order.run_id, round_no=self.order.round_no)
         asked = await self.worker.run(self._asked, self.ctx, works)
         wave = await self.devices.visit(stage, asked, fold, hold=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -17,7 +18,7 @@ from shared.places import PLACE_HEADER, check_for, place
 from shared.records import Record
 from shared.service import answers, guard, health, metrics_response
 from shared.tiers import AgentBeat, AgentBeatAnswer, NonceAnswer
-from shared.transport import MEDIA_TYPE, SOCKET_HEADER, BodyResponse, read_body
+from shared.transport import MEDIA_TYPE, SOCKET_HEADER, BodyResponse, Received, read_body
 
 if TYPE_CHECKING:
     from edge_server.app import Edge
@@ -103,10 +104,11 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
     body = await read_body(request, edge.settings.max_body_bytes)
     digest = wire.digest_of(body, request.headers.get("strata-digest"))
     run_id, round_no, home = order_place(body)
+    received = Received(body)
+    del body
     edge.once.drop_unless(lambda line: line[0] == run_id)  # one run trains at a time
     with edge.timer.time():
-        answered = await edge.once.answer(
-            (run_id, home), round_no, digest, lambda stop: edge.desk.round(body, stop), request
-        )
+        work = partial(edge.desk.round, received)
+        answered = await edge.once.answer((run_id, home), round_no, digest, work, request)
     asked = place("rounds", run_id, round_no, home)
     return BodyResponse(answered.body, headers={SOCKET_HEADER: str(answered.socket_bytes), PLACE_HEADER: asked})

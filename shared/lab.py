@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import nn
 
 from shared.algorithms import load_algorithm
 from shared.algorithms._hooks import Algorithm, Fit, Phase
@@ -45,12 +47,25 @@ class Lab:
             report=self.algorithm.report,
         )
         self.members: Population = population(spec, data)
-        seed = stream_seed(f"{spec.seed}|model")
-        self.model = models.build(spec.model, data.input_shape, data.n_classes, seed)
-        self.initial: TensorMap = models.read_state(self.model)
-        check_memory(spec, self.algorithm, sum(tensor.numel() for tensor in self.initial.values()))
-        self.buffer_names = frozenset(models.buffer_names(self.model))
+        first = self._first_model()
+        self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
+        check_memory(spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()))
+        self.buffer_names = frozenset(models.buffer_names(first))
         self.grid = Grid(self.members.total_samples, self.buffer_names)
+
+    def _first_model(self) -> nn.Module:
+        seed = stream_seed(f"{self.spec.seed}|model")
+        return models.build(self.spec.model, self.data.input_shape, self.data.n_classes, seed)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The scratch model: an edge that only adds up has none."""
+        return self._first_model()
+
+    @property
+    def initial(self) -> TensorMap:
+        """The model that the run begins from, made anew each time: who keeps it pays for it."""
+        return models.read_state(self._first_model())
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -87,6 +102,11 @@ class Lab:
         """A workbench over some samples."""
         chosen = own if work.samples is None else work.samples.numpy().astype(np.int64)
         return Workbench(self, work, chosen, test, stopped)
+
+
+def _shape(tensor: Tensor) -> Tensor:
+    """A tensor of this shape and dtype that takes no memory, for checks."""
+    return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
 
 
 @dataclass

@@ -86,6 +86,20 @@ async def read_body(request: Request, limit: int) -> bytearray:
     return body
 
 
+class Received:
+    """A body until it is taken: whoever works on it is the only one to keep its memory."""
+
+    def __init__(self, body: bytearray) -> None:
+        self._body: bytearray | None = body
+
+    def take(self) -> bytearray:
+        """The body; once."""
+        body, self._body = self._body, None
+        if body is None:
+            raise RuntimeError("the body was taken before")
+        return body
+
+
 def _length(headers: Mapping[str, str]) -> int | None:
     """The Content-Length, if it is a number; of a very long number what is surely too large."""
     claimed = headers.get("content-length", "")

@@ -57,7 +57,7 @@ def run_visits(
 
     Args:
         lab: of the order's spec.
-        order: decoded with the algorithm's own types.
+        order: decoded with the algorithm's own types, its tensors in torch's own memory.
         states: where the seats' states lie.
         stopped: asked between batches; True ends everything with `Cancelled`.
         on_start: told the seat before each visit.
@@ -68,11 +68,10 @@ def run_visits(
     """
     if lab.members.digest != order.population:
         raise Conflict("the population derived here is not the edge's: other data set or version?", field="population")
-    messages = tuple(own(message) for message in order.messages)
-    collector = Collector(lab, hold=order.hold)
+    collector = Collector(lab, hold=order.hold, n_due=sum(v.work.kind != "evaluate" for v in order.visits))
     for visit in order.visits:
         on_start(visit.seat)
-        collector.take(_guarded(lab, order, visit, messages[visit.message], states, stopped))
+        collector.take(_guarded(lab, order, visit, order.messages[visit.message], states, stopped))
     return collector
 
 
@@ -197,13 +196,17 @@ def upload_bytes(contribution: Contribution[Any]) -> int:
 
 @dataclass
 class Collector:
-    """Gathers an agent's visits; folds updates into their exact sum once that is smaller than the updates.
+    """Gathers an agent's visits; folds updates into their exact sum where that is smaller than the updates.
 
     With `hold` nothing is folded: the updates wait for the edge's verdict.
+
+    Attributes:
+        n_due: updates that may come: where their sum will be the smaller, none is kept until that shows.
     """
 
     lab: Lab
     hold: bool = False
+    n_due: int = 0
     outcomes: list[Outcome[Any]] = field(default_factory=list)
     singles: list[Contribution[Any]] = field(default_factory=list)
     link_bytes: dict[int, int] = field(default_factory=dict)
@@ -225,7 +228,7 @@ class Collector:
         self.link_bytes[contribution.seat] = link_bytes
         if self.fold is None:
             self.singles.append(contribution)
-            if not _sum_is_smaller(self.singles):
+            if not _sum_is_smaller(self.singles, self.n_due):
                 return
             self.fold = Fold(self.lab.algorithm.update, self.lab.grid)
             waiting, self.singles = self.singles, []
@@ -245,10 +248,11 @@ class Collector:
         return VisitAnswer(outcomes=tuple(self.outcomes), uploads=self.uploads())
 
 
-def _sum_is_smaller(singles: list[Contribution[Any]]) -> bool:
-    """Whether 8 bytes for each averaged element are fewer than the singles' own bytes."""
-    apart = sum(_mean_bytes(item.update)[0] for item in singles)
-    return apart > _mean_bytes(singles[0].update)[1]
+def _sum_is_smaller(singles: list[Contribution[Any]], n_due: int) -> bool:
+    """Whether 8 bytes for each averaged element are fewer than the own bytes of all that are due, or came."""
+    apart = [_mean_bytes(item.update)[0] for item in singles]
+    due = sum(apart) / len(apart) * max(n_due, len(apart))
+    return due > _mean_bytes(singles[0].update)[1]
 
 
 def _mean_bytes(update: Record) -> tuple[int, int]:

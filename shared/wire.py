@@ -12,20 +12,20 @@ Format: https://github.com/huggingface/safetensors#format
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import struct
-import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pydantic import BaseModel, ValidationError
 
-from shared.errors import Garbled, NotFinite, WireError
+from shared.body import Body as Body
+from shared.body import check_sum as check_sum
+from shared.body import digest_of as digest_of
+from shared.errors import NotFinite, WireError
 from shared.records import Record, Tensor
 from shared.strict_json import check_items, check_keys, check_text, parse, within
 from shared.tensors import bytes_of
@@ -55,54 +55,6 @@ _DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-
-@dataclass(frozen=True)
-class Body:
-    """An encoded record: buffers to be sent one after another, without having been joined."""
-
-    parts: tuple[bytes | memoryview, ...]
-    n_bytes: int
-
-    def digest(self) -> str:
-        """sha256 over the bytes."""
-        sha = hashlib.sha256()
-        for part in self.parts:
-            sha.update(part)
-        return sha.hexdigest()
-
-    def checksum(self) -> str:
-        """CRC-32 over the bytes: tells a garbled answer at a quarter of the digest's cost."""
-        found = 0
-        for part in self.parts:
-            found = zlib.crc32(part, found)
-        return f"{found:08x}"
-
-    def join(self) -> bytearray:
-        """One buffer, a copy."""
-        return bytearray().join(self.parts)
-
-
-def digest_of(body: bytearray | memoryview | bytes, claimed: str | None = None) -> str:
-    """sha256 over a received body.
-
-    Raises:
-        Garbled: the sender claimed another digest.
-    """
-    found = hashlib.sha256(body).hexdigest()
-    if claimed is not None and claimed != found:
-        raise Garbled("the body is not what its digest says")
-    return found
-
-
-def check_sum(body: bytearray | memoryview | bytes, claimed: str | None) -> None:
-    """See that a body is what was sent.
-
-    Raises:
-        Garbled: the sender claimed another checksum.
-    """
-    if claimed is not None and claimed != f"{zlib.crc32(body):08x}":
-        raise Garbled("the body is not what its checksum says")
 
 
 # ---- encode

@@ -241,10 +241,10 @@ async def test_while_the_store_is_away_a_run_says_so_and_then_goes_on(tmp_path: 
 
 
 async def test_a_run_deleted_while_an_agent_and_an_edge_were_away_goes_there_too_when_they_are_back(
-    tmp_path: Path,
+    tmp_path: Path, counting: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
-        kept, gone = await fed.run(small_spec()), await fed.run(small_spec())
+        kept, gone = [await fed.run(small_spec(algorithm=counting)) for _ in range(2)]
         await fed.stop("agent-3")
         await fed.stop("edge-1")
         assert (await fed.client.delete(f"/runs/{gone.run}")).status_code == 204
@@ -260,12 +260,9 @@ async def test_a_run_deleted_while_an_agent_and_an_edge_were_away_goes_there_too
     assert not any(gone.run in key for key in left)
 
 
-async def test_agents_that_come_back_at_each_others_address_get_their_own_orders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_agents_that_come_back_at_each_others_address_get_their_own_orders(tmp_path: Path, counting: str) -> None:
     """As containers do that are restarted together. Each seat's state is at one agent only."""
-    monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
-    spec = small_spec(num_rounds=3, algorithm="probe_counter", timeouts=LONG)
+    spec = small_spec(num_rounds=3, algorithm=counting, timeouts=LONG)
     async with Federation(tmp_path / "f") as fed:
         swapped: list[asyncio.Task[None]] = []
 

@@ -14,8 +14,8 @@ from shared.errors import BadInput
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Set to 1 before torch is imported: the number of threads changes the last bits of a sum."""
 
-_HUGE_PAGES = "glibc.malloc.hugetlb=1"
-"""Large buffers come and go in every round; in huge pages, where the kernel has them, that costs a fifth."""
+_MALLOC = "glibc.malloc.hugetlb=1"
+"""Large buffers come and go in every round: in huge pages, where the kernel has them, that costs a fifth."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def common(more: Mapping[str, str], tier_token: str) -> dict[str, str]:
         **dict.fromkeys(_ONE_THREAD, "1"),
         "PYTHONPATH": os.pathsep.join(filter(None, [source, env.get("PYTHONPATH")])),
         "PYTHONUNBUFFERED": "1",
-        "GLIBC_TUNABLES": env.get("GLIBC_TUNABLES") or _HUGE_PAGES,
+        "GLIBC_TUNABLES": env.get("GLIBC_TUNABLES") or _MALLOC,
         "STRATA_TIER_TOKEN": tier_token,
         "STRATA_CACHE_DIR": env.get("STRATA_CACHE_DIR") or str(home.cache_folder()),
     }

@@ -29,10 +29,10 @@ class _Sum:
     positions: TensorMap = field(default_factory=dict)
     borrowed: bool = False
 
-    def add(self, part: MeanSum) -> None:
-        """Add a partial sum, the first one without copying it."""
+    def add(self, part: MeanSum, *, take: bool) -> None:
+        """Add a partial sum, the first one without copying it; with `take` its tensors are ours to write."""
         if not self.sums:
-            self.sums, self.positions, self.borrowed = dict(part.sums), dict(part.positions), True
+            self.sums, self.positions, self.borrowed = dict(part.sums), dict(part.positions), not take
         else:
             self.own()
             for into, tensors in ((self.sums, part.sums), (self.positions, part.positions)):
@@ -108,8 +108,12 @@ class Fold:
             if term.masks is not None:
                 add_on_grid(_zeros_like(total.positions, name, tensor), term.masks[name], weight, 0)
 
-    def merge(self, folded: Folded) -> None:
+    def merge(self, folded: Folded, *, take: bool = False) -> None:
         """Fold a partial sum in.
+
+        Args:
+            folded: the sum.
+            take: nobody reads its tensors afterwards, so that they may be written.
 
         Raises:
             NotFinite, OutOfBound, WireError: it is no sum of such updates, its tensors are others than those so
@@ -121,7 +125,7 @@ class Fold:
             self._check_weight(key, part.weight)
         self._check_clients(folded.each)
         for key, part in folded.means.items():
-            self._means.setdefault(key, _Sum()).add(part)
+            self._means.setdefault(key, _Sum()).add(part, take=take)
         self._unite(folded.each)
         self.n_updates += folded.n_updates
         self.n_samples += folded.n_samples

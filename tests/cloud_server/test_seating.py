@@ -26,19 +26,26 @@ def agent(name: str, devices: int = 1, profile: str = "standard") -> AgentEntry:
 
 def test_binding_depends_on_profile_and_id_and_not_on_the_order_of_agents() -> None:
     agents = [agent("c"), agent("a", 2), agent("b"), agent("z", profile="fast")]
-    expected = {0: "z", 1: "a", 2: "b", 3: "c", 4: "a"}
+    expected = {0: "z", 1: "a", 2: "a", 3: "b", 4: "c"}
     assert all(bind(range(5), order, {}) == expected for order in itertools.permutations(agents))
 
 
 def test_binding_fills_the_room_before_it_goes_beyond_it() -> None:
-    given = bind(range(9), [agent("a", 3), agent("b", 1)], {})
-    assert given == {0: "a", 1: "b", 2: "a", 3: "a", 4: "b", 5: "a", 6: "a", 7: "a", 8: "b"}
-    assert Counter(list(given.values())[:4]) == {"a": 3, "b": 1}
+    agents = [agent("a", 3), agent("b", 1)]
+    assert Counter(bind(range(4), agents, {}).values()) == {"a": 3, "b": 1}
+    assert Counter(bind(range(9), agents, {}).values()) == {"a": 6, "b": 3}
+
+
+def test_binding_gives_neighbours_to_an_agent_so_that_an_edge_asks_few() -> None:
+    assert bind([0, 2, 4, 1, 3, 5], [agent("a", 3), agent("b", 3)], {}) == {
+        **dict.fromkeys([0, 2, 4], "a"),
+        **dict.fromkeys([1, 3, 5], "b"),
+    }
 
 
 def test_binding_regards_seats_that_were_given_before() -> None:
     taken = {0: "a", 1: "gone"}
-    assert bind([2, 3], [agent("a"), agent("b")], taken) == {2: "b", 3: "a"}
+    assert bind([2, 3], [agent("a"), agent("b")], taken) == {2: "a", 3: "b"}
     assert taken == {0: "a", 1: "gone"}
 
 
@@ -110,10 +117,12 @@ async def test_without_numbers_the_run_takes_what_is_there(tmp_path: Path) -> No
 # ---- seats that change hands
 
 
-async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_record_says_so(tmp_path: Path) -> None:
+async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_record_says_so(
+    tmp_path: Path, counting: str
+) -> None:
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec(num_rounds=4, timeouts={"reseat_after_s": 0.5}))
+        run_id = await fed.submit(small_spec(num_rounds=4, algorithm=counting, timeouts={"reseat_after_s": 0.5}))
         await gate.reached.wait()
         gone = fed.agent_id(3)
         (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == gone]

@@ -85,7 +85,8 @@ async def test_means_of_edges_differ_from_exact_sums_by_rounding_only(tmp_path: 
     assert flat.distance(summed.model, averaged.model) < 1e-6
     for exact, rounded in zip(summed.rounds, averaged.rounds, strict=True):
         assert exact.edge_bytes_up - rounded.edge_bytes_up > 3 * 4 * 4_810 * 0.95
-        assert exact.device_bytes_up == rounded.device_bytes_up
+        # a loss that differs in its last digits may be a few characters longer
+        assert abs(exact.device_bytes_up - rounded.device_bytes_up) < 1e-3 * exact.device_bytes_up
 
 
 async def test_selection_at_one_edge_is_the_documented_stream(tmp_path: Path) -> None:
