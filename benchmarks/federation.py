@@ -39,12 +39,16 @@ class Federation:
         topology: started and ready.
         client: of its cloud.
         spec: of the run; its evaluations and its end are put off.
+
+    Attributes:
+        measured: begin and end (monotonic) of the round that was measured last.
     """
 
     def __init__(self, topology: Topology, client: Client, spec: Mapping[str, Any]) -> None:
         self.topology, self.client = topology, client
         endless = {**spec, "num_rounds": NEVER, "eval_every": NEVER}
         self._seen: str | None = None
+        self.measured = (0.0, 0.0)
         self._run = client.create_run(endless).run
         self.first_s = self._one_round()
 
@@ -58,12 +62,12 @@ class Federation:
 
     def _one_round(self) -> float:
         self._until(_is_commit)
-        began = time.perf_counter()
+        began = time.monotonic()
         self._until(_is_commit)
-        seconds = time.perf_counter() - began
+        self.measured = (began, time.monotonic())
         self.client.pause(self._run)
         self._until(lambda event: event.data.get("status") == "paused")
-        return seconds
+        return self.measured[1] - began
 
     def _until(self, wanted: Callable[[Event], bool]) -> None:
         """Wait for an event that has not been waited for before.

@@ -27,7 +27,7 @@ LINES = {
     "profile": (
         *("cloud_server: wait for edges", "cloud_server: aggregate", "cloud_server: write files"),
         *("edge_server: wait for agents", "edge_server: take answers", "edge_server: record of visits"),
-        *("device_agent: train", "device_agent: save states", "device_agent: add updates up"),
+        *("device_agent: train", "device_agent: visits, the rest", "device_agent: add updates up"),
     ),
 }
 
