@@ -35,7 +35,7 @@ class Runner:
         self.tools = tools
         self.course: Course | None = None
         self._left: RunInfo | None = None
-        self._watch = Watch(tools.registry, tools.archive, lambda: self.course.info.run if self.course else None)
+        self._watch = Watch(tools.registry, tools.archive, lambda: self.course.info if self.course else None)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -1,15 +1,18 @@
-"""Tells the run that trains when agents and edges fall silent, and when they are back."""
+"""Tells the run that trains when agents, edges or the store fall silent, and when they are back."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from cloud_server.archive import Archive
-from cloud_server.happenings import changes_told
+from cloud_server.happenings import Happening, changes_told
 from cloud_server.registry import Registry
+from shared.api import RunInfo
 from shared.errors import StrataError
+from shared.store import StoreUnavailable
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.5
@@ -24,8 +27,9 @@ class Watch:
         training: the run that trains, None if none does.
     """
 
-    def __init__(self, registry: Registry, archive: Archive, training: Callable[[], str | None]) -> None:
+    def __init__(self, registry: Registry, archive: Archive, training: Callable[[], RunInfo | None]) -> None:
         self.registry, self.archive, self.training = registry, archive, training
+        self._away: tuple[float, str] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -42,17 +46,31 @@ class Watch:
         while True:
             try:
                 await self._look()
-            except StrataError as error:  # the store is away: what changed meanwhile is not told, only shown
+            except StoreUnavailable as error:
+                self._away = self._away or (time.monotonic(), error.detail)
+            except StrataError as error:
                 log.warning("a change of state is not told: %s", error.detail)
             except Exception:
                 log.exception("the watch failed")
             await asyncio.sleep(min(EVERY_S, self.registry.ttl_s / 4))
 
     async def _look(self) -> None:
+        await self.archive.store.ping()  # while it is away changes wait to be told
+        await self._told_away()
         changes = self.registry.changes()
         for change in changes:
             log.info("%s %s is %s", change.kind, change.name, change.state)
-        run_id = self.training()
-        if run_id is not None:
+        info = self.training()
+        if info is not None:
             for told in changes_told(changes):
-                await self.archive.event(run_id, told)
+                await self.archive.event(info.run, told)
+
+    async def _told_away(self) -> None:
+        """The store is back: the run says for how long it waited."""
+        if self._away is None:
+            return
+        (began, why), info = self._away, self.training()
+        if info is not None:
+            reason = f"waited {time.monotonic() - began:.0f} s: {why}"[:2000]
+            await self.archive.event(info.run, Happening("run.status", {"status": info.status, "reason": reason}))
+        self._away = None
