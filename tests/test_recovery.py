@@ -236,8 +236,11 @@ async def test_while_the_store_is_away_a_run_says_so_and_then_goes_on(tmp_path: 
         fed.away = None
         info = await fed.finish(run_id)
         details = await rounds_of(fed, info)
+        events = await fed.apps["cloud"].state.cloud.archive.events(run_id, "0", None)
     assert (info.status, info.model_sha256) == ("completed", whole.model_sha256)
     assert losses_of(details) == []
+    reasons = [str(event.data.get("reason")) for event in events if event.kind == "run.status"]
+    assert any("Redis does not answer" in reason for reason in reasons), reasons
 
 
 async def test_a_run_deleted_while_an_agent_and_an_edge_were_away_goes_there_too_when_they_are_back(
