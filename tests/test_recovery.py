@@ -233,6 +233,7 @@ async def test_while_the_store_is_away_a_run_says_so_and_then_goes_on(tmp_path: 
                 await asyncio.sleep(0.05)
         other = await fed.client.get("/runs/some-other")
         assert (other.status_code, other.json()["code"]) == (503, "store_unavailable")
+        await asyncio.sleep(1.5)  # somebody looks twice a second
         fed.away = None
         info = await fed.finish(run_id)
         details = await rounds_of(fed, info)
