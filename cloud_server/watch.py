@@ -30,6 +30,7 @@ class Watch:
     def __init__(self, registry: Registry, archive: Archive, training: Callable[[], RunInfo | None]) -> None:
         self.registry, self.archive, self.training = registry, archive, training
         self._away: tuple[float, str] | None = None
+        self._untold: list[Happening] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -58,12 +59,14 @@ class Watch:
         await self.archive.store.ping()  # while it is away changes wait to be told
         await self._told_away()
         changes = self.registry.changes()
+        self._untold += changes_told(changes)
         for change in changes:
             log.info("%s %s is %s", change.kind, change.name, change.state)
         info = self.training()
-        if info is not None:
-            for told in changes_told(changes):
-                await self.archive.event(info.run, told)
+        while self._untold and info is not None:
+            await self.archive.event(info.run, self._untold[0])
+            del self._untold[0]
+        self._untold.clear()
 
     async def _told_away(self) -> None:
         """The store is back: the run says for how long it waited."""

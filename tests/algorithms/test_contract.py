@@ -243,7 +243,7 @@ async def test_every_declared_type_is_used(name: str, watched: tuple[Ended, Watc
         found |= {type(getattr(record, name, None)) for name in ("broadcast", "state")}
         found |= {type(item.update) for item in getattr(getattr(record, "uploads", None), "contributions", ())}
     declared = {algorithm.broadcast, algorithm.message_type, algorithm.update, algorithm.cloud_state}
-    declared |= {algorithm.edge_state, algorithm.device_state}
+    declared |= {algorithm.edge_state} | ({algorithm.device_state} if algorithm.device_remembers else set())
     assert declared | ({algorithm.report} if algorithm.report else set()) <= found
 
 

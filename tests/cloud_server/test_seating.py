@@ -206,12 +206,12 @@ async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
 async def test_an_edge_beside_its_home_edge_hears_an_agent_for_as_long_as_it_works(tmp_path: Path) -> None:
     """Agents beat to one edge by themselves; the others hear them only because of the work that they gave."""
 
-    async with Federation(tmp_path / "f", ttl_s=1.5) as fed:
+    async with Federation(tmp_path / "f", ttl_s=3.0) as fed:
         host = fed.apps["agent-0"].state.agent.host
         whole = host.visits
 
         async def long(body: bytearray, stop: object) -> object:
-            await asyncio.sleep(3.5)
+            await asyncio.sleep(6.5)
             return await whole(body, stop)
 
         host.visits = long
