@@ -113,9 +113,10 @@ def add_on_grid(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
         flat = flat.to(torch.float64)
     elif flat.element_size() < 4:
         flat = flat.to(torch.float32)
-    for begin in range(0, flat.numel(), BLOCK):
-        block = flat[begin : begin + BLOCK]
-        acc[begin : begin + BLOCK].add_((block * 2.0**exponent).round_(), alpha=weight)
+    small = flat.numel() <= BLOCK  # as most are: not cut up
+    blocks = [(flat, acc)] if small else zip(torch.split(flat, BLOCK), torch.split(acc, BLOCK), strict=True)
+    for block, sums in blocks:
+        sums.add_((block * 2.0**exponent).round_(), alpha=weight)
 
 
 def check_steps(steps: Tensor, limit: float, what: str) -> None:

@@ -112,13 +112,18 @@ class _Tensors:
         return self._index[key]
 
 
+_PLAIN = frozenset({int, float, bool, type(None)})
+
+
 def _skeleton(value: object, tensors: _Tensors, depth: int) -> object:
+    if depth and type(value) in _PLAIN:  # most of what there is
+        return value
     if not depth:
         raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
     if isinstance(value, Tensor):
         return {_TENSOR: tensors.index(value)}
     if isinstance(value, BaseModel):
-        return {name: _skeleton(getattr(value, name), tensors, depth - 1) for name in type(value).model_fields}
+        return {name: _skeleton(getattr(value, name), tensors, depth - 1) for name in _fields(type(value))}
     if isinstance(value, Mapping):
         check_keys(map(str, value))
         found = {str(key): _skeleton(item, tensors, depth - 1) for key, item in value.items()}
@@ -130,6 +135,12 @@ def _skeleton(value: object, tensors: _Tensors, depth: int) -> object:
     if isinstance(value, str):
         check_text(value)
     return value
+
+
+@lru_cache(maxsize=256)
+def _fields(kind: type[BaseModel]) -> tuple[str, ...]:
+    """The names of a record's fields: pydantic asks its class anew each time."""
+    return tuple(kind.model_fields)
 
 
 def _laid(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
@@ -296,6 +307,8 @@ def _filled(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def _fill(value: Any, tensors: list[Tensor], used: set[int], depth: int) -> Any:
+    if depth and type(value) in _PLAIN:
+        return value
     if not depth:
         raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
     if isinstance(value, dict):

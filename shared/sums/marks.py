@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from shared.records import Each, MaskOf, Mean, Record
@@ -14,10 +17,11 @@ def mark_of(kind: type[Record], name: str) -> Mean | Each | MaskOf | None:
     return marks[0] if marks else None
 
 
-def fields_of(kind: type[Record], mark: type[Any]) -> dict[str, Any]:
+@lru_cache(maxsize=256)
+def fields_of(kind: type[Record], mark: type[Any]) -> Mapping[str, Any]:
     """Field name -> its mark, for the fields that carry one of this class."""
     found = {name: mark_of(kind, name) for name in kind.model_fields}
-    return {name: how for name, how in found.items() if isinstance(how, mark)}
+    return MappingProxyType({name: how for name, how in found.items() if isinstance(how, mark)})
 
 
 def can_be_mean(kind: type[Record]) -> bool:
