@@ -44,6 +44,7 @@ def create_app(
             yield
             cloud.closing.set()
             await cloud.runner.stop()
+            await cloud.results.close()
             for worker in cloud.workers:
                 worker.close()
             await cloud.store.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -256,16 +256,32 @@ class Archive:
             NotFound: it has not been committed.
             StateGone: its table is missing or damaged.
         """
-        entries = await self.store.read(keys.cloud_rounds(run_id))
-        found = [entry.fields for entry in entries if entry.fields["info"]["round_no"] == round_no]
-        if not found:
+        details = [detail async for detail in self.details(run_id, range(round_no, round_no + 1))]
+        if not details:
             raise NotFound(f"run {run_id} has no committed round {round_no}")
-        try:
-            table = await self.worker.run(lambda: _ROWS.validate_json(bytes(self.blobs.open(found[-1]["table"]))))
-        except (BlobMissing, BlobCorrupt) as error:
-            raise StateGone(f"the table of round {round_no} of run {run_id} cannot be read: {error.detail}") from None
-        scores = (await self.evaluations(run_id)).get(round_no)
-        return RoundDetail.model_validate({**found[-1]["info"], "evaluation": scores, "seats": table})
+        return details[-1]
+
+    async def details(self, run_id: str, numbers: range) -> AsyncIterator[RoundDetail]:
+        """The committed training rounds of these numbers, in order, each with its table of seats.
+
+        Raises:
+            StateGone: a table is missing or damaged.
+        """
+        scores = await self.evaluations(run_id)
+        for fields in [entry.fields for entry in await self.store.read(keys.cloud_rounds(run_id))]:
+            round_no = fields["info"]["round_no"]
+            if round_no not in numbers:
+                continue
+            try:
+                table = await self.worker.run(self._table, fields["table"])
+            except (BlobMissing, BlobCorrupt) as error:
+                why = f"the table of round {round_no} of run {run_id} cannot be read: {error.detail}"
+                raise StateGone(why) from None
+            detail = {**fields["info"], "evaluation": scores.get(round_no), "seats": table}
+            yield RoundDetail.model_validate(detail)
+
+    def _table(self, digest: str) -> tuple[SeatRow, ...]:
+        return _ROWS.validate_json(bytes(self.blobs.open(digest)))
 
     # ---- evaluations
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from cloud_server.archive import Committed, Due
 from cloud_server.chart import chart
 from cloud_server.figures import final_figures
+from cloud_server.folder import RoundDone
 from cloud_server.happenings import Happening, moves_told, now, round_told
 from cloud_server.readiness import Barrier
 from cloud_server.rounds import CloudRound, QuorumMissed
@@ -76,9 +77,10 @@ class Course:
 
     async def _catch_up(self, at: Standing) -> None:
         """Write down and evaluate what an earlier cloud process committed and did not come to."""
-        run_id, archive, last = self.info.run, self.tools.archive, at.committed.round_no
-        if last:
-            await self.tools.results.round_done(self.info, at.lab, at.table, await archive.round(run_id, last))
+        run_id, archive, results = self.info.run, self.tools.archive, self.tools.results
+        written = max(await results.last(run_id), 1)  # perhaps in part
+        async for detail in archive.details(run_id, range(written, at.committed.round_no + 1)):
+            await results.round_done(RoundDone(self.info, at.lab, at.table, detail))
         for round_no, state, due in await archive.due(run_id, at.lab):
             await self.tools.judge.submit(run_id, at.lab, self._ctx(at.lab, round_no), state, final=due.final)
 
@@ -142,7 +144,7 @@ class Course:
             at.committed, self.info = after, info
         if due is not None:
             await tools.judge.submit(self.info.run, at.lab, self._ctx(at.lab, round_no), after, final=due.final)
-        await tools.results.round_done(self.info, at.lab, at.table, detail)
+        await tools.results.round_done(RoundDone(self.info, at.lab, at.table, detail))
         if round_no % COLLECT_EVERY == 0:
             await tools.archive.collect()
 
@@ -240,7 +242,7 @@ class Course:
         figures = await final_figures(self.tools, self.info.run, at, self._ctx(at.lab, at.committed.round_no), done[1])
         figures["wall_s"] = self._wall_s()
         info = self.info.but(status="completed", reason=None, **figures)
-        await self.tools.results.round_done(info, at.lab, at.table, done[1])
+        await self.tools.results.round_done(RoundDone(info, at.lab, at.table, done[1]))
         await self.write_results(info)
         async with self.lock:
             if self.info.num_rounds > at.committed.round_no:

@@ -1,22 +1,43 @@
-"""The results folders of runs, written beside the rounds; a person opens them, no tier reads them."""
+"""The results folders of runs, written beside the rounds, short ones several at a time; a person opens them.
+
+No tier reads them, but for the number of the last round written: what a killed cloud left out is added at its return.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from cloud_server.chart import chart
 from cloud_server.happenings import now
 from cloud_server.seating import Table
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
 from shared.blobs import storage_errors
+from shared.errors import StrataError
 from shared.lab import Lab
 from shared.population import counts_of
 from shared.records import TensorMap
-from shared.results import Manifest, is_drawn, write_begun, write_results
+from shared.results import Manifest, is_drawn, last_round, write_begun, write_results
 from shared.service import Worker
+
+log = logging.getLogger(__name__)
+EVERY_S = 1.0
+"""Rounds that come faster are written together: files cost a round of a tenth of a second a tenth of it."""
+
+
+class RoundDone(NamedTuple):
+    """A committed round that is to be written, and the run as it then was."""
+
+    info: RunInfo
+    lab: Lab
+    table: Table
+    detail: RoundDetail
 
 
 @dataclass
@@ -31,7 +52,10 @@ class ResultsFolder:
     runs_dir: Path
     worker: Worker
     started: dict[str, str] = field(default_factory=dict)
+    _waiting: list[RoundDone] = field(default_factory=list)
     _writing: asyncio.Task[None] | None = None
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    _wrote_at: float = -EVERY_S
 
     def folder(self, run_id: str) -> Path:
         """The folder of a run."""
@@ -47,16 +71,43 @@ class ResultsFolder:
         with storage_errors(folder):
             write_begun(folder, info)
 
-    async def round_done(self, info: RunInfo, lab: Lab, table: Table, detail: RoundDetail) -> None:
-        """Begin to add a round, once the one before is written; an error of that one is raised here."""
-        await self.settle()
-        self._writing = asyncio.create_task(self.worker.run(self._write, info, lab, table, [detail], None))
+    async def last(self, run_id: str) -> int:
+        """The last training round that stands in a run's folder, 0 for none."""
+        return await self.worker.run(last_round, self.folder(run_id))
+
+    async def round_done(self, done: RoundDone) -> None:
+        """Add a round, soon; an error of what was written before is raised here."""
+        if self._writing is not None and self._writing.done():
+            await self.settle()
+        self._waiting.append(done)
+        if self._writing is None:
+            self._hurry.clear()
+            self._writing = asyncio.create_task(self._soon())
+
+    async def _soon(self) -> None:
+        """Write what waits, until nothing does: once in a while, or at once if somebody wants it settled."""
+        while self._waiting:
+            pause_s = self._wrote_at + EVERY_S - time.monotonic()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), max(pause_s, 0))
+            waiting, self._waiting = self._waiting, []
+            newest, rounds = waiting[-1], [done.detail for done in waiting]
+            self._wrote_at = time.monotonic()
+            await self.worker.run(self._write, newest.info, newest.lab, newest.table, rounds, None)
 
     async def settle(self) -> None:
         """Wait until what was begun is written; its error is raised here."""
+        self._hurry.set()
         writing, self._writing = self._writing, None
         if writing is not None:
             await writing
+
+    async def close(self) -> None:
+        """Write what waits; what goes wrong is only logged: the run goes on from its stores."""
+        try:
+            await self.settle()
+        except StrataError as error:
+            log.warning("results folder: %s", error.detail)
 
     async def ended(
         self, info: RunInfo, lab: Lab, table: Table, rounds: Sequence[RoundInfo], model: TensorMap | None

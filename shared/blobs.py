@@ -73,13 +73,14 @@ class Blobs:
             StorageFailed: The disk is full, or the like; nothing of the file is left.
         """
         buffers = _buffers(parts)
-        if isinstance(buffers, list):
-            digest, size = _digest(buffers)
-            with self._lock:  # so that no `collect` comes between looking and protecting
-                if self._holds(digest, size):
-                    self._recent.add(digest)
-                    return digest
-        return self._write(buffers)
+        if not isinstance(buffers, list):
+            return self._write(buffers)
+        digest, size = _digest(buffers)
+        with self._lock:  # so that no `collect` comes between looking and protecting
+            if self._holds(digest, size):
+                self._recent.add(digest)
+                return digest
+        return self._write(buffers, digest)
 
     def open(self, digest: str, *, verify: bool = True) -> memoryview:
         """Return a file's content, mapped read-only; it stays readable also after `collect` removed the file.
@@ -139,13 +140,14 @@ class Blobs:
         except FileNotFoundError:
             return False
 
-    def _write(self, buffers: Iterable[Buffer]) -> str:
+    def _write(self, buffers: Iterable[Buffer], digest: str | None = None) -> str:
+        """Write a file; its digest, found on the way where it is not known."""
         name = f"{TEMPORARY}{uuid.uuid4().hex}"
         with self._lock:
             self._writing.add(name)
         try:
             with temporary(self._folder / name), storage_errors(self._folder):
-                digest = write_parts(self._folder / name, buffers, fsync=self._fsync)
+                digest = write_parts(self._folder / name, buffers, fsync=self._fsync, digest=digest)
                 with self._lock:
                     os.replace(self._folder / name, self.path(digest))
                     self._recent.add(digest)
@@ -171,17 +173,18 @@ def _digest(buffers: list[Buffer]) -> tuple[str, int]:
     return sha256.hexdigest(), size
 
 
-def write_parts(path: Path, buffers: Iterable[Buffer], *, fsync: bool) -> str:
-    """Write a new file and return the sha256 of its content."""
+def write_parts(path: Path, buffers: Iterable[Buffer], *, fsync: bool, digest: str | None = None) -> str:
+    """Write a new file and return the sha256 of its content, which is not computed where it is given."""
     sha256 = hashlib.sha256()
     with path.open("xb") as file:
         for buffer in buffers:
-            sha256.update(buffer)
+            if digest is None:
+                sha256.update(buffer)
             file.write(buffer)
         file.flush()
         if fsync:
             os.fsync(file.fileno())
-    return sha256.hexdigest()
+    return digest or sha256.hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

@@ -134,8 +134,19 @@ def check_steps(steps: Tensor, limit: float, what: str) -> None:
 
 
 def from_grid(steps: Tensor, weight: int | Tensor, exponent: int, dtype: torch.dtype) -> Tensor:
-    """The mean `steps * 2^-exponent / weight`; 0 where the weight is 0."""
+    """The mean `steps * 2^-exponent / weight`; 0 where the weight is 0. A block at a time: nothing large in between."""
+    if steps.numel() <= BLOCK:
+        return _mean(steps, weight, exponent).to(dtype)
+    mean, flat = torch.empty(steps.numel(), dtype=dtype), steps.reshape(-1)
+    weights = weight.reshape(-1) if isinstance(weight, Tensor) else None
+    for begin in range(0, flat.numel(), BLOCK):
+        block = slice(begin, begin + BLOCK)
+        mean[block] = _mean(flat[block], weight if weights is None else weights[block], exponent)
+    return mean.reshape(steps.shape)
+
+
+def _mean(steps: Tensor, weight: int | Tensor, exponent: int) -> Tensor:
     total = steps * 2.0**-exponent
     if isinstance(weight, Tensor):
-        return torch.where(weight > 0, total / weight.clamp(min=1), torch.zeros_like(total)).to(dtype)
-    return (total / weight if weight else torch.zeros_like(total)).to(dtype)
+        return torch.where(weight > 0, total / weight.clamp(min=1), torch.zeros_like(total))
+    return total / weight if weight else torch.zeros_like(total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ def losses_of(details: list[RoundDetail]) -> list[dict[str, Any]]:
 
 async def rounds_of(fed: Federation, info: RunInfo) -> list[RoundDetail]:
     return [await fed.round(info.run, number) for number in range(1, info.rounds + 1)]
+
+
+TABLES = ("links.csv", "devices.ndjson")
+
+
+def tables(folder: Path, info: RunInfo) -> list[str]:
+    """The tables of a results folder in which no wall-clock time stands, without the ids of agents."""
+    texts = [(folder / "runs" / info.run / name).read_text(encoding="utf-8") for name in TABLES]
+    return [re.sub('"agent":"[^"]*"', "", text) for text in texts]
 
 
 async def undisturbed(folder: Path, spec: dict[str, Any], **layout: Any) -> RunInfo:
@@ -217,6 +227,27 @@ async def test_what_a_killed_cloud_had_committed_but_not_evaluated_is_evaluated_
     assert [detail.evaluation for detail in details] == [detail.evaluation for detail in whole]
     assert all(detail.evaluation for detail in details)
     assert not [key for key in left if ":due:" in key]
+
+
+@pytest.mark.parametrize("left", ["nothing", "half a line"])
+async def test_rounds_that_a_killed_cloud_did_not_write_into_the_results_folder_are_added(
+    tmp_path: Path, left: str
+) -> None:
+    spec = small_spec(num_rounds=4)
+    async with Federation(tmp_path / "whole") as fed:
+        whole = tables(tmp_path / "whole", await fed.run(spec))
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=4)
+        run_id = await fed.submit(spec)
+        await asyncio.wait_for(gate.reached.wait(), 60)
+        await fed.stop("cloud")
+        for table in [tmp_path / "f" / "runs" / run_id / name for name in TABLES]:
+            lines = table.read_bytes().splitlines(keepends=True)
+            table.unlink() if left == "nothing" else table.write_bytes(b"".join(lines[:-3]) + lines[-3][:7])
+        gate.open.set()
+        await fed.start_cloud()
+        found = tables(tmp_path / "f", await fed.finish(run_id))
+    assert found == whole
 
 
 async def test_while_the_store_is_away_a_run_says_so_and_then_goes_on(tmp_path: Path) -> None:

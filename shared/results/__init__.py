@@ -25,12 +25,13 @@ from shared.results.files import (
     write_file,
 )
 from shared.results.manifest import Manifest
-from shared.results.write import is_drawn, write_begun, write_results
+from shared.results.write import is_drawn, last_round, write_begun, write_results
 
 __all__ = [
     "Manifest",
     "file_names",
     "is_drawn",
+    "last_round",
     "newest_run",
     "read_rounds",
     "read_run",

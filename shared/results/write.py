@@ -91,6 +91,14 @@ def is_drawn(folder: Path) -> bool:
     return (folder / _PARTITION).exists()
 
 
+def last_round(folder: Path) -> int:
+    """The last round with lines in all tables, perhaps not all of its lines; 0 for none, or a line cut short."""
+    path = folder / "devices.ndjson"  # the last one written
+    line = read_last_line(path) if path.exists() else b""
+    last = _key_of(line) if line.endswith(b"\n") else None
+    return last[0] if last else 0
+
+
 def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:
     """Pictures cost a second: the partition once, the courses when the run has ended."""
     from shared.results import plots  # imports matplotlib, late
@@ -164,8 +172,8 @@ def _merge(path: Path, header: bytes, new: dict[Key, list[bytes]]) -> None:
         write_file(path, head + _joined(fresh))
         return
     last_line = read_last_line(path)
-    last = _key_of(last_line)
-    if fresh and last_line.endswith(b"\n") and last is not None and min(fresh) > last:
+    last = _key_of(last_line) if last_line.endswith(b"\n") else None
+    if fresh and last is not None and min(fresh) > last:
         append_file(path, _joined(fresh))
     elif fresh:
         write_file(path, head + _regrouped(path.read_bytes(), fresh))
