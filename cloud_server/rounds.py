@@ -22,7 +22,7 @@ from shared.messages import Failure, RoundAnswer, RoundOrder, Seating
 from shared.places import place
 from shared.service import Worker
 from shared.spec import canonical
-from shared.sums import Fold, mean_of
+from shared.sums import Fold, check_folded, mean_of
 from shared.tensors import digest
 from shared.versions import Version
 
@@ -100,7 +100,9 @@ class CloudRound:
         try:
             body = await self.worker.run(self._order, home, seating)
             asked = place("rounds", self.run_id, self.round_no, home)
-            return await self.edges.round(edge, self.lab, body, seating, self.table.loads(), asked)
+            reply = await self.edges.round(edge, self.lab, body, seating, self.table.loads(), asked)
+            await asyncio.to_thread(self._check, home, reply.answer)  # of several edges at once
+            return reply
         except StrataError as error:
             return Failure(edge=home, reason=error.code, detail=f"{edge}: {error.detail}")
         except Exception as error:
@@ -129,10 +131,10 @@ class CloudRound:
         return wire.encode(order)
 
     def _check(self, home: int, answer: RoundAnswer[Any]) -> None:
-        """An edge speaks for the seats that visit its home only.
+        """An edge speaks for the seats that visit its home only, and its sum is one.
 
         Raises:
-            WireError: it speaks of others.
+            NotFinite, OutOfBound, WireError: it speaks of others, or there is no such sum.
         """
         workers = {seat.number for seat in self.lab.members.at(home) if seat.role == "worker"}
         known = workers | set(self.chart.seats_at(home))
@@ -140,6 +142,8 @@ class CloudRound:
         if answer.edge != home or not told <= known:
             others = f"home {answer.edge}, seats {sorted(told - known)}"
             raise WireError(f"the answer for home {home} speaks of {others}")
+        if answer.folded is not None:
+            check_folded(answer.folded, self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
 
     def _require_quorum(self, answers: Answers) -> None:
         """Enough of the edges that had something to do must have answered."""
@@ -158,7 +162,6 @@ class CloudRound:
         fold = Fold(update, self.lab.grid, model=self.lab.shapes)
         for home in sorted(replies):
             try:
-                self._check(home, replies[home].answer)
                 self._fold(fold, replies[home].answer)
                 replies[home] = replies[home].folded_in()
             except StrataError as error:
@@ -174,7 +177,7 @@ class CloudRound:
 
     def _fold(self, fold: Fold, answer: RoundAnswer[Any]) -> None:
         if answer.folded is not None:
-            fold.merge(answer.folded, take=True)
+            fold.merge(answer.folded, take=True, checked=True)  # when it came
         elif answer.update is not None:
             fold.add(answer.update, answer.n_samples, answer.n_updates)
 

@@ -19,7 +19,7 @@ from shared.openapi import content, describe, problems, record_body
 from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
 from shared.service import guard, health, metrics_response
 from shared.tiers import NonceAnswer
-from shared.transport import DIGEST_HEADER, MEDIA_TYPE, BodyResponse, Received, read_body
+from shared.transport import MEDIA_TYPE, BodyResponse, Received, read_body
 
 if TYPE_CHECKING:
     from device_agent.app import Agent
@@ -80,8 +80,7 @@ async def nonce(agent: TheAgent) -> NonceAnswer:
 )
 async def visits(request: Request, agent: TheAgent) -> Response:
     """Run the visits of one wave; the answer holds reports and updates."""
-    body = await read_body(request, agent.settings.max_body_bytes)
-    digest = wire.digest_of(body, request.headers.get(DIGEST_HEADER))
+    body, digest = await read_body(request, agent.settings.max_body_bytes)
     stage, edge = stage_of(body)
     received = Received(body)
     del body
@@ -96,8 +95,7 @@ async def visits(request: Request, agent: TheAgent) -> Response:
 )
 async def uploads(request: Request, agent: TheAgent) -> Response:
     """Send held updates."""
-    body = await read_body(request, agent.settings.max_body_bytes)
-    digest = wire.digest_of(body, request.headers.get(DIGEST_HEADER))
+    body, digest = await read_body(request, agent.settings.max_body_bytes)
     order = wire.decode(UploadOrder, body)
     work = partial(agent.host.uploads, order)
     return await _answer(request, agent, "uploads", order.stage, order.edge, digest, lambda stop: work())

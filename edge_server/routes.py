@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
 from edge_server.desk import order_place
-from shared import wire
 from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Seating
@@ -101,8 +100,7 @@ async def seatings(body: SeatingBody, edge: TheEdge) -> dict[str, str]:
 async def rounds(request: Request, edge: TheEdge) -> Response:
     """Run one round of one home; the answer holds the sum of its updates and a line for each visit."""
     check_for(request.headers, edge.settings.name)
-    body = await read_body(request, edge.settings.max_body_bytes)
-    digest = wire.digest_of(body, request.headers.get("strata-digest"))
+    body, digest = await read_body(request, edge.settings.max_body_bytes)
     run_id, round_no, home = order_place(body)
     received = Received(body)
     del body

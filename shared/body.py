@@ -1,12 +1,10 @@
-"""Encoded records as bytes: in parts that were never joined, and how a garbled one is told."""
+"""Encoded records as bytes, in parts that were never joined, and what tells whether they came as they were sent."""
 
 from __future__ import annotations
 
 import hashlib
 import zlib
 from dataclasses import dataclass
-
-from shared.errors import Garbled
 
 
 @dataclass(frozen=True)
@@ -35,23 +33,6 @@ class Body:
         return bytearray().join(self.parts)
 
 
-def digest_of(body: bytearray | memoryview | bytes, claimed: str | None = None) -> str:
-    """sha256 over a received body.
-
-    Raises:
-        Garbled: the sender claimed another digest.
-    """
-    found = hashlib.sha256(body).hexdigest()
-    if claimed is not None and claimed != found:
-        raise Garbled("the body is not what its digest says")
-    return found
-
-
-def check_sum(body: bytearray | memoryview | bytes, claimed: str | None) -> None:
-    """See that a body is what was sent.
-
-    Raises:
-        Garbled: the sender claimed another checksum.
-    """
-    if claimed is not None and claimed != f"{zlib.crc32(body):08x}":
-        raise Garbled("the body is not what its checksum says")
+def digest_of(body: bytearray | memoryview | bytes) -> str:
+    """sha256 over a body in one piece."""
+    return hashlib.sha256(body).hexdigest()

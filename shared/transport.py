@@ -7,9 +7,11 @@ with capped back-off, until the deadline. A remote error comes back with the sta
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
 import itertools
 import json
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -61,29 +63,32 @@ KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (SeatingUnkno
 # ---- the receiving side
 
 
-async def read_body(request: Request, limit: int) -> bytearray:
-    """The request's body in one preallocated buffer.
+async def read_body(request: Request, limit: int) -> tuple[bytearray, str]:
+    """The request's body in one preallocated buffer, and its sha256, which grows while the rest is on its way.
 
     Raises:
         TooLarge: it claims or has more than `limit` bytes; what exceeds is not read.
         WireError: it has no length.
-        Garbled: it breaks off early.
+        Garbled: it breaks off early, or is not what its sender says.
     """
     claimed = _length(request.headers)
     if claimed is None:
         raise WireError("a body needs a Content-Length")
     if claimed > limit:
         raise TooLarge(f"a body of {claimed} bytes, the limit is {limit}")
-    body = bytearray(claimed)
-    end = 0
+    body, end, sha256 = bytearray(claimed), 0, hashlib.sha256()
     async for chunk in request.stream():
         if end + len(chunk) > claimed:
             raise TooLarge(f"the body is longer than the {claimed} bytes that it claims")
         body[end : end + len(chunk)] = chunk
         end += len(chunk)
+        sha256.update(chunk)
     if end != claimed:
         raise Garbled(f"the body broke off after {end} of {claimed} bytes")
-    return body
+    digest = sha256.hexdigest()
+    if request.headers.get(DIGEST_HEADER, digest) != digest:
+        raise Garbled("the body is not what its digest says")
+    return body, digest
 
 
 class Received:
@@ -213,10 +218,7 @@ class Caller:
         try:
             if response.status_code != 200:
                 raise remote_error(response.status_code, await _read(response, SMALL_BYTES), url)
-            raw = await _read(response, self.max_bytes)
-            claimed = response.headers.get(CHECKSUM_HEADER)
-            await _aside(len(raw), lambda: wire.check_sum(raw, claimed))
-            return raw, response.headers
+            return await _read(response, self.max_bytes), response.headers
         finally:
             await response.aclose()
 
@@ -255,14 +257,18 @@ async def _read(response: httpx.Response, limit: int) -> bytearray:
     size = _length(response.headers) or 0
     if size > limit:
         raise TooLarge(f"an answer of {size} bytes, the limit is {limit}")
-    body, end = bytearray(size), 0
+    body, end, found = bytearray(size), 0, 0
     async for chunk in response.aiter_bytes():
         if end + len(chunk) > limit:
             raise TooLarge(f"an answer of more than {limit} bytes")
         body[end : end + len(chunk)] = chunk
         end += len(chunk)
+        found = zlib.crc32(chunk, found)
     if size and end != size:
         raise Garbled(f"the answer broke off after {end} of {size} bytes")
+    checksum = f"{found:08x}"
+    if response.headers.get(CHECKSUM_HEADER, checksum) != checksum:
+        raise Garbled("the answer is not what its checksum says")
     return body
 
 

@@ -23,7 +23,6 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from shared.body import Body as Body
-from shared.body import check_sum as check_sum
 from shared.body import digest_of as digest_of
 from shared.errors import NotFinite, WireError
 from shared.records import Record, Tensor

@@ -108,18 +108,20 @@ class Fold:
             if term.masks is not None:
                 add_on_grid(_zeros_like(total.positions, name, tensor), term.masks[name], weight, 0)
 
-    def merge(self, folded: Folded, *, take: bool = False) -> None:
+    def merge(self, folded: Folded, *, take: bool = False, checked: bool = False) -> None:
         """Fold a partial sum in.
 
         Args:
             folded: the sum.
             take: nobody reads its tensors afterwards, so that they may be written.
+            checked: `check_folded` has let it pass already, with this model.
 
         Raises:
             NotFinite, OutOfBound, WireError: it is no sum of such updates, its tensors are others than those so
                 far, or a client id stands in both; nothing was then added.
         """
-        check_folded(folded, self.kind, self.grid, model=self.model)
+        if not checked:
+            check_folded(folded, self.kind, self.grid, model=self.model)
         for key, part in folded.means.items():
             self._check_names(key, part.sums)
             self._check_weight(key, part.weight)

@@ -31,7 +31,7 @@ def probe() -> FastAPI:
 
     @app.post("/length")
     async def length(request: Request) -> int:
-        return len(await read_body(request, 2**31))
+        return len((await read_body(request, 2**31))[0])
 
     @app.post("/refused")
     async def refused() -> Response:
