@@ -17,7 +17,7 @@ YEAR_S = 400 * 86400.0
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("host") / "world"
     names = ("agent-1", "edge-1", "cloud")
-    with World(folder, small_disks=("agent-1", "cloud"), clocks=names, ttl_s=30) as world:
+    with World(folder, small_disks=("agent-1", "edge-1", "cloud"), clocks=names, ttl_s=30) as world:
         yield world
 
 
@@ -37,6 +37,21 @@ def test_agent_with_a_full_disk_fails_its_visits_by_name_until_there_is_room(wor
     assert lost(details).keys() == {"storage_failed"}
     assert {row.outcome for row in details[-1].seats} == {"used"}
     assert_same_bits(calm, info, details)
+
+
+def test_edge_with_a_full_disk_loses_its_rounds_by_name_until_there_is_room(world: World) -> None:
+    needs_disk(world, "edge-1")
+    remembers = {"algorithm": "probe_edge", "client": "edge", "schedule": "equal"}  # each round a new state at the edge
+    run = world.submit({**TRAINS, **remembers, "num_rounds": 8})
+    world.wait_round(run, 1)
+    world.fill_disk("edge-1")
+    world.wait_round(run, 4)
+    world.free_disk("edge-1")
+    info = world.finish(run)
+    assert info.status == "completed", info.reason
+    rows = [row for detail in world.details(info) for row in detail.edges if row.edge == "edge-1"]
+    assert {row.reason for row in rows if row.outcome == "failed"} == {"storage_failed"}
+    assert rows[-1].outcome == "used"
 
 
 def test_run_of_a_cloud_with_a_full_disk_fails_by_name_and_resumes_with_the_same_bytes(
