@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shared.algorithms import load_algorithm
 from shared.api import FINAL, RoundInfo, RunInfo
+from shared.errors import UnknownName
 from shared.results.differences import differing, flat, labels
 from shared.results.files import read_rounds, read_run
 
-_GLOBAL, _CLIENTS = "global model", "mean over clients"
+_CLIENTS = "mean over clients"
 _LISTED = 5
 
 
@@ -87,7 +89,8 @@ def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
     keys = differing(specs)
     courses = []
     for folder, info, spec, label in zip(folders, infos, specs, labels(infos), strict=True):
-        points, measure = _points(info, read_rounds(folder))
+        measure = _measure(info)
+        points = _points(read_rounds(folder), measure)
         courses.append(Course(info, points, measure, label, {key: spec.get(key) for key in keys}))
     if target is None:
         tops = [max(point.accuracy for point in course.points) for course in courses if course.points]
@@ -95,13 +98,18 @@ def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
     return Comparison(tuple(courses), target, tuple(_remarks(courses)))
 
 
-def _points(info: RunInfo, rounds: Sequence[RoundInfo]) -> tuple[tuple[Point, ...], str]:
-    """The evaluations of a run by its headline measure; while that has none, by the mean over clients."""
-    points = _by(_GLOBAL, rounds) if info.accuracy_of == _GLOBAL else ()
-    return (points, _GLOBAL) if points else (_by(_CLIENTS, rounds), _CLIENTS)
+def _measure(info: RunInfo) -> str:
+    """Whose accuracy a run is judged by. Only a complete one says so itself; of others its algorithm knows."""
+    if info.status == "completed":
+        return info.accuracy_of
+    try:
+        return load_algorithm(info.algorithm).headline
+    except UnknownName:  # a plug-in that is not here
+        return info.accuracy_of
 
 
-def _by(measure: str, rounds: Sequence[RoundInfo]) -> tuple[Point, ...]:
+def _points(rounds: Sequence[RoundInfo], measure: str) -> tuple[Point, ...]:
+    """The evaluations by a measure, with the totals up to each."""
     points, simulated_s, bytes_up = [], 0.0, 0
     for row in rounds:
         if row.kind != "train":  # the evaluation after the last round costs no run anything

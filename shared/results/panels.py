@@ -57,7 +57,7 @@ def draw_comparison(path: Path, comparison: Comparison) -> bool:
         _panel(axes, courses, looks, of, comparison.target)
     _legend(figure, courses, looks, comparison.target, columns)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=form, dpi=120)
+    figure.savefig(buffer, format=form)
     write_file(path, buffer.getvalue())
     return True
 
@@ -68,7 +68,7 @@ def _figure(courses: Sequence[Course], n_lines: int) -> tuple[Any, list[Any]]:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    figure = Figure(figsize=(_WIDTH_IN, 4.6 + 0.21 * n_lines), layout="constrained")
+    figure = Figure(figsize=(_WIDTH_IN, 4.6 + 0.21 * n_lines), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     panels = list(figure.subplots(1, 3, sharey=True))
     names = dict.fromkeys(course.info.name for course in courses)

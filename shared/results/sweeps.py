@@ -132,7 +132,7 @@ def read_sweep(path: Path) -> Sweep | None:
     """
     try:
         return Sweep.model_validate_json((path / _SWEEP).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValidationError) as error:
         raise NotFound(f"{path / _SWEEP} cannot be read: {str(error)[:200]}") from None

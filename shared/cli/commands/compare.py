@@ -18,7 +18,7 @@ _PICTURE = "compare.png"
 def compare(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Ids, names, `latest`, or results folders; a name means all its runs."),
+        typer.Argument(metavar="RUN...", help="Ids, names (all runs of it), `latest`, folders of runs or sweeps."),
     ],
     target: Annotated[
         float | None,
