@@ -72,16 +72,22 @@ def run_all(
             if error.status != BadInput.status:
                 raise
             folder.note(index, status="failed", reason=error.detail)
-            stderr().print(f"refused: {error.detail}", style="red", markup=False, highlight=False)
+            _say_failed(error.detail)
             continue
         folder.note(index, run=info.run, status=info.status, reason=None)
         info, interrupted = attend(client, info, check=check)
         fetch(info)
         folder.note(index, status=info.status, reason=info.reason)
         folder.write_tables()
+        if info.status == "failed":
+            _say_failed(info.reason or "the cloud gives no reason")
         if interrupted:
             return True
     return False
+
+
+def _say_failed(reason: str) -> None:
+    stderr().print(f"failed: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _said(folder: SweepFolder) -> Iterable[int]:

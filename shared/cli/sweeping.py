@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from rich.text import Text
 from shared.cli.output import duration, number, percent, size, status_text
 from shared.results.differences import text
 from shared.results.sweeps import FIGURES, Row, Sweep, over_seeds
+
+_REASON = 80
+"""Letters of a reason in the table; `results.csv` has all."""
 
 _SHOWN: dict[str, Any] = {
     "accuracy": percent,
@@ -55,7 +59,7 @@ def results_table(sweep: Sweep, rows: Sequence[Row]) -> Table:
                 *(_SHOWN[name](getattr(info, name) if info else None) for name in FIGURES),
                 (info.model_sha256 or "-")[:12] if info else "-",
                 each.run or "-",
-                status_text(each.status, each.reason),
+                status_text(each.status, textwrap.shorten(each.reason or "", _REASON, placeholder=" …")),
             )
         if means:
             for kind, word in (("mean", f"mean of {means['n']}"), ("sd", "± sd")):

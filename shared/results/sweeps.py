@@ -119,7 +119,7 @@ class SweepFolder:
         """Write what came out so far."""
         rows = self.rows()
         write_file(self.path / _RESULTS, csv_text(result_rows(rows)).encode())
-        means = [summary for _, summary in over_seeds(rows) if summary]
+        means = mean_rows(rows)
         if means:
             write_file(self.path / _SEEDS, csv_text(means).encode())
 
@@ -170,6 +170,11 @@ def over_seeds(rows: Sequence[Row]) -> list[tuple[list[Row], dict[str, Any] | No
         others = {key: value for key, value in row[0].values.items() if key != _SEED}
         groups.setdefault(text(others), []).append(row)
     return [(group, _means(group)) for group in groups.values()]
+
+
+def mean_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The means and deviations alone, a row for each combination but for its seeds."""
+    return [means for _, means in over_seeds(rows) if means]
 
 
 def _means(group: Sequence[Row]) -> dict[str, Any] | None:

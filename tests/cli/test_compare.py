@@ -230,7 +230,7 @@ def test_run_looks_the_same_in_all_panels_and_axes_tell_their_units(
 def test_many_runs_are_all_told_apart_and_inside_the_picture(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
 ) -> None:
-    folders = [in_folder(runs, f"r{seed}", [0.1, 0.5], spec={"seed": seed}) for seed in range(60)]
+    folders = [in_folder(runs, f"r{n}", [0.1, 0.5], spec={"seed": n}, status="running") for n in range(60)]
     figure = drawn(monkeypatch, tmp_path, folders)
     lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 2][:60]
     assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}) == 60

@@ -96,6 +96,7 @@ def test_failed_run_is_recorded_and_taken_up_next_time(
     arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     said = strata(*arguments)
     assert said.code == 1
+    assert said.err.count("failed: no device left") == 2
     assert [(row["status"], row["reason"]) for row in table_of(tmp_path)] == [("failed", "no device left")] * 2
     cloud.ends_as = "completed"
     assert strata(*arguments).code == 0
@@ -223,3 +224,5 @@ def test_means_stand_below_their_seeds_and_in_a_file(strata: Strata, url: str, s
         ("0.2", "2", 0.93, 0.0),
     ]
     assert len(table_of(tmp_path)) == 4
+    again = strata("sweep", spec_file, "seed=1,2", "lr=0.1,0.2", "--url", url, "--format", "json")
+    assert [(row["lr"], row["rounds_mean"]) for row in json.loads(again.out)["over_seeds"]] == [(0.1, 3.0), (0.2, 3.0)]

@@ -118,13 +118,14 @@ def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
     """Write and print what came out; answers with the exit status."""
     from shared.cli.output import print_csv, print_json, stderr, stdout
     from shared.cli.sweeping import results_table
-    from shared.results.sweeps import result_rows
+    from shared.results.sweeps import mean_rows, result_rows
 
     picture = _draw(folder)
     folder.write_tables()
     rows = folder.rows()
     if format is TableFormat.json:
-        print_json({"folder": str(folder.path.resolve()), "runs": result_rows(rows)}, indent=None)
+        found = {"folder": str(folder.path.resolve()), "runs": result_rows(rows), "over_seeds": mean_rows(rows)}
+        print_json(found, indent=None)
     elif format is TableFormat.csv:
         print_csv(result_rows(rows))
     else:
