@@ -144,6 +144,8 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
 
     @app.get("/runs/{run}/models/{name}")
     async def model(run: str, name: str) -> Response:
+        if not cloud.runs[run].resolved:
+            return _problem(409, "conflict", "it has not started yet")
         if cloud.runs[run].rounds == 0:
             return _problem(404, "not_found", "no committed round yet")
         return Response(b"tensors of " + name.encode())
