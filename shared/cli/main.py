@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from shared.cli.commands import catalogue, health, run, runs, topology
+from shared.cli.commands import catalogue, compare, health, run, runs, sweep, topology
 from shared.errors import StrataError
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
@@ -22,6 +22,8 @@ for _command in (
     runs.resume,
     runs.stop,
     runs.pull,
+    compare.compare,
+    sweep.sweep,
     catalogue.algorithms,
     catalogue.devices,
     catalogue.edges,

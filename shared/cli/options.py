@@ -23,7 +23,16 @@ class Format(StrEnum):
     json = "json"
 
 
+class TableFormat(StrEnum):
+    """How a command prints a table."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
 FormatOption = Annotated[Format, typer.Option("--format", help="For people, or one JSON value.")]
+TableFormatOption = Annotated[TableFormat, typer.Option("--format", help="For people, one JSON value, or CSV.")]
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="The cloud; else STRATA_URL, else what `strata up` started.")
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -36,6 +37,14 @@ def stderr() -> Console:
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """One JSON value on stdout; with `indent=None` on one line."""
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of the same columns on stdout, under their names."""
+    from shared.results.sheets import csv_text
+
+    sys.stdout.write(csv_text(rows))
     sys.stdout.flush()
 
 

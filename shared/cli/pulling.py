@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from shared.api import RunInfo
 from shared.cli.client import Client
-from shared.errors import NotFound, StrataError, WireError
+from shared.errors import Conflict, NotFound, StrataError, WireError
 
 _MODEL = "model.safetensors"
 
@@ -26,7 +26,7 @@ def pull_run(client: Client, info: RunInfo, folder: Path) -> list[str]:
     try:
         _fetch(client, info.run, ("models", "global"), folder / _MODEL)
     except StrataError as error:
-        if error.status != NotFound.status:  # a run without a round has no model yet
+        if error.status not in {NotFound.status, Conflict.status}:  # a run without a round, or not begun, has none
             raise
         return sorted(names)
     return sorted([*names, _MODEL])

@@ -15,6 +15,7 @@ is read by a tier: the state of a run lives in its stores.
 
 from __future__ import annotations
 
+from shared.results.compare import Comparison, Course, compare
 from shared.results.files import (
     file_names,
     newest_run,
@@ -24,12 +25,17 @@ from shared.results.files import (
     summary,
     write_file,
 )
+from shared.results.find import find_folders
 from shared.results.manifest import Manifest
 from shared.results.write import is_drawn, last_round, write_begun, write_results
 
 __all__ = [
+    "Comparison",
+    "Course",
     "Manifest",
+    "compare",
     "file_names",
+    "find_folders",
     "is_drawn",
     "last_round",
     "newest_run",

@@ -96,7 +96,8 @@ def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
         text = (folder / "rounds.csv").read_text(encoding="utf-8")
     except FileNotFoundError:
         return ()
-    return tuple(RoundInfo.model_validate(_values(row)) for row in csv.DictReader(text.splitlines()))
+    whole = text[: text.rfind("\n") + 1]  # a crash may have cut the last line short
+    return tuple(RoundInfo.model_validate(_values(row)) for row in csv.DictReader(whole.splitlines()))
 
 
 def _values(row: dict[str, str]) -> dict[str, Any]:

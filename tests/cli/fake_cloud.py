@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, Event, RoundDetail, RunInfo, TopologyInfo
 from tests.cli.samples import a_round, a_run, some_seats
 
-FILES = {
+Content = bytes | Callable[[str], bytes]
+"""Of a file, or a function of the run that has it."""
+
+FILES: dict[str, Content] = {
     "spec.yaml": b"name: small\n",
     "rounds.csv": b"round_no\n1\n",
     "plots/accuracy.png": b"\x89PNG picture",
@@ -43,6 +46,7 @@ class FakeCloud:
         self.runs: dict[str, RunInfo] = {"r1": a_run()}
         self.seen: list[tuple[str, str]] = []
         self.keys: list[str | None] = []
+        self.run_of_key: dict[str, str] = {}
         self.specs: list[dict[str, Any]] = []
         self.files = dict(FILES)
         self.missing: tuple[str, ...] = ()
@@ -95,13 +99,16 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
     @app.post("/runs")
     async def create(request: Request) -> Response:
         body = await request.json()
-        cloud.keys.append(request.headers.get("idempotency-key"))
+        key = request.headers.get("idempotency-key")
+        cloud.keys.append(key)
         cloud.specs.append(body["spec"])
         if body["spec"].get("lr") == 99:
             return _problem(422, "bad_input", "lr: too large", field="lr")
-        fresh = {"rounds": 0, "accuracy": None, "loss": None, "bytes_up": 0, "num_rounds": cloud.n_rounds}
-        cloud.runs["r2"] = a_run(run="r2", status="pending", **fresh)
-        return JSONResponse(cloud.runs["r2"].model_dump(mode="json"), 201)
+        run = cloud.run_of_key.setdefault(str(key), f"r{len(cloud.runs) + 1}")
+        if run not in cloud.runs:
+            fresh = {"rounds": 0, "accuracy": None, "loss": None, "bytes_up": 0, "num_rounds": cloud.n_rounds}
+            cloud.runs[run] = a_run(run=run, status="pending", spec=body["spec"], **fresh)
+        return JSONResponse(cloud.runs[run].model_dump(mode="json"), 201)
 
     @app.get("/runs")
     async def runs(limit: int) -> Any:
@@ -115,7 +122,7 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
     @app.post("/runs/{run}/{verb}")
     async def verb(run: str, verb: str) -> Any:
         status = {"pause": "pausing", "resume": "running", "stop": "stopped"}[verb]
-        return cloud.change(run, status=status).model_dump(mode="json")
+        return cloud.change(run, status=status, reason=None).model_dump(mode="json")
 
     @app.get("/runs/{run}/rounds")
     async def rounds(run: str) -> Any:
@@ -137,6 +144,8 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
 
     @app.get("/runs/{run}/models/{name}")
     async def model(run: str, name: str) -> Response:
+        if not cloud.runs[run].resolved:
+            return _problem(409, "conflict", "it has not started yet")
         if cloud.runs[run].rounds == 0:
             return _problem(404, "not_found", "no committed round yet")
         return Response(b"tensors of " + name.encode())
@@ -147,7 +156,8 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
 
     @app.get("/runs/{run}/files/{name:path}")
     async def file(run: str, name: str) -> Response:
-        return Response(cloud.files[name])
+        content = cloud.files[name]
+        return Response(content if isinstance(content, bytes) else content(run))
 
 
 async def _stream(cloud: FakeCloud, run: str, after: int) -> AsyncIterator[str]:

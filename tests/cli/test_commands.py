@@ -199,6 +199,16 @@ def test_pull_fetches_every_file_and_the_model(strata: Strata, url: str, tmp_pat
     assert not list(folder.rglob("*.part"))
 
 
+@pytest.mark.parametrize("resolved", [True, False])
+def test_pull_of_a_run_without_a_model_fetches_its_files(
+    strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, resolved: bool
+) -> None:
+    cloud.change("r1", rounds=0, status="failed", resolved=resolved)
+    said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url, "--format", "json")
+    assert said.code == 0
+    assert json.loads(said.out)["files"] == sorted(FILES)
+
+
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "..\\evil"])
 def test_pull_refuses_names_that_lead_elsewhere(
     strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, name: str

@@ -75,6 +75,12 @@ def test_run_and_rounds_are_read_back_as_written(tmp_path: Path) -> None:
     assert second.retired == {1: "too slow"}
 
 
+def test_line_that_a_crash_cut_short_is_no_round(tmp_path: Path) -> None:
+    table = written(tmp_path, a_round(1), a_round(2)) / "rounds.csv"
+    table.write_bytes(table.read_bytes()[:-40])
+    assert [row.round_no for row in read_rounds(tmp_path)] == [1]
+
+
 def test_spec_file_gives_the_same_spec_again(tmp_path: Path) -> None:
     written(tmp_path, a_round(1))
     again = parse_spec(yaml.safe_load((tmp_path / "spec.yaml").read_text(encoding="utf-8")))

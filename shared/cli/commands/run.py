@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.cli import home
 from shared.cli.options import RUNS_DIR, Format, FormatOption, RunsDirOption, named_url
 from shared.cli.signals import as_interrupt
 
 if TYPE_CHECKING:
     from shared.api import RoundInfo, RunInfo
-    from shared.cli.client import Client
     from shared.cli.launch import Topology
     from shared.spec import ExperimentSpec
 
-_EDGES, _DEVICES = 2, 10
-_STOP_S = 15.0
-_RESULTS_S = 20.0
 _INTERRUPTED = 130
 
 
@@ -63,60 +55,28 @@ def run(
 
 def _on_cloud(url: str, spec: ExperimentSpec, runs_dir: Path, format: Format) -> int:
     from shared.cli.client import Client
+    from shared.cli.driving import attend
 
     with Client(url) as client:
-        info, interrupted = drive(client, spec)
+        info, interrupted = attend(client, client.create_run(spec.model_dump(mode="json", exclude_none=True)))
         return report(info, client.rounds(info.run).rounds, runs_dir, format, interrupted)
 
 
 def _locally(spec: ExperimentSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
     from shared.cli.client import Client
-    from shared.cli.launch import Topology
-    from shared.cli.output import stderr
-    from shared.sizes import check_processes
+    from shared.cli.driving import attend, await_results, local_topology, size_of, sized
 
-    devices = spec.num_devices or _DEVICES
-    edges = spec.num_edges or min(_EDGES, devices)
-    spec = _sized(spec, edges, devices)
-    console = stderr()
-    running = home.running()
-    if running:
-        console.print(f"`strata up` runs at {running.url}; to run there: --url {running.url}", highlight=False)
-    topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir)
-    check_processes(1 + edges + len(topology.rooms))
-    words = f"cloud, {edges} edges, {len(topology.rooms)} agents with {devices} devices"
-    with contextlib.ExitStack() as stack:
-        with console.status(f"starting {words}"):
-            stack.enter_context(topology)
-            topology.wait_ready(spec.timeouts.ready_s)
-        console.print(f"{words} at {topology.url}", highlight=False)
+    edges, devices = size_of(spec)
+    spec = sized(spec)
+    with local_topology(edges, devices, agents, runs_dir, spec.timeouts.ready_s) as topology:
         with Client(topology.url) as client:
-            info, interrupted = drive(client, spec, check=topology.check)
+            info = client.create_run(spec.model_dump(mode="json", exclude_none=True))
+            info, interrupted = attend(client, info, check=topology.check)
             rounds = client.rounds(info.run).rounds
-        _await_results(info, runs_dir / info.run)
+        await_results(info, runs_dir / info.run)
         if info.status == "failed":
             _keep_logs(topology, runs_dir / info.run)
     return report(info, rounds, runs_dir, format, interrupted)
-
-
-def _sized(spec: ExperimentSpec, edges: int, devices: int) -> ExperimentSpec:
-    """The spec with its numbers of edges and devices, refused before anything is started if they cannot be."""
-    from shared.spec import parse_spec
-
-    return parse_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
-
-
-def _await_results(info: RunInfo, folder: Path) -> None:
-    """Give the cloud time to bring the results folder to the run's end before it is stopped."""
-    from shared.errors import NotFound
-    from shared.results import read_run
-
-    deadline = time.monotonic() + (_RESULTS_S if info.rounds and info.status in {"completed", "stopped"} else 0.0)
-    while time.monotonic() < deadline:
-        with contextlib.suppress(NotFound):
-            if read_run(folder).status == info.status:
-                return
-        time.sleep(0.05)
 
 
 def _keep_logs(topology: Topology, folder: Path) -> None:
@@ -124,34 +84,6 @@ def _keep_logs(topology: Topology, folder: Path) -> None:
 
     topology.keep_logs(folder / "logs")
     stderr().print(f"logs of all processes: {folder / 'logs'}", highlight=False)
-
-
-def drive(client: Client, spec: ExperimentSpec, *, check: Callable[[], None] = lambda: None) -> tuple[RunInfo, bool]:
-    """Start a run and show it until it ends; Ctrl-C stops it. Answers with its end, and whether it was Ctrl-C."""
-    from shared.cli.output import stderr
-    from shared.cli.progress import follow, view_on
-
-    info = client.create_run(spec.model_dump(mode="json", exclude_none=True))
-    try:
-        with view_on(stderr()) as view:
-            return follow(client, info.run, view, check=check), False
-    except KeyboardInterrupt:
-        stderr().print(f"stopping run {info.run}; once more Ctrl-C does not wait for it", highlight=False)
-        return _stopped(client, info), True
-
-
-def _stopped(client: Client, info: RunInfo) -> RunInfo:
-    """Stop a run and wait a little for its end, so that what it reached is on record."""
-    from shared.api import FINAL
-    from shared.errors import StrataError
-
-    with contextlib.suppress(StrataError, KeyboardInterrupt):
-        info = client.stop(info.run)
-        deadline = time.monotonic() + _STOP_S
-        while info.status not in FINAL and time.monotonic() < deadline:
-            time.sleep(0.1)
-            info = client.run(info.run)
-    return info
 
 
 def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format: Format, interrupted: bool) -> int:

@@ -1,0 +1,150 @@
+"""`strata sweep`: every combination of some fields' values, a run each."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shared.cli.options import RUNS_DIR, RunsDirOption, TableFormat, TableFormatOption, named_url
+from shared.cli.signals import as_interrupt
+
+if TYPE_CHECKING:
+    from shared.results.sweeps import SweepFolder
+    from shared.spec import ExperimentSpec
+
+_INTERRUPTED = 130
+_PICTURE = "compare.png"
+
+
+def sweep(
+    spec: Annotated[Path, typer.Argument(help="YAML or JSON file of an experiment.")],
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY=V1,V2...", help="For instance lr=0.05,0.1 partition.alpha=0.1,1")
+    ],
+    url: Annotated[
+        str | None, typer.Option("--url", help="Run there; else STRATA_URL, else on a local topology.")
+    ] = None,
+    agents: Annotated[
+        int | None, typer.Option(min=1, help="Agent processes of the local topology; default: one a core.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the combinations and start nothing.")] = False,
+    into: Annotated[
+        Path | None, typer.Option(help="The sweep's folder; default: one in --runs-dir, named by its combinations.")
+    ] = None,
+    format: TableFormatOption = TableFormat.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Run every combination of the values, one after another, and put the results into one table and one picture.
+
+    Started again with the same arguments it skips what is complete and goes on with what is not; a combination
+    that failed is tried again. All specs are checked before the first run. Without --url all run on one local
+    topology, of the size of the largest. Exit status 0 only if every combination completed.
+    """
+    cloud = named_url(url)
+    if cloud and agents is not None:
+        raise typer.BadParameter("--agents is for a local topology; the cloud of --url has its own")
+    specs, folder = _planned(spec, keys, into, runs_dir, local=not cloud)
+    if dry_run:
+        _print_plan(folder, format)
+        return
+    interrupted = False
+    with as_interrupt():
+        try:
+            if folder.todo():
+                interrupted = _on_cloud(cloud, specs, folder) if cloud else _locally(specs, folder, agents)
+        except KeyboardInterrupt:  # while no run could be stopped; what there is stands in the folder
+            interrupted = True
+    raise typer.Exit(_report(folder, format, interrupted))
+
+
+def _planned(
+    spec: Path, keys: list[str], into: Path | None, runs_dir: Path, *, local: bool
+) -> tuple[list[ExperimentSpec], SweepFolder]:
+    """The specs of all combinations, and the folder of their sweep, begun earlier or new."""
+    from shared.cli.driving import sized
+    from shared.cli.grid import cells
+    from shared.cli.sweep import folder_name, sweep_of
+    from shared.results.sweeps import SweepFolder
+
+    combinations = cells(spec, keys, sized if local else lambda spec: spec)
+    sweep = sweep_of(combinations, [str(spec), *keys])
+    folder = SweepFolder(into or runs_dir / folder_name(sweep), sweep, runs_dir)
+    return [cell.spec for cell in combinations], folder
+
+
+def _on_cloud(url: str, specs: list[ExperimentSpec], folder: SweepFolder) -> bool:
+    from shared.cli.client import Client
+    from shared.cli.sweep import from_cloud, run_all
+
+    with Client(url) as client:
+        return run_all(client, specs, folder, fetch=from_cloud(client, folder.runs_dir))
+
+
+def _locally(specs: list[ExperimentSpec], folder: SweepFolder, agents: int | None) -> bool:
+    """On one topology of the size of the largest; its state stays until every combination is complete."""
+    from shared.cli.client import Client
+    from shared.cli.driving import local_topology, size_of
+    from shared.cli.sweep import from_here, run_all
+
+    edges, devices = (max(numbers) for numbers in zip(*map(size_of, specs), strict=True))
+    ready_s = max(spec.timeouts.ready_s for spec in specs)
+    with (
+        local_topology(edges, devices, agents, folder.runs_dir, ready_s, folder.state) as topology,
+        Client(topology.url) as client,
+    ):
+        interrupted = run_all(client, specs, folder, fetch=from_here(folder.runs_dir), check=topology.check)
+    if not folder.todo():
+        shutil.rmtree(folder.state, ignore_errors=True)
+    return interrupted
+
+
+def _print_plan(folder: SweepFolder, format: TableFormat) -> None:
+    from shared.cli.output import print_csv, print_json, stderr, stdout
+    from shared.cli.sweeping import plan_rows, plan_table
+
+    sweep = folder.sweep
+    if format is TableFormat.table:
+        stdout().print(plan_table(sweep))
+    else:
+        (print_json if format is TableFormat.json else print_csv)(plan_rows(sweep))
+    left = f"{len(folder.todo())} of {len(sweep.combinations)} combinations to run, into {folder.path}"
+    stderr().print(left, markup=False, highlight=False, soft_wrap=True)
+
+
+def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
+    """Write and print what came out; answers with the exit status."""
+    from shared.cli.output import print_csv, print_json, stderr, stdout
+    from shared.cli.sweeping import results_table
+    from shared.results.sweeps import mean_rows, result_rows
+
+    picture = _draw(folder)
+    folder.write_tables()
+    rows = folder.rows()
+    if format is TableFormat.json:
+        found = {"folder": str(folder.path.resolve()), "runs": result_rows(rows), "over_seeds": mean_rows(rows)}
+        print_json(found, indent=None)
+    elif format is TableFormat.csv:
+        print_csv(result_rows(rows))
+    else:
+        stdout().print(results_table(folder.sweep, rows))
+    console = stderr() if format is not TableFormat.table else stdout()
+    console.print(f"sweep: {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    if picture:
+        console.print(f"picture: {picture}", markup=False, highlight=False, soft_wrap=True)
+    if interrupted:
+        console.print("the same command goes on from here", highlight=False)
+        return _INTERRUPTED
+    return 1 if folder.todo() else 0
+
+
+def _draw(folder: SweepFolder) -> Path | None:
+    """The picture of all runs that have results, None if none has been evaluated."""
+    from shared.results import compare
+    from shared.results.panels import draw_comparison
+
+    found = [place for each, info in folder.rows() if info and (place := folder.folder_of(each))]
+    picture = folder.path / _PICTURE
+    return picture if found and draw_comparison(picture, compare(found)) else None

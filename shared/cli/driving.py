@@ -1,0 +1,98 @@
+"""A run from its start to its end, at a cloud that is there: what `strata run` and `strata sweep` share."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from shared.api import FINAL, RunInfo
+from shared.cli import home
+from shared.cli.client import Client
+from shared.cli.launch import Topology
+from shared.cli.output import stderr
+from shared.cli.progress import follow, view_on
+from shared.errors import NotFound, StrataError
+from shared.results import read_run
+from shared.sizes import check_processes
+from shared.spec import ExperimentSpec, parse_spec
+
+_EDGES, _DEVICES = 2, 10
+_STOP_S = 15.0
+_RESULTS_S = 20.0
+
+
+def size_of(spec: ExperimentSpec) -> tuple[int, int]:
+    """Edges and devices of the local topology that a spec runs on: its own numbers, else those of the house."""
+    devices = spec.num_devices or _DEVICES
+    return spec.num_edges or min(_EDGES, devices), devices
+
+
+def sized(spec: ExperimentSpec) -> ExperimentSpec:
+    """The spec with its numbers of edges and devices, refused before anything is started if they cannot be."""
+    edges, devices = size_of(spec)
+    return parse_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
+
+
+@contextlib.contextmanager
+def local_topology(
+    edges: int, devices: int, agents: int | None, runs_dir: Path, ready_s: float, folder: Path | None = None
+) -> Iterator[Topology]:
+    """A local topology that is ready, said aloud, and stopped at the end; a given `folder` keeps its state.
+
+    Raises:
+        BadInput: so many processes do not fit into this machine.
+        StrataError: it did not start, or was not ready in time.
+    """
+    console = stderr()
+    running = home.running()
+    if running:
+        console.print(f"`strata up` runs at {running.url}; to run there: --url {running.url}", highlight=False)
+    topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder)
+    check_processes(1 + edges + len(topology.rooms))
+    words = f"cloud, {edges} edges, {len(topology.rooms)} agents with {devices} devices"
+    with contextlib.ExitStack() as stack:
+        with console.status(f"starting {words}"):
+            stack.enter_context(topology)
+            topology.wait_ready(ready_s)
+        console.print(f"{words} at {topology.url}", highlight=False)
+        yield topology
+
+
+def attend(client: Client, info: RunInfo, *, check: Callable[[], None] = lambda: None) -> tuple[RunInfo, bool]:
+    """Show a run until it ends; Ctrl-C stops it. Answers with its end, and whether it was Ctrl-C."""
+    try:
+        with view_on(stderr()) as view:
+            return follow(client, info.run, view, check=check), False
+    except KeyboardInterrupt:
+        stderr().print(f"stopping run {info.run}; once more Ctrl-C does not wait for it", highlight=False)
+        return _stopped(client, info), True
+
+
+def _stopped(client: Client, info: RunInfo) -> RunInfo:
+    """Stop a run and wait a little for its end, so that what it reached is on record."""
+    with contextlib.suppress(StrataError, KeyboardInterrupt):
+        info = client.stop(info.run)
+        deadline = time.monotonic() + _STOP_S
+        while info.status not in FINAL and time.monotonic() < deadline:
+            time.sleep(0.1)
+            info = client.run(info.run)
+    return info
+
+
+def await_results(info: RunInfo, folder: Path) -> None:
+    """Give the cloud time to bring the results folder to the run's end before it is stopped."""
+    deadline = time.monotonic() + (_RESULTS_S if info.rounds and info.status in {"completed", "stopped"} else 0.0)
+    while time.monotonic() < deadline:
+        if ended_in(folder) == info.status:
+            return
+        time.sleep(0.05)
+
+
+def ended_in(folder: Path) -> str | None:
+    """The status that a results folder tells, None where it tells none."""
+    try:
+        return read_run(folder).status
+    except NotFound:
+        return None

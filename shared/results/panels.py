@@ -1,0 +1,154 @@
+"""The picture of a comparison: accuracy against rounds, simulated time and bytes up, three panels of one height."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from shared.errors import BadInput
+from shared.results.compare import Comparison, Course, Point
+from shared.results.files import write_file
+
+FORMATS = ("png", "svg", "pdf")
+# Okabe and Ito (2008), "Color Universal Design", without yellow and black: apart also for the colour-blind.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+_STYLES = ("-", "--", ":", "-.")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_MOST_MARKED, _CROWD = 40, 12
+"""Evaluations of a run that are marked; and runs, above which only the last of each is, and no first reach."""
+_TARGET: dict[str, Any] = {"color": "0.55", "linewidth": 0.9, "linestyle": (0, (6, 4))}
+_RING: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.4}
+_TIMES = ((172_800, 86_400.0, "days"), (7200, 3600.0, "h"), (120, 60.0, "min"), (0, 1.0, "s"))
+_SIZES = ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e3, 1e3, "kB"), (0, 1.0, "B"))
+_WIDTH_IN = 13.5
+_LETTERS = 150
+"""About so many letters of the legend stand side by side in that width."""
+
+
+def file_format(path: Path) -> str:
+    """The format that a picture's name asks for.
+
+    Raises:
+        BadInput: none of those there are.
+    """
+    suffix = path.suffix.removeprefix(".").lower()
+    if suffix not in FORMATS:
+        raise BadInput(f"out: {path.name!r} ends in none of {', '.join('.' + known for known in FORMATS)}", field="out")
+    return suffix
+
+
+def draw_comparison(path: Path, comparison: Comparison) -> bool:
+    """Draw the panels; a run has one colour, dash and marker in all of them. False if nothing was evaluated yet.
+
+    Raises:
+        BadInput: the suffix says no format that there is.
+    """
+    courses = [course for course in comparison.courses if course.points]
+    form = file_format(path)
+    if not courses:
+        return False
+    columns = _columns(courses)
+    figure, panels = _figure(courses, n_lines=-(-(len(courses) + 1) // columns))
+    looks = [_look(index) for index in range(len(courses))]
+    for axes, (name, of) in zip(panels, _axes_of(courses), strict=True):
+        axes.set_xlabel(name)
+        _panel(axes, courses, looks, of, comparison.target)
+    _legend(figure, courses, looks, comparison.target, columns)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=form)
+    write_file(path, buffer.getvalue())
+    return True
+
+
+def _figure(courses: Sequence[Course], n_lines: int) -> tuple[Any, list[Any]]:
+    """Three empty panels, with room for a legend of so many lines below."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    figure = Figure(figsize=(_WIDTH_IN, 4.6 + 0.21 * n_lines), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = list(figure.subplots(1, 3, sharey=True))
+    names = dict.fromkeys(course.info.name for course in courses)
+    only = next(iter(names)) if len(names) == 1 else ""
+    many = f"{len(courses)} runs" if len(courses) > 1 else ""
+    figure.suptitle(": ".join(filter(None, (only, many))), parse_math=False)
+    measures = dict.fromkeys(course.measure for course in courses)
+    panels[0].set_ylabel(f"accuracy ({next(iter(measures))})" if len(measures) == 1 else "accuracy")
+    panels[0].yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
+    panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
+
+
+def _axes_of(courses: Sequence[Course]) -> list[tuple[str, Callable[[Point], float]]]:
+    """What is to the right in each panel: its name with the unit, and its value at a point."""
+    ends = [course.points[-1] for course in courses]
+    seconds, time = _unit(_TIMES, max(end.simulated_s for end in ends))
+    n_bytes, size = _unit(_SIZES, max(end.bytes_up for end in ends))
+    return [
+        ("rounds", lambda point: point.round_no),
+        (f"simulated time ({time})", lambda point: point.simulated_s / seconds),
+        (f"bytes up ({size})", lambda point: point.bytes_up / n_bytes),
+    ]
+
+
+def _unit(units: Sequence[tuple[float, float, str]], most: float) -> tuple[float, str]:
+    """The unit for values up to `most`: how much one is, and its name."""
+    return next((worth, name) for least, worth, name in units if most >= least)
+
+
+def _look(index: int) -> dict[str, Any]:
+    """The look of the run of that place: first colours change, then dashes, then markers."""
+    colour, rest = index % len(_COLOURS), index // len(_COLOURS)
+    style, marker = rest % len(_STYLES), rest // len(_STYLES) % len(_MARKERS)
+    return {"color": _COLOURS[colour], "linestyle": _STYLES[style], "marker": _MARKERS[marker]}
+
+
+def _panel(
+    axes: Any,
+    courses: Sequence[Course],
+    looks: Sequence[dict[str, Any]],
+    of: Callable[[Point], float],
+    target: float | None,
+) -> None:
+    """All curves over one measure, and the target."""
+    crowded = len(courses) > _CROWD
+    for course, look in zip(courses, looks, strict=True):
+        every = slice(-1, None) if crowded else -(-len(course.points) // _MOST_MARKED)
+        line = {"markersize": 3.5, "markevery": every, "linewidth": 1.1 if crowded else 1.5}
+        axes.plot([of(point) for point in course.points], [point.accuracy for point in course.points], **look, **line)
+        first = course.reached(target)
+        if first is not None and not crowded:
+            axes.plot([of(first)], [first.accuracy], color=look["color"], linestyle="none", **_RING)
+    if target is not None:
+        axes.axhline(target, **_TARGET, zorder=0)
+    axes.set_xlim(left=0)
+
+
+def _columns(courses: Sequence[Course]) -> int:
+    longest = max(len(course.label) for course in courses)
+    return max(1, min(len(courses) + 1, _LETTERS // (longest + 8)))
+
+
+def _legend(
+    figure: Any, courses: Sequence[Course], looks: Sequence[dict[str, Any]], target: float | None, columns: int
+) -> None:
+    """All runs and the target below the panels, never on a curve."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], **look, markersize=3.5, linewidth=1.5) for look in looks]
+    names = [f" {course.label}" for course in courses]  # a blank, since Matplotlib hides what begins with `_`
+    if target is not None:
+        ringed = len(courses) <= _CROWD
+        handles.append(Line2D([], [], **_TARGET, **(_RING if ringed else {})))
+        names.append(f" target {100 * target:.4g} %" + (", and where a run first reaches it" if ringed else ""))
+    legend = figure.legend(
+        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, handlelength=3
+    )
+    for entry in legend.get_texts():
+        entry.set_parse_math(False)

@@ -1,0 +1,191 @@
+"""The folder of a sweep, for people and for the next start of the same sweep.
+
+    sweep.json       the combinations, and which run each became
+    results.csv      a line for each combination: what was swept, and what came out
+    over_seeds.csv   mean and standard deviation over seeds, where seeds were swept
+    compare.png      all its runs side by side
+    state/           of the local topology, until every combination is complete
+
+Results of the runs themselves lie where all runs lie, one folder each.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from shared.api import RunInfo
+from shared.errors import Conflict, NotFound
+from shared.records import Record
+from shared.results.differences import text
+from shared.results.files import read_run, write_file
+from shared.results.sheets import csv_text
+
+FIGURES = ("accuracy", "loss", "rounds", "bytes_up", "bytes_down", "simulated_s")
+_SEED = "seed"
+_SWEEP, _RESULTS, _SEEDS = "sweep.json", "results.csv", "over_seeds.csv"
+
+
+class Combination(Record):
+    """One combination of a sweep, and what became of it.
+
+    Attributes:
+        values: of the swept keys.
+        spec_digest: of the spec that is sent.
+        run: its run, None before it has one.
+        status: `waiting`, else as its run was last seen.
+        reason: why it failed or was refused.
+    """
+
+    values: dict[str, Any]
+    spec_digest: str
+    run: str | None = None
+    status: str = "waiting"
+    reason: str | None = None
+
+
+class Sweep(Record):
+    """A sweep: a spec, and the combinations of some of its fields' values.
+
+    Attributes:
+        sweep: a random id, by which a cloud knows its runs again.
+        name: the spec's.
+        arguments: the spec's file and `key=v1,v2` as they were given.
+        keys: those with several values.
+    """
+
+    sweep: str
+    name: str
+    arguments: tuple[str, ...]
+    keys: tuple[str, ...]
+    combinations: tuple[Combination, ...]
+
+
+Row = tuple[Combination, RunInfo | None]
+"""A combination with its run as the results folder shows it."""
+
+
+class SweepFolder:
+    """A sweep's folder, brought up to date with whatever is noted.
+
+    Args:
+        path: of the folder; nothing is made before something is noted.
+        sweep: as it is if the folder holds none yet.
+        runs_dir: where the results folders of its runs lie.
+
+    Raises:
+        Conflict: the folder holds another sweep.
+    """
+
+    def __init__(self, path: Path, sweep: Sweep, runs_dir: Path) -> None:
+        self.path, self.runs_dir = path, runs_dir
+        kept = read_sweep(path)
+        if kept and [each.spec_digest for each in kept.combinations] != [
+            each.spec_digest for each in sweep.combinations
+        ]:
+            raise Conflict(f"{path} holds another sweep ({' '.join(kept.arguments)})")
+        self.sweep = kept or sweep
+
+    @property
+    def state(self) -> Path:
+        """Where a local topology keeps its state between two starts."""
+        return self.path / "state"
+
+    def note(self, index: int, **changes: Any) -> None:
+        """Change a combination."""
+        combinations = list(self.sweep.combinations)
+        combinations[index] = combinations[index].but(**changes)
+        self.sweep = self.sweep.but(combinations=tuple(combinations))
+        write_file(self.path / _SWEEP, (self.sweep.model_dump_json(indent=2) + "\n").encode())
+
+    def todo(self) -> list[int]:
+        """The combinations that are not complete, or whose results are gone."""
+        rows = enumerate(self.rows())
+        return [i for i, (each, info) in rows if each.status != "completed" or info is None]
+
+    def rows(self) -> list[Row]:
+        """All combinations with their runs."""
+        return [(each, _run_in(self.folder_of(each))) for each in self.sweep.combinations]
+
+    def folder_of(self, combination: Combination) -> Path | None:
+        """The results folder of a combination's run, None while it has no run."""
+        return self.runs_dir / combination.run if combination.run else None
+
+    def write_tables(self) -> None:
+        """Write what came out so far."""
+        rows = self.rows()
+        write_file(self.path / _RESULTS, csv_text(result_rows(rows)).encode())
+        means = mean_rows(rows)
+        if means:
+            write_file(self.path / _SEEDS, csv_text(means).encode())
+
+
+def read_sweep(path: Path) -> Sweep | None:
+    """The sweep of a folder, None if there is none.
+
+    Raises:
+        NotFound: it cannot be read by this version.
+    """
+    try:
+        return Sweep.model_validate_json((path / _SWEEP).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValidationError) as error:
+        raise NotFound(f"{path / _SWEEP} cannot be read: {str(error)[:200]}") from None
+
+
+def _run_in(folder: Path | None) -> RunInfo | None:
+    try:
+        return read_run(folder) if folder else None
+    except NotFound:
+        return None
+
+
+def result_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A row for each combination: the swept keys first, then figures, digest, run and how it ended."""
+    return [
+        {
+            **each.values,
+            **{name: getattr(info, name) if info else None for name in FIGURES},
+            "model_sha256": info.model_sha256 if info else None,
+            "run": each.run,
+            "status": each.status,
+            "reason": each.reason,
+        }
+        for each, info in rows
+    ]
+
+
+def over_seeds(rows: Sequence[Row]) -> list[tuple[list[Row], dict[str, Any] | None]]:
+    """Rows that differ by seed alone, together, each group with its means and deviations; without seeds None.
+
+    Only completed runs count, as `n`; the deviation is that of a sample (n - 1), None of a single run.
+    """
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        others = {key: value for key, value in row[0].values.items() if key != _SEED}
+        groups.setdefault(text(others), []).append(row)
+    return [(group, _means(group)) for group in groups.values()]
+
+
+def mean_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The means and deviations alone, a row for each combination but for its seeds."""
+    return [means for _, means in over_seeds(rows) if means]
+
+
+def _means(group: Sequence[Row]) -> dict[str, Any] | None:
+    values = group[0][0].values
+    if _SEED not in values:
+        return None
+    infos = [info for each, info in group if info is not None and each.status == "completed"]
+    found: dict[str, Any] = {key: value for key, value in values.items() if key != _SEED}
+    found["n"] = len(infos)
+    for name in FIGURES:
+        known = [value for value in (getattr(info, name) for info in infos) if value is not None]
+        found[f"{name}_mean"] = statistics.fmean(known) if known else None
+        found[f"{name}_sd"] = statistics.stdev(known) if len(known) > 1 else None
+    return found
