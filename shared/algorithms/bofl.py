@@ -195,7 +195,7 @@ def hamming(a: Tensor, b: Tensor) -> int:
 
 
 def bounds(params: Params, sigma: int) -> tuple[float, float]:
-    """The largest distances of class A and class B; 1.15 * 20 is 23, whatever floating point makes of it."""
+    """The largest distances of class A and class B; 1.13 * 100 is 113, whatever floating point makes of it."""
     whole = 1.0 if params.margin == "expanded" else 0.0
     return round((whole + params.phi) * sigma, 6), round((whole + params.omega) * sigma, 6)
 
