@@ -52,7 +52,7 @@ def binarised(model: Mapping[str, Tensor], lab: Lab) -> npt.NDArray[Any]:
 
 def distance(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
     """Algorithm 1, lines 4 to 7."""
-    return round(hamming(a, b) * len(a))
+    return round(float(hamming(a, b)) * len(a))
 
 
 def torch_adam(lr: float, weight_decay: float = 0.0) -> Step:
@@ -151,13 +151,10 @@ def _classes(
     moved: TensorMap | None,
 ) -> dict[int, Row]:
     p: Any = lab.params
-    if p.compare == "parameters":
-        bits = {seat: binarised(model, lab) for seat, model in trained.items()}
-        origin = binarised(start, lab)
-    else:
-        bits = {seat: binarised(minus(model, start), lab) for seat, model in trained.items()}
-        origin = None if moved is None else binarised(moved, lab)
-    sigma = None if origin is None else distance(bits[top], origin)
+    by_update = p.compare == "update"
+    bits = {seat: binarised(minus(model, start) if by_update else model, lab) for seat, model in trained.items()}
+    origin = moved if by_update else start
+    sigma = None if origin is None else distance(bits[top], binarised(origin, lab))
     rows = {}
     for seat in trained:
         rho = distance(bits[seat], bits[top])

@@ -240,51 +240,62 @@ def rows_of(done: Ended) -> dict[tuple[int, int, int], plain_bofl.Row]:
     }
 
 
-OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({}, {}),
-    ({"margin": "literal", "phi": 0.9, "omega": 1.2}, {}),
-    ({"compare": "update"}, {}),
-    ({"weighting": "samples"}, {}),
-    ({"adjust": "train"}, {}),
-    ({"refusals": "consecutive", "delta": 2, "phi": 0.1, "omega": 0.3}, {}),
-    ({"count_b": True, "delta": 2, "phi": 0.0, "omega": 1.0}, {}),
-    ({"optimiser": "sgd"}, {"lr": 0.1}),
-    ({"phi": 0.1, "omega": 0.3}, {"edge_rounds": 2}),
-    ({"delta": 2}, {"association": "latency"}),
+MIXED = {"phi": 0.05, "omega": 0.15, "delta": 2}
+OPTIONS: list[dict[str, Any]] = [
+    {"margin": "literal", "phi": 0.8, "omega": 1.1},
+    {"compare": "update"},
+    {"weighting": "samples"},
+    {"adjust": "train"},
+    {"refusals": "consecutive"},
+    {"count_b": True},
+    {"optimiser": "sgd"},
+    {"delta": 1},
+    {"phi": 0.0},
+    {"omega": 0.2},
 ]
 
 
-@pytest.mark.parametrize(("params", "more"), OPTIONS, ids=lambda value: " ".join(f"{k}={v}" for k, v in value.items()))
-async def test_classes_counts_and_model_are_those_of_the_formulas(
-    params: dict[str, Any], more: dict[str, Any], tmp_path: Path
-) -> None:
-    done = await run(tmp_path, spec_of(params, **more), rooms=(3, 4))
+def mixed_spec(params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Five rounds in which there are devices of every class, and some are retired."""
+    return spec_of({**MIXED, **params}, **{"partition": "iid", "num_rounds": 5, "seed": 1, **more})
+
+
+async def as_formulas(spec: dict[str, Any], folder: Path) -> plain_bofl.Plain:
+    """A run in which every class, distance, count and retirement, and the model, is that of the formulas."""
+    done = await run(folder, spec, rooms=(3, 4))
     plain = plain_bofl.bofl(done.lab)
     assert rows_of(done) == plain.rows
-    assert {seat: d.round_no for d in done.rounds for seat in d.retired} == plain.retired
+    assert {seat: detail.round_no for detail in done.rounds for seat in detail.retired} == plain.retired
     assert flat.same_bits(done.model, plain.model)
+    return plain
 
 
-async def test_every_option_changes_what_comes_out(tmp_path: Path) -> None:
-    """Each against the defaults, by the formulas that the tiers were found to follow."""
-    base = {"phi": 0.1, "omega": 0.3, "delta": 2}
-    plain = plain_bofl.bofl(resolved(tmp_path, **spec_of(base)))
+async def test_classes_counts_and_model_are_those_of_the_formulas(tmp_path: Path) -> None:
+    plain = await as_formulas(mixed_spec({}), tmp_path)
     assert {row.label for row in plain.rows.values()} == {"leader", "A", "B", "C"}
     assert plain.retired
-    for option in (
-        {"margin": "literal"},
-        {"compare": "update"},
-        {"weighting": "samples"},
-        {"adjust": "train"},
-        {"refusals": "consecutive"},
-        {"count_b": True},
-        {"optimiser": "sgd"},
-        {"delta": 1},
-        {"phi": 0.0},
-        {"omega": 0.2},
-    ):
-        other = plain_bofl.bofl(resolved(tmp_path, **spec_of({**base, **option})))
-        assert other.rows != plain.rows or not flat.same_bits(other.model, plain.model), option
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: " ".join(f"{k}={v}" for k, v in option.items()))
+async def test_every_option_is_that_of_its_formula_and_changes_what_comes_out(
+    option: dict[str, Any], tmp_path: Path
+) -> None:
+    plain, base = await as_formulas(mixed_spec(option), tmp_path), resolved(tmp_path, **mixed_spec({}))
+    without = plain_bofl.bofl(base)
+    assert plain.rows != without.rows or not flat.same_bits(plain.model, without.model)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"edge_rounds": 2, "num_rounds": 3},
+        {"association": "latency"},
+        {"partition": {"name": "dirichlet", "alpha": 0.5}},
+    ],
+    ids=["edge rounds", "latency", "skew"],
+)
+async def test_formulas_hold_in_other_environments(more: dict[str, Any], tmp_path: Path) -> None:
+    await as_formulas(mixed_spec({}, **more), tmp_path)
 
 
 # ---- reductions
@@ -307,13 +318,12 @@ async def test_wide_margins_weighed_by_samples_are_fedavg_in_any_environments(tm
 
 async def test_several_environments_of_unequal_size_are_a_mean_of_means_and_not_fedavg(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({**WIDE, "optimiser": "sgd"}, lr=0.1, num_rounds=1), rooms=(3, 4))
-    start = {name: tensor.double() for name, tensor in done.lab.initial.items()}
     trained = [flat.local(done.lab, seat, 1, done.lab.initial) for seat in range(7)]
     edges = [[seat.number for seat in done.lab.members.seats if seat.home == home] for home in (0, 1)]
     assert [len(seats) for seats in edges] == [4, 3]
     means = {
-        name: sum(sum(trained[seat][name].double() for seat in seats) / len(seats) for seats in edges) / 2
-        for name in start
+        name: torch.stack([torch.stack([trained[s][name].double() for s in seats]).mean(0) for seats in edges]).mean(0)
+        for name in done.lab.initial
     }
     assert flat.distance(done.model, means) < 1e-6
     assert flat.distance(done.model, flat.fedavg(done.lab, 1)) > 1e-4
@@ -323,7 +333,7 @@ async def test_several_environments_of_unequal_size_are_a_mean_of_means_and_not_
 
 
 async def test_same_bits_and_bytes_with_one_agent_and_with_seven(tmp_path: Path) -> None:
-    spec = spec_of({"phi": 0.1, "omega": 0.3, "delta": 2})
+    spec = mixed_spec({})
     one = await run(tmp_path, spec, rooms=(7,))
     many = await run(tmp_path, spec, rooms=(1,) * 7, order=(6, 2, 0, 5, 1, 3, 4))
     assert one.info.model_sha256 == many.info.model_sha256
