@@ -35,12 +35,13 @@ class Row:
 
 @dataclass
 class Plain:
-    """A run: its rows by (round, edge round, seat), who is retired since which round, the global model."""
+    """A run: its rows by (round, edge round, seat), who is retired since which round, the last models."""
 
     model: TensorMap
     rows: dict[tuple[int, int, int], Row] = field(default_factory=dict)
     retired: dict[int, int] = field(default_factory=dict)
     refusals: dict[int, int] = field(default_factory=dict)
+    edges: dict[int, TensorMap] = field(default_factory=dict)
 
 
 def binarised(model: Mapping[str, Tensor], lab: Lab) -> npt.NDArray[Any]:
@@ -106,6 +107,7 @@ def bofl(lab: Lab) -> Plain:
         for home in range(lab.spec.num_edges or 1):
             seats = [s.number for s in lab.members.seats if s.home == home and s.number not in run.retired]
             edge, used = _environment(lab, run, round_no, seats, behind, moved)
+            run.edges[home] = edge
             sent.append(minus(edge, before))
             weights.append(sum(len(lab.members.seats[seat].train) for seat in used))
         moved = mean(lab, sent, weights)
