@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -72,9 +73,11 @@ class Recorder:
             attempts=attempts,
             n_visits=len(lines),
             n_used=sum(line.outcome == "used" for line in lines),
+            labels=dict(sorted(Counter(line.label for line in lines if line.label is not None).items())),
             train_loss=train.loss,
             client_accuracy=_mean_accuracy(lines, [reply.answer for reply in replies.values()]),
             **_bytes_of(lines, edges),
+            report_bytes=sum(line.report_bytes for line in lines),
             socket_bytes=sum(reply.socket_bytes for reply in replies.values()),
             simulated_s=max((row.simulated_s for row in edges), default=0.0),
             wall_s=wall_s,
@@ -133,6 +136,7 @@ class Recorder:
             n_test=received.n if received else 0,
             down_bytes=line.down_bytes,
             up_bytes=line.up_bytes,
+            report_bytes=line.report_bytes,
             simulated_s=line.simulated_s,
             fresh_state=line.fresh_state,
             figures=line.figures,

@@ -63,6 +63,7 @@ class Wave:
         unasked: seats that were chosen but not asked (absent, left out): failures that no quorum counts.
         held: what the edge's own worker brought and has not been admitted yet (two-phase visits).
         links: modelled bytes by seat.
+        reports: of these, what came up before the verdict (two-phase visits).
         socket_bytes: bodies that this layout of processes moved.
     """
 
@@ -73,6 +74,7 @@ class Wave:
     unasked: set[int] = field(default_factory=set)
     held: dict[int, Contribution[Any]] = field(default_factory=dict)
     links: dict[int, LinkUse] = field(default_factory=dict)
+    reports: dict[int, int] = field(default_factory=dict)
     socket_bytes: int = 0
 
     def fail(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
@@ -187,8 +189,11 @@ class Devices:
         for item, outcome in zip(asked, answer.outcomes, strict=True):
             self._note(wave, outcome)
             down = self._down_bytes(wave.stage, item, hold, sizes)
-            up = answer.uploads.link_bytes.get(item.seat)
-            wave.charge(item.seat, down, up if up is not None else answer_bytes(outcome, singles.get(item.seat)))
+            summed = answer.uploads.link_bytes.get(item.seat)
+            up = answer_bytes(outcome, singles.get(item.seat)) if summed is None else summed
+            wave.charge(item.seat, down, up)
+            if hold:
+                wave.reports[item.seat] = up
         if not hold:
             self._fold(wave, answer.uploads, fold)
 

@@ -29,6 +29,7 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None) -> SeatLine:
         own=outcome.own if outcome else None,
         down_bytes=use.down_bytes,
         up_bytes=use.up_bytes,
+        report_bytes=wave.reports.get(number, 0),
         simulated_s=visit_s(seat.profile, use, outcome.n_trained) if outcome else 0.0,
         fresh_state=outcome.fresh_state if outcome else False,
         figures={**(outcome.figures if outcome else {}), **(verdict.figures if verdict else {})},

@@ -22,7 +22,7 @@ from shared.messages import Failure, RoundAnswer, RoundOrder, SeatLine, Stage, W
 from shared.population import Indices, Seat
 from shared.records import Record, Score, same_leaves
 from shared.service import Worker
-from shared.sums import Fold, Folded, can_be_mean, mean_of
+from shared.sums import Fold, Folded, can_be_mean, mean_of, names_clients
 from shared.versions import Version
 
 
@@ -154,7 +154,7 @@ class EdgeRound:
         return RoundAnswer(
             edge=self.order.edge,
             folded=folded if n_updates else None,
-            update=update if n_updates else None,
+            update=update if n_updates or (update is not None and names_clients(update)) else None,
             n_updates=n_updates,
             n_samples=n_samples,
             base=Version(self.order.round_no),

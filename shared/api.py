@@ -52,7 +52,8 @@ class FailureInfo(Record):
 class SeatRow(Record):
     """What one seat did in one round.
 
-    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`.
+    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word for it.
+    `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
     """
 
     seat: int
@@ -72,6 +73,7 @@ class SeatRow(Record):
     n_test: int = 0
     down_bytes: int = 0
     up_bytes: int = 0
+    report_bytes: int = 0
     simulated_s: float = 0.0
     fresh_state: bool = False
     figures: dict[str, Any] = Field(default_factory=dict)
@@ -112,7 +114,8 @@ class RoundInfo(Record):
 
     Link bytes are those of the modelled system (deterministic), socket bytes those that this layout of processes
     moved. `evaluation` is filled in when the evaluation, which runs beside the next round, is ready. `attempts` is
-    above 1 where the round was done again on a new map; only the last attempt counts.
+    above 1 where the round was done again on a new map; only the last attempt counts. `report_bytes` are those of
+    `device_bytes_up` that travelled before a verdict; `labels` counts visits by the algorithm's word for them.
     """
 
     round_no: int
@@ -121,12 +124,14 @@ class RoundInfo(Record):
     attempts: int = 1
     n_visits: int = 0
     n_used: int = 0
+    labels: dict[str, int] = Field(default_factory=dict)
     train_loss: float | None = None
     client_accuracy: float | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     device_bytes_up: int = 0
     device_bytes_down: int = 0
+    report_bytes: int = 0
     edge_bytes_up: int = 0
     edge_bytes_down: int = 0
     socket_bytes: int = 0

@@ -199,6 +199,7 @@ class SeatLine(Record):
     """One visit in the record of a round.
 
     `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word (a class, say).
+    `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
     """
 
     seat: int
@@ -213,6 +214,7 @@ class SeatLine(Record):
     own: Score | None = None
     down_bytes: Count = 0
     up_bytes: Count = 0
+    report_bytes: Count = 0
     simulated_s: Annotated[float, Field(ge=0)] = 0.0
     fresh_state: bool = False
     figures: dict[str, Any] = Field(default_factory=dict)

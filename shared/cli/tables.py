@@ -93,6 +93,20 @@ def rounds_table(rounds: Sequence[RoundInfo]) -> Table:
     return table
 
 
+def labels_table(rounds: Sequence[RoundInfo]) -> Table:
+    """Visits by the algorithm's word for them, a line for each round in which it had one; of many, as above."""
+    labelled = [row for row in rounds if row.labels]
+    names = sorted({name for row in labelled for name in row.labels})
+    table = Table("round", *names, "retired", "reports", "other uploads")
+    for column in table.columns:
+        column.justify = "right"
+    for row in thinned(labelled, _MOST_ROUNDS):
+        counts = [str(row.labels.get(name, 0)) for name in names]
+        rest = size(row.device_bytes_up - row.report_bytes)
+        table.add_row(str(row.round_no), *counts, str(len(row.retired)), size(row.report_bytes), rest)
+    return table
+
+
 def thinned(rounds: Sequence[RoundInfo], most: int) -> list[RoundInfo]:
     """At most so many, evenly spaced, the first and the last among them."""
     if len(rounds) <= most:

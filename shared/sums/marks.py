@@ -29,6 +29,11 @@ def can_be_mean(kind: type[Record]) -> bool:
     return not any(how.per_position or how.by_group for how in fields_of(kind, Mean).values())
 
 
+def names_clients(update: Record) -> bool:
+    """Whether an update says something of single clients, which counts though nothing was averaged."""
+    return any(getattr(update, name) for name in fields_of(type(update), Each))
+
+
 def check_update_type(kind: type[Record]) -> None:
     """Every field must say how it travels up.
 

@@ -20,7 +20,7 @@ Restore = Callable[[str, Tensor, MeanSum, torch.dtype], Tensor]
 
 
 def mean_of(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | None = None) -> Record | None:
-    """The mean update of a sum, None if nothing was folded in.
+    """The mean update of a sum, None if nothing was folded in: no weight, and no word of a client.
 
     Raises:
         WireError: the sum does not fit the update's type or the run's model.
@@ -29,7 +29,7 @@ def mean_of(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | No
     def restore(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Tensor:
         return from_grid(steps, part.positions.get(name, part.weight), grid.exponent(name), dtype)
 
-    return _update(folded, kind, model, restore) if folded.n_updates else None
+    return _update(folded, kind, model, restore) if folded.n_updates or any(folded.each.values()) else None
 
 
 def check_folded(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | None = None) -> None:
@@ -48,7 +48,7 @@ def check_folded(folded: Folded, kind: type[Record], grid: Grid, *, model: Model
         if name not in fields_of(kind, Each):
             raise WireError(f"{kind.__name__} collects no field {name!r}")
         check_finite(values, name)
-    if folded.n_updates:
+    if folded.n_updates or any(folded.each.values()):
         _update(folded, kind, model, _stand_in)
 
 

@@ -16,7 +16,7 @@ from shared.messages import UploadOrder
 from shared.records import TensorMap
 from shared.tensors import digest
 from tests.algorithms import flat
-from tests.algorithms.ways import Ended, agents_of, answer, body_of, ended, federation, run
+from tests.algorithms.ways import Ended, Tape, agents_of, answer, ended, federation, run
 from tests.federation import PassOn
 
 MODEL_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
@@ -33,25 +33,6 @@ def spec_of(algorithm: str, params: dict[str, Any] | None = None, **more: Any) -
         "lr": 0.1,
     }
     return {**spec, **more}
-
-
-class Tape:
-    """Notes what travels between edges and agents."""
-
-    def __init__(self) -> None:
-        self.orders: list[tuple[str, bytes, int]] = []
-
-    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-        if not agents_of(request) or request.url.path not in ("/visits", "/uploads"):
-            return await pass_on()
-        body = await request.aread()
-        answered, response = await body_of(await pass_on())
-        self.orders.append((request.url.path, body, len(answered)))
-        return response
-
-    def of(self, path: str) -> list[bytes]:
-        """The bodies of the orders of a kind."""
-        return [body for where, body, _ in self.orders if where == path]
 
 
 # ---- refused by report

@@ -14,7 +14,7 @@ from shared.lab import Lab
 from shared.records import TensorMap
 from shared.spec import ExperimentSpec
 from shared.training.data import load
-from tests.federation import Federation, Tamper
+from tests.federation import Federation, PassOn, Tamper
 
 _NUMBERS = itertools.count()
 
@@ -100,3 +100,22 @@ def answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> h
 def agents_of(request: httpx.Request) -> bool:
     """Whether a request goes to an agent."""
     return (request.url.port or 0) >= 9200
+
+
+class Tape:
+    """Notes what travels between edges and agents."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, bytes, int]] = []
+
+    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if not agents_of(request) or request.url.path not in ("/visits", "/uploads"):
+            return await pass_on()
+        body = await request.aread()
+        answered, response = await body_of(await pass_on())
+        self.orders.append((request.url.path, body, len(answered)))
+        return response
+
+    def of(self, path: str) -> list[bytes]:
+        """The bodies of the orders of a kind."""
+        return [body for where, body, _ in self.orders if where == path]

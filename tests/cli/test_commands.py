@@ -146,6 +146,21 @@ def test_show_reads_the_results_folder_when_nothing_runs(strata: Strata, tmp_pat
     assert json.loads(strata("show", "old", "--format", "json").out)["results"] == str(folder.resolve())
 
 
+def test_show_counts_visits_by_the_algorithm_s_word_for_them(strata: Strata, tmp_path: Path) -> None:
+    info, plain = a_run(run="r9"), a_run(run="plain")
+    labelled = {"device_bytes_up": 5_000_000, "report_bytes": 1_000_000, "retired": {1: "refused 8 times"}}
+    rounds = [a_round(1, labels={"A": 3, "leader": 2}, **labelled), a_round(2, labels={"C": 7}, retired={})]
+    write_results(tmp_path / "runs" / "r9", info, rounds, model=None, manifest=Manifest.of(info))
+    write_results(tmp_path / "runs" / "plain", plain, [a_round(1)], model=None, manifest=Manifest.of(plain))
+    table = strata("show", "r9").out.splitlines()
+    head = next(index for index, line in enumerate(table) if "leader" in line)
+    cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in table[head:]]
+    assert cells[0] == ["round", "A", "C", "leader", "retired", "reports", "other uploads"]
+    assert cells[2] == ["1", "3", "0", "2", "1", "1 MB", "4 MB"]
+    assert cells[3][:5] == ["2", "0", "7", "0", "0"]
+    assert "other uploads" not in strata("show", "plain").out
+
+
 def test_show_of_an_earlier_topology_s_run_comes_from_its_folder(strata: Strata, url: str, tmp_path: Path) -> None:
     in_folder(tmp_path / "runs", "r9")
     assert json.loads(strata("show", "r9", "--url", url, "--format", "json").out)["run"] == "r9"

@@ -18,7 +18,7 @@ from pydantic import Field
 from shared import sums, wire
 from shared.errors import NotFinite, OutOfBound, StrataError, WireError
 from shared.records import Each, MaskOf, Mean, ModelState, Record, Tensor, TensorMap
-from shared.sums import Fold, Folded, Grid, MeanSum, check_update, mean_of
+from shared.sums import Fold, Folded, Grid, MeanSum, check_update, mean_of, names_clients
 
 GRID = Grid(total_weight=1000, buffer_names=frozenset({"running"}))
 
@@ -204,11 +204,33 @@ def test_optional_fields_are_averaged_over_those_who_sent_them() -> None:
     assert mean.sparse is None
 
 
+class Told(Record):
+    """A mean that may be absent, and a word on single clients."""
+
+    delta: Annotated[Tensor | None, Mean()] = None
+    told: Annotated[dict[str, int], Each()] = Field(default_factory=dict)
+
+
 def test_each_keeps_every_clients_value() -> None:
     mean = mean_of(folded(Everything, [(everything(3), 1), (everything(1), 1)]), Everything, GRID)
     assert isinstance(mean, Everything)
     assert list(mean.scores) == ["device-1", "device-3"]
     assert torch.equal(mean.scores["device-3"], everything(3).scores["device-3"])
+
+
+def test_word_of_a_client_arrives_though_nothing_was_averaged() -> None:
+    """An edge none of whose updates arrived speaks of its clients with no weight."""
+    silent, fold = Told(told={"device-3": 2}), Fold(Told, GRID)
+    fold.add(silent, n_samples=0, n_updates=0)
+    assert mean_of(fold.result(), Told, GRID) == silent
+    fold.add(Told(delta=torch.tensor(4.0), told={"device-1": 0}), n_samples=5)
+    mean = mean_of(fold.result(), Told, GRID)
+    assert isinstance(mean, Told)
+    assert mean.delta is not None
+    assert mean.delta.item() == 4.0
+    assert mean.told == {"device-1": 0, "device-3": 2}
+    assert (names_clients(silent), names_clients(Told())) == (True, False)
+    assert mean_of(Fold(Told, GRID).result(), Told, GRID) is None
 
 
 def test_a_value_that_is_kept_does_not_keep_its_body() -> None:

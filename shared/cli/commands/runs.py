@@ -53,7 +53,7 @@ def show(
 ) -> None:
     """Show a run and its rounds, from the cloud or, where none knows it, from its results folder."""
     from shared.cli.output import print_json, stdout
-    from shared.cli.tables import rounds_table, run_table
+    from shared.cli.tables import labels_table, rounds_table, run_table
     from shared.results import summary
 
     info, rounds, folder = _find(run, url, runs_dir)
@@ -64,6 +64,8 @@ def show(
     console.print(run_table(info))
     if rounds:
         console.print(rounds_table(rounds))
+    if any(row.labels for row in rounds):
+        console.print(labels_table(rounds))
     if folder is not None:
         console.print(f"results: {folder}", highlight=False, soft_wrap=True)
 

@@ -1,0 +1,37 @@
+"""Steps that stand in for SGD in the training loop."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Adam:
+    """A step of Adam (D. P. Kingma, J. Ba: Adam. ICLR 2015, algorithm 1), its moments beginning anew with each visit.
+
+    Bit for bit `torch.optim.Adam`; decay is added to the gradient.
+    """
+
+    BETAS, EPSILON = (0.9, 0.999), 1e-8
+
+    def __init__(self, lr: float, weight_decay: float) -> None:
+        self.lr, self.weight_decay = lr, weight_decay
+        self.means: list[Tensor] = []
+        self.squares: list[Tensor] = []
+        self.n_steps = 0
+
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        """One step; the gradients are used up."""
+        if not self.n_steps:
+            self.means, self.squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+        self.n_steps += 1
+        if self.weight_decay:
+            torch._foreach_add_(gradients, parameters, alpha=self.weight_decay)
+        one, two = self.BETAS
+        torch._foreach_lerp_(self.means, gradients, 1 - one)
+        torch._foreach_mul_(self.squares, two)
+        torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - two)
+        roots = torch._foreach_sqrt(self.squares)
+        torch._foreach_div_(roots, (1 - two**self.n_steps) ** 0.5)
+        torch._foreach_add_(roots, self.EPSILON)
+        torch._foreach_addcdiv_(parameters, self.means, roots, -self.lr / (1 - one**self.n_steps))
