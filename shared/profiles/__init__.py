@@ -27,6 +27,7 @@ from shared.profiles.specs import EdgeLinkSpec as EdgeLinkSpec
 from shared.profiles.specs import LinkSpec as LinkSpec
 from shared.profiles.specs import ProfileSpec as ProfileSpec
 from shared.profiles.specs import ShareSpec as ShareSpec
+from shared.profiles.traces import parse_traces as parse_traces
 from shared.profiles.values import REFERENCE_FLOPS as REFERENCE_FLOPS
 from shared.profiles.values import Link as Link
 from shared.profiles.values import Profile as Profile

@@ -5,6 +5,7 @@ It is looked at when a visit begins; a visit that has begun is not broken off by
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
@@ -85,7 +86,7 @@ def check_trace(trace: Sequence[Interval], what: str, period_s: float | None = N
         ValueError: naming the interval.
     """
     for begin, end in trace:
-        if not 0 <= begin < end:
+        if not 0 <= begin < end < math.inf:
             raise ValueError(f"{what}: [{begin:g}, {end:g}] is no interval of simulated seconds from 0 on")
         if period_s is not None and end > period_s:
             raise ValueError(f"{what}: [{begin:g}, {end:g}] lies beyond period_s {period_s:g}")

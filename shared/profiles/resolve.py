@@ -57,7 +57,7 @@ def _base(spec: ProfileSpec) -> Profile:
         figures |= LINKS[spec.link].link.model_dump(exclude={"name"})
     own = {name: getattr(spec, name) for name in type(spec).model_fields if name not in _NO_FIGURES}
     fixed = {name: v for name, v in own.items() if v is not None and name not in _distributions(spec)}
-    return PROFILES[spec.name].but(**figures, **fixed)
+    return PROFILES[spec.name].but(**(figures | fixed))
 
 
 @lru_cache(maxsize=256)
