@@ -70,7 +70,9 @@ def link_cost(link: Link, use: LinkUse, seeds: Seeds) -> Cost:
 
 def drop_share(profile: Profile, seeds: Seeds) -> float | None:
     """The share of its work after which a device drops its visit, uniform in 0..1; None if it does not."""
-    return unit(seeds("drop at")) if unit(seeds("drop")) < profile.drop_rate else None
+    if not profile.drop_rate or unit(seeds("drop")) >= profile.drop_rate:
+        return None
+    return unit(seeds("drop at"))
 
 
 def _transfers(link: Link, latency_s: float, use: LinkUse, seeds: Seeds) -> tuple[float, float]:
