@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
 from shared.context import stream_seed
-from shared.profiles import Amount, Normal, Pareto, Uniform, Zipf, drawn, quantile, unit
+from shared.profiles import Amount, Normal, Pareto, Seeds, Uniform, Zipf, drawn, quantile, unit
 from shared.profiles.amounts import MOST
 
 N = 4000
@@ -16,7 +16,11 @@ READ: TypeAdapter[Amount] = TypeAdapter(Amount)
 
 
 def draws(amount: Amount) -> list[float]:
-    return [drawn(amount, lambda purpose, n=n: stream_seed(f"{n}|{purpose}"), "test") for n in range(N)]
+    return [drawn(amount, _stream(n), "test") for n in range(N)]
+
+
+def _stream(number: int) -> Seeds:
+    return lambda purpose: stream_seed(f"{number}|{purpose}")
 
 
 @pytest.mark.parametrize(
