@@ -198,7 +198,17 @@ class Course:
     def _work(self, at: Standing, round_no: int, kind: Literal["train", "evaluate"], attempt: int) -> CloudRound:
         tools, seated = self.tools, chart(at.lab, at.table.binding, self.tools.registry)
         return CloudRound(
-            self.info.run, round_no, kind, at.lab, at.committed, at.table, seated, tools.edges, tools.worker, attempt
+            self.info.run,
+            round_no,
+            kind,
+            at.lab,
+            at.committed,
+            at.table,
+            seated,
+            tools.edges,
+            tools.worker,
+            attempt,
+            self.info.simulated_s,
         )
 
     async def _unless_stopped(self, work: CloudRound) -> tuple[Committed[Any], RoundDetail] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +11,8 @@ from cloud_server.chart import Chart
 from cloud_server.edges import EdgeReply
 from cloud_server.seating import Binding
 from shared.api import EdgeRow, FailureInfo, RoundDetail, SeatRow
-from shared.costs import LinkUse, edge_link_s
+from shared.context import Ctx
+from shared.costs import LinkUse, link_cost
 from shared.lab import Lab
 from shared.messages import Failure, RoundAnswer, SeatLine
 from shared.records import Score
@@ -43,19 +44,21 @@ class Recorder:
         chart: who visited whom.
         binding: who sat where.
         retired: seats that took no part.
+        ctx: of the round.
+        clock_s: the simulated instant at which it began.
     """
 
     lab: Lab
     chart: Chart
     binding: Binding
     retired: Mapping[int, str]
+    ctx: Ctx
+    clock_s: float
 
     def detail(
         self,
         answers: Answers,
         *,
-        round_no: int,
-        phase: str,
         kind: Literal["train", "evaluate"],
         model_sha256: str,
         wall_s: float,
@@ -67,8 +70,8 @@ class Recorder:
         train = sum((line.train for line in lines if line.train), Score(n=0, n_correct=0, loss_sum=0.0))
         edges = self._edge_rows(answers)
         return RoundDetail(
-            round_no=round_no,
-            phase=phase,
+            round_no=self.ctx.round_no,
+            phase=self.ctx.phase,
             kind=kind,
             attempts=attempts,
             n_visits=len(lines),
@@ -79,7 +82,8 @@ class Recorder:
             **_bytes_of(lines, edges),
             report_bytes=sum(line.report_bytes for line in lines),
             socket_bytes=sum(reply.socket_bytes for reply in replies.values()),
-            simulated_s=max((row.simulated_s for row in edges), default=0.0),
+            simulated_s=self._lasted_s(answers, edges),
+            energy_j=sum(line.energy_j for line in lines),
             wall_s=wall_s,
             model_sha256=model_sha256,
             failures=tuple(self._failures(answers)),
@@ -88,6 +92,15 @@ class Recorder:
             edges=edges,
             seats=self._seat_rows(answers),
         )
+
+    def _lasted_s(self, answers: Answers, edges: tuple[EdgeRow, ...]) -> float:
+        """As long as its slowest edge; where every chosen device was off, until the first is there again."""
+        told = [reply.answer for reply in answers.replies.values()]
+        lasted = max((row.simulated_s for row in edges), default=0.0)
+        if not _all_off([line for answer in told for line in answer.lines]):
+            return lasted
+        on_s = min((answer.next_on_s for answer in told if answer.next_on_s is not None), default=self.clock_s)
+        return max(lasted, on_s - self.clock_s)
 
     def _failures(self, answers: Answers) -> list[FailureInfo]:
         of_seats = [failure for _, reply in sorted(answers.replies.items()) for failure in reply.answer.failures]
@@ -137,7 +150,11 @@ class Recorder:
             down_bytes=line.down_bytes,
             up_bytes=line.up_bytes,
             report_bytes=line.report_bytes,
+            down_s=line.down_s,
+            compute_s=line.compute_s,
+            up_s=line.up_s,
             simulated_s=line.simulated_s,
+            energy_j=line.energy_j,
             fresh_state=line.fresh_state,
             figures=line.figures,
         )
@@ -160,10 +177,12 @@ class Recorder:
     def _edge_row(self, name: str, home: int, reply: EdgeReply) -> EdgeRow:
         use = LinkUse(down_bytes=reply.down_bytes, up_bytes=reply.up_bytes)
         received, mine = reply.answer.received, reply.answer.own
+        cost = link_cost(self.lab.members.homes[home].link, use, self.ctx.at(edge=home).seed)
         return EdgeRow(
             edge=name,
             home=home,
             outcome="used" if reply.answer.n_updates else "idle",
+            reason="unavailable" if _all_off(reply.answer.lines) else None,
             n_used=reply.answer.n_updates,
             fresh_state=reply.answer.fresh_state,
             received_accuracy=received.accuracy if received else None,
@@ -172,8 +191,16 @@ class Recorder:
             own_loss=mine.loss if mine else None,
             down_bytes=use.down_bytes,
             up_bytes=use.up_bytes,
-            simulated_s=edge_link_s(self.lab.spec.edge_link, use) + reply.answer.simulated_s,
+            down_s=cost.down_s,
+            up_s=cost.up_s,
+            simulated_s=cost.simulated_s + reply.answer.simulated_s,
         )
+
+
+def _all_off(lines: Sequence[SeatLine]) -> bool:
+    """Whether somebody was chosen, and everybody chosen was off."""
+    chosen = [line for line in lines if line.outcome != "evaluated"]
+    return bool(chosen) and all(line.reason == "unavailable" for line in chosen)
 
 
 def _mean_accuracy(lines: list[SeatLine], answers: list[RoundAnswer[Any]]) -> float | None:

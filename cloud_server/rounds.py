@@ -37,7 +37,7 @@ class QuorumMissed(NotReady):
 class CloudRound:
     """One attempt at a round of a run, from its committed state to the next.
 
-    Who is there was looked at once, for `chart`.
+    Who is there was looked at once, for `chart`. `clock_s` is the simulated instant at which the round begins.
     """
 
     run_id: str
@@ -50,6 +50,7 @@ class CloudRound:
     edges: Edges
     worker: Worker
     attempt: int = 1
+    clock_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.ctx: Ctx = self.lab.ctx(
@@ -73,11 +74,9 @@ class CloudRound:
         began = time.monotonic()
         answers = await self._ask_all()
         after, model_sha256 = await self.worker.run(self._aggregate, answers)
-        recorder = Recorder(self.lab, self.chart, self.table.binding, self.before.retired)
+        recorder = Recorder(self.lab, self.chart, self.table.binding, self.before.retired, self.ctx, self.clock_s)
         return after, recorder.detail(
             answers,
-            round_no=self.round_no,
-            phase=self.ctx.phase,
             kind=self.kind,
             model_sha256=model_sha256,
             wall_s=time.monotonic() - began,
@@ -126,6 +125,7 @@ class CloudRound:
             base=before.edge_bases.get(home),
             bases={seat: version for seat, version in before.bases.items() if seat in seats},
             retired={seat: why for seat, why in before.retired.items() if seat in seats},
+            clock_s=self.clock_s,
             broadcast=self.hooks.broadcast(self.ctx, before.state, home, there),
         )
         return wire.encode(order)

@@ -90,7 +90,7 @@ class Desk:
             SeatingUnknown: this edge has not got the seating that the order names.
             Conflict: the population derived here is not the cloud's.
         """
-        lab, order = await self.worker.run(self._decode, received)
+        lab, order, n_bytes = await self.worker.run(self._decode, received)
         if lab.members.digest != order.population:
             raise Conflict("the population derived here is not the cloud's: other data set or version?")
         await self._address()
@@ -110,7 +110,7 @@ class Desk:
             self.ttl_s,
         )
         fresh = state is None and order.base is not None
-        work = EdgeRound(lab, order, devices, self.worker, state, fresh)
+        work = EdgeRound(lab, order, devices, self.worker, state, n_bytes, fresh)
         answer = await work.run()
         await self._commit(order, work.state, answer)
         return Answered(await self.worker.run(wire.encode, answer), work.socket_bytes)
@@ -127,13 +127,13 @@ class Desk:
                 raise NotReady(f"edge {self.edge_id} has not been able to register with the cloud for {ADDRESS_S:g} s")
             await asyncio.sleep(0.05)
 
-    def _decode(self, received: Received) -> tuple[Lab, RoundOrder[Any]]:
-        """The order in torch's own memory; that of the body is free from here on."""
+    def _decode(self, received: Received) -> tuple[Lab, RoundOrder[Any], int]:
+        """The order in torch's own memory, and its size; the body's memory is free from here on."""
         body = received.take()
         raw = wire.peek(body)
         lab = self.labs.of(parse_spec(raw.get("spec") if isinstance(raw, dict) else None))
         order: RoundOrder[Any] = own(wire.decode(lab.wire.round_order, body, model=lab.shapes))
-        return lab, order
+        return lab, order, len(body)
 
     async def _seating(self, order: RoundOrder[Any]) -> tuple[Seating, dict[str, int]]:
         data = await self._stored(lambda: self.store.get(keys.edge_seating(self.edge_id, order.run_id, order.seating)))

@@ -60,7 +60,8 @@ class Wave:
     """What came of one wave.
 
     Attributes:
-        unasked: seats that were chosen but not asked (absent, left out): failures that no quorum counts.
+        unasked: seats that were chosen but not asked (absent, left out, off, about to drop): failures that no
+            quorum counts.
         held: what the edge's own worker brought and has not been admitted yet (two-phase visits).
         links: modelled bytes by seat.
         reports: of these, what came up before the verdict (two-phase visits).
@@ -196,6 +197,13 @@ class Devices:
                 wave.reports[item.seat] = up
         if not hold:
             self._fold(wave, answer.uploads, fold)
+
+    def charge_orders(self, wave: Wave, asked: list[Asked], *, hold: bool) -> None:
+        """Charge what seats receive that drop their visit afterwards; the edge's own worker has no link."""
+        sizes: dict[Any, int] = {}
+        for item in asked:
+            if self.lab.seat(item.seat).role != "worker":
+                wave.charge(item.seat, self._down_bytes(wave.stage, item, hold, sizes), 0)
 
     def _down_bytes(self, stage: Stage, item: Asked, hold: bool, sizes: dict[Any, int]) -> int:
         """Bytes of the order if it had gone to this seat alone; orders that differ in the seat's digits only are alike.

@@ -6,13 +6,13 @@ from typing import Any
 
 from edge_server.devices import Wave
 from shared.algorithms._hooks import Verdict
-from shared.costs import LinkUse, visit_s
+from shared.costs import Cost, LinkUse
 from shared.messages import Failure, Outcome, SeatLine
 from shared.population import Seat
 
 
-def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None) -> SeatLine:
-    """What came of one seat's visit in a wave."""
+def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, cost: Cost) -> SeatLine:
+    """What came of one seat's visit in a wave, and what it cost in the modelled world."""
     number, failed = seat.number, wave.failed()
     outcome, use = wave.outcomes.get(number), wave.links.get(number, LinkUse())
     found, reason = _outcome(outcome, failed.get(number), verdict, used=number in wave.used)
@@ -30,7 +30,11 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None) -> SeatLine:
         down_bytes=use.down_bytes,
         up_bytes=use.up_bytes,
         report_bytes=wave.reports.get(number, 0),
-        simulated_s=visit_s(seat.profile, use, outcome.n_trained) if outcome else 0.0,
+        down_s=cost.down_s,
+        compute_s=cost.compute_s,
+        up_s=cost.up_s,
+        simulated_s=cost.simulated_s,
+        energy_j=cost.energy_j,
         fresh_state=outcome.fresh_state if outcome else False,
         figures={**(outcome.figures if outcome else {}), **(verdict.figures if verdict else {})},
     )

@@ -5,17 +5,19 @@ begin -> (select -> schedule -> dispatch -> visits -> admit [-> uploads] -> aggr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from edge_server.clock import EdgeClock, Fates
 from edge_server.devices import Asked, Devices, Wave
 from edge_server.lines import seat_line
 from shared import policies
 from shared.algorithms._hooks import Verdict
 from shared.context import Ctx
+from shared.costs import Cost, LinkUse, link_cost
 from shared.errors import NotReady
 from shared.lab import Lab
 from shared.messages import Failure, RoundAnswer, RoundOrder, SeatLine, Stage, Work
@@ -32,6 +34,7 @@ class EdgeRound:
 
     Attributes:
         state: the edge's state; None before its first round.
+        order_bytes: size of the order's body.
         fresh_state: it is None although this home has been served before.
         trained_on: the samples behind the edge's update, visit by visit.
     """
@@ -41,6 +44,7 @@ class EdgeRound:
     devices: Devices
     worker: Worker
     state: Any
+    order_bytes: int
     fresh_state: bool = False
     lines: list[SeatLine] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -49,6 +53,7 @@ class EdgeRound:
     trained_on: list[Indices] = field(default_factory=list)
     n_used: int = 0
     simulated_s: float = 0.0
+    next_on_s: float | None = None
     socket_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -57,6 +62,9 @@ class EdgeRound:
             phase=order.phase, round_no=order.round_no, n_clients=order.n_clients, edge=order.edge
         )
         self.hooks = self.lab.algorithm.edge
+        self.clock = EdgeClock(self.lab, order.edge)
+        down = link_cost(members.homes[order.edge].link, LinkUse(down_bytes=self.order_bytes), self.ctx.seed)
+        self.began_s = order.clock_s + down.down_s
         self.seats = [seat for seat in members.seats if self._takes_part(seat)]
         self.trainers = [seat for seat in self.seats if seat.role != "held_out"]
 
@@ -107,16 +115,30 @@ class EdgeRound:
         """Visit, admit, fetch; note what came of each seat."""
         stage = Stage(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave)
         left_out = self._left_out(ctx, works)
-        asked = await self.worker.run(self._asked, ctx, {s: work for s, work in works.items() if s not in left_out})
+        at_s = self.began_s + self.simulated_s
+        fates = await self.worker.run(self.clock.fates, ctx, _without(works, left_out), at_s)
+        asked = await self.worker.run(self._asked, ctx, _without(works, [*left_out, *fates.off]))
         hold = self.lab.algorithm.report is not None
-        wave = await self.devices.visit(stage, asked, fold, hold=hold)
+        visited = [item for item in asked if item.seat not in fates.dropped]
+        wave = await self.devices.visit(stage, visited, fold, hold=hold)
         wave.not_asked(left_out, self.order.edge, "left_out", "the spec's losses say so")
+        await self.worker.run(self._spare, wave, fates, [item for item in asked if item not in visited], at_s)
         verdicts: dict[int, Verdict] = {}
         if hold:
             verdicts = await self._admit(ctx, wave)
             await self.devices.fetch(wave, [seat for seat, verdict in verdicts.items() if verdict.upload], fold)
-        self._note(wave, works, verdicts)
+        await self.worker.run(self._note, ctx, wave, works, verdicts, fates)
         return wave
+
+    def _spare(self, wave: Wave, fates: Fates, dropping: list[Asked], at_s: float) -> None:
+        """Note who is off, and who has received its order and drops the visit; neither is asked in this world."""
+        for seat in fates.off:
+            wave.not_asked([seat], self.order.edge, "unavailable", f"the device is off at second {at_s:.3f}")
+        for seat, share in fates.dropped.items():
+            wave.not_asked([seat], self.order.edge, "dropped", f"the device dropped after {share:.1%} of its work")
+        self.devices.charge_orders(wave, dropping, hold=self.lab.algorithm.report is not None)
+        again = [on_s for on_s in (self.next_on_s, *fates.off.values()) if on_s is not None]
+        self.next_on_s = min(again, default=None)
 
     def _left_out(self, ctx: Ctx, works: Mapping[int, Work]) -> list[int]:
         named = ctx.spec.left_out(ctx.round_no, ctx.edge_round, ctx.wave)
@@ -187,7 +209,7 @@ class EdgeRound:
         stage = Stage(run_id=self.order.run_id, round_no=self.order.round_no)
         asked = await self.worker.run(self._asked, self.ctx, works)
         wave = await self.devices.visit(stage, asked, fold, hold=False)
-        self._note(wave, works, {})
+        await self.worker.run(self._note, self.ctx, wave, works, {}, Fates())
         received, mine = await self._own_scores()
         return RoundAnswer(edge=self.order.edge, base=self.order.base, received=received, own=mine, **self._record())
 
@@ -232,14 +254,24 @@ class EdgeRound:
             names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
             raise NotReady(f"edge {self.order.edge}: quorum of {need} of {len(asked)} visits missed: {names}")
 
-    def _note(self, wave: Wave, works: Mapping[int, Work], verdicts: Mapping[int, Verdict]) -> None:
-        lines = [seat_line(wave, self.lab.seat(number), verdicts.get(number)) for number in sorted(works)]
+    def _note(
+        self, ctx: Ctx, wave: Wave, works: Mapping[int, Work], verdicts: Mapping[int, Verdict], fates: Fates
+    ) -> None:
+        costs = {number: self._cost(ctx, wave, number, works[number], fates) for number in sorted(works)}
+        lines = [seat_line(wave, self.lab.seat(n), verdicts.get(n), cost) for n, cost in costs.items()]
         for line in lines:
             self._remember(line, works[line.seat], verdicts.get(line.seat), used=line.seat in wave.used)
         self.lines += lines
         self.failures += wave.failures
         self.simulated_s += max((line.simulated_s for line in lines if line.outcome != "evaluated"), default=0.0)
         self.socket_bytes += wave.socket_bytes
+
+    def _cost(self, ctx: Ctx, wave: Wave, number: int, work: Work, fates: Fates) -> Cost:
+        """What a visit cost; one that failed in this world, or was not begun in the modelled one, costs nothing."""
+        use, outcome = wave.links.get(number, LinkUse()), wave.outcomes.get(number)
+        if number in fates.dropped:
+            return self.clock.dropped_cost(ctx, number, use, work, fates.dropped[number])
+        return self.clock.cost(ctx, number, use, outcome) if outcome else Cost()
 
     def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, *, used: bool) -> None:
         """Which state counts from now on, and whose samples stand behind the edge's update."""
@@ -261,5 +293,10 @@ class EdgeRound:
             "retired": self.retired,
             "bases": self.bases,
             "simulated_s": self.simulated_s,
+            "next_on_s": self.next_on_s,
             "fresh_state": self.fresh_state,
         }
+
+
+def _without(works: Mapping[int, Work], seats: Collection[int]) -> dict[int, Work]:
+    return {seat: work for seat, work in works.items() if seat not in seats}

@@ -52,8 +52,9 @@ class FailureInfo(Record):
 class SeatRow(Record):
     """What one seat did in one round.
 
-    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word for it.
-    `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
+    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word for it. Seconds are
+    simulated ones: `simulated_s` is the sum of receiving, working and sending. `report_bytes`: of `up_bytes`, what
+    travelled before the edge admitted or refused the update.
     """
 
     seat: int
@@ -74,15 +75,20 @@ class SeatRow(Record):
     down_bytes: int = 0
     up_bytes: int = 0
     report_bytes: int = 0
+    down_s: float = 0.0
+    compute_s: float = 0.0
+    up_s: float = 0.0
     simulated_s: float = 0.0
+    energy_j: float = 0.0
     fresh_state: bool = False
     figures: dict[str, Any] = Field(default_factory=dict)
 
 
 class EdgeRow(Record):
-    """What one edge did in one round; bytes are those of its link to the cloud.
+    """What one edge did in one round; bytes and seconds down and up are those of its link to the cloud.
 
-    `outcome`: `used`, `idle` (nothing to send), `failed`, `away` (lost, so that its devices visited other edges).
+    `outcome`: `used`, `idle` (nothing to send; with the reason `unavailable` where every chosen device was off),
+    `failed`, `away` (lost, so that its devices visited other edges). `simulated_s` adds its edge rounds to its link.
     Accuracies and losses are the edge's own evaluation, where the edge is the client.
     """
 
@@ -97,6 +103,8 @@ class EdgeRow(Record):
     own_loss: float | None = None
     down_bytes: int = 0
     up_bytes: int = 0
+    down_s: float = 0.0
+    up_s: float = 0.0
     simulated_s: float = 0.0
     fresh_state: bool = False
 
@@ -115,7 +123,8 @@ class RoundInfo(Record):
     Link bytes are those of the modelled system (deterministic), socket bytes those that this layout of processes
     moved. `evaluation` is filled in when the evaluation, which runs beside the next round, is ready. `attempts` is
     above 1 where the round was done again on a new map; only the last attempt counts. `report_bytes` are those of
-    `device_bytes_up` that travelled before a verdict; `labels` counts visits by the algorithm's word for them.
+    `device_bytes_up` that travelled before a verdict; `labels` counts visits by the algorithm's word for them;
+    `energy_j` is that of all visits.
     """
 
     round_no: int
@@ -136,6 +145,7 @@ class RoundInfo(Record):
     edge_bytes_down: int = 0
     socket_bytes: int = 0
     simulated_s: float = 0.0
+    energy_j: float = 0.0
     wall_s: float = 0.0
     model_sha256: str = ""
     failures: tuple[FailureInfo, ...] = ()
@@ -201,7 +211,7 @@ class FilePage(Record):
 
 
 class SeatInfo(Record):
-    """One seat of a run, and who sits there now."""
+    """One seat of a run, and who sits there now. What its device can do: `latency_s` is that to its home."""
 
     seat: int
     role: Literal["train", "held_out", "worker"]
@@ -211,6 +221,11 @@ class SeatInfo(Record):
     state: str
     reason: str | None = None
     profile: str
+    straggler: bool = False
+    compute_sps: float | None = None
+    up_bps: float | None = None
+    down_bps: float | None = None
+    latency_s: float | None = None
     n_train: int
     n_test: int
     label_counts: tuple[int, ...]

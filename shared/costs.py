@@ -1,49 +1,15 @@
-"""Simulated seconds and bytes: what a visit would cost on the modelled devices and links.
+"""Simulated seconds, bytes and joules: what a visit would cost on the modelled devices and links.
 
-Nothing here reads a clock. Bandwidths are in bits a second, sizes in bytes, latencies in seconds, compute in
-training samples a second.
+Nothing here reads a clock. What is drawn for a visit (jitter, delays, whether it is dropped) comes from the streams of
+that visit, keyed by (seed, seat, round, edge round, wave, purpose).
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
-from pydantic import Field
-
+from shared.profiles import REFERENCE_FLOPS, Link, Profile, Seeds, drawn, unit
 from shared.records import Record
-
-Bps = Annotated[float, Field(gt=0, le=1e15)]
-
-
-class Profile(Record):
-    """What a device and its link can do.
-
-    Attributes:
-        compute_sps: training samples a second.
-        up_bps, down_bps: bandwidth to and from the edge, bits a second.
-        latency_s: one way, to the edge that it visits.
-    """
-
-    name: str = Field(default="standard", pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    compute_sps: Annotated[float, Field(gt=0, le=1e12)] = 500.0
-    up_bps: Bps = 20e6
-    down_bps: Bps = 100e6
-    latency_s: Annotated[float, Field(ge=0, le=3600)] = 0.02
-
-
-class DeviceSpec(Record):
-    """The devices of an experiment."""
-
-    profile: Profile = Profile()
-
-
-class LinkSpec(Record):
-    """The link between an edge and the cloud, and the edge's own worker."""
-
-    up_bps: Bps = 100e6
-    down_bps: Bps = 1e9
-    latency_s: Annotated[float, Field(ge=0, le=3600)] = 0.01
-    worker_sps: Annotated[float, Field(gt=0, le=1e12)] = 2000.0
 
 
 class LinkUse(Record):
@@ -56,19 +22,65 @@ class LinkUse(Record):
         return LinkUse(down_bytes=self.down_bytes + other.down_bytes, up_bytes=self.up_bytes + other.up_bytes)
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a visit takes: seconds of receiving, working and sending, one after another, and energy."""
+
+    down_s: float = 0.0
+    compute_s: float = 0.0
+    up_s: float = 0.0
+    energy_j: float = 0.0
+
+    @property
+    def simulated_s(self) -> float:
+        """From the moment the visit begins until its answer is there."""
+        return self.down_s + self.compute_s + self.up_s
+
+
 def transfer_s(n_bytes: int, bps: float, latency_s: float) -> float:
     """Seconds to move a body over a link; nothing sent costs nothing."""
     return latency_s + 8 * n_bytes / bps if n_bytes else 0.0
 
 
-def visit_s(profile: Profile, use: LinkUse, n_trained: int) -> float:
-    """Seconds of one visit: receive, train `n_trained` samples (all epochs counted), send."""
-    down = transfer_s(use.down_bytes, profile.down_bps, profile.latency_s)
-    up = transfer_s(use.up_bytes, profile.up_bps, profile.latency_s)
-    return down + n_trained / profile.compute_sps + up
+def visit_cost(
+    profile: Profile, latency_s: float, use: LinkUse, flops: float, seeds: Seeds, share: float = 1.0
+) -> Cost:
+    """What a visit costs: receive, work, send.
+
+    Args:
+        profile: of the seat.
+        latency_s: one way, to the edge that it visits; jitter is drawn for each direction.
+        use: what it receives and sends.
+        flops: operations of its training.
+        seeds: the visit's streams.
+        share: of the work (and of its delay) that is done; `flops` has been cut to it already.
+    """
+    compute_s = flops / (profile.compute_sps * REFERENCE_FLOPS) + share * drawn(profile.delay_s, seeds, "delay")
+    energy_j = profile.j_per_flop * flops
+    energy_j += profile.j_per_byte_down * use.down_bytes + profile.j_per_byte_up * use.up_bytes
+    down_s, up_s = _transfers(profile, latency_s, use, seeds)
+    return Cost(down_s, compute_s, up_s, energy_j)
 
 
-def edge_link_s(link: LinkSpec, use: LinkUse) -> float:
-    """Seconds that a round's two bodies spend between the cloud and an edge."""
-    down = transfer_s(use.down_bytes, link.down_bps, link.latency_s)
-    return down + transfer_s(use.up_bytes, link.up_bps, link.latency_s)
+def link_cost(link: Link, use: LinkUse, seeds: Seeds) -> Cost:
+    """What a round's two bodies cost between the cloud and an edge; the energy of edges is not counted."""
+    down_s, up_s = _transfers(link, link.latency_s, use, seeds)
+    return Cost(down_s=down_s, up_s=up_s)
+
+
+def drop_share(profile: Profile, seeds: Seeds) -> float | None:
+    """The share of its work after which a device drops its visit, uniform in 0..1; None if it does not."""
+    if not profile.drop_rate or unit(seeds("drop")) >= profile.drop_rate:
+        return None
+    return unit(seeds("drop at"))
+
+
+def _transfers(link: Link, latency_s: float, use: LinkUse, seeds: Seeds) -> tuple[float, float]:
+    """Seconds down and up, with jitter, and what the link delays sending."""
+    down_s = transfer_s(use.down_bytes, link.down_bps, _jittered(latency_s, link.jitter_s, seeds, "jitter down"))
+    up_s = transfer_s(use.up_bytes, link.up_bps, _jittered(latency_s, link.jitter_s, seeds, "jitter up"))
+    return down_s, up_s + (drawn(link.link_delay_s, seeds, "link delay") if use.up_bytes else 0.0)
+
+
+def _jittered(latency_s: float, jitter_s: float, seeds: Seeds, purpose: str) -> float:
+    return max(latency_s + jitter_s * (2 * unit(seeds(purpose)) - 1), 0.0) if jitter_s else latency_s

@@ -28,6 +28,7 @@ from shared.spec import ExperimentSpec
 from shared.sums import Grid
 from shared.training import models
 from shared.training.data import Dataset, load
+from shared.training.flops import training_flops
 from shared.training.loop import Correct, Objective, Step, Transform, batches, evaluate, train
 
 Stopped = Callable[[], bool]
@@ -66,6 +67,11 @@ class Lab:
     def initial(self) -> TensorMap:
         """The model that the run begins from, made anew each time: who keeps it pays for it."""
         return models.read_state(self._first_model())
+
+    @cached_property
+    def flops(self) -> int:
+        """Operations of training the model on one sample."""
+        return training_flops(self.spec.model, self.data.input_shape, self.data.n_classes)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

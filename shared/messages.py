@@ -24,6 +24,7 @@ U = TypeVar("U")
 P = TypeVar("P")
 
 Kind = Literal["train", "collect", "evaluate"]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Work(Record):
@@ -50,7 +51,8 @@ class Work(Record):
 class Failure(Record):
     """A contribution that was lost. Data, not an exception.
 
-    `reason`: `unreachable`, `timeout`, `lost`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`, `cancelled`.
+    `reason`: `unreachable`, `timeout`, `lost`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`, `cancelled`;
+    of the model's own events `unavailable` (the device was off) and `dropped`.
     """
 
     seat: int | None = None
@@ -178,6 +180,7 @@ class RoundOrder(Record, Generic[B]):
         base: version of the edge's state to start from.
         bases: by seat, the version of its state of the last visit that counts.
         retired: seats that take part no more, with the reason.
+        clock_s: simulated seconds since the run began.
     """
 
     run_id: str
@@ -192,6 +195,7 @@ class RoundOrder(Record, Generic[B]):
     base: Version | None
     bases: dict[int, Version]
     retired: dict[int, str]
+    clock_s: NotNegative
     broadcast: B
 
 
@@ -200,6 +204,7 @@ class SeatLine(Record):
 
     `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word (a class, say).
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
+    `simulated_s` is the sum of `down_s`, `compute_s` and `up_s`.
     """
 
     seat: int
@@ -215,7 +220,11 @@ class SeatLine(Record):
     down_bytes: Count = 0
     up_bytes: Count = 0
     report_bytes: Count = 0
-    simulated_s: Annotated[float, Field(ge=0)] = 0.0
+    down_s: NotNegative = 0.0
+    compute_s: NotNegative = 0.0
+    up_s: NotNegative = 0.0
+    simulated_s: NotNegative = 0.0
+    energy_j: NotNegative = 0.0
     fresh_state: bool = False
     figures: dict[str, Any] = Field(default_factory=dict)
 
@@ -230,6 +239,7 @@ class RoundAnswer(Record, Generic[U]):
         base: version of the edge's state left behind.
         score: the edge's own evaluation, where the edge is the client.
         simulated_s: of the edge rounds, without the link to the cloud.
+        next_on_s: the simulated instant at which the first of the devices that were off is there again.
         fresh_state: the edge began anew, though it has served this home before.
     """
 
@@ -245,7 +255,8 @@ class RoundAnswer(Record, Generic[U]):
     base: Version | None = None
     received: Score | None = None
     own: Score | None = None
-    simulated_s: Annotated[float, Field(ge=0)] = 0.0
+    simulated_s: NotNegative = 0.0
+    next_on_s: NotNegative | None = None
     fresh_state: bool = False
     figures: dict[str, Any] = Field(default_factory=dict)
 

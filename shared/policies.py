@@ -37,6 +37,17 @@ def evaluation_due(ctx: Ctx) -> bool:
     return ctx.round_no % ctx.spec.eval_every == 0
 
 
+def samples_due(ctx: Ctx, work: Work, seat: Seat) -> int:
+    """Samples that a visit of this work passes through training, counted again in each epoch, if it ends."""
+    n = len(seat.train) if work.samples is None else len(work.samples)
+    if work.kind != "train" or not n:
+        return 0
+    if work.steps is None:
+        return n * (ctx.spec.local_epochs if work.epochs is None else work.epochs)
+    full, rest = divmod(work.steps, -(-n // work.batch_size))
+    return full * n + min(rest * work.batch_size, n)
+
+
 def _all(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
     return [seat.number for seat in seats]
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.context import stream_seed
-from shared.costs import Profile
 from shared.errors import BadInput
+from shared.profiles import Link, Profile, Seeds, link_of, profiles_of, quantile
+from shared.shares import largest_remainder
 from shared.sizes import check_counts
 from shared.spec import ExperimentSpec
 from shared.training.data import Dataset
@@ -39,7 +40,11 @@ class Samples:
 
 @dataclass(frozen=True)
 class Seat:
-    """A device's place in a run. The edge's own worker has a seat too, numbered after the devices' seats."""
+    """A device's place in a run. The edge's own worker has a seat too, numbered after the devices' seats.
+
+    Attributes:
+        latency_s: one way to each edge, its own link included; an edge's worker has no link.
+    """
 
     number: int
     home: int
@@ -47,15 +52,17 @@ class Seat:
     profile: Profile
     train: Indices
     test: Samples
+    latency_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Home:
-    """An edge's place in a run: its own samples where the edge is the client, and its test set."""
+    """An edge's place in a run: its own samples where the edge is the client, its test set, its link to the cloud."""
 
     number: int
     train: Indices
     test: Samples
+    link: Link
 
 
 @dataclass(frozen=True)
@@ -89,19 +96,33 @@ def population(spec: ExperimentSpec, data: Dataset) -> Population:
     check_counts(spec)
     train = _pool(data.train_y, spec.data.n_train, _rng(spec, "train pool"), "data.n_train")
     test = _pool(data.test_y, spec.data.n_test, _rng(spec, "test pool"), "data.n_test")
-    homes = _homes(spec)
+    ends = _ends(spec)
     if spec.client == "edge":
-        seats, places = _edge_clients(spec, data, train, test, homes)
+        seats, places = _edge_clients(spec, data, train, test, ends)
     else:
-        seats, places = _device_clients(spec, data, train, test, homes)
+        seats, places = _device_clients(spec, data, train, test, ends)
     everything = Samples("test", test)
     digest = _digest(data, seats, places, everything)
     return Population(tuple(seats), tuple(places), everything, data.n_classes, digest)
 
 
 def latencies(spec: ExperimentSpec) -> npt.NDArray[np.float64]:
-    """Seconds from every device seat to every edge, (max_devices, num_edges), drawn uniformly in 1..100 ms."""
-    return _rng(spec, "latency").uniform(0.001, 0.1, size=(spec.max_devices or 1, spec.num_edges or 1))
+    """Seconds from every device seat to every edge, one way, beyond its own link: (max_devices, num_edges).
+
+    Drawn row by row as `devices.edge_latency_s` says, so that further seats change no row.
+    """
+    u = _rng(spec, "latency").random(size=(spec.max_devices or 1, spec.num_edges or 1))
+    drawn = [[quantile(spec.devices.edge_latency_s, value) for value in row] for row in u.tolist()]
+    return np.array(drawn, np.float64)
+
+
+def run_seeds(spec: ExperimentSpec, who: str) -> Seeds:
+    """The streams of a seat (`seat 3`), a home or all of them that last the whole run."""
+    return lambda purpose: stream_seed(f"{spec.seed}|population|{who}|{purpose}")
+
+
+def _link(spec: ExperimentSpec, home: int) -> Link:
+    return link_of(spec.edge_link.of(home), run_seeds(spec, f"home {home}"))
 
 
 def counts_of(members: Population, data: Dataset) -> npt.NDArray[np.int64]:
@@ -114,32 +135,52 @@ def counts_of(members: Population, data: Dataset) -> npt.NDArray[np.int64]:
 # ---- how seats are made
 
 
+@dataclass(frozen=True)
+class _Ends:
+    """By device seat: its home, its profile, its latency to each edge."""
+
+    homes: list[int]
+    profiles: list[Profile]
+    latencies: list[tuple[float, ...]]
+
+    def seat(self, number: int, role: Role, train: Indices, test: Samples) -> Seat:
+        return Seat(number, self.homes[number], role, self.profiles[number], train, test, self.latencies[number])
+
+
+def _ends(spec: ExperimentSpec) -> _Ends:
+    n_seats, n_edges = spec.max_devices or 1, spec.num_edges or 1
+    far = latencies(spec)
+    by_latency = spec.association == "latency"
+    homes = [int(edge) for edge in far.argmin(axis=1)] if by_latency else [n % n_edges for n in range(n_seats)]
+    profiles = profiles_of(spec.devices, spec.num_devices or 1, n_seats, lambda who: run_seeds(spec, who))
+    beyond = [tuple(profile.latency_s + s for s in row) for profile, row in zip(profiles, far.tolist(), strict=True)]
+    return _Ends(homes, profiles, beyond)
+
+
 def _device_clients(
-    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, homes: list[int]
+    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Ends
 ) -> tuple[list[Seat], list[Home]]:
-    parts = _dealt(spec, data, train, len(homes), homes)
+    parts = _dealt(spec, data, train, len(ends.homes), ends.homes)
     held_out = _held_out(spec)
     trains, tests = _split_tests(spec, data, parts, test)
     seats = []
-    for number, home in enumerate(homes):
-        role: Role = "held_out" if number in held_out else "train"
-        if role == "held_out":
-            own = Samples("train", parts[number])
-            seats.append(Seat(number, home, role, spec.devices.profile, parts[number][:0], own))
+    for number, part in enumerate(parts):
+        if number in held_out:
+            seats.append(ends.seat(number, "held_out", part[:0], Samples("train", part)))
         else:
-            seats.append(Seat(number, home, role, spec.devices.profile, trains[number], tests[number]))
-    return seats, [_home_of(seats, number) for number in range(spec.num_edges or 1)]
+            seats.append(ends.seat(number, "train", trains[number], tests[number]))
+    return seats, [_home_of(seats, number, _link(spec, number)) for number in range(spec.num_edges or 1)]
 
 
-def _home_of(seats: Sequence[Seat], number: int) -> Home:
+def _home_of(seats: Sequence[Seat], number: int, link: Link) -> Home:
     own = [seat for seat in seats if seat.home == number and seat.role == "train"]
     part = own[0].test.part if own else "test"
     indices = np.sort(np.concatenate([np.empty(0, np.int64), *(seat.test.indices for seat in own)]))
-    return Home(number, np.empty(0, np.int64), Samples(part, indices))
+    return Home(number, np.empty(0, np.int64), Samples(part, indices), link)
 
 
 def _edge_clients(
-    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, homes: list[int]
+    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Ends
 ) -> tuple[list[Seat], list[Home]]:
     """The edges own the parts; each edge's devices have collected its training samples, an even share each."""
     if spec.held_out_fraction:
@@ -147,21 +188,19 @@ def _edge_clients(
     n_edges = spec.num_edges or 1
     parts = _dealt(spec, data, train, n_edges, list(range(n_edges)))
     trains, tests = _split_tests(spec, data, parts, test)
-    places = [Home(number, trains[number], tests[number]) for number in range(n_edges)]
+    places = [Home(number, trains[number], tests[number], _link(spec, number)) for number in range(n_edges)]
     nothing = Samples("test", test[:0])
     collected: dict[int, Indices] = {}
     for place in places:
-        members = [number for number, home in enumerate(homes) if home == place.number]
+        members = [number for number, home in enumerate(ends.homes) if home == place.number]
         order = _rng(spec, f"collected {place.number}").permutation(place.train)
         shares = np.array_split(order, max(len(members), 1))
         collected |= {number: np.sort(share) for number, share in zip(members, shares, strict=False)}
-    seats = [
-        Seat(number, home, "train", spec.devices.profile, collected[number], nothing)
-        for number, home in enumerate(homes)
-    ]
+    n_devices = len(ends.homes)
+    seats = [ends.seat(number, "train", collected[number], nothing) for number in range(n_devices)]
     worker = Profile(name="edge", compute_sps=spec.edge_link.worker_sps)
     if spec.edge_worker:
-        seats += [Seat(len(homes) + n, n, "worker", worker, train[:0], nothing) for n in range(n_edges)]
+        seats += [Seat(n_devices + n, n, "worker", worker, train[:0], nothing) for n in range(n_edges)]
     return seats, places
 
 
@@ -177,13 +216,6 @@ def _dealt(spec: ExperimentSpec, data: Dataset, train: Indices, n_clients: int, 
         n_classes=data.n_classes,
     )
     return [train[part] for part in parts]
-
-
-def _homes(spec: ExperimentSpec) -> list[int]:
-    n_edges = spec.num_edges or 1
-    if spec.association == "latency":
-        return [int(edge) for edge in latencies(spec).argmin(axis=1)]
-    return [number % n_edges for number in range(spec.max_devices or 1)]
 
 
 def _held_out(spec: ExperimentSpec) -> set[int]:
@@ -224,20 +256,6 @@ def _deal_tests(data: Dataset, parts: list[Indices], test: Indices, rng: np.rand
     return [np.sort(np.concatenate([np.empty(0, np.int64), *share])) for share in shares]
 
 
-def largest_remainder(weights: npt.NDArray[Any], total: int) -> npt.NDArray[np.int64]:
-    """Whole numbers in proportion to the weights that add up to `total`; ties go to the first.
-
-    All weights zero: all to the first.
-    """
-    if not weights.sum():
-        weights = np.eye(1, len(weights))[0]
-    exact = weights / weights.sum() * total
-    sizes: npt.NDArray[np.int64] = np.floor(exact).astype(np.int64)
-    order = np.argsort(-(exact - sizes), kind="stable")
-    sizes[order[: total - int(sizes.sum())]] += 1
-    return sizes
-
-
 def _pool(labels: npt.NDArray[np.int64], n: int | None, rng: np.random.Generator, field: str) -> Indices:
     """All samples, or a seeded part with the classes in proportion."""
     if n is None:
@@ -262,8 +280,9 @@ def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[Home], test: S
         sha.update(train.tobytes() + tests.indices.tobytes())
 
     for seat in seats:
-        add(f"seat {seat.number} {seat.home} {seat.role} {seat.profile.model_dump_json()}", seat.train, seat.test)
+        end = f"{seat.profile.model_dump_json()} {seat.latency_s}"
+        add(f"seat {seat.number} {seat.home} {seat.role} {end}", seat.train, seat.test)
     for home in homes:
-        add(f"home {home.number}", home.train, home.test)
+        add(f"home {home.number} {home.link.model_dump_json()}", home.train, home.test)
     add("all", test.indices[:0], test)
     return sha.hexdigest()

@@ -6,7 +6,6 @@ parameters are validated by the algorithm's own model.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -17,8 +16,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from shared import strict_yaml
-from shared.costs import DeviceSpec, LinkSpec
 from shared.errors import BadInput
+from shared.names import hint
+from shared.profiles import DeviceSpec, EdgeLinkSpec, parse_traces
 from shared.records import Record
 from shared.sizes import check_counts
 from shared.training.partition import IidPartition, PartitionSpec
@@ -120,17 +120,18 @@ class ExperimentSpec(Record):
     edge_upload: Literal["sum", "mean"] = "sum"
 
     devices: DeviceSpec = DeviceSpec()
-    edge_link: LinkSpec = LinkSpec()
+    edge_link: EdgeLinkSpec = EdgeLinkSpec()
     timeouts: Timeouts = Timeouts()
     losses: Annotated[tuple[Loss, ...], Field(max_length=100_000)] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, raw: Any) -> Any:
-        """`data: mnist`, `algorithm: fedavg` and `partition: iid` stand for `{name: ...}`."""
+        """`data: mnist`, `algorithm: fedavg`, `partition: iid` and `edge_link: lte` stand for `{name: ...}`."""
         if not isinstance(raw, Mapping):
             return raw
-        short = {k: {"name": raw[k]} for k in ("algorithm", "data", "partition") if isinstance(raw.get(k), str)}
+        fields = ("algorithm", "data", "partition", "edge_link")
+        short = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
         return {**raw, **short}
 
     @model_validator(mode="after")
@@ -208,44 +209,48 @@ def explain(error: ValidationError, kind: type[BaseModel] = ExperimentSpec, pref
     """The first error of a validation of `kind` as `BadInput` with the field's path, which begins with `prefix`."""
     if error.error_count() > MAX_ERRORS:
         return BadInput(f"{error.error_count()} fields are wrong", field=".".join(prefix) or None)
-    first = error.errors(include_url=False, include_input=False)[0]
-    path = ".".join([*prefix, *_path(first["loc"])])[:200]
+    errors = error.errors(include_url=False, include_input=False)
+    first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])  # it explains others
+    below, known = _place(kind, first["loc"])
+    path = ".".join([*prefix, *below])[:200]
     message = first["msg"].removeprefix("Value error, ")[:500]
     if first["type"] == "extra_forbidden":
-        message = "unknown field" + _nearest(kind, first["loc"])
+        message = "unknown field" + hint(str(first["loc"][-1]), known)
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
 
 
-def _path(loc: Sequence[int | str]) -> list[str]:
-    """A field's path; of a partition without its name, which pydantic puts between."""
-    parts = [str(part) for part in loc]
-    return [parts[0], *parts[2:]] if parts[:1] == ["partition"] and len(parts) > 2 else parts
+def _place(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:
+    """A field's path, and the known names beside it.
+
+    Where a value may be of several kinds, pydantic puts the kind's name into the path: here it is left out.
+    """
+    schema = kind.model_json_schema()
+    places, path, beside = _options(schema, schema), list[str](), list[str]()
+    for part in loc:
+        beside = sorted({name for place in places for name in place.get("properties", ())})
+        chosen = [place for place in places if _kind_of(place) == part]
+        if chosen and part not in beside:
+            places = chosen
+            continue
+        path.append(str(part))
+        found = [place["items"] for place in places if isinstance(part, int) and "items" in place]
+        found += [place["properties"][part] for place in places if part in place.get("properties", ())]
+        places = [option for item in found for option in _options(item, schema)]
+    return path, beside
 
 
-def _nearest(kind: type[BaseModel], loc: Sequence[int | str]) -> str:
-    """A hint at the field of the same place whose name is most like that of an unknown one."""
-    place = schema = kind.model_json_schema()
-    for part in loc[:-1]:
-        place = _below(_followed(place, schema), part)
-    known = _followed(place, schema).get("properties", ())
-    near = difflib.get_close_matches(str(loc[-1])[:100], sorted(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def _options(place: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """What may stand at a place of a JSON schema: what it refers to, or any of several kinds."""
+    if "$ref" in place:
+        return _options(schema["$defs"][place["$ref"].rpartition("/")[2]], schema)
+    several = [*place.get("anyOf", ()), *place.get("oneOf", ())]
+    return [option for item in several for option in _options(item, schema)] if several else [place]
 
 
-def _followed(place: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """What a place of a JSON schema refers to."""
-    while "$ref" in place:
-        place = schema["$defs"][place["$ref"].rpartition("/")[2]]
-    return place
-
-
-def _below(place: dict[str, Any], part: int | str) -> dict[str, Any]:
-    """The place below: an item, one of several kinds by its name, or a field."""
-    if isinstance(part, int):
-        return dict(place.get("items", {}))
-    kinds = place.get("discriminator", {}).get("mapping", {})
-    return {"$ref": kinds[part]} if part in kinds else dict(place.get("properties", {}).get(part, {}))
+def _kind_of(place: dict[str, Any]) -> Any:
+    """The name of one of several kinds, as pydantic puts it into a path."""
+    return place.get("properties", {}).get("name", {}).get("const", place.get("type"))
 
 
 def read_spec(path: Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
@@ -254,19 +259,46 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
     Raises:
         BadInput: the file cannot be read, is no mapping, or a field is wrong.
     """
+    raw = strict_yaml.load(_text_of(path), str(path))
+    if not isinstance(raw, dict):
+        raise BadInput(f"{path}: a spec is a mapping of fields")
+    for override in overrides:
+        override_field(raw, override)
+    return parse_spec({**raw, "devices": _with_traces(raw["devices"], path.parent)} if "devices" in raw else raw)
+
+
+def _with_traces(raw: Any, folder: Path) -> Any:
+    """The `devices` of a spec, with the trace files that they name read in: a spec travels without its files."""
+    if isinstance(raw, list):
+        return [_with_traces(item, folder) for item in raw]
+    if not isinstance(raw, dict):
+        return raw
+    if raw.get("name") != "trace" or not isinstance(raw.get("file"), str):
+        return {key: _with_traces(value, folder) for key, value in raw.items()}
+    path = folder / raw["file"]
+    try:
+        traces = parse_traces(_text_of(path))
+    except ValueError as error:
+        raise BadInput(f"{path}: {error}", field="devices") from None
+    return {**{key: value for key, value in raw.items() if key != "file"}, "traces": traces}
+
+
+def _text_of(path: Path) -> str:
+    """The text of a file, if it is not too long.
+
+    Raises:
+        BadInput: it cannot be read, or is no text.
+    """
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(strict_yaml.MAX_CHARS + 1)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is no YAML: {error}") from None
-    raw = strict_yaml.load(text, str(path))
-    if not isinstance(raw, dict):
-        raise BadInput(f"{path}: a spec is a mapping of fields")
-    for override in overrides:
-        override_field(raw, override)
-    return parse_spec(raw)
+        raise BadInput(f"{path} is no text: {error}") from None
+    if len(text) > strict_yaml.MAX_CHARS:
+        raise BadInput(f"{path} is too long, the limit is {strict_yaml.MAX_CHARS} characters")
+    return text
 
 
 def override_field(raw: dict[str, Any], override: str) -> None:

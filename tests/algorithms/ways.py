@@ -44,9 +44,13 @@ class Ended:
         return found
 
     def links(self) -> list[tuple[Any, ...]]:
-        """What the modelled system did: bytes and simulated seconds by round, seat and visit."""
+        """What the modelled system did: what came of each visit, its bytes, simulated seconds and energy."""
         return [
-            (detail.round_no, detail.simulated_s, row.seat, row.wave, row.down_bytes, row.up_bytes, row.simulated_s)
+            (
+                (detail.round_no, detail.simulated_s, row.seat, row.edge_round, row.wave, row.outcome, row.reason),
+                (row.down_bytes, row.up_bytes),
+                (row.down_s, row.compute_s, row.up_s, row.simulated_s, row.energy_j),
+            )
             for detail in self.rounds
             for row in sorted(detail.seats, key=lambda row: (row.seat, row.edge_round, row.wave))
         ]

@@ -1,13 +1,27 @@
-"""Simulated seconds and bytes, by hand."""
+"""Simulated seconds, bytes and joules, by hand."""
 
 from __future__ import annotations
 
-import pytest
-from pydantic import ValidationError
+from dataclasses import replace
 
-from shared.costs import LinkSpec, LinkUse, Profile, edge_link_s, transfer_s, visit_s
+import pytest
+from scipy import stats
+
+from shared.context import stream_seed
+from shared.costs import Cost, LinkUse, drop_share, link_cost, transfer_s, visit_cost
+from shared.profiles import REFERENCE_FLOPS, Link, Normal, Profile, Seeds, Uniform
 
 SLOW = Profile(name="slow", compute_sps=100, up_bps=8_000, down_bps=80_000, latency_s=0.5)
+USE = LinkUse(down_bytes=10_000, up_bytes=1_000)
+
+
+def visit(number: int) -> Seeds:
+    """The streams of one visit."""
+    return lambda purpose: stream_seed(f"{number}|{purpose}")
+
+
+def cost(profile: Profile = SLOW, use: LinkUse = USE, n: float = 250, number: int = 0, latency_s: float = 0.5) -> Cost:
+    return visit_cost(profile, latency_s, use, n * REFERENCE_FLOPS, visit(number))
 
 
 def test_a_transfer_is_latency_and_bits_over_bandwidth() -> None:
@@ -19,25 +33,93 @@ def test_nothing_sent_costs_nothing() -> None:
 
 
 def test_a_visit_receives_trains_and_sends() -> None:
-    assert visit_s(SLOW, LinkUse(down_bytes=10_000, up_bytes=1_000), n_trained=250) == (0.5 + 1) + 2.5 + (0.5 + 1)
+    assert cost() == Cost(down_s=1.5, compute_s=2.5, up_s=1.5)
+    assert cost().simulated_s == 5.5
 
 
 def test_a_visit_that_sends_nothing_back_pays_one_way() -> None:
-    assert visit_s(SLOW, LinkUse(down_bytes=10_000), n_trained=0) == 1.5
+    assert cost(use=LinkUse(down_bytes=10_000), n=0) == Cost(down_s=1.5)
+
+
+@pytest.mark.parametrize(("field", "part"), [("down_bps", "down_s"), ("up_bps", "up_s")])
+def test_twice_the_bandwidth_halves_the_transfer(field: str, part: str) -> None:
+    once = SLOW.but(latency_s=0)
+    twice = once.but(**{field: 2 * getattr(once, field)})
+    before, after = cost(once, latency_s=0), cost(twice, latency_s=0)
+    assert getattr(after, part) == getattr(before, part) / 2
+    assert replace(after, **{part: getattr(before, part)}) == before
+
+
+def test_compute_goes_by_operations() -> None:
+    """Half the operations a sample, twice the samples a second."""
+    half = visit_cost(SLOW, 0.5, USE, 250 * REFERENCE_FLOPS / 2, visit(0))
+    assert half.compute_s == cost().compute_s / 2
+
+
+def test_latency_is_paid_each_way() -> None:
+    near, far = cost(latency_s=0.1), cost(latency_s=0.35)
+    assert far.down_s - near.down_s == pytest.approx(0.25)
+    assert far.up_s - near.up_s == pytest.approx(0.25)
+
+
+def test_energy_is_that_of_operations_and_of_bytes() -> None:
+    frugal = SLOW.but(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
+    assert cost(frugal).energy_j == pytest.approx(250 * REFERENCE_FLOPS * 1e-9 + 1_000 * 3e-6 + 10_000 * 1e-6)
+    assert cost().energy_j == 0
+
+
+def test_jitter_is_uniform_around_the_latency_and_drawn_for_each_direction() -> None:
+    shaky = SLOW.but(jitter_s=0.2)
+    costs = [cost(shaky, number=number) for number in range(500)]
+    for direction in ("down_s", "up_s"):
+        found = [getattr(one, direction) - 1 for one in costs]  # without the time of the bits
+        assert stats.kstest(found, stats.uniform(0.3, 0.4).cdf).pvalue > 1e-3
+    assert abs(stats.pearsonr([c.down_s for c in costs], [c.up_s for c in costs]).statistic) < 0.15
+
+
+def test_jitter_makes_no_transfer_faster_than_its_bits() -> None:
+    shaky = SLOW.but(jitter_s=2.0)
+    found = [cost(shaky, number=number, latency_s=0.5).down_s for number in range(100)]
+    assert min(found) == 1.0
+    assert max(found) > 3.0
+
+
+def test_a_delay_is_drawn_for_every_visit_and_is_part_of_its_work() -> None:
+    late = SLOW.but(delay_s=Normal(mean=100, sd=1))
+    found = [cost(late, number=number).compute_s - 2.5 for number in range(500)]
+    assert stats.kstest(found, stats.norm(100, 1).cdf).pvalue > 1e-3
+    half = visit_cost(late, 0.5, USE, 125 * REFERENCE_FLOPS, visit(3), share=0.5)
+    assert half.compute_s == pytest.approx(cost(late, number=3).compute_s / 2)
+
+
+def test_a_links_delay_is_part_of_sending() -> None:
+    late = SLOW.but(link_delay_s=Uniform(low=5, high=6))
+    found = [cost(late, number=number).up_s - 1.5 for number in range(500)]
+    assert stats.kstest(found, stats.uniform(5, 1).cdf).pvalue > 1e-3
+    assert cost(late, use=LinkUse(down_bytes=10)).up_s == 0  # nothing is sent
+
+
+def test_the_same_visit_draws_the_same() -> None:
+    shaky = SLOW.but(jitter_s=0.2, delay_s=Normal(mean=3, sd=1), drop_rate=0.5)
+    assert cost(shaky, number=7) == cost(shaky, number=7) != cost(shaky, number=8)
+    assert drop_share(shaky, visit(7)) == drop_share(shaky, visit(7))
+
+
+def test_of_a_thousand_visits_as_many_are_dropped_as_the_rate_says() -> None:
+    shares = [drop_share(SLOW.but(drop_rate=0.3), visit(number)) for number in range(1_000)]
+    dropped = [share for share in shares if share is not None]
+    low, high = stats.binom(1_000, 0.3).interval(0.99)
+    assert low <= len(dropped) <= high
+    assert stats.kstest(dropped, stats.uniform.cdf).pvalue > 1e-3  # anywhere in the work
+    assert not any(drop_share(SLOW, visit(number)) for number in range(1_000))
+    assert all(drop_share(SLOW.but(drop_rate=1), visit(number)) for number in range(1_000))
 
 
 def test_the_edges_link_carries_both_bodies() -> None:
-    link = LinkSpec(up_bps=8_000, down_bps=16_000, latency_s=1)
-    assert edge_link_s(link, LinkUse(down_bytes=2_000, up_bytes=3_000)) == (1 + 1) + (1 + 3)
+    link = Link(up_bps=8_000, down_bps=16_000, latency_s=1)
+    found = link_cost(link, LinkUse(down_bytes=2_000, up_bytes=3_000), visit(0))
+    assert found == Cost(down_s=1 + 1, up_s=1 + 3)
 
 
 def test_the_use_of_links_adds_up() -> None:
     assert LinkUse(down_bytes=1, up_bytes=2) + LinkUse(down_bytes=10) == LinkUse(down_bytes=11, up_bytes=2)
-
-
-@pytest.mark.parametrize(
-    "field", [{"compute_sps": 0}, {"up_bps": -1}, {"down_bps": float("inf")}, {"latency_s": -0.1}, {"name": "A b"}]
-)
-def test_a_profile_that_no_device_can_have_is_refused(field: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        Profile.model_validate(field)

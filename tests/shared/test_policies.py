@@ -10,8 +10,8 @@ import pytest
 
 from shared import policies
 from shared.context import Ctx, NoParams
-from shared.costs import Profile
 from shared.population import Samples, Seat
+from shared.profiles import Profile
 from shared.spec import ExperimentSpec
 
 

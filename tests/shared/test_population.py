@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import BadInput
-from shared.population import Population, Samples, counts_of, largest_remainder, latencies, population
+from shared.population import Population, Samples, counts_of, latencies, population
+from shared.shares import largest_remainder
 from shared.spec import ExperimentSpec
 from shared.training.data import Dataset
 

@@ -1,0 +1,25 @@
+"""Hints at what somebody may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` where a known name is like this one, else nothing."""
+    near = difflib.get_close_matches(name[:100], sorted(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def check_known(kind: str, name: object, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones, which are listed.
+
+    Raises:
+        ValueError: with the nearest of them first.
+    """
+    names = sorted(known)
+    if name is None:
+        raise ValueError(f"{kind} without a `name`; known: {', '.join(names)}")
+    if name not in names:
+        raise ValueError(f"unknown {kind} {name!r:.100}{hint(str(name), names)}; known: {', '.join(names)}")

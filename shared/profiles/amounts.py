@@ -1,0 +1,147 @@
+"""Amounts: a number, or a distribution from which one is drawn.
+
+A draw takes one uniform number and goes through the distribution's quantile function, so that it depends on the
+stream's seed alone.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import accumulate
+from statistics import NormalDist
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from shared.names import check_known
+from shared.records import Record
+
+Seeds = Callable[[str], int]
+"""Purpose -> a seed of 63 bits: the streams of one seat, or of one of its visits."""
+MOST = 1e15
+"""No draw is larger: a heavy tail ends here."""
+Finite = Annotated[float, Field(ge=0, le=MOST)]
+_UNIT = NormalDist()
+
+
+class Uniform(Record):
+    """Anything between `low` and `high` with equal chance."""
+
+    name: Literal["uniform"] = "uniform"
+    low: Finite
+    high: Finite
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Uniform:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
+        return self
+
+
+class Normal(Record):
+    """Gaussian with this mean and standard deviation, below 0 drawn again: truncated at 0."""
+
+    name: Literal["normal"] = "normal"
+    mean: Finite
+    sd: Finite
+
+    @model_validator(mode="after")
+    def _can_be_positive(self) -> Normal:
+        if not self.mean and not self.sd:
+            raise ValueError("a normal distribution of mean 0 and sd 0 is the number 0")
+        return self
+
+
+class Pareto(Record):
+    """Pareto of the first kind: P(X > x) = (scale / x)^shape from `scale` on."""
+
+    name: Literal["pareto"] = "pareto"
+    shape: Annotated[float, Field(ge=0.1, le=1000)]
+    scale: Annotated[float, Field(gt=0, le=MOST)]
+
+
+class Zipf(Record):
+    """`scale` times a rank k of 1..n, drawn with P(k) proportional to k^-exponent."""
+
+    name: Literal["zipf"] = "zipf"
+    exponent: Annotated[float, Field(ge=0, le=100)]
+    n: Annotated[int, Field(ge=1, le=10_000)] = 100
+    scale: Annotated[float, Field(gt=0, le=MOST)] = 1.0
+
+
+def _kind(raw: Any) -> str:
+    return str(raw.get("name") if isinstance(raw, Mapping) else getattr(raw, "name", "number"))
+
+
+def _known(raw: Any) -> Any:
+    if isinstance(raw, Mapping):
+        check_known("distribution", raw.get("name"), ("uniform", "normal", "pareto", "zipf"))
+    return raw
+
+
+Amount = Annotated[
+    Annotated[Finite, Tag("number")]
+    | Annotated[Uniform, Tag("uniform")]
+    | Annotated[Normal, Tag("normal")]
+    | Annotated[Pareto, Tag("pareto")]
+    | Annotated[Zipf, Tag("zipf")],
+    Discriminator(_kind),
+    BeforeValidator(_known),
+]
+"""A number of at least 0, or a distribution of such."""
+
+
+def _positive(amount: Any) -> Any:
+    low = amount.low if isinstance(amount, Uniform) else amount
+    if low == 0:
+        raise ValueError("must be above 0")
+    return amount
+
+
+Positive = Annotated[Amount, AfterValidator(_positive)]
+"""An amount that is never 0: what is divided by."""
+
+
+def unit(seed: int) -> float:
+    """A seed of 63 bits as a number strictly between 0 and 1."""
+    return ((seed >> 11) + 0.5) / 2**52
+
+
+def drawn(amount: Amount, seeds: Seeds, purpose: str) -> float:
+    """The amount, drawn from the stream of this purpose if it is a distribution."""
+    return amount if isinstance(amount, int | float) else quantile(amount, unit(seeds(purpose)))
+
+
+def quantile(amount: Amount, u: float) -> float:
+    """The value below which the distribution has the share `u`, 0 < u < 1; of a number itself."""
+    if isinstance(amount, Uniform):
+        return amount.low + (amount.high - amount.low) * u
+    if isinstance(amount, Normal):
+        return _normal(amount, u)
+    if isinstance(amount, Pareto):
+        return min(amount.scale * math.pow(1 - u, -1 / amount.shape), MOST)
+    if isinstance(amount, Zipf):
+        return min(amount.scale * _rank(amount.exponent, amount.n, u), MOST)
+    return amount
+
+
+def _normal(amount: Normal, u: float) -> float:
+    """x = mean + sd * Phi^-1(u'), with u' in what lies above 0."""
+    if not amount.sd:
+        return amount.mean
+    below = _UNIT.cdf(-amount.mean / amount.sd)
+    x = amount.mean + amount.sd * _UNIT.inv_cdf(min(below + (1 - below) * u, 1 - 2**-53))
+    return min(max(x, math.ulp(amount.mean)), MOST)
+
+
+def _rank(exponent: float, n: int, u: float) -> int:
+    sums = _cumulated(exponent, n)
+    return min(bisect_right(sums, u * sums[-1]) + 1, n)
+
+
+@lru_cache(maxsize=64)
+def _cumulated(exponent: float, n: int) -> tuple[float, ...]:
+    return tuple(accumulate(k**-exponent for k in range(1, n + 1)))

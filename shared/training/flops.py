@@ -1,0 +1,58 @@
+"""Floating-point operations of training, counted on the run's own model.
+
+Forward and backward pass of one batch run on torch's `meta` device, where only shapes exist, and the operations'
+formulas of `torch.utils.flop_counter` are added up: two operations for a multiplication with its addition, in matrix
+products and convolutions. What else there is (activations, normalisation, pooling, loss, the step) is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from shared.training.models import Shape, build
+
+BATCH = 2
+"""Batch-norm cannot train on one sample where the images have shrunk to one pixel."""
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the operations of this thread; `FlopCounterMode` would put hooks on the modules of all threads."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.n = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """One operation."""
+        out = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.n += formula(*args, **(kwargs or {}), out_val=out)
+        return out
+
+
+@lru_cache(maxsize=64)
+def training_flops(model: str, input_shape: Shape, n_classes: int) -> int:
+    """Operations of training a model on one sample: forward and backward pass.
+
+    Args:
+        model: one of `shared.training.models.MODELS`.
+        input_shape: (channels, height, width).
+        n_classes: width of the head.
+
+    Raises:
+        UnknownName, BadInput: as `build` does.
+    """
+    with torch.device("meta"):
+        made = build(model, input_shape, n_classes, 0)
+        x, y = torch.empty(BATCH, *input_shape), torch.empty(BATCH, dtype=torch.int64)
+    with _Counter() as counter:
+        functional.cross_entropy(made(x), y).backward()  # type: ignore[no-untyped-call]
+    return int(counter.n) // BATCH

@@ -1,0 +1,237 @@
+"""Devices that differ, through the three tiers: what the record of a run says of simulated time, and who was there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_server.clock import EdgeClock
+from shared.api import RoundDetail, SeatRow
+from shared.costs import LinkUse
+from shared.messages import Outcome, Work
+from shared.policies import samples_due
+from shared.profiles import REFERENCE_FLOPS
+from tests.algorithms.ways import Ended, resolved, run
+from tests.edge_server.test_states import refuse_spec
+from tests.federation import AGENT_PORT, Federation, small_spec
+
+NEAR: dict[str, Any] = {"latency_s": 0, "jitter_s": 0}
+
+
+def spec_of(profile: dict[str, Any] | None = None, *, devices: dict[str, Any] | None = None, **more: Any) -> Any:
+    """A small run, whose devices speak without latency unless they say so."""
+    own = {"profile": {**NEAR, **(profile or {})}, "edge_latency_s": 0, **(devices or {})}
+    return small_spec(devices=own, quorum=1.0, **more)
+
+
+def rows_of(done: Ended) -> dict[tuple[int, int], SeatRow]:
+    return {(detail.round_no, row.seat): row for detail in done.rounds for row in detail.seats}
+
+
+# ---- what a visit takes
+
+
+async def test_a_row_tells_what_receiving_working_and_sending_took(tmp_path: Path) -> None:
+    profile = {"compute_sps": 50, "up_bps": 1e6, "down_bps": 4e6, "j_per_flop": 1e-9, "j_per_byte_up": 2e-6}
+    done = await run(tmp_path, spec_of(profile, num_rounds=1, local_epochs=2))
+    for row in rows_of(done).values():
+        flops = 2 * row.n_samples * done.lab.flops
+        assert row.down_s == pytest.approx(8 * row.down_bytes / 4e6)
+        assert row.compute_s == pytest.approx(flops / (50 * REFERENCE_FLOPS))
+        assert row.up_s == pytest.approx(8 * row.up_bytes / 1e6)
+        assert row.simulated_s == row.down_s + row.compute_s + row.up_s
+        assert row.energy_j == pytest.approx(1e-9 * flops + 2e-6 * row.up_bytes)
+    (first,) = done.rounds
+    assert first.energy_j == pytest.approx(sum(row.energy_j for row in first.seats))
+
+
+async def test_a_round_lasts_as_long_as_its_slowest_edge_and_an_edge_as_its_slowest_seat(tmp_path: Path) -> None:
+    link = {"by_home": [{"name": "fibre"}, {"name": "dsl", "latency_s": 0.5, "jitter_s": 0.1}]}
+    done = await run(tmp_path, spec_of({"jitter_s": 0.01, "latency_s": 0.1}, edge_link=link, edge_rounds=2))
+    for detail in done.rounds:
+        for edge in detail.edges:
+            own = [row for row in detail.seats if row.edge == edge.edge]
+            waves = [max(row.simulated_s for row in own if row.edge_round == number) for number in (0, 1)]
+            assert edge.simulated_s == pytest.approx(edge.down_s + sum(waves) + edge.up_s)
+        assert detail.simulated_s == max(edge.simulated_s for edge in detail.edges)
+        near, far = detail.edges
+        assert 0.4 < far.down_s - 8 * far.down_bytes / 24e6 < 0.6
+        assert near.up_s == pytest.approx(0.002 + 8 * near.up_bytes / 1e9)
+    assert done.info.simulated_s == pytest.approx(sum(detail.simulated_s for detail in done.rounds))
+
+
+async def test_stragglers_are_shown_and_take_longer(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        ratio = {"straggler_ratio": 1 / 3, "straggler_slowdown": 8}
+        info = await fed.run(spec_of(devices=ratio, num_rounds=1))
+        seats, first = (await fed.seats(info.run)).devices, await fed.round(info.run, 1)
+    slow = {seat.seat for seat in seats if seat.straggler}
+    assert Counter(seat.compute_sps for seat in seats) == {500: 4, 62.5: 2}
+    a_sample = {row.seat: row.compute_s / row.n_samples for row in first.seats}
+    assert {seat: round(s / min(a_sample.values())) for seat, s in a_sample.items()} == {
+        seat: 8 if seat in slow else 1 for seat in range(6)
+    }
+
+
+def test_a_seat_that_visits_another_edge_pays_that_edges_latency(tmp_path: Path) -> None:
+    lab = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": 0.1}))
+    assert lab.seat(0).latency_s == (0.35, 0.35)
+    lab = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": _DRAWN}))
+    near, far = lab.seat(0).latency_s
+    assert near != far
+    assert all(0.25 <= s <= 0.35 for s in (near, far))
+    ctx = lab.ctx(phase="train", round_no=1, n_clients=6, edge=0)
+    outcome, use = Outcome[Any](seat=0, kind="train", n_trained=10), LinkUse(down_bytes=1, up_bytes=1)
+    at_home, as_guest = [EdgeClock(lab, home).cost(ctx, 0, use, outcome) for home in (0, 1)]
+    assert as_guest.down_s - at_home.down_s == pytest.approx(far - near)
+    assert as_guest.compute_s == at_home.compute_s
+
+
+_DRAWN = {"name": "uniform", "low": 0, "high": 0.1}
+
+
+# ---- who drops
+
+
+async def test_a_dropped_visit_is_lost_named_and_paid_until_it_drops(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"drop_rate": 0.3, "compute_sps": 1, "j_per_flop": 1e-9}, num_rounds=5))
+    lab, rows = done.lab, rows_of(done)
+    dropped = {key: row for key, row in rows.items() if row.reason == "dropped"}
+    assert 2 <= len(dropped) <= 18  # of 30, within 99.9 %
+    for (round_no, seat), row in dropped.items():
+        ctx = lab.ctx(phase="train", round_no=round_no, n_clients=6, edge=lab.seat(seat).home)
+        work = Work(epochs=1, batch_size=32)
+        share = EdgeClock(lab, lab.seat(seat).home).fates(ctx, {seat: work}, 0.0).dropped[seat]
+        due = samples_due(ctx, work, lab.seat(seat))
+        assert (row.outcome, row.up_bytes, row.up_s) == ("failed", 0, 0)
+        assert row.down_bytes == rows[round_no, next(s for s in range(6) if rows[round_no, s].up_bytes)].down_bytes
+        assert row.compute_s == pytest.approx(share * due * lab.flops / REFERENCE_FLOPS)
+        assert row.energy_j == pytest.approx(1e-9 * share * due * lab.flops)
+    for detail in done.rounds:
+        lost = {row.seat for row in detail.seats if row.reason == "dropped"}
+        assert {(failure.seat, failure.reason) for failure in detail.failures} == {(seat, "dropped") for seat in lost}
+        assert detail.n_used == 6 - len(lost)
+
+
+async def test_a_run_in_which_visits_are_dropped_equals_one_that_leaves_them_out(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"drop_rate": 0.4}, num_rounds=3))
+    losses = [
+        {"round_no": detail.round_no, "seats": [row.seat for row in detail.seats if row.reason == "dropped"]}
+        for detail in done.rounds
+    ]
+    assert any(loss["seats"] for loss in losses)
+    quiet = await run(tmp_path, spec_of(num_rounds=3, losses=losses))
+    assert quiet.info.model_sha256 == done.info.model_sha256
+
+
+async def test_a_seat_that_drops_has_the_state_of_its_visit_before(tmp_path: Path, counting: str) -> None:
+    done = await run(tmp_path, spec_of({"drop_rate": 0.4}, algorithm=counting, num_rounds=5))
+    visits = Counter[int]()
+    for detail in done.rounds:
+        for row in detail.seats:
+            if row.reason != "dropped":
+                visits[row.seat] += 1
+                assert row.figures["visits"] == visits[row.seat]
+    assert min(visits.values()) < 5
+
+
+async def test_held_updates_and_dropped_visits_go_together(
+    tmp_path: Path, counting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        info = await fed.run(refuse_spec(devices={"profile": {"drop_rate": 0.5}}, quorum=1.0))
+        rows = [row for number in (1, 2) for row in (await fed.round(info.run, number)).seats]
+    assert info.status == "completed"
+    assert {"used", "refused", "failed"} == {row.outcome for row in rows}
+    assert {row.reason for row in rows if row.outcome == "failed"} == {"dropped"}
+
+
+# ---- who is off
+
+
+def trace(*intervals: tuple[float, float], **more: Any) -> dict[str, Any]:
+    return {"availability": {"name": "trace", "intervals": intervals, **more}}
+
+
+async def test_a_device_that_is_off_is_not_visited(tmp_path: Path) -> None:
+    halves = {"availability": {"name": "trace", "traces": [[[0, 1e9]], []]}}  # even seats on, odd ones off
+    async with Federation(tmp_path / "f", n_edges=1) as fed:
+        info = await fed.run(spec_of(halves, num_edges=1, num_rounds=1))
+        first = await fed.round(info.run, 1)
+        agents = {seat.seat: seat.agent for seat in (await fed.seats(info.run)).devices}
+        ports = {fed.agent_id(number): AGENT_PORT + number for number in range(6)}
+        asked = Counter(port for port, path in fed.router.calls if path == "/visits")
+    off = [row for row in first.seats if row.reason == "unavailable"]
+    assert [row.seat for row in off] == [row.seat for row in first.seats if row.outcome == "failed"] == [1, 3, 5]
+    assert all((row.simulated_s, row.energy_j, row.down_bytes, row.up_bytes) == (0, 0, 0, 0) for row in off)
+    assert "the device is off at second" in first.failures[0].detail
+    # the evaluation after the last round is no part of the modelled world: it asks everybody
+    assert {seat: asked[ports[agent]] for seat, agent in agents.items() if agent} == {n: 2 - n % 2 for n in range(6)}
+
+
+async def test_who_is_on_depends_on_the_simulated_clock(tmp_path: Path) -> None:
+    """Rounds take some 100 s: a device that goes off after 150 s is there in two of them."""
+    slow = {"delay_s": 100, **trace((0, 150))}
+    done = await run(tmp_path, spec_of(slow, num_rounds=3))
+    assert [detail.n_used for detail in done.rounds] == [6, 6, 0]
+    last = done.rounds[-1]
+    assert {edge.outcome: edge.reason for edge in last.edges} == {"idle": "unavailable"}
+    assert last.model_sha256 == done.rounds[-2].model_sha256
+    assert last.simulated_s < 1
+
+
+async def test_when_everybody_is_off_the_round_lasts_until_the_first_is_there(tmp_path: Path) -> None:
+    later = {"availability": {"name": "trace", "traces": [[[500, 1e9]], [[800, 1e9]]]}}
+    done = await run(tmp_path, spec_of(later, num_rounds=2))
+    first, second = done.rounds
+    assert (first.n_used, first.simulated_s) == (0, 500)
+    assert {row.reason for row in first.seats} == {"unavailable"}
+    assert {row.seat: row.outcome for row in second.seats} == {n: "failed" if n % 2 else "used" for n in range(6)}
+    assert done.info.status == "completed"
+
+
+async def test_an_edge_whose_devices_are_off_holds_nobody_up(tmp_path: Path) -> None:
+    halves = {"availability": {"name": "trace", "traces": [[[0, 1e9]], [[900, 1e9]]]}}
+    done = await run(tmp_path, spec_of(halves, num_rounds=1))
+    (first,) = done.rounds
+    assert {edge.home: (edge.outcome, edge.reason) for edge in first.edges} == {
+        0: ("used", None),
+        1: ("idle", "unavailable"),
+    }
+    assert first.simulated_s < 10
+
+
+# ---- all of it, wherever the seats sit
+
+
+_PHONE = {"name": "phone_low", "drop_rate": 0.3, "delay_s": {"name": "normal", "mean": 5, "sd": 1}}
+_JETSON = {"name": "jetson", "availability": {"name": "on_off", "mean_on_s": 20, "mean_off_s": 10}}
+MIXED = {
+    "profiles": [{"profile": _PHONE, "share": 0.5}, {"profile": _JETSON, "share": 0.5}],
+    "straggler_ratio": 0.3,
+}
+
+
+async def test_the_record_is_the_same_wherever_and_in_whatever_order_agents_start(tmp_path: Path) -> None:
+    spec = small_spec(devices=MIXED, edge_link={"name": "lte"}, num_rounds=4, edge_rounds=2)
+    layouts: list[dict[str, Any]] = [
+        {"rooms": (6,)},
+        {"rooms": (2, 2, 1, 1)},
+        {"rooms": (2, 2, 1, 1), "order": (3, 1, 0, 2), "profiles": ("slow", "fast", "slow", "standard")},
+        {"rooms": (1,) * 6},
+    ]
+    found = [await run(tmp_path, spec, **layout) for layout in layouts]
+    reasons = Counter(row.reason for detail in found[0].rounds for row in detail.seats)
+    assert min(reasons["dropped"], reasons["unavailable"], reasons[None]) > 0, reasons
+    for other in found[1:]:
+        assert other.links() == found[0].links()
+        assert other.info.model_sha256 == found[0].info.model_sha256
+        assert [_figures(detail) for detail in other.rounds] == [_figures(detail) for detail in found[0].rounds]
+
+
+def _figures(detail: RoundDetail) -> tuple[Any, ...]:
+    edges = [edge.but(edge="") for edge in detail.edges]
+    return detail.simulated_s, detail.energy_j, detail.n_used, edges, detail.failures

@@ -1,0 +1,30 @@
+"""Operations of training against formulas by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shared.training.flops import training_flops
+from shared.training.models import MODELS, build
+
+
+def test_linear_layers_are_two_operations_a_weight_and_pass() -> None:
+    """Forward and weight gradient for each layer, input gradient for all but the first."""
+    assert training_flops("mlp", (1, 28, 28), 10) == 2 * (2 * 784 * 64 + 3 * 64 * 10)
+    assert training_flops("mlp", (1, 8, 8), 7) == 2 * (2 * 64 * 64 + 3 * 64 * 7)
+
+
+def test_convolutions_are_two_operations_a_weight_position_and_pass() -> None:
+    first = 24 * 24 * 32 * 25
+    later = 8 * 8 * 64 * 25 * 32 + 1024 * 512 + 512 * 10
+    assert training_flops("cnn_mnist", (1, 28, 28), 10) == 2 * (2 * first + 3 * later)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_can_be_counted_and_nothing_is_drawn(name: str) -> None:
+    before = torch.default_generator.get_state()
+    small, large = training_flops(name, (3, 16, 16), 10), training_flops(name, (3, 32, 32), 10)
+    assert torch.equal(torch.default_generator.get_state(), before)
+    parameters = sum(p.numel() for p in build(name, (3, 16, 16), 10, 0).parameters() if p.dim() > 1)
+    assert 2 * 2 * parameters <= small < large
