@@ -21,6 +21,7 @@ class Roster:
         unknown: whom the cloud does not know.
         moved: where agents are found that came back at another address, as the cloud told.
         deleted: runs that were deleted lately, as the cloud told.
+        left: agents that a fleet has stopped, as the cloud told.
     """
 
     heard: dict[str, tuple[float, AgentBeat]] = field(default_factory=dict)
@@ -28,6 +29,7 @@ class Roster:
     unknown: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
+    left: frozenset[str] = frozenset()
 
     def beat(self, beat: AgentBeat) -> None:
         """Note a heartbeat.
@@ -52,6 +54,7 @@ class Roster:
         self.elsewhere = {agent: now - age for agent, age in answer.heard.items()}
         self.moved |= answer.moved
         self.deleted = answer.deleted
+        self.left = frozenset(answer.left)
 
     def lines(self) -> tuple[RosterLine, ...]:
         """The roster as it is sent to the cloud; who was silent for long is forgotten."""

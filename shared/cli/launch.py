@@ -23,8 +23,8 @@ from shared.cli.signals import postponed
 from shared.errors import BadInput, NotFound, NotReady
 
 if TYPE_CHECKING:
-    from shared.api import TopologyInfo
     from shared.redis_server import RedisServer
+    from shared.topology import TopologyInfo
 
 _HOST = "127.0.0.1"
 _GRACE_S = 5.0
