@@ -9,11 +9,11 @@ import logging
 import time
 from collections.abc import Iterable
 
+from cloud_server.entries import AgentEntry, EdgeEntry
 from cloud_server.liveness import Change, Changes, Seen
 from shared import keys
 from shared.api import AgentInfo, EdgeInfo, State
 from shared.errors import Forbidden, NotFound, StrataError
-from shared.records import Record
 from shared.service import Network
 from shared.store import Batch, Store, StoreUnavailable
 from shared.tiers import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer
@@ -25,30 +25,6 @@ KEEP_S = 3600.0
 CALL_BACK_S = 5.0
 MOVED_S = 120.0
 """How long edges are told where a node is found that came back at another address."""
-
-
-class AgentEntry(Record):
-    """A registered agent.
-
-    Attributes:
-        online: whether it may visit; see `PATCH /devices/{id}`.
-        left: the fleet has stopped it: nobody waits for it, its seats are free.
-    """
-
-    agent: str
-    name: str
-    url: str
-    devices: int
-    profile: str
-    online: bool = True
-    left: bool = False
-
-
-class EdgeEntry(Record):
-    """A registered edge."""
-
-    edge: str
-    url: str
 
 
 class Registry:
@@ -93,6 +69,8 @@ class Registry:
             log.info("agent %s (%s) at %s with room for %s", entry.agent, entry.name, entry.url, entry.devices)
             self.changed_at = time.monotonic()
             self._note_move(self.agents.get(entry.agent), entry)
+        if entry.agent in self.agents and self.agents[entry.agent].left:
+            del self.seen_agents[entry.agent]  # it is no revival that one comes back who went on purpose
         self.agents[entry.agent] = entry
         _heard(self.seen_agents, entry.agent, time.monotonic(), self.ttl_s)
         await self.store.put(keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)

@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from cloud_server.registry import AgentEntry, Registry
+from cloud_server.entries import AgentEntry
+from cloud_server.registry import Registry
 from shared.errors import NotReady
 from shared.population import Population
 from shared.records import Record

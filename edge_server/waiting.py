@@ -38,7 +38,7 @@ async def while_heard(asking: asyncio.Task[T], agent: str, roster: Roster, ttl_s
             if stop.is_set():
                 raise Cancelled("nobody waits for this round any more")
             silent = roster.silent_s(agent, since)
-            if agent in roster.left:
+            if roster.has_left(agent, since):
                 raise _lost(f"agent {agent} has left")
             if silent > ttl_s:
                 raise _lost(f"agent {agent} was silent for {silent:.1f} s")

@@ -176,10 +176,12 @@ async def test_an_agent_that_comes_back_takes_its_own_seat_with_its_state(tmp_pa
         gate.open.set()
         info = await fed.finish(run)
         after = {seat.agent: seat.seat for seat in (await fed.seats(run)).devices if seat.agent}
+        rows = [row for number in range(1, info.rounds + 1) for row in (await fed.round(run, number)).seats]
         last = await fed.round(run, info.rounds)
     back = max(ids, key=lambda agent: before[agent])
     assert after == {agent: seat for agent, seat in before.items() if agent not in ids or agent == back}
     assert (info.status, last.n_used) == ("completed", 3)
+    assert [row for row in rows if row.fresh_state] == []
 
 
 async def test_a_fleet_that_falls_silent_gives_up_its_farewells(tmp_path: Path) -> None:

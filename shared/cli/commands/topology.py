@@ -184,7 +184,7 @@ def _number(words: list[str]) -> int | dict[str, int]:
 
 
 def _reached(client: Client, wanted: Mapping[str, int], limit_s: float) -> TopologyInfo:
-    """The topology once it has what is wanted; tells how far it is whenever that changes.
+    """The topology once what is wanted is there, and nothing else of the fleet runs; tells how far it is on the way.
 
     Raises:
         NotReady: the fleet says why it cannot be, or is gone.
@@ -204,7 +204,7 @@ def _reached(client: Client, wanted: Mapping[str, int], limit_s: float) -> Topol
             raise Conflict(f"somebody wants something else: {progress}")
         if info.fleet is None:
             raise NotReady("the fleet is not heard any more")
-        if all(info.present.get(service) == number for service, number in wanted.items()):
+        if all(info.present.get(name) == info.fleet.running.get(name, 0) == n for name, n in wanted.items()):
             return info
         if info.fleet.error and info.fleet.wanted == wanted:
             raise NotReady(f"{progress}: {info.fleet.error}")
