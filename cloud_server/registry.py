@@ -192,8 +192,8 @@ class Registry:
     # ---- who comes and goes on purpose
 
     def named(self, name: str) -> list[str]:
-        """Ids of the agents that are here under a name."""
-        return [agent for agent, entry in self.agents.items() if entry.name == name and self.agent_is_live(agent)]
+        """Ids of the agents of a name, heard or not, those apart that have left."""
+        return [agent for agent, entry in self.agents.items() if entry.name == name and not entry.left]
 
     def mark_leaving(self, agents: Iterable[str], for_s: float) -> None:
         """These, and no others, are about to be stopped; forgotten after a while, since who said so may be gone."""

@@ -104,7 +104,7 @@ class Fleet:
 
     def _exchange(self) -> FleetOrders | None:
         """Report; None if the cloud did not take it."""
-        here, error = self._here(), self._refused or self.error
+        here, why = self._here(), self._refused or self.error
         left = sorted(self._ending - here)
         report = FleetReport(
             fleet=self.name,
@@ -114,7 +114,7 @@ class Fleet:
             leaving=tuple(sorted(self._leaving.keys() & here)),
             left=tuple(left),
             wanted=self.wanted,
-            error=error[:2000] if error else None,
+            error=why[:2000] if why else None,
         )
         try:
             orders = self.cloud.report(report)
