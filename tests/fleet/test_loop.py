@@ -66,6 +66,10 @@ class FakeCloud:
         released = tuple(name for name in report.leaving if name not in self.needed)
         return FleetOrders(wanted=dict(self.wanted), released=released)
 
+    def last(self) -> FleetReport:
+        """The newest report."""
+        return self.heard[-1]
+
 
 class Clock:
     """Seconds that pass when the test says so."""
@@ -104,14 +108,14 @@ def test_who_is_to_go_is_announced_released_stopped_and_reported_in_this_order()
     hands, cloud = FakeHands(4), FakeCloud(device=2)
     fleet = fleet_of(hands, cloud)
     assert fleet.turn()
-    assert (hands.did, cloud.heard[-1].leaving) == ([], ())
+    assert (hands.did, cloud.last().leaving) == ([], ())
     assert fleet.turn()
-    assert cloud.heard[-1].leaving == ("device-3", "device-4")
+    assert cloud.last().leaving == ("device-3", "device-4")
     assert hands.did == ["stop device-4", "stop device-3"]  # the newest first
     assert not fleet.turn()
-    assert (cloud.heard[-1].left, cloud.heard[-1].leaving) == (("device-3", "device-4"), ())
+    assert (cloud.last().left, cloud.last().leaving) == (("device-3", "device-4"), ())
     fleet.turn()
-    assert cloud.heard[-1].left == ()
+    assert cloud.last().left == ()
 
 
 def test_an_agent_that_a_round_needs_is_waited_for_and_after_a_while_no_longer() -> None:
@@ -133,10 +137,10 @@ def test_a_number_that_changes_in_the_middle_keeps_who_was_about_to_go() -> None
     cloud.needed = {"device-2", "device-3", "device-4"}
     fleet = fleet_of(hands, cloud)
     fleet.settle()
-    assert cloud.heard[-1].leaving == ("device-2", "device-3", "device-4")
+    assert cloud.last().leaving == ("device-2", "device-3", "device-4")
     cloud.wanted = {"device": 3}
     fleet.settle()
-    assert cloud.heard[-1].leaving == ("device-4",)
+    assert cloud.last().leaving == ("device-4",)
     cloud.needed.clear()
     fleet.settle()
     assert (names(hands), hands.did) == (["device-1", "device-2", "device-3"], ["stop device-4"])
@@ -153,7 +157,7 @@ def test_what_cannot_be_started_is_told_and_tried_again_later_and_later() -> Non
         tries += [second] if len(hands.did) > before else []
         clock.now += 1
     assert tries == [0, 2, 6, 14, 30]
-    assert cloud.heard[-1].error == "no such image"
+    assert cloud.last().error == "no such image"
     hands.why_not = None
     clock.now += 60
     fleet.turn()
@@ -161,7 +165,7 @@ def test_what_cannot_be_started_is_told_and_tried_again_later_and_later() -> Non
     clock.now += 31
     fleet.turn()
     fleet.turn()
-    assert cloud.heard[-1].error is None
+    assert cloud.last().error is None
 
 
 def test_another_number_is_tried_at_once_whatever_failed_before() -> None:
@@ -184,7 +188,7 @@ def test_agents_that_die_at_their_start_are_not_started_again_without_a_pause() 
         del hands.running[1:]
         clock.now += 1
     assert [n_started.index(n) for n in (1, 2, 3, 4)] == [0, 3, 8, 17]  # pauses of 2, 4 and 8 s after each end
-    assert cloud.heard[-1].error == "device-2 ended, and nobody told it to"
+    assert cloud.last().error == "device-2 ended, and nobody told it to"
     assert all(report.left == () for report in cloud.heard)  # a crash is a fault, no farewell
 
 
@@ -197,11 +201,11 @@ def test_an_impossible_number_is_told_and_changes_nothing() -> None:
     fleet.settle()
     fleet.settle()
     assert hands.did == ["start slow-2"]
-    assert cloud.heard[-1].error == "device: 6 devices cannot be made up of agents that host 4 each"
+    assert cloud.last().error == "device: 6 devices cannot be made up of agents that host 4 each"
     cloud.wanted = {"device": 8, "slow": 1}
     fleet.settle()
     fleet.settle()
-    assert (cloud.heard[-1].error, cloud.heard[-1].wanted) == (None, {"device": 8, "slow": 1})
+    assert (cloud.last().error, cloud.last().wanted) == (None, {"device": 8, "slow": 1})
 
 
 def test_without_the_cloud_nothing_is_done_and_the_farewell_is_said_once_it_is_back() -> None:
@@ -215,7 +219,7 @@ def test_without_the_cloud_nothing_is_done_and_the_farewell_is_said_once_it_is_b
     assert names(hands) == ["device-1"]
     cloud.away = False
     fleet.turn()
-    assert cloud.heard[-1].left == ("device-2",)
+    assert cloud.last().left == ("device-2",)
     assert len(hands.running) == 5
 
 
@@ -225,7 +229,7 @@ def test_a_fleet_that_cannot_see_says_so_and_claims_no_ends() -> None:
     fleet.turn()
     hands.blind, cloud.wanted = "permission denied", {"device": 1}
     assert not fleet.turn()
-    last = cloud.heard[-1]
+    last = cloud.last()
     assert (last.error, last.left, len(last.agents)) == ("permission denied", (), 2)
     assert hands.did == []
 
@@ -250,5 +254,5 @@ def test_a_container_that_will_not_end_is_told_and_tried_again() -> None:
     assert not fleet.turn()
     hands.why_not = None
     fleet.turn()
-    assert cloud.heard[-1].error == "it will not end"
+    assert cloud.last().error == "it will not end"
     assert names(hands) == ["device-1"]
