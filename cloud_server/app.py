@@ -10,10 +10,11 @@ import httpx
 from fastapi import Depends, FastAPI
 from prometheus_client import CollectorRegistry, Gauge
 
-from cloud_server import routes, tier_routes
+from cloud_server import routes, tier_routes, topology_routes
 from cloud_server.archive import Archive
 from cloud_server.dependencies import Cloud
 from cloud_server.edges import Edges
+from cloud_server.fleet import Fleet
 from cloud_server.folder import ResultsFolder
 from cloud_server.judge import Judge
 from cloud_server.registry import Registry
@@ -53,7 +54,8 @@ def create_app(
     tokens, networks = settings.common, settings.allowed_networks
     app.add_middleware(BodyLimit, tokens=(tokens.api_token, tokens.tier_token), limit=settings.max_spec_bytes)
     app.include_router(routes.open_router)
-    app.include_router(routes.router, dependencies=[Depends(guard(tokens.api_token, networks, "API"))])
+    for public in (routes.router, topology_routes.router):
+        app.include_router(public, dependencies=[Depends(guard(tokens.api_token, networks, "API"))])
     app.include_router(tier_routes.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier"))])
     app.openapi = describe(app)  # type: ignore[method-assign]
     return app
@@ -84,4 +86,5 @@ def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, clos
     Gauge("strata_round", "Committed rounds of the run that trains", registry=metrics).set_function(
         lambda: runner.course.info.rounds if runner.course else 0
     )
-    return Cloud(settings, store, registry, archive, runner, results, (worker, evaluator), metrics, closing)
+    fleet = Fleet(store, registry, runner.seats_of, settings.ttl_s)
+    return Cloud(settings, store, registry, archive, runner, fleet, results, (worker, evaluator), metrics, closing)

@@ -23,6 +23,7 @@ class Chart:
             where the client is the edge, its devices wait for it.
         places: by taken seat, where it sits.
         absent: taken seats whose agent is not heard.
+        offline: taken seats whose agent was taken offline.
     """
 
     edges: Mapping[int, str]
@@ -30,16 +31,22 @@ class Chart:
     homes: Mapping[int, int]
     places: Mapping[int, SeatPlace]
     absent: frozenset[int]
+    offline: frozenset[int]
 
     def seats_at(self, home: int) -> list[int]:
         """The taken seats that visit a home, sorted."""
         return sorted(seat for seat, visited in self.homes.items() if visited == home)
 
     def seating(self, run_id: str, home: int) -> Seating:
-        """Who visits a home, and who of them is not heard."""
+        """Who visits a home, and who of them is not heard or offline."""
         there = self.seats_at(home)
-        places = {seat: self.places[seat] for seat in there}
-        return Seating(run_id=run_id, edge=home, places=places, absent=tuple(s for s in there if s in self.absent))
+        return Seating(
+            run_id=run_id,
+            edge=home,
+            places={seat: self.places[seat] for seat in there},
+            absent=tuple(seat for seat in there if seat in self.absent),
+            offline=tuple(seat for seat in there if seat in self.offline),
+        )
 
     def guests(self, lab: Lab) -> dict[int, int]:
         """Seats that visit another home than their own, with that home."""
@@ -56,7 +63,8 @@ def chart(lab: Lab, binding: Binding, registry: Registry) -> Chart:
         for seat, agent in binding.agents.items()
     }
     absent = frozenset(seat for seat, agent in binding.agents.items() if not registry.agent_is_live(agent))
-    return Chart(edges, away, _visited(lab, binding, edges), places, absent)
+    offline = frozenset(seat for seat, agent in binding.agents.items() if registry.is_offline(agent))
+    return Chart(edges, away, _visited(lab, binding, edges), places, absent, offline)
 
 
 def _visited(lab: Lab, binding: Binding, edges: Mapping[int, str]) -> dict[int, int]:

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
 from cloud_server.archive import Archive
+from cloud_server.fleet import Fleet
 from cloud_server.folder import ResultsFolder
 from cloud_server.registry import Registry
 from cloud_server.runner import Runner
@@ -32,6 +33,7 @@ class Cloud:
     registry: Registry
     archive: Archive
     runner: Runner
+    fleet: Fleet
     results: ResultsFolder
     workers: tuple[Worker, ...]
     metrics: CollectorRegistry

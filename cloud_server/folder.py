@@ -141,6 +141,8 @@ def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInf
         agent = table.binding.agents.get(seat.number)
         worker = seat.role == "worker"
         state = "worker" if worker else "empty" if agent is None else "taken"
+        if agent is not None and table.registry.is_offline(agent):
+            state = "offline"
         if agent is not None and not table.registry.agent_is_live(agent):
             state = "lost"
         if seat.number in retired:

@@ -30,13 +30,15 @@ def now() -> str:
 
 
 def moves_told(moves: Sequence[Move]) -> list[Happening]:
-    """A seat was taken, or went to another agent; a home went to another edge."""
+    """A seat was taken, or left, or went to another agent; a home went to another edge."""
     return [_move_told(move) for move in moves]
 
 
 def _move_told(move: Move) -> Happening:
     if move.what == "home":
         return Happening("home.moved", {"home": move.number, "edge": move.holder, "from": move.before})
+    if move.holder is None:
+        return Happening("seat.left", {"seat": move.number, "agent": move.before})
     if move.before is None:
         return Happening("seat.taken", {"seat": move.number, "agent": move.holder})
     return Happening("seat.moved", {"seat": move.number, "agent": move.holder, "from": move.before})

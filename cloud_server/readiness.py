@@ -92,12 +92,14 @@ class Barrier:
 
 
 def _missing_in_round(spec: ExperimentSpec, table: Table) -> str | None:
-    absent, n_edges, n_homes = table.absent(), len(table.served()), len(table.binding.edges)
-    n_live = len(table.binding.agents) - len(absent)
+    absent, offline = table.absent(), table.offline()
+    n_edges, n_homes = len(table.served()), len(table.binding.edges)
+    n_live = len(table.binding.agents) - len(absent) - len(offline)
     need = spec.quorum_of(n_homes) if spec.client == "edge" else 1
     if n_live >= spec.min_devices and n_edges >= need:
         return None
     missing = f"{n_live} of at least {spec.min_devices} devices and {n_edges} of at least {need} edges are alive"
     gone = [edge for home, edge in sorted(table.binding.edges.items()) if home not in table.served()]
     missing += f"; not heard: seats {list(absent)[:50]}" if absent else ""
+    missing += f"; offline: seats {list(offline)[:50]}" if offline else ""
     return missing + (f"; not heard: {', '.join(gone[:20])}" if gone else "")

@@ -7,12 +7,13 @@ import hmac
 import json
 import logging
 import time
+from collections.abc import Iterable
 
+from cloud_server.entries import AgentEntry, EdgeEntry
 from cloud_server.liveness import Change, Changes, Seen
 from shared import keys
-from shared.api import AgentInfo, EdgeInfo
+from shared.api import AgentInfo, EdgeInfo, State
 from shared.errors import Forbidden, NotFound, StrataError
-from shared.records import Record
 from shared.service import Network
 from shared.store import Batch, Store, StoreUnavailable
 from shared.tiers import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer
@@ -26,23 +27,6 @@ MOVED_S = 120.0
 """How long edges are told where a node is found that came back at another address."""
 
 
-class AgentEntry(Record):
-    """A registered agent."""
-
-    agent: str
-    name: str
-    url: str
-    devices: int
-    profile: str
-
-
-class EdgeEntry(Record):
-    """A registered edge."""
-
-    edge: str
-    url: str
-
-
 class Registry:
     """Edges and agents, written through to Redis with a TTL."""
 
@@ -53,6 +37,7 @@ class Registry:
         self.seen_agents: dict[str, Seen] = {}
         self.seen_edges: dict[str, Seen] = {}
         self.moved_at: dict[str, float] = {}
+        self._leaving: tuple[frozenset[str], float] = (frozenset(), 0.0)
         self.began_at = self.changed_at = time.monotonic()
         self._changes = Changes()
         self._written: dict[tuple[str, str], float] = {}
@@ -78,11 +63,14 @@ class Registry:
             url=await self._called_back(source, hello.port, hello.nonce),
             devices=hello.devices,
             profile=hello.profile,
+            online=hello.agent not in self.agents or self.agents[hello.agent].online,
         )
         if self.agents.get(entry.agent) != entry:
             log.info("agent %s (%s) at %s with room for %s", entry.agent, entry.name, entry.url, entry.devices)
             self.changed_at = time.monotonic()
             self._note_move(self.agents.get(entry.agent), entry)
+        if entry.agent in self.agents and self.agents[entry.agent].left:
+            del self.seen_agents[entry.agent]  # it is no revival that one comes back who went on purpose
         self.agents[entry.agent] = entry
         _heard(self.seen_agents, entry.agent, time.monotonic(), self.ttl_s)
         await self.store.put(keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
@@ -155,7 +143,12 @@ class Registry:
         fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
         elsewhere = {a: now - seen.at for a, seen in self.seen_agents.items() if a not in fresh}
         heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
-        return BeatAnswer(unknown=tuple(sorted(fresh - self.agents.keys())), heard=heard, moved=self._moved(now))
+        return BeatAnswer(
+            unknown=tuple(sorted(fresh - self.agents.keys())),
+            heard=heard,
+            moved=self._moved(now),
+            left=tuple(sorted(agent for agent, entry in self.agents.items() if entry.left)),
+        )
 
     async def _refresh(self, beat: EdgeBeat) -> None:
         """Signs of life with a TTL in Redis, for whoever looks from outside and for a restarted cloud."""
@@ -196,17 +189,67 @@ class Registry:
         for edge in [name for name, seen in self.seen_edges.items() if now - seen.at > KEEP_S]:
             del self.edges[edge], self.seen_edges[edge]
 
+    # ---- who comes and goes on purpose
+
+    def named(self, name: str) -> list[str]:
+        """Ids of the agents of a name, heard or not, those apart that have left."""
+        return [agent for agent, entry in self.agents.items() if entry.name == name and not entry.left]
+
+    def mark_leaving(self, agents: Iterable[str], for_s: float) -> None:
+        """These, and no others, are about to be stopped; forgotten after a while, since who said so may be gone."""
+        self._leaving = frozenset(agents), time.monotonic() + for_s
+
+    def is_going(self, agent: str) -> bool:
+        """Whether an agent is about to be stopped, or was."""
+        leaving, until = self._leaving
+        left = agent in self.agents and self.agents[agent].left
+        return left or (agent in leaving and time.monotonic() < until)
+
+    async def part_with(self, agent: str) -> None:
+        """An agent was stopped on purpose; if it registers again, it is here again."""
+        await self._change(agent, left=True)
+
+    async def set_online(self, agent: str, online: bool) -> None:
+        """Let an agent visit, or not, from the next round on.
+
+        Raises:
+            NotFound: no such agent.
+        """
+        if agent not in self.agents:
+            raise NotFound(f"no device {agent!r}")
+        await self._change(agent, online=online)
+
+    def is_offline(self, agent: str) -> bool:
+        """Whether an agent makes no visits because somebody took it offline."""
+        return agent in self.agents and not self.agents[agent].online
+
+    async def _change(self, agent: str, **changes: bool) -> None:
+        entry = self.agents[agent].but(**changes)
+        await self.store.put(keys.cloud_agent(agent), entry.model_dump_json().encode(), KEEP_S)
+        self.agents[agent] = entry
+        self.changed_at = time.monotonic()
+
     # ---- who is there
 
     def changes(self) -> list[Change]:
         """Nodes that became another state since this was last asked."""
         now = time.monotonic()
-        states = {("agent", name): seen.state(now) for name, seen in self.seen_agents.items()}
+        states = {("agent", name): self._state(name, now) for name in self.seen_agents}
         return self._changes.since(states | {("edge", name): seen.state(now) for name, seen in self.seen_edges.items()})
 
+    def _state(self, agent: str, now: float) -> State:
+        entry, heard = self.agents[agent], self.seen_agents[agent].state(now)
+        if entry.left:
+            return "left"
+        if heard in ("suspect", "lost"):
+            return heard
+        if self.is_going(agent):
+            return "leaving"
+        return heard if entry.online else "offline"
+
     def agent_is_live(self, agent: str) -> bool:
-        """Heard within the TTL."""
-        return agent in self.seen_agents and self.seen_agents[agent].is_live
+        """Heard within the TTL, and not stopped since."""
+        return agent in self.agents and not self.agents[agent].left and self.seen_agents[agent].is_live
 
     def edge_is_live(self, edge: str) -> bool:
         """Heard within the TTL."""
@@ -229,8 +272,12 @@ class Registry:
         return sorted(name for name in self.edges if self.edge_is_live(name))
 
     def live_agents(self) -> list[AgentEntry]:
-        """The live agents, sorted by (profile, id)."""
-        live = [entry for name, entry in self.agents.items() if self.agent_is_live(name)]
+        """The live agents that may take seats (neither offline nor about to be stopped), sorted by (profile, id)."""
+        live = [
+            entry
+            for name, entry in self.agents.items()
+            if self.agent_is_live(name) and entry.online and not self.is_going(name)
+        ]
         return sorted(live, key=lambda entry: (entry.profile, entry.agent))
 
     def n_devices(self) -> int:
@@ -249,13 +296,14 @@ class Registry:
         return AgentInfo(
             agent=agent,
             name=entry.name,
-            state=seen.state(time.monotonic()),
+            state=self._state(agent, time.monotonic()),
             last_seen_s=round(time.monotonic() - seen.at, 3),
             devices=entry.devices,
             profile=entry.profile,
             edge=seen.edge,
             seats=seats,
             visiting=seen.visiting,
+            online=entry.online,
         )
 
     def edge_info(self, edge: str) -> EdgeInfo:

@@ -13,15 +13,11 @@ from safetensors.torch import save
 from starlette.responses import Response
 
 from cloud_server.dependencies import Cloud, TheCloud
-from shared import keys
 from shared.algorithms import all_algorithms
 from shared.api import (
     FINAL,
-    AgentInfo,
-    AgentPage,
     AlgorithmInfo,
     AlgorithmList,
-    EdgePage,
     Event,
     FilePage,
     Health,
@@ -32,10 +28,8 @@ from shared.api import (
     RunInfo,
     RunPage,
     SeatPage,
-    TopologyInfo,
-    WantedTopology,
 )
-from shared.errors import Conflict, NotFound, StrataError
+from shared.errors import NotFound, StrataError
 from shared.openapi import EVENT, RunId, content, problems
 from shared.results import file_names
 from shared.service import answers, health, metrics_response
@@ -234,61 +228,6 @@ async def _next_events(cloud: Cloud, run_id: str, after: str, wait_s: float) -> 
         for task in (closing, reading):
             task.cancel()
         await asyncio.gather(closing, reading, return_exceptions=True)
-
-
-# ---- topology
-
-
-def _seats(cloud: Cloud, agent: str) -> tuple[int, ...]:
-    course = cloud.runner.course
-    return course.at.table.seats_of(agent) if course and course.at else ()
-
-
-def _agents(cloud: Cloud) -> tuple[AgentInfo, ...]:
-    return tuple(cloud.registry.agent_info(agent, _seats(cloud, agent)) for agent in sorted(cloud.registry.agents))
-
-
-@router.get("/topology", tags=["topology"])
-async def topology(cloud: TheCloud) -> TopologyInfo:
-    """What is there, and how many devices are wanted."""
-    wanted = await cloud.store.get(keys.cloud_topology())
-    course = cloud.runner.course
-    return TopologyInfo(
-        wanted_devices=WantedTopology.model_validate_json(wanted).num_devices if wanted else None,
-        n_devices=cloud.registry.n_devices(),
-        n_agents=len(cloud.registry.live_agents()),
-        edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)),
-        devices=_agents(cloud),
-        active_run=course.info.run if course else None,
-    )
-
-
-@router.get("/edges", tags=["topology"])
-async def edges(cloud: TheCloud) -> EdgePage:
-    """The registered edges."""
-    return EdgePage(edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)))
-
-
-@router.get("/devices", tags=["topology"])
-async def devices(cloud: TheCloud) -> AgentPage:
-    """The registered device agents."""
-    return AgentPage(devices=_agents(cloud))
-
-
-@router.get("/devices/{agent}", tags=["topology"], responses=problems(404))
-async def device(agent: Name, cloud: TheCloud) -> AgentInfo:
-    """One device agent."""
-    return cloud.registry.agent_info(agent, _seats(cloud, agent))
-
-
-@router.put("/topology", tags=["topology"], responses=problems(409))
-async def want(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
-    """Write the wanted number of devices; a fleet makes it so."""
-    raise Conflict(
-        f"no fleet runs that could make it {body.num_devices} devices; "
-        "use `docker compose up --scale device=N`, or `strata up --devices N`",
-        field="num_devices",
-    )
 
 
 # ---- algorithms

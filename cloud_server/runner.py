@@ -169,6 +169,10 @@ class Runner:
                 raise
             return last.but(reason=f"waiting: {error.detail}"[:2000])
 
+    def seats_of(self, agent: str) -> tuple[int, ...]:
+        """The seats of an agent in the run that trains."""
+        return self.course.at.table.seats_of(agent) if self.course and self.course.at else ()
+
     async def seats(self, run_id: str) -> tuple[SeatInfo, ...]:
         """The seats of a run.
 

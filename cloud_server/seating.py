@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cloud_server.registry import AgentEntry, Registry
+from pydantic import Field
+
+from cloud_server.entries import AgentEntry
+from cloud_server.registry import Registry
 from shared.errors import NotReady
 from shared.population import Population
 from shared.records import Record
@@ -19,11 +22,13 @@ class Binding(Record):
 
     `present` are the agents that were there at the start: room that they have to spare is no late-comer's, so that
     how many devices take part does not depend on how much room the agents happen to have.
+    `left` are empty seats with the agent that left them: if it comes back, its seats are its own again.
     """
 
     agents: dict[int, str]
     edges: dict[int, str]
     present: tuple[str, ...] = ()
+    left: dict[int, str] = Field(default_factory=dict)
 
 
 def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mapping[int, str]) -> dict[int, str]:
@@ -66,11 +71,14 @@ def _even(n_seats: int, agents: Sequence[AgentEntry], load: Counter[str]) -> Cou
 
 @dataclass(frozen=True)
 class Move:
-    """A seat that was taken by an agent, or a home that was taken by an edge, and by whom it was held before."""
+    """A seat that was taken by an agent, or a home that was taken by an edge, and by whom it was held before.
+
+    A seat without a holder was left.
+    """
 
     what: Literal["seat", "home"]
     number: int
-    holder: str
+    holder: str | None
     before: str | None
 
 
@@ -110,8 +118,24 @@ class Table:
         return sorted(seats, key=lambda seat: (self.members.seats[seat].home, seat))
 
     def refresh(self) -> list[Move]:
-        """Between rounds: late-comers take the lowest empty seats; what was theirs who are long gone goes to others."""
-        return self._reseat() + self._welcome() + self._rehome()
+        """Between rounds: late-comers take the lowest empty seats; what was theirs who are long gone goes to others.
+
+        The seats of agents that are stopped on purpose are not given to those who stay: fewer devices are wanted.
+        """
+        return self._release() + self._reseat() + self._welcome() + self._rehome()
+
+    def _release(self) -> list[Move]:
+        """Seats of agents that leave, or have left."""
+        going = {agent for agent in set(self.binding.agents.values()) if self.registry.is_going(agent)}
+        if not going:
+            return []
+        freed = {seat: agent for seat, agent in sorted(self.binding.agents.items()) if agent in going}
+        self.binding = self.binding.but(
+            agents={seat: agent for seat, agent in self.binding.agents.items() if seat not in freed},
+            present=tuple(agent for agent in self.binding.present if agent not in going),
+            left={**self.binding.left, **freed},
+        )
+        return [Move("seat", seat, None, agent) for seat, agent in freed.items()]
 
     def _reseat(self) -> list[Move]:
         """Seats of agents that are gone for good."""
@@ -130,9 +154,9 @@ class Table:
         edges = self.binding.edges
         gone = [home for home, edge in sorted(edges.items()) if self._for_good(self.registry.edge_lost_s(edge))]
         spare = [name for name in self.registry.live_edges() if name not in edges.values()]
-        moves = [Move("home", home, edge, edges[home]) for home, edge in zip(gone, spare, strict=False)]
-        self.binding = self.binding.but(edges={**edges, **{move.number: move.holder for move in moves}})
-        return moves
+        moved = dict(zip(gone, spare, strict=False))
+        self.binding = self.binding.but(edges={**edges, **moved})
+        return [Move("home", home, edge, edges[home]) for home, edge in moved.items()]
 
     def _for_good(self, lost_s: float) -> bool:
         return lost_s > 0 and lost_s >= self.reseat_after_s
@@ -145,13 +169,16 @@ class Table:
             if entry.agent in self.binding.present:
                 continue
             room = max(entry.devices - load[entry.agent], 0)
-            mine, empty = empty[:room], empty[room:]
+            own_first = sorted(empty, key=lambda seat: (self.binding.left.get(seat) != entry.agent, seat))
+            mine = sorted(own_first[:room])
+            empty = [seat for seat in empty if seat not in mine]
             moves += self._take(dict.fromkeys(mine, entry.agent))
         return moves
 
     def _take(self, given: dict[int, str]) -> list[Move]:
         moves = [Move("seat", seat, agent, self.binding.agents.get(seat)) for seat, agent in given.items()]
-        self.binding = self.binding.but(agents={**self.binding.agents, **given})
+        left = {seat: agent for seat, agent in self.binding.left.items() if seat not in given}
+        self.binding = self.binding.but(agents={**self.binding.agents, **given}, left=left)
         return moves
 
     # ---- who is there
@@ -163,6 +190,11 @@ class Table:
     def absent(self) -> dict[int, str]:
         """Taken seats whose agent is not alive, with the agent."""
         return {s: a for s, a in sorted(self.binding.agents.items()) if not self.registry.agent_is_live(a)}
+
+    def offline(self) -> dict[int, str]:
+        """Taken seats whose agent is alive and was taken offline, with the agent."""
+        found = {s: a for s, a in sorted(self.binding.agents.items()) if self.registry.is_offline(a)}
+        return {seat: agent for seat, agent in found.items() if self.registry.agent_is_live(agent)}
 
     def loads(self) -> dict[str, int]:
         """Seats by agent."""

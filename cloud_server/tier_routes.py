@@ -1,4 +1,4 @@
-"""The cloud's endpoints for other tiers: registration and heartbeats. Only with the tier token."""
+"""The cloud's endpoints for other tiers and the fleet: registration, heartbeats, reports. Only with the tier token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from fastapi import APIRouter, Request
 
 from cloud_server.dependencies import TheCloud
 from shared.openapi import problems
-from shared.tiers import AgentHello, AgentWelcome, BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome
+from shared.tiers import (
+    AgentHello,
+    AgentWelcome,
+    BeatAnswer,
+    EdgeBeat,
+    EdgeHello,
+    EdgeWelcome,
+    FleetOrders,
+    FleetReport,
+)
 
 router = APIRouter(tags=["tiers"])
 
@@ -34,3 +43,9 @@ async def heartbeat(beat: EdgeBeat, cloud: TheCloud) -> BeatAnswer:
     """An edge is alive, and so are the agents that it hears."""
     answer = await cloud.registry.beat(beat)
     return answer.but(deleted=cloud.archive.deleted())
+
+
+@router.post("/fleet", responses=problems(409))
+async def fleet(report: FleetReport, cloud: TheCloud) -> FleetOrders:
+    """What a fleet runs; it learns how many devices are wanted, and whom it may stop."""
+    return await cloud.fleet.hear(report)

@@ -129,7 +129,9 @@ class Devices:
             if item in workers:
                 continue
             agent = self.seating.places[item.seat].agent
-            if item.seat in self.seating.absent:
+            if item.seat in self.seating.offline:
+                wave.not_asked([item.seat], self.order.edge, "offline", f"agent {agent} was taken offline")
+            elif item.seat in self.seating.absent:
                 wave.not_asked([item.seat], self.order.edge, "lost", f"agent {agent} is not heard")
             else:
                 by_agent.setdefault(agent, []).append(item)

@@ -21,6 +21,7 @@ class Roster:
         unknown: whom the cloud does not know.
         moved: where agents are found that came back at another address, as the cloud told.
         deleted: runs that were deleted lately, as the cloud told.
+        left: agents that a fleet has stopped, and since when the cloud tells so.
     """
 
     heard: dict[str, tuple[float, AgentBeat]] = field(default_factory=dict)
@@ -28,6 +29,7 @@ class Roster:
     unknown: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
+    left: dict[str, float] = field(default_factory=dict)
 
     def beat(self, beat: AgentBeat) -> None:
         """Note a heartbeat.
@@ -45,6 +47,10 @@ class Roster:
         here = self.heard[agent][0] if agent in self.heard else since
         return time.monotonic() - max(here, self.elsewhere.get(agent, since), since)
 
+    def has_left(self, agent: str, since: float) -> bool:
+        """Whether an agent left after that (monotonic). Who left before has come back, or nobody would ask for it."""
+        return self.left.get(agent, since) > since
+
     def told(self, answer: BeatAnswer) -> None:
         """Note what the cloud answered to the roster."""
         now = time.monotonic()
@@ -52,6 +58,7 @@ class Roster:
         self.elsewhere = {agent: now - age for agent, age in answer.heard.items()}
         self.moved |= answer.moved
         self.deleted = answer.deleted
+        self.left = {agent: self.left.get(agent, now) for agent in answer.left}
 
     def lines(self) -> tuple[RosterLine, ...]:
         """The roster as it is sent to the cloud; who was silent for long is forgotten."""

@@ -19,7 +19,8 @@ async def while_heard(asking: asyncio.Task[T], agent: str, roster: Roster, ttl_s
 
     Args:
         asking: for the answer, with a limit of its own.
-        agent: which is asked; an agent that says nothing for longer than the TTL is lost, however long it may take.
+        agent: which is asked; an agent that says nothing for longer than the TTL is lost, however long it may take,
+            and one that has left at once.
         roster: who was heard when.
         ttl_s: see `agent`.
         stop: set when nobody waits for the round any more.
@@ -37,12 +38,18 @@ async def while_heard(asking: asyncio.Task[T], agent: str, roster: Roster, ttl_s
             if stop.is_set():
                 raise Cancelled("nobody waits for this round any more")
             silent = roster.silent_s(agent, since)
+            if roster.has_left(agent, since):
+                raise _lost(f"agent {agent} has left")
             if silent > ttl_s:
-                lost = StrataError(f"agent {agent} was silent for {silent:.1f} s")
-                lost.code = "lost"
-                raise lost
+                raise _lost(f"agent {agent} was silent for {silent:.1f} s")
         return asking.result()
     finally:
         if not asking.done():
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
+
+
+def _lost(detail: str) -> StrataError:
+    lost = StrataError(detail)
+    lost.code = "lost"
+    return lost

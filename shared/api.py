@@ -52,8 +52,8 @@ class FailureInfo(Record):
 class SeatRow(Record):
     """What one seat did in one round.
 
-    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word for it. Seconds are
-    simulated ones: `simulated_s` is the sum of receiving, working and sending. `report_bytes`: of `up_bytes`, what
+    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word for it. Seconds
+    are simulated ones: `simulated_s` is the sum of receiving, working and sending. `report_bytes`: of `up_bytes`, what
     travelled before the edge admitted or refused the update.
     """
 
@@ -237,12 +237,18 @@ class SeatPage(Record):
     devices: tuple[SeatInfo, ...]
 
 
-State = Literal["alive", "suspect", "lost", "revived"]
-"""Of an agent or edge: heard lately; not for half the TTL; not for the TTL; heard again after that, lately."""
+State = Literal["alive", "suspect", "lost", "revived", "offline", "leaving", "left"]
+"""Of an agent or edge: heard lately; not for half the TTL; not for the TTL; heard again after that, lately.
+
+Of an agent also: heard, and taken offline by `PATCH /devices/{id}`; about to be stopped by the fleet; stopped by it.
+"""
 
 
 class AgentInfo(Record):
-    """A registered agent (device process); `devices` is its room, `seats` those of the active run."""
+    """A registered agent (device process); `devices` is its room, `seats` those of the active run.
+
+    One that is not `online` makes no visits, by `PATCH /devices/{id}`.
+    """
 
     agent: str
     name: str
@@ -253,6 +259,7 @@ class AgentInfo(Record):
     edge: str | None = None
     seats: tuple[int, ...] = ()
     visiting: int | None = None
+    online: bool = True
 
 
 class AgentPage(Record):
@@ -275,23 +282,6 @@ class EdgePage(Record):
     """`GET /edges`."""
 
     edges: tuple[EdgeInfo, ...]
-
-
-class TopologyInfo(Record):
-    """`GET /topology`: what is there, and how many devices are wanted (None: nobody said)."""
-
-    wanted_devices: int | None = None
-    n_devices: int
-    n_agents: int
-    edges: tuple[EdgeInfo, ...]
-    devices: tuple[AgentInfo, ...]
-    active_run: str | None = None
-
-
-class WantedTopology(Record):
-    """Body of `PUT /topology`."""
-
-    num_devices: int = Field(ge=0, le=100_000)
 
 
 class AlgorithmInfo(Record):
@@ -321,8 +311,8 @@ class Event(Record):
     """One event of a run, as sent by SSE: `id` is the SSE id (for `Last-Event-ID`), `kind` the SSE event name.
 
     Kinds: `run.status`, `round.started`, `round.committed`, `round.evaluated`, `round.retried`,
-    `contribution.lost`, `seat.moved`, `seat.taken`, `seat.retired`, `home.moved`, `node.suspect`, `node.lost`,
-    `node.revived`, `node.alive`.
+    `contribution.lost`, `seat.moved`, `seat.taken`, `seat.left`, `seat.retired`, `home.moved`, and `node.` with a
+    `State`.
     """
 
     id: str

@@ -140,7 +140,7 @@ def cloud_agent_alive(agent_id: str) -> str:
 
 
 def cloud_topology() -> str:
-    """The wanted topology, for the fleet. Owner: cloud. JSON: numbers of edges and agents. Stays."""
+    """The wanted topology, for the fleet. Owner: cloud. JSON: devices by service. Stays."""
     return "cloud:topology"
 
 

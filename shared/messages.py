@@ -51,8 +51,8 @@ class Work(Record):
 class Failure(Record):
     """A contribution that was lost. Data, not an exception.
 
-    `reason`: `unreachable`, `timeout`, `lost`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`, `cancelled`;
-    of the model's own events `unavailable` (the device was off) and `dropped`.
+    `reason`: `unreachable`, `timeout`, `lost`, `offline`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`,
+    `cancelled`; of the model's own events `unavailable` (the device was off) and `dropped`.
     """
 
     seat: int | None = None
@@ -298,10 +298,12 @@ def wire_types(*, broadcast: type[Record], message: type[Record], update: type[R
 class Seating(Record):
     """Which taken seats visit a home in a round, and where they sit. Its digest stands in the round's order.
 
-    `absent` are those of them whose agent is not heard: they are chosen like any other, and their visits fail.
+    `absent` are those of them whose agent is not heard, `offline` those whose agent was taken offline: they are
+    chosen like any other, and their visits fail.
     """
 
     run_id: str
     edge: int
     places: dict[int, SeatPlace]
     absent: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()

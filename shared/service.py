@@ -41,7 +41,7 @@ def version() -> str:
         return "0+unknown"
 
 
-class _Environment(BaseSettings):
+class Environment(BaseSettings):
     """Settings that look for misspelt variables: pydantic never sees a variable that no field names."""
 
     model_config = SettingsConfigDict(hide_input_in_errors=True)  # it may hold passwords
@@ -65,7 +65,7 @@ class _Environment(BaseSettings):
         return self
 
 
-class CommonSettings(_Environment):
+class CommonSettings(Environment):
     """Where a process runs; the same for all tiers. Environment `STRATA_*`.
 
     A misspelt variable is only warned of: users set `STRATA_*` for other commands and versions too.
@@ -88,7 +88,7 @@ class CommonSettings(_Environment):
     fsync: bool = True
 
 
-class TierSettings(_Environment):
+class TierSettings(Environment):
     """What each tier has of its own; the prefix is the tier's.
 
     A variable of that prefix which is nearly a field's name is refused; one unlike all of them is another program's

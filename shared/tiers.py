@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from shared.records import Record
 
 ID = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+Id = Annotated[str, Field(pattern=ID)]
+MOST_AGENTS = 100_000
 
 
 class AgentHello(Record):
@@ -83,12 +87,14 @@ class BeatAnswer(Record):
         heard: live agents that other edges hear, with the seconds since: an edge may ask one that beats elsewhere.
         moved: where agents are found that came back at another address lately.
         deleted: runs that were deleted lately: whatever is kept of them goes.
+        left: agents that a fleet has stopped: nobody waits for them.
     """
 
     unknown: tuple[str, ...] = ()
     heard: dict[str, float] = Field(default_factory=dict)
     moved: dict[str, str] = Field(default_factory=dict)
     deleted: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 class AgentBeatAnswer(Record):
@@ -101,3 +107,48 @@ class NonceAnswer(Record):
     """What a tier answers when it is called back."""
 
     nonce: str
+
+
+class FleetAgent(Record):
+    """An agent that a fleet runs, under the name that it registers with."""
+
+    name: Id
+    service: Id
+    devices: int = Field(ge=1, le=10_000)
+
+
+class FleetReport(Record):
+    """Fleet to cloud, again and again: what runs, and what it is about to do.
+
+    Attributes:
+        fleet: its name; one fleet serves at a time.
+        begins: its first word: what was wanted of an earlier one no longer counts, its own number stands.
+        services: the kinds of devices that it scales, with how many devices each of their agents hosts; None where
+            the fleet may choose.
+        agents: those that run.
+        leaving: names of agents that it wants to stop; they get no seat from the next round on.
+        left: names of agents that it has stopped since the last report that was answered.
+        wanted: what the fleet works towards.
+        error: why it could not make that so.
+    """
+
+    fleet: Id
+    begins: bool = False
+    services: dict[Id, Annotated[int, Field(ge=1)] | None] = Field(min_length=1, max_length=100)
+    agents: tuple[FleetAgent, ...] = Field(default=(), max_length=MOST_AGENTS)
+    leaving: tuple[Id, ...] = Field(default=(), max_length=MOST_AGENTS)
+    left: tuple[Id, ...] = Field(default=(), max_length=MOST_AGENTS)
+    wanted: dict[Id, int] = Field(default_factory=dict)
+    error: str | None = Field(default=None, max_length=2000)
+
+
+class FleetOrders(Record):
+    """Cloud to fleet.
+
+    Attributes:
+        wanted: devices by service; a service that is not named stays as it is.
+        released: names of leaving agents that no round needs any more.
+    """
+
+    wanted: dict[str, int] = Field(default_factory=dict)
+    released: tuple[str, ...] = ()

@@ -21,13 +21,13 @@ from shared.api import (
     RunInfo,
     RunPage,
     SeatPage,
-    TopologyInfo,
 )
 from shared.cli import answers
 from shared.cli.answers import parse, path, refused
 from shared.cli.sse import messages
 from shared.errors import DeadlineExceeded, Unreachable, WireError
 from shared.records import Record
+from shared.topology import TopologyInfo
 
 R = TypeVar("R", bound=Record)
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -150,6 +150,11 @@ class Client:
     def topology(self) -> TopologyInfo:
         """Edges, agents and how many devices are wanted."""
         return self._get(TopologyInfo, "/topology")
+
+    def scale(self, devices: int | Mapping[str, int]) -> TopologyInfo:
+        """Have the fleet make it so many devices, or so many of each service."""
+        response = self._ask("PUT", "/topology", json={"devices": devices})
+        return parse(TopologyInfo, response)
 
     def edges(self) -> EdgePage:
         """The registered edges."""

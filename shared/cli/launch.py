@@ -23,8 +23,8 @@ from shared.cli.signals import postponed
 from shared.errors import BadInput, NotFound, NotReady
 
 if TYPE_CHECKING:
-    from shared.api import TopologyInfo
     from shared.redis_server import RedisServer
+    from shared.topology import TopologyInfo
 
 _HOST = "127.0.0.1"
 _GRACE_S = 5.0
@@ -198,7 +198,7 @@ class Topology:
         from shared.cli.readiness import look
 
         deadline = time.monotonic() + deadline_s
-        agents = {f"agent-{index + 1}": room for index, room in enumerate(self.rooms)}
+        agents = self.agents()
         with Client(self.url, timeout_s=5.0) as client:
             while True:
                 self.check()
@@ -239,9 +239,20 @@ class Topology:
         """Let a frozen process go on."""
         self._processes[name].signal(signal.SIGCONT)
 
+    def agents(self) -> dict[str, int]:
+        """Devices of each agent that there has been, by name, whether it runs or not."""
+        return {f"agent-{index + 1}": room for index, room in enumerate(self.rooms)}
+
+    def retire(self, names: Sequence[str]) -> None:
+        """End processes on purpose: they count no longer as dead. Their state stays, for `start_again`."""
+        end_all([self._processes[name] for name in names], _GRACE_S)
+        for name in names:
+            del self._processes[name]
+
     def start_again(self, name: str) -> None:
         """Start a process that was ended, on its old state; the cloud on its old port."""
-        self.end(name)
+        if name in self._processes:
+            self.end(name)
         if name == "cloud":
             self._start_cloud()
         elif name in self.edge_names:

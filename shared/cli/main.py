@@ -28,6 +28,7 @@ for _command in (
     catalogue.devices,
     catalogue.edges,
     health.doctor,
+    topology.scale,
     topology.down,
 ):
     app.command()(_command)

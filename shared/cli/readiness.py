@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shared.api import TopologyInfo
 from shared.cli.client import Client
 from shared.errors import StrataError
+from shared.topology import TopologyInfo
 
 
 def look(client: Client, edges: Sequence[str], agents: Mapping[str, int]) -> tuple[TopologyInfo | None, list[str]]:

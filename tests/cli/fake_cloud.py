@@ -14,7 +14,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, Event, RoundDetail, RunInfo, TopologyInfo
+from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, Event, RoundDetail, RunInfo
+from shared.topology import TopologyInfo
 from tests.cli.samples import a_round, a_run, some_seats
 
 Content = bytes | Callable[[str], bytes]

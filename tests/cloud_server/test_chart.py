@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from cloud_server.chart import chart
+from cloud_server.entries import AgentEntry, EdgeEntry
 from cloud_server.liveness import Changes, Seen
-from cloud_server.registry import AgentEntry, EdgeEntry, Registry
+from cloud_server.registry import Registry
 from cloud_server.seating import Binding, Table
 from shared.lab import Lab, Labs
 from shared.population import latencies

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cloud_server.registry import AgentEntry
+from cloud_server.entries import AgentEntry
 from cloud_server.seating import bind
 from shared.errors import NotReady
 from shared.results import read_run

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.compose.stack import URL, compose, n_devices, until
+from tests.compose.stack import URL, compose, down, leftovers, n_devices, until
 
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[httpx.Client]:
     """Redis, a cloud, two edges and six devices in containers; taken down with their volumes."""
-    compose("down", "-v", "--remove-orphans")
+    down()
     try:
         compose("up", "--build", "-d", "--scale", "device=6")
         with httpx.Client(base_url=URL, timeout=30) as client:
             until("six registered devices", lambda: n_devices(client) == 6)
             yield client
     finally:
-        compose("down", "-v", "--remove-orphans")
+        down()
+        assert leftovers() == []

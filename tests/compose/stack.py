@@ -40,6 +40,17 @@ def until(what: str, there: Any, limit_s: float = 180.0) -> Any:
     raise AssertionError(f"waited {limit_s} s for {what}\n{compose('logs', '--tail', '20')}")
 
 
+def down() -> None:
+    """Take the stack away with its volumes, whatever has been started beside it."""
+    compose("--profile", "scale", "down", "-v", "--remove-orphans")
+
+
+def leftovers() -> list[str]:
+    """Containers and networks of the project, whoever made them."""
+    mine = ("--filter", f"label=com.docker.compose.project={PROJECT}")
+    return docker("ps", "-a", "--format", "{{.Names}}", *mine).split() + docker("network", "ls", "-q", *mine).split()
+
+
 def n_devices(client: httpx.Client) -> int:
     try:
         return int(client.get("/topology").json()["n_devices"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from edge_server.roster import Roster
@@ -30,3 +32,16 @@ def test_an_agent_that_the_cloud_does_not_know_is_told_once_to_register() -> Non
         roster.beat(AgentBeat(agent="a"))
     roster.beat(AgentBeat(agent="a"))
     assert [line.agent for line in roster.lines()] == ["a"]
+
+
+def test_an_agent_has_left_who_is_asked_for_if_that_was_told_since() -> None:
+    """One that has come back is asked before this edge hears of its return."""
+    roster = Roster()
+    began = time.monotonic()
+    roster.told(BeatAnswer(left=("a-1",)))
+    asked = time.monotonic()
+    assert (roster.has_left("a-1", began), roster.has_left("a-1", asked)) == (True, False)
+    roster.told(BeatAnswer(left=("a-1", "a-2")))  # the same old news
+    assert (roster.has_left("a-1", asked), roster.has_left("a-2", asked)) == (False, True)
+    roster.told(BeatAnswer())
+    assert not roster.has_left("a-1", began)

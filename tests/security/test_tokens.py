@@ -19,7 +19,7 @@ from tests.federation import AGENT_PORT, CLOUD_PORT, Federation, PassOn
 TOKENS = {"tier_token": "the-tiers-own", "api_token": "the-users-own"}
 DOCUMENTS = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
 OPEN = DOCUMENTS | {"/healthz", "/readyz"}
-FOR_TIERS = {"/agents", "/edges", "/heartbeats"}
+FOR_TIERS = {"/agents", "/edges", "/heartbeats", "/fleet"}
 """Routes of the cloud that tiers use; of an edge and an agent all are for tiers."""
 
 

@@ -1,4 +1,4 @@
-"""A local topology that stays: `up` and `down`."""
+"""A local topology that stays: `up` and `down`; and `scale`, there or in containers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shared.cli import home
-from shared.cli.options import RUNS_DIR, Format, FormatOption, RunsDirOption
+from shared.cli.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, connect
 from shared.cli.signals import as_interrupt
-from shared.errors import BadInput, Conflict, DeadlineExceeded
+from shared.errors import BadInput, Conflict, DeadlineExceeded, NotReady
 
 if TYPE_CHECKING:
+    from shared.cli.client import Client
     from shared.cli.launch import Topology
+    from shared.fleet.loop import Fleet
+    from shared.topology import TopologyInfo
 
 _PORT = 8000
 _LOOK_S = 0.5
@@ -51,8 +55,21 @@ def up(
             stack.enter_context(topology)
             topology.wait_ready(ready_s)
         stack.enter_context(home.announced(topology.url))
+        fleet = _fleet(topology, stack)
         _say_ready(topology, format)
-        _keep(topology)
+        _keep(topology, fleet)
+
+
+def _fleet(topology: Topology, stack: contextlib.ExitStack) -> Fleet:
+    """What makes the number of devices the wanted one, to be used from this thread."""
+    from shared.fleet.cloud import CloudLine
+    from shared.fleet.loop import Fleet
+    from shared.fleet.processes import Processes
+
+    cloud = stack.enter_context(CloudLine(topology.url, topology.tier_token))
+    fleet = Fleet("strata-up", Processes(topology), cloud, begins=True)
+    fleet.settle()
+    return fleet
 
 
 def _port(wished: int | None) -> int:
@@ -82,7 +99,7 @@ def _say_ready(topology: Topology, format: Format) -> None:
     console.print(f"logs in {topology.folder / 'logs'}; Ctrl-C stops all of it", highlight=False, soft_wrap=True)
 
 
-def _keep(topology: Topology) -> None:
+def _keep(topology: Topology, fleet: Fleet) -> None:
     """Wait for the end. A lost edge or agent is said aloud once, and lived with; the cloud and Redis are needed."""
     from shared.cli.output import print_error
 
@@ -96,6 +113,7 @@ def _keep(topology: Topology) -> None:
                 print_error(process.death())
         if not topology.redis.alive:
             topology.check()
+        fleet.settle()
         time.sleep(_LOOK_S)
 
 
@@ -126,3 +144,78 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+# ---- scale
+
+
+def scale(
+    devices: Annotated[list[str], typer.Argument(metavar="N | SERVICE=N...", help="For instance 12, or device=12.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Until it is so, or a reason why not is known.")] = False,
+    limit_s: Annotated[float, typer.Option(min=1, help="Longest wait.")] = 600.0,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Change the number of devices while everything runs; the fleet of `strata up` or of Compose makes it so.
+
+    Exit status 0 if the number was taken; with --wait, if it was reached.
+    """
+    from shared.cli.output import print_json, stdout
+
+    number = _number(devices)
+    with connect(url) as client:
+        info = client.scale(number)
+        if wait:
+            info = _reached(client, info.wanted, limit_s)
+    if format is Format.json:
+        print_json({"wanted": info.wanted, "present": info.present, "n_devices": info.n_devices}, indent=None)
+    else:
+        stdout().print(_progress(info), highlight=False, soft_wrap=True)
+
+
+def _number(words: list[str]) -> int | dict[str, int]:
+    """What the user wrote, `12` or `device=4 device_slow=2`."""
+    if len(words) == 1 and words[0].isdecimal():
+        return int(words[0])
+    pairs = [word.partition("=") for word in words]
+    if not all(service and number.isdecimal() for service, _, number in pairs):
+        raise typer.BadParameter(f"a number, or service=number for each, not {' '.join(words)!r}")
+    return {service: int(number) for service, _, number in pairs}
+
+
+def _reached(client: Client, wanted: Mapping[str, int], limit_s: float) -> TopologyInfo:
+    """The topology once what is wanted is there, and nothing else of the fleet runs; tells how far it is on the way.
+
+    Raises:
+        NotReady: the fleet says why it cannot be, or is gone.
+        Conflict: somebody else wants something else by now.
+        DeadlineExceeded: not in time; says how far it came.
+    """
+    from shared.cli.output import stderr
+
+    deadline, told = time.monotonic() + limit_s, ""
+    while True:
+        info = client.topology()
+        progress = _progress(info)
+        if progress != told:
+            stderr().print(progress, highlight=False, soft_wrap=True)
+            told = progress
+        if info.wanted != wanted:
+            raise Conflict(f"somebody wants something else: {progress}")
+        if info.fleet is None:
+            raise NotReady("the fleet is not heard any more")
+        if all(info.present.get(name) == info.fleet.running.get(name, 0) == n for name, n in wanted.items()):
+            return info
+        if info.fleet.error and info.fleet.wanted == wanted:
+            raise NotReady(f"{progress}: {info.fleet.error}")
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"after {limit_s:g} s {progress}")
+        time.sleep(_LOOK_S)
+
+
+def _progress(info: TopologyInfo) -> str:
+    parts = [f"{service}: {info.present.get(service, 0)} of {number}" for service, number in info.wanted.items()]
+    leaving = (
+        f"; leaving after this round: {', '.join(info.fleet.leaving)}" if info.fleet and info.fleet.leaving else ""
+    )
+    return ", ".join(parts) + leaving

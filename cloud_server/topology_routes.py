@@ -1,0 +1,71 @@
+"""Who is there, and who should be: `/topology`, `/edges`, `/devices`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from cloud_server.dependencies import Cloud, TheCloud
+from cloud_server.routes import Name
+from shared.api import AgentInfo, AgentPage, EdgePage
+from shared.openapi import problems
+from shared.topology import DeviceChange, TopologyInfo, WantedTopology
+
+router = APIRouter(tags=["topology"])
+
+
+def _agents(cloud: Cloud) -> tuple[AgentInfo, ...]:
+    return tuple(
+        cloud.registry.agent_info(agent, cloud.runner.seats_of(agent)) for agent in sorted(cloud.registry.agents)
+    )
+
+
+async def _topology(cloud: Cloud) -> TopologyInfo:
+    course = cloud.runner.course
+    return TopologyInfo(
+        wanted=await cloud.fleet.wanted(),
+        present=cloud.fleet.present(),
+        n_devices=cloud.registry.n_devices(),
+        n_agents=len(cloud.registry.live_agents()),
+        fleet=cloud.fleet.info(),
+        edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)),
+        devices=_agents(cloud),
+        active_run=course.info.run if course else None,
+    )
+
+
+@router.get("/topology")
+async def topology(cloud: TheCloud) -> TopologyInfo:
+    """What is there, how many devices are wanted, and which fleet makes that so."""
+    return await _topology(cloud)
+
+
+@router.put("/topology", responses=problems(409))
+async def want(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
+    """Write the wanted number of devices; the fleet makes it so."""
+    await cloud.fleet.want(body.devices)
+    return await _topology(cloud)
+
+
+@router.get("/edges")
+async def edges(cloud: TheCloud) -> EdgePage:
+    """The registered edges."""
+    return EdgePage(edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)))
+
+
+@router.get("/devices")
+async def devices(cloud: TheCloud) -> AgentPage:
+    """The registered device agents."""
+    return AgentPage(devices=_agents(cloud))
+
+
+@router.get("/devices/{agent}", responses=problems(404))
+async def device(agent: Name, cloud: TheCloud) -> AgentInfo:
+    """One device agent."""
+    return cloud.registry.agent_info(agent, cloud.runner.seats_of(agent))
+
+
+@router.patch("/devices/{agent}", responses=problems(404))
+async def change_device(agent: Name, body: DeviceChange, cloud: TheCloud) -> AgentInfo:
+    """Take a device agent offline, or bring it back, from the next round on."""
+    await cloud.registry.set_online(agent, body.online)
+    return cloud.registry.agent_info(agent, cloud.runner.seats_of(agent))

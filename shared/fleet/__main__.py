@@ -1,0 +1,35 @@
+"""`python -m shared.fleet`: the fleet of a Compose project, in a container of it that sees the engine's socket."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+
+from shared.fleet.cloud import CloudLine
+from shared.fleet.containers import Containers
+from shared.fleet.loop import Fleet
+from shared.fleet.settings import FleetSettings
+
+
+def main() -> None:
+    """Look again and again until told to end."""
+    settings = FleetSettings()
+    level = os.environ.get("STRATA_LOG_LEVEL", "INFO").upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    hands = Containers(settings.services, grace_s=settings.grace_s)
+    with CloudLine(settings.cloud_url, settings.common.tier_token) as cloud:
+        fleet = Fleet(f"compose-{socket.gethostname()}"[:64], hands, cloud, drain_s=settings.drain_s)
+        while not ended.is_set():
+            fleet.settle()
+            ended.wait(settings.every_s)
+
+
+if __name__ == "__main__":
+    main()

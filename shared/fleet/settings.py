@@ -1,0 +1,36 @@
+"""Where a fleet of containers runs: environment `FLEET_*`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from shared.service import CommonSettings, Environment
+from shared.tiers import Id
+
+
+class FleetSettings(Environment):
+    """The settings of the fleet of containers.
+
+    Attributes:
+        services: Compose services that it scales, separated by commas.
+        every_s: seconds between two looks.
+        drain_s: how long a leaving agent may be needed by a round before it is stopped all the same.
+        grace_s: how long a container may take to end before it is killed.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="FLEET_", extra="ignore", env_ignore_empty=True)
+
+    cloud_url: str = "http://cloud:8000"
+    services: Annotated[tuple[Id, ...], NoDecode] = ("device",)
+    every_s: float = Field(default=1.0, gt=0)
+    drain_s: float = Field(default=120.0, ge=0)
+    grace_s: float = Field(default=10.0, ge=0)
+    common: CommonSettings = Field(default_factory=CommonSettings)
+
+    @field_validator("services", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

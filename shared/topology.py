@@ -1,0 +1,71 @@
+"""The models of `/topology` and `PATCH /devices/{id}`: what is there, and what should be."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shared.api import AgentInfo, EdgeInfo
+from shared.records import Record
+
+MAX_DEVICES = 100_000
+Devices = Annotated[int, Field(ge=0, le=MAX_DEVICES)]
+
+
+class DeviceChange(Record):
+    """Body of `PATCH /devices/{id}`."""
+
+    online: bool
+
+
+class FleetInfo(Record):
+    """The fleet that makes the wanted numbers so.
+
+    Attributes:
+        fleet: its name.
+        since_s: for how long it has been heard.
+        last_seen_s: since it was last heard.
+        services: the kinds of devices that it scales, with how many devices each of their agents hosts; None where
+            it may choose.
+        wanted: what it works towards; differs from the topology's until it has heard of a change.
+        running: devices of the agents that it runs, by service, registered or not.
+        leaving: names of agents that it will stop once no round needs them.
+        error: why it could not do what is wanted.
+    """
+
+    fleet: str
+    since_s: float
+    last_seen_s: float
+    services: dict[str, int | None]
+    wanted: dict[str, int]
+    running: dict[str, int]
+    leaving: tuple[str, ...] = ()
+    error: str | None = None
+
+
+class TopologyInfo(Record):
+    """`GET /topology`: what is there.
+
+    Attributes:
+        wanted: devices by service, as last put; empty if nobody said.
+        present: devices of the fleet's agents that are here and stay, by service; empty without a fleet.
+        n_devices: room of all agents that take part, the fleet's or not.
+        n_agents: how many these are.
+        fleet: who serves `PUT /topology`; None if nobody does.
+    """
+
+    wanted: dict[str, int] = Field(default_factory=dict)
+    present: dict[str, int] = Field(default_factory=dict)
+    n_devices: int
+    n_agents: int
+    fleet: FleetInfo | None = None
+    edges: tuple[EdgeInfo, ...]
+    devices: tuple[AgentInfo, ...]
+    active_run: str | None = None
+
+
+class WantedTopology(Record):
+    """Body of `PUT /topology`: a number of devices, or one for each service; those not named stay as they are."""
+
+    devices: Devices | dict[str, Devices]

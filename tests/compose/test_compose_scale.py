@@ -1,0 +1,126 @@
+"""The fleet in real containers: devices come and go by REST during a run, and stay Compose's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.compose.stack import PROJECT, compose, docker, ended, events, submit, until
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+SOCKET = Path("/var/run/docker.sock")
+
+
+@pytest.fixture
+def scaled(stack: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """The stack with its fleet and four devices; afterwards with six, and without the fleet."""
+    monkeypatch.setenv("DOCKER_GID", str(os.stat(SOCKET).st_gid))
+    compose("--profile", "scale", "up", "-d", "--no-recreate", "--no-deps", "fleet")
+    until("the fleet", lambda: stack.get("/topology").json()["fleet"])
+    try:
+        wanted(stack, 4)
+        yield stack
+        wanted(stack, 6)
+    finally:
+        compose("--profile", "scale", "rm", "-s", "-f", "-v", "fleet")
+
+
+def wanted(client: httpx.Client, number: int) -> None:
+    """Want so many devices, and wait until it is so."""
+    answer = client.put("/topology", json={"devices": number})
+    assert answer.status_code == 200, answer.text
+    until(f"{number} devices", lambda: reached(client.get("/topology").json(), number))
+
+
+def reached(found: dict[str, Any], number: int) -> bool:
+    """Whether so many are there, and who leaves has left."""
+    running = (found["fleet"] or {}).get("running", {})
+    return bool(found["present"].get("device") == running.get("device", 0) == number)
+
+
+def containers(*more: str) -> list[str]:
+    """Names of the project's device containers that run."""
+    labels = [f"label=com.docker.compose.project={PROJECT}", "label=com.docker.compose.service=device"]
+    filters = [word for label in labels for word in ("--filter", label)]
+    return sorted(docker("ps", *more, "--format", "{{.Names}}", *filters).split())
+
+
+def taking_part(client: httpx.Client, run: str, number: int) -> None:
+    """Wait for a round in which so many seats took part."""
+
+    def newest() -> dict[str, Any]:
+        last = client.get(f"/runs/{run}").json()["rounds"]
+        return dict(client.get(f"/runs/{run}/rounds/{last}").json()) if last else {}
+
+    until(f"a round with {number} seats", lambda: newest().get("n_used") == number)
+
+
+def test_devices_are_scaled_during_a_run_and_the_record_shows_who_took_part(scaled: httpx.Client) -> None:
+    spec = {"num_devices": 4, "max_devices": 8, "num_rounds": 100_000, "lr": 0.05, "eval_every": 100_000}
+    run = submit(scaled, spec)
+    taking_part(scaled, run, 4)
+    wanted(scaled, 8)
+    taking_part(scaled, run, 8)
+    assert len(containers()) == len(compose("ps", "-q", "device").split()) == 8
+    wanted(scaled, 3)
+    taking_part(scaled, run, 3)
+    assert len(containers()) == 3
+    assert scaled.post(f"/runs/{run}/stop").status_code == 200
+    info = ended(scaled, run)
+    rounds = [scaled.get(f"/runs/{run}/rounds/{number}").json() for number in range(1, info["rounds"] + 1)]
+    counts = [len({row["seat"] for row in detail["seats"]}) for detail in rounds]
+    assert (counts[0], max(counts), counts[-1]) == (4, 8, 3)
+    assert [failure["detail"] for detail in rounds for failure in detail["failures"]] == []
+    gone = {row["agent"] for row in rounds[counts.index(8)]["seats"]} - {row["agent"] for row in rounds[-1]["seats"]}
+    assert {event["agent"] for event in events(scaled, run, "seat.left")} == gone
+    assert len(gone) == 5
+    assert {scaled.get(f"/devices/{agent}").json()["state"] for agent in gone} == {"left"}
+
+
+def test_a_stopped_container_comes_back_with_its_id_and_compose_knows_them_all(scaled: httpx.Client) -> None:
+    before = {d["name"]: d["agent"] for d in scaled.get("/devices").json()["devices"] if d["state"] != "left"}
+    all_before = containers("-a")
+    wanted(scaled, 2)
+    assert len(containers()) == 2
+    wanted(scaled, 4)
+    back = {d["name"]: d["agent"] for d in scaled.get("/devices").json()["devices"] if d["state"] != "left"}
+    assert {name: back[name] for name in before} == before
+    assert containers("-a") == all_before  # nothing was made anew
+    hashes = docker(
+        "inspect", "--format", '{{index .Config.Labels "com.docker.compose.config-hash"}} {{.Image}}', *containers("-a")
+    )
+    assert len(set(hashes.splitlines())) == 1
+    volumes = docker(
+        "inspect", "--format", '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}} {{end}}{{end}}', *containers("-a")
+    )
+    assert len(set(volumes.split())) == len(containers("-a"))  # a folder for each
+
+
+def test_a_device_container_that_is_not_ours_is_left_alone(scaled: httpx.Client) -> None:
+    image = docker("inspect", "--format", "{{.Image}}", containers()[0]).strip()
+    labels = ["--label", "com.docker.compose.project=another", "--label", "com.docker.compose.service=device"]
+    stranger = docker("run", "-d", *labels, image, "sleep", "600").strip()
+    try:
+        wanted(scaled, 0)
+        assert containers() == []
+        assert docker("inspect", "--format", "{{.State.Status}}", stranger).strip() == "running"
+        wanted(scaled, 4)
+    finally:
+        docker("rm", "-f", "-v", stranger)
+
+
+def test_a_fleet_that_may_not_read_the_socket_says_so(stack: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.stat(SOCKET).st_gid == 54321:
+        pytest.skip("that group may read the socket here")
+    monkeypatch.setenv("DOCKER_GID", "54321")
+    compose("--profile", "scale", "up", "-d", "--no-recreate", "--no-deps", "fleet")
+    try:
+        told = until("the reason", lambda: (stack.get("/topology").json()["fleet"] or {}).get("error"))
+        assert "DOCKER_GID" in told
+    finally:
+        compose("--profile", "scale", "rm", "-s", "-f", "-v", "fleet")

@@ -1,0 +1,108 @@
+"""`strata up` with its fleet, as real processes: `strata scale` during a run, and nothing left at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.cli.client import Client
+from tests.e2e.test_processes import processes_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+STRATA = [sys.executable, "-m", "shared.cli.main"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
+    return clean | {"PYTHONPATH": str(ROOT), "STRATA_CACHE_DIR": str(folder / "cache"), "STRATA_HOME": str(folder)}
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A running `strata up` with one device an agent: what it said. It is ended by a signal and leaves nothing."""
+    words = ["up", "--edges", "2", "--devices", "3", "--agents", "3", "--port", "0", "--format", "json"]
+    with (tmp_path / "up.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*STRATA, *words], cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, (tmp_path / "up.log").read_text()
+    yield json.loads(line)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert processes_of(tmp_path) == []
+
+
+def scale(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [*STRATA, "scale", *words, "--wait", "--format", "json"]
+    return subprocess.run(
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=250, check=False
+    )
+
+
+def until(what: str, there: Callable[[], bool], limit_s: float = 120.0) -> None:
+    ends = time.monotonic() + limit_s
+    while not there():
+        assert time.monotonic() < ends, what
+        time.sleep(0.1)
+
+
+def test_devices_come_and_go_during_a_run_and_return_with_their_ids_and_states(
+    up: dict[str, Any], tmp_path: Path
+) -> None:
+    def reached(done: subprocess.CompletedProcess[str], number: int) -> None:
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert told == {"wanted": {"device": number}, "present": {"device": number}, "n_devices": number}
+
+    def rounds_with(n: int) -> Callable[[], bool]:
+        return lambda: [row.n_used for row in client.rounds(run).rounds[-1:]] == [n]
+
+    with Client(up["url"]) as client:
+        before = {agent.name: agent.agent for agent in client.agents().devices}
+        data = {"name": "digits", "n_train": 300, "n_test": 100}
+        spec = {"data": data, "num_rounds": 10_000, "num_devices": 3, "max_devices": 5, "eval_every": 10_000}
+        run = client.create_run(spec).run
+        until("a round of three", rounds_with(3))
+        reached(scale(tmp_path, "5"), 5)
+        until("a round of five", rounds_with(5))
+        reached(scale(tmp_path, "device=2"), 2)
+        until("a round of two", rounds_with(2))
+        left = {agent.name for agent in client.agents().devices if agent.state == "left"}
+        assert left == {"agent-3", "agent-4", "agent-5"}
+        reached(scale(tmp_path, "3"), 3)
+        until("a round of three again", rounds_with(3))
+        client.stop(run)
+        until("the end", lambda: client.run(run).status == "stopped")
+        back = {agent.name: agent.agent for agent in client.agents().devices if agent.state != "left"}
+        assert back == before
+        rounds = client.rounds(run).rounds
+        last = client.round(run, rounds[-1].round_no)
+        seats = client.seats(run).devices
+    assert [failure for row in rounds for failure in row.failures] == []
+    assert all(row.n_used == row.n_visits for row in rounds)
+    counts = [row.n_used for row in rounds]
+    assert (counts[0], max(counts), min(counts), counts[-1]) == (3, 5, 2, 3)
+    assert {row.agent for row in last.seats} == set(before.values())
+    assert [row for row in last.seats if row.fresh_state] == []
+    assert [seat.state for seat in seats] == ["taken"] * 3 + ["empty"] * 2
+
+
+def test_a_number_that_cannot_be_is_refused_with_its_field(up: dict[str, Any], tmp_path: Path) -> None:
+    refused = scale(tmp_path, "phone=3")
+    assert refused.returncode == 1
+    assert "unknown service 'phone'; known: device" in refused.stderr
+    assert scale(tmp_path, "three").returncode == 2
