@@ -224,10 +224,14 @@ class Registry:
         return agent in self.agents and not self.agents[agent].online
 
     async def _change(self, agent: str, **changes: bool) -> None:
-        entry = self.agents[agent].but(**changes)
-        await self.store.put(keys.cloud_agent(agent), entry.model_dump_json().encode(), KEEP_S)
-        self.agents[agent] = entry
-        self.changed_at = time.monotonic()
+        """Change an entry once that is written; written again if it became another meanwhile (it registered anew)."""
+        written: AgentEntry | None = None
+        while agent in self.agents and (entry := self.agents[agent].but(**changes)) != written:
+            await self.store.put(keys.cloud_agent(agent), entry.model_dump_json().encode(), KEEP_S)
+            written = entry
+        if agent in self.agents and written is not None:
+            self.agents[agent] = written
+            self.changed_at = time.monotonic()
 
     # ---- who is there
 

@@ -279,8 +279,12 @@ def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[Home], test: S
         sha.update(f"{what} {len(train)} {len(tests)} {tests.part}\n".encode())
         sha.update(train.tobytes() + tests.indices.tobytes())
 
+    known: dict[int, str] = {}  # a trace is long, and the same object for all seats that follow it
     for seat in seats:
-        end = f"{seat.profile.model_dump_json()} {seat.latency_s}"
+        own = seat.profile.model_dump_json(exclude={"availability"})
+        when = seat.profile.availability
+        known[id(when)] = known.get(id(when)) or when.model_dump_json()
+        end = f"{own} {known[id(when)]} {seat.latency_s}"
         add(f"seat {seat.number} {seat.home} {seat.role} {end}", seat.train, seat.test)
     for home in homes:
         add(f"home {home.number} {home.link.model_dump_json()}", home.train, home.test)

@@ -73,7 +73,6 @@ from shared.algorithms._hooks import (
     starting_model,
 )
 from shared.context import Ctx
-from shared.errors import WireError
 from shared.messages import Outcome, Work
 from shared.population import Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Tensor, TensorMap
@@ -125,7 +124,7 @@ class Message(Record):
 class Report(Record):
     """Before an upload: accuracy and loss while training, and signs, eight to a byte."""
 
-    accuracy: float
+    accuracy: Annotated[float, Field(ge=0, le=1)]
     loss: float
     signs: Tensor
 
@@ -184,13 +183,7 @@ def signs(ctx: Ctx, model: Mapping[str, Tensor]) -> Tensor:
 
 
 def hamming(a: Tensor, b: Tensor) -> int:
-    """d: in how many positions two packed rows of signs differ.
-
-    Raises:
-        WireError: they are of different models.
-    """
-    if a.shape != b.shape:
-        raise WireError(f"signs of {a.numel()} bytes, the model's are {b.numel()}", field="report.signs")
+    """d: in how many positions two packed rows of signs of one length differ."""
     return int(np.bitwise_count(a.numpy() ^ b.numpy()).sum())  # (5)
 
 
@@ -256,17 +249,21 @@ class Edge(EdgeHooks):
         return Message(model=state.start, edge_model=state.edge_model if adjusts else {})
 
     def admit(self, ctx: Ctx, state: Any, reports: Mapping[int, Any]) -> Admission:
+        own = signs(ctx, state.start)
+        kind = own.dtype, own.shape
+        strange = {seat for seat, report in reports.items() if (report.signs.dtype, report.signs.shape) != kind}
+        verdicts = {seat: Verdict(upload=False, reason="signs of another model") for seat in sorted(strange)}
+        reports = {seat: report for seat, report in reports.items() if seat not in strange}
         if not reports:
-            return Admission(state, {})
+            return Admission(state, verdicts)
         top = min(reports, key=lambda seat: (-reports[seat].accuracy, reports[seat].loss, seat))  # (2), (6)
-        origin = state.moved if ctx.params.compare == "update" else signs(ctx, state.start)
+        origin = state.moved if ctx.params.compare == "update" else own
         sigma = None if origin is None else hamming(reports[top].signs, origin)  # algorithm 2, 8
-        verdicts = {}
         for seat in sorted(reports):
             rho = hamming(reports[seat].signs, reports[top].signs)
             label = "leader" if seat == top else class_of(ctx.params, rho, sigma)
             verdicts[seat] = self._verdict(ctx.at(seat=seat), label, rho, sigma, state.refusals.get(seat, 0))
-        counts = {seat: verdict.figures["refusals"] for seat, verdict in verdicts.items()}
+        counts = {seat: verdicts[seat].figures["refusals"] for seat in reports}
         outside = {seat for seat, verdict in verdicts.items() if verdict.label == "C"}
         refused = tuple(sorted((set(state.refused) - reports.keys()) | outside))
         return Admission(state.but(refusals=state.refusals | counts, refused=refused), verdicts)
@@ -287,7 +284,7 @@ class Edge(EdgeHooks):
 
     def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
         told = [outcome.seat for outcome in outcomes if outcome.report is not None]
-        counts = {seat: state.refusals[seat] for seat in told}
+        counts = {seat: state.refusals.get(seat, 0) for seat in told}
         how = " in a row" if ctx.params.refusals == "consecutive" else ""
         out = {seat: f"refused {n} times{how}" for seat, n in counts.items() if n >= ctx.params.delta}
         again = [seat for seat in told if seat in state.refused and seat not in out]

@@ -23,6 +23,8 @@ Seeds = Callable[[str], int]
 """Purpose -> a seed of 63 bits: the streams of one seat, or of one of its visits."""
 MOST = 1e15
 """No draw is larger: a heavy tail ends here."""
+LEAST = 1e-6
+"""What is divided by is not smaller."""
 Finite = Annotated[float, Field(ge=0, le=MOST)]
 _UNIT = NormalDist()
 
@@ -96,13 +98,13 @@ Amount = Annotated[
 
 def _positive(amount: Any) -> Any:
     low = amount.low if isinstance(amount, Uniform) else amount
-    if low == 0:
-        raise ValueError("must be above 0")
+    if isinstance(low, int | float) and low < LEAST:
+        raise ValueError(f"must be at least {LEAST:g}")
     return amount
 
 
 Positive = Annotated[Amount, AfterValidator(_positive)]
-"""An amount that is never 0: what is divided by."""
+"""An amount that is divided by: a number is at least `LEAST`, and so is taken what is drawn."""
 
 
 def unit(seed: int) -> float:

@@ -19,7 +19,7 @@ from shared.profiles.amounts import Seeds, unit
 from shared.records import Record
 
 Interval = tuple[float, float]
-Seconds = Annotated[float, Field(gt=0, le=1e12)]
+Seconds = Annotated[float, Field(ge=1e-3, le=1e12)]
 MAX_INTERVALS = 10_000
 """Of all traces of a profile together: they travel with the spec."""
 CYCLES = 64

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from shared.profiles.amounts import Amount, Seeds, drawn
+from shared.profiles.amounts import LEAST, Amount, Seeds, drawn
 from shared.profiles.catalogue import LINKS, PROFILES
 from shared.profiles.specs import DeviceSpec, LinkSpec, ProfileSpec
 from shared.profiles.values import Link, Profile
 from shared.shares import largest_remainder
 
 _NO_FIGURES = frozenset({"name", "label", "link"})
+_DIVIDED_BY = frozenset({"compute_sps", "up_bps", "down_bps"})
 
 
 def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable[[str], Seeds]) -> list[Profile]:
@@ -42,7 +43,7 @@ def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable
 def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profile:
     """One seat's profile, drawn from its streams."""
     base = _base(spec)
-    drawing = {name: drawn(amount, seeds, name) for name, amount in _distributions(spec).items()}
+    drawing = {name: _drawn(amount, seeds, name) for name, amount in _distributions(spec).items()}
     if not drawing and slowdown == 1:
         return base  # the same object for all such seats
     compute_sps = drawing.pop("compute_sps", base.compute_sps) / slowdown
@@ -68,11 +69,16 @@ def _distributions(spec: ProfileSpec | LinkSpec) -> dict[str, Any]:
     return {name: v for name, v in given.items() if v is not None and not isinstance(v, int | float)}
 
 
+def _drawn(amount: Amount, seeds: Seeds, name: str) -> float:
+    figure = drawn(amount, seeds, name)
+    return max(figure, LEAST) if name in _DIVIDED_BY else figure
+
+
 def link_of(spec: LinkSpec, seeds: Seeds) -> Link:
     """The link of one home, drawn from its streams."""
     names = ("up_bps", "down_bps", "latency_s", "jitter_s")
     given = {name: getattr(spec, name) for name in names if getattr(spec, name) is not None}
-    figures: dict[str, Amount] = {name: drawn(amount, seeds, name) for name, amount in given.items()}
+    figures: dict[str, Amount] = {name: _drawn(amount, seeds, name) for name, amount in given.items()}
     if spec.link_delay_s is not None:
         figures["link_delay_s"] = spec.link_delay_s
     return LINKS[spec.name].link.but(**figures)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shared.profiles.amounts import Amount
+from shared.profiles.amounts import MOST, Amount
 from shared.profiles.availability import Always, Availability
 from shared.records import Record
 
@@ -14,9 +14,9 @@ REFERENCE_FLOPS = 24_680_448
 """FLOPs of training the reference model on one sample: `cnn_mnist` on 1x28x28 images of 10 classes, as
 `shared.training.flops` counts them. `compute_sps` is in samples of this model."""
 
-Bps = Annotated[float, Field(gt=0, le=1e15)]
-Sps = Annotated[float, Field(gt=0, le=1e15)]
-Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Bps = Annotated[float, Field(gt=0, le=MOST)]
+Sps = Annotated[float, Field(gt=0, le=MOST)]
+Seconds = Annotated[float, Field(ge=0, le=MOST)]
 Joules = Annotated[float, Field(ge=0, le=1e3)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 

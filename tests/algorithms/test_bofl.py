@@ -16,7 +16,7 @@ from sklearn.preprocessing import Binarizer
 from shared.algorithms import bofl
 from shared.algorithms._hooks import Verdict
 from shared.context import Ctx
-from shared.errors import BadInput, WireError
+from shared.errors import BadInput
 from shared.records import TensorMap
 from shared.spec import parse_spec
 from tests.algorithms import flat, plain_bofl
@@ -78,12 +78,6 @@ def test_buffers_and_the_order_of_names_are_not_compared(tmp_path: Path) -> None
     model = random_model(np.random.default_rng(1))
     row = bofl.signs(ctx, model)
     assert torch.equal(bofl.signs(ctx, {"mean": torch.ones(9), **dict(reversed(model.items()))}), row)
-
-
-def test_signs_of_another_model_are_refused_by_their_length() -> None:
-    with pytest.raises(WireError, match="signs of 2 bytes, the model's are 3") as refused:
-        bofl.hamming(torch.zeros(2, dtype=torch.uint8), torch.zeros(3, dtype=torch.uint8))
-    assert refused.value.field == "report.signs"
 
 
 # ---- classes, by hand
@@ -150,6 +144,26 @@ def test_where_the_leader_has_not_moved_only_its_equals_are_class_a(tmp_path: Pa
 def test_refusal_names_the_distance_and_the_bound(tmp_path: Path) -> None:
     found = verdicts(ctx_of(tmp_path), {1: 15}).verdicts[1]
     assert (found.reason, found.figures) == ("rho 15 is above 14", {"rho": 15, "sigma": 10, "refusals": 1})
+
+
+@pytest.mark.parametrize(
+    "strange", [torch.zeros(3, dtype=torch.uint8), torch.zeros(25), torch.zeros(5, 5, dtype=torch.uint8)]
+)
+def test_signs_of_another_model_are_the_fault_of_their_seat_alone(strange: torch.Tensor, tmp_path: Path) -> None:
+    ctx = ctx_of(tmp_path)
+    start = {"w": torch.ones(200)}
+    ones = {seat: bofl.Report(accuracy=0.5, loss=1.0, signs=bofl.signs(ctx, start)) for seat in (0, 1)}
+    reports = ones | {2: bofl.Report(accuracy=1.0, loss=0.0, signs=strange)}
+    found = bofl.ALGORITHM.edge.admit(ctx, bofl.Environment(start=start), reports)
+    plain = bofl.ALGORITHM.edge.admit(ctx, bofl.Environment(start=start), ones)
+    assert found.verdicts[2] == Verdict(upload=False, reason="signs of another model")
+    assert {seat: found.verdicts[seat] for seat in ones} == plain.verdicts
+    assert (found.state.refusals, found.state.refused) == (plain.state.refusals, plain.state.refused)
+
+
+def test_an_accuracy_lies_between_0_and_1() -> None:
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        bofl.Report(accuracy=7.0, loss=1.0, signs=torch.zeros(1, dtype=torch.uint8))
 
 
 def test_class_b_uploads_with_probability_one_half_whoever_else_reports(tmp_path: Path) -> None:

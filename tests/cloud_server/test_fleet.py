@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from shared import keys
 from tests.federation import Federation, Gate, small_spec
 
 
@@ -257,6 +261,26 @@ async def test_who_is_offline_counts_for_no_minimum_and_is_named(tmp_path: Path)
     assert str(info.reason).endswith(
         f"1 of at least 2 devices and 2 of at least 1 edges are alive; offline: seats [{seat}]"
     )
+
+
+async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+        registry, agent, put_now = fed.apps["cloud"].state.cloud.registry, fed.agent_id(1), fed.store.put
+
+        async def put_late(*args: Any) -> None:
+            await asyncio.sleep(0.05)
+            await put_now(*args)
+
+        monkeypatch.setattr(registry.store, "put", put_late)
+        moved = registry.agents[agent].but(url="http://127.0.0.9:1")
+        changes = asyncio.gather(registry.set_online(agent, online=False), registry.part_with(agent))
+        await asyncio.sleep(0)
+        registry.agents[agent] = moved  # as a registration does
+        await changes
+        found = registry.agents[agent]
+        kept = await fed.store.get(keys.cloud_agent(agent))
+    assert found == moved.but(online=False, left=True)
+    assert json.loads(kept or b"{}") == found.model_dump(mode="json")
 
 
 async def test_only_a_known_device_is_changed_and_only_what_it_has(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shared.context import stream_seed
+from shared.costs import LinkUse, visit_cost
 from shared.errors import BadInput
 from shared.profiles import (
     REFERENCE_FLOPS,
@@ -27,6 +29,7 @@ from shared.profiles import (
     profiles_of,
 )
 from shared.profiles.__main__ import tables
+from shared.profiles.availability import is_on
 from shared.profiles.catalogue import DEVICES, LINKS, PROFILES
 from shared.spec import ExperimentSpec, parse_spec, read_spec
 from shared.training.flops import training_flops
@@ -85,14 +88,34 @@ def test_another_link_replaces_all_that_is_the_links() -> None:
 
 
 @pytest.mark.parametrize(
+    "profile",
+    [
+        {"latency_s": 1e15, "jitter_s": 1e15},
+        {"latency_s": {"name": "pareto", "shape": 0.1, "scale": 1e9}},
+        {"compute_sps": 1e-6, "up_bps": 1e-6, "delay_s": 1e15},
+        {
+            "compute_sps": {"name": "normal", "mean": 0, "sd": 1e-9},
+            "down_bps": {"name": "uniform", "low": 1, "high": 2},
+        },
+        {"availability": {"name": "on_off", "mean_on_s": 1e-3, "mean_off_s": 1e12}},
+    ],
+)
+def test_whatever_a_spec_may_say_gives_finite_seconds(profile: dict[str, Any]) -> None:
+    for number, found in enumerate(profiles(50, profile=profile, straggler_ratio=0.5, straggler_slowdown=1e6)):
+        cost = visit_cost(found, found.latency_s, LinkUse(down_bytes=10**9, up_bytes=10**9), 1e15, lambda what: 5)
+        assert math.isfinite(cost.simulated_s)
+        assert is_on(found.availability, number, cost.simulated_s, lambda what: 5) in (True, False)
+
+
+@pytest.mark.parametrize(
     ("devices", "field", "said"),
     [
         ({"profile": "fone_low"}, "profile", "did you mean 'phone_low'"),
         ({"profile": "agent"}, "profile", "not there yet"),
         ({"profile": {"link": "ltee"}}, "profile", "did you mean 'lte'"),
         ({"profile": {"upbps": 1}}, "profile.upbps", "did you mean 'up_bps'"),
-        ({"profile": {"compute_sps": 0}}, "profile.compute_sps", "must be above 0"),
-        ({"profile": {"compute_sps": {"name": "uniform", "low": 0, "high": 1}}}, "profile.compute_sps", "above 0"),
+        ({"profile": {"compute_sps": 0}}, "profile.compute_sps", "must be at least 1e-06"),
+        ({"profile": {"compute_sps": {"name": "uniform", "low": 0, "high": 1}}}, "profile.compute_sps", "at least"),
         (
             {"profile": {"compute_sps": {"name": "pareto", "shpe": 1, "scale": 1}}},
             "profile.compute_sps.shpe",
