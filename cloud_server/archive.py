@@ -83,7 +83,7 @@ class Archive:
     # ---- documents
 
     async def create(self, info: RunInfo, idempotency_key: str | None, body_digest: str) -> str:
-        """Keep a new run; the same idempotency key answers with the run that it made before.
+        """Keep a new run; the same idempotency key answers with the run that it made before, until that is deleted.
 
         Raises:
             Conflict: the key was used with another body.
@@ -93,13 +93,13 @@ class Archive:
         if idempotency_key:
             key = keys.cloud_idempotency(idempotency_key)
             before = await self.store.get(key)
-            if before is not None:
-                made = json.loads(before)
+            made = json.loads(before) if before is not None else None
+            if made and await self.store.get(keys.cloud_run(made["run"])) is not None:
                 if made["digest"] != body_digest:
                     raise Conflict("this Idempotency-Key was used with another body", field="Idempotency-Key")
                 return str(made["run"])
             value = json.dumps({"run": info.run, "digest": body_digest}).encode()
-            batch.expect(key, None).put(key, value, keys.IDEMPOTENCY_TTL_S)
+            batch.expect(key, before).put(key, value, keys.IDEMPOTENCY_TTL_S)
         if len(await self.run_ids()) >= self.max_runs:
             raise TooMany(f"{self.max_runs} runs are kept (CLOUD_MAX_RUNS): delete one that has ended")
         batch.put(keys.cloud_runs(info.run), info.created_at.encode())

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from shared.records import Record
 from shared.spec import ExperimentSpec
+from shared.tiers import Id
 
 Status = Literal["pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"]
 FINAL: frozenset[str] = frozenset({"completed", "failed", "stopped"})
@@ -164,12 +165,13 @@ class RoundDetail(RoundInfo):
 class RunInfo(Record):
     """A run: where it stands, and its figures so far.
 
+    `run` names its results folder, so that it can be no path.
     `accuracy` and `loss` are the algorithm's headline figures; `accuracy_of` says which: `global model` or
     `mean over clients`. `bytes_up` and `bytes_down` add both links of all training rounds. `simulated_s` adds the
     rounds. `model_sha256` is the digest of the newest global model.
     """
 
-    run: str
+    run: Id
     name: str
     algorithm: str
     status: Status

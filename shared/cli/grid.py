@@ -42,7 +42,7 @@ def cells(path: Path, arguments: Sequence[str], finish: Finish) -> list[Cell]:
         finish: fills in what a spec leaves open to where it runs.
 
     Raises:
-        BadInput: an argument, or the spec of a combination, is wrong; names the combination.
+        BadInput: an argument, or the spec of a combination, is wrong, or two are the same; names the combination.
     """
     axes = [_axis(argument) for argument in arguments]
     keys = [key for key, _ in axes]
@@ -56,7 +56,13 @@ def cells(path: Path, arguments: Sequence[str], finish: Finish) -> list[Cell]:
         raise BadInput(f"{size} combinations, {MAX_COMBINATIONS} at most")
     swept = {key for key, texts in axes if len(texts) > 1}
     choices = itertools.product(*(texts for _, texts in axes))
-    return [_cell(path, dict(zip(keys, choice, strict=True)), swept, finish) for choice in choices]
+    found = [_cell(path, dict(zip(keys, choice, strict=True)), swept, finish) for choice in choices]
+    first: dict[str, Cell] = {}
+    for cell in found:
+        twin = first.setdefault(cell.spec.digest(), cell)
+        if twin is not cell:  # 1 and 1.0 are two texts and one rate
+            raise BadInput(f"{described(twin.values)} and {described(cell.values)} make the same spec")
+    return found
 
 
 def _cell(path: Path, chosen: dict[str, str], swept: set[str], finish: Finish) -> Cell:

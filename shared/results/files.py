@@ -14,6 +14,8 @@ from shared.api import RoundInfo, RunInfo
 from shared.errors import NotFound
 
 BLOCK = 2**16
+LONGEST_CELL = 2**27
+"""Letters that a cell of a table may have; a round in which 100,000 seats fail tells of them in some 12 million."""
 ROUND_FIELDS = tuple(name for name in RoundInfo.model_fields if name != "edges")
 """Fields of a round that have a column of their name in `rounds.csv`; edges are in `links.csv`."""
 
@@ -91,19 +93,51 @@ def read_run(folder: Path) -> RunInfo:
 
 
 def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
-    """The rounds of a results folder, in order, without the rows of edges; empty before the first round."""
+    """The rounds of a results folder, in order, without the rows of edges; empty before the first round.
+
+    Raises:
+        NotFound: the file cannot be read; names line, field and cause.
+    """
+    path = folder / "rounds.csv"
     try:
-        text = (folder / "rounds.csv").read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         return ()
-    whole = text[: text.rfind("\n") + 1]  # a crash may have cut the last line short
-    return tuple(RoundInfo.model_validate(_values(row)) for row in csv.DictReader(whole.splitlines()))
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read: {error.strerror}") from None
+    csv.field_size_limit(LONGEST_CELL)  # of the whole process; csv refuses cells above 131,072 letters by itself
+    whole = content[: content.rfind(b"\n") + 1]  # a crash may have cut the last line short
+    header: list[str] = []
+    found = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            cells = next(csv.reader([line.decode()]))  # no cell holds a line break
+            if header and cells:
+                found.append(RoundInfo.model_validate(_values(dict(zip(header, cells, strict=False)))))
+        except (ValueError, csv.Error) as error:
+            raise NotFound(f"{path}, line {number}: {_cause(error)}") from None
+        header = header or cells
+    return tuple(found)
 
 
 def _values(row: dict[str, str]) -> dict[str, Any]:
     """A line of `rounds.csv` as fields; an empty cell leaves a field at its default."""
     filled = {name: row[name] for name in ROUND_FIELDS if row.get(name)}
-    return {name: json.loads(cell) if cell[0] in "[{" else cell for name, cell in filled.items()}
+    return {name: _structure(name, cell) if cell[0] in "[{" else cell for name, cell in filled.items()}
+
+
+def _structure(name: str, cell: str) -> Any:
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: broken JSON: {error}") from None
+
+
+def _cause(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def summary(info: RunInfo, folder: Path | None) -> dict[str, Any]:

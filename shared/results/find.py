@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def _find(runs_dir: Path, word: str) -> list[Path]:
     if word == "latest":
         return [newest_run(runs_dir)]
     for folder in (runs_dir / word, Path(word)):
+        if not os.path.isdir(folder):  # `Path.is_dir` raises where a run's name is too long for a file's
+            continue
         if (folder / _RUN).is_file():
             return [folder]
         sweep = read_sweep(folder)

@@ -11,6 +11,7 @@ Results of the runs themselves lie where all runs lie, one folder each.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,11 +96,24 @@ class SweepFolder:
         """Where a local topology keeps its state between two starts."""
         return self.path / "state"
 
+    def own_state(self) -> None:
+        """Note the sweep before its topology makes `state`, which then is the sweep's own, to go on from and to remove.
+
+        Raises:
+            Conflict: there is a `state` without a sweep, somebody else's.
+        """
+        if read_sweep(self.path) is None and os.path.lexists(self.state):
+            raise Conflict(f"{self.state} is there and no sweep's: choose another folder with --into")
+        self._write()
+
     def note(self, index: int, **changes: Any) -> None:
         """Change a combination."""
         combinations = list(self.sweep.combinations)
         combinations[index] = combinations[index].but(**changes)
         self.sweep = self.sweep.but(combinations=tuple(combinations))
+        self._write()
+
+    def _write(self) -> None:
         write_file(self.path / _SWEEP, (self.sweep.model_dump_json(indent=2) + "\n").encode())
 
     def todo(self) -> list[int]:

@@ -235,6 +235,17 @@ def test_pull_refuses_names_that_lead_elsewhere(
     assert not (tmp_path / "here").exists()
 
 
+@pytest.mark.parametrize("run", ["../evil", "/tmp/evil", "..", "a/b", ""])  # noqa: S108
+def test_run_whose_id_is_a_path_is_refused(
+    strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, run: str
+) -> None:
+    cloud.runs["r1"] = a_run().model_copy(update={"run": run})
+    said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
+    assert said.code == 1
+    assert "answered with no RunInfo (at run: String should match pattern" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- what is there
 
 

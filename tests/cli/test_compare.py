@@ -144,6 +144,39 @@ def test_runs_are_found_by_id_name_latest_and_folder_each_once(runs: Path, tmp_p
     assert find_folders(runs, [str(elsewhere), str(runs / "r1")]) == [elsewhere, first]
 
 
+def test_run_is_found_by_a_name_too_long_for_a_folder(strata: Strata, runs: Path) -> None:
+    name = "\N{SNOWMAN}" * 100  # 300 bytes
+    folder = in_folder(runs, "r1", [0.5], name=name)
+    assert find_folders(runs, [name]) == [folder]
+    said = strata("compare", "x" * 300)
+    assert said.code == 1
+    assert f"no run, name of a run or results folder '{'x' * 300}'" in said.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cause"),
+    [
+        (b"\n2,train,", b"\nmany,train,", "round_no: Input should be a valid integer"),
+        (b"\n2,train,", b"\n2\0,train,", "round_no: Input should be a valid integer"),
+        (b"\n2,train,", b"\n2,tr\xffin,", "can't decode byte 0xff"),
+        (b"\n2,train,", b"\n2,guess,", "kind: Input should be 'train' or 'evaluate'"),
+        (b'""accuracy"": 0.6', b'""accuracy"": 0.6.7', "evaluation: broken JSON"),
+        (b'""accuracy"": 0.6', b'""accuracy"": ' + b"[" * 10**5, "evaluation: broken JSON"),
+        (b'""accuracy"": 0.6', b'""accuracy"": ""high""', "evaluation.global.accuracy: Input should be a valid number"),
+    ],
+)
+def test_broken_line_of_a_table_is_named_with_its_cause(
+    strata: Strata, runs: Path, old: bytes, new: bytes, cause: str
+) -> None:
+    table = in_folder(runs, "r1", [0.5, 0.6]) / "rounds.csv"
+    assert table.read_bytes().count(old) == 1
+    table.write_bytes(table.read_bytes().replace(old, new))
+    said = strata("compare", "r1")
+    assert said.code == 1
+    assert "runs/r1/rounds.csv, line 3: " in said.err
+    assert cause in said.err
+
+
 def test_unknown_run_is_named_with_the_nearest(strata: Strata, runs: Path) -> None:
     in_folder(runs, "r1", [0.5], name="quickstart")
     said = strata("compare", "quickstrat")
@@ -214,7 +247,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folders: Sequence[Pat
 def test_run_looks_the_same_in_all_panels_and_axes_tell_their_units(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
 ) -> None:
-    folders = [in_folder(runs, run, [0.1, 0.5, 0.9], name=run) for run in ("a", "_b", "c$d$")]
+    names = ("a", "_b", "c$d$")
+    folders = [in_folder(runs, f"r{n}", [0.1, 0.5, 0.9], name=name) for n, name in enumerate(names)]
     figure = drawn(monkeypatch, tmp_path, folders)
     assert [axes.get_xlabel() for axes in figure.axes] == ["rounds", "simulated time (s)", "bytes up (B)"]
     assert figure.axes[0].get_ylabel() == "accuracy (global model)"

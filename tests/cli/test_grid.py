@@ -60,6 +60,8 @@ def test_dotted_keys_reach_inside(spec_file: Path) -> None:
         (["num_roundz=1,2"], "num_roundz: unknown field; did you mean 'num_rounds'?"),
         (["lr=0.1,-1"], r"lr: .* \(with lr=-1\)"),
         (["lr=0.1,0.10"], "lr: 0.1 is given twice"),
+        (["lr=1,2,1.0"], "lr=1 and lr=1.0 make the same spec"),
+        (["seed=1,2", "data=digits,{name: digits}"], "make the same spec"),
         (["lr=0.1,,0.2"], "lr: a value is missing"),
         (["lr="], "lr: a value is missing"),
         (["lr"], "reads key=v1,v2, not 'lr'"),

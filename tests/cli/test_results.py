@@ -11,7 +11,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from shared.api import Evaluation, RoundInfo
+from shared.api import Evaluation, FailureInfo, RoundInfo
 from shared.errors import NotFound
 from shared.results import (
     Manifest,
@@ -79,6 +79,14 @@ def test_line_that_a_crash_cut_short_is_no_round(tmp_path: Path) -> None:
     table = written(tmp_path, a_round(1), a_round(2)) / "rounds.csv"
     table.write_bytes(table.read_bytes()[:-40])
     assert [row.round_no for row in read_rounds(tmp_path)] == [1]
+
+
+def test_round_that_lost_thousands_of_seats_is_written_read_and_drawn(tmp_path: Path) -> None:
+    lost = tuple(FailureInfo(seat=n, edge="edge-1", reason="unavailable", detail="off " * 20) for n in range(5000))
+    written(tmp_path, a_round(1, failures=lost), status="completed")
+    assert read_rounds(tmp_path)[0].failures[4999].seat == 4999
+    assert (tmp_path / "plots" / "accuracy.png").exists()
+    assert (tmp_path / "plots" / "bytes.png").exists()
 
 
 def test_spec_file_gives_the_same_spec_again(tmp_path: Path) -> None:

@@ -157,6 +157,29 @@ def test_wrong_key_is_named_before_the_first_run(strata: Strata, url: str, cloud
     assert cloud.seen == []
 
 
+def test_run_whose_id_is_a_path_is_refused(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    cloud.runs["r3"] = a_run().model_copy(update={"run": "../../evil"})  # where the fake cloud puts the next one
+    said = strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
+    assert said.code == 1
+    assert "answered with no RunInfo (at run: String should match pattern" in said.err
+    assert list(tmp_path.iterdir()) == [spec_file]
+
+
+def test_state_of_somebody_else_is_neither_used_nor_removed(strata: Strata, spec_file: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "mine" / "state" / "thesis.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("years of work")
+    said = strata("sweep", spec_file, "lr=0.1,0.2", "--into", "mine")
+    assert (said.code, said.err) == (
+        1,
+        "error: mine/state is there and no sweep's: choose another folder with --into\n",
+    )
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["small.yaml", "thesis.txt"]
+    assert theirs.read_text() == "years of work"
+
+
 def test_compare_takes_a_sweep_s_folder(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
     strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     found = json.loads(strata("compare", sweep_folder(tmp_path), "--format", "json").out)
@@ -177,6 +200,14 @@ def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
     assert SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path).sweep.combinations[0].run == "r1"
     with pytest.raises(Conflict, match=r"holds another sweep \(a.yaml\)"):
         SweepFolder(tmp_path / "s", a_sweep({"lr": 2}), tmp_path)
+
+
+def test_state_is_the_sweep_s_own_once_that_is_noted(tmp_path: Path) -> None:
+    SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path).own_state()
+    (tmp_path / "s" / "state").mkdir()  # by its topology, which may be killed before it has a run
+    again = SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path)
+    again.own_state()
+    assert read_sweep(tmp_path / "s") == again.sweep
 
 
 def test_folder_without_a_sweep_has_none(tmp_path: Path) -> None:

@@ -104,6 +104,25 @@ async def test_the_same_idempotency_key_makes_one_run(tmp_path: Path) -> None:
         assert problem(long)[:2] == (422, "bad_input")
 
 
+async def test_the_idempotency_key_of_a_deleted_run_is_free_again(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=()) as fed:
+
+        async def made(**changes: Any) -> str:
+            body = {"spec": small_spec(**changes)}
+            answer = await fed.client.post("/runs", json=body, headers={"idempotency-key": "again"})
+            assert answer.status_code == 201
+            return str(answer.json()["run"])
+
+        gone = await made()
+        await fed.client.post(f"/runs/{gone}/stop")
+        await fed.finish(gone)
+        assert (await fed.client.delete(f"/runs/{gone}")).status_code == 204
+        fresh = await made(seed=1)  # nor does it hold the body to what it was
+        assert fresh != gone
+        assert await made(seed=1) == fresh
+        assert [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]] == [fresh]
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "field", "says"),
     [

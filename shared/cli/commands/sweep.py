@@ -91,6 +91,7 @@ def _locally(specs: list[ExperimentSpec], folder: SweepFolder, agents: int | Non
 
     edges, devices = (max(numbers) for numbers in zip(*map(size_of, specs), strict=True))
     ready_s = max(spec.timeouts.ready_s for spec in specs)
+    folder.own_state()
     with (
         local_topology(edges, devices, agents, folder.runs_dir, ready_s, folder.state) as topology,
         Client(topology.url) as client,
