@@ -168,6 +168,8 @@ class Fleet:
         """Start agents one after another, up to the first that cannot be started; after failures later and later."""
         if self._failures and self.clock() - self._failed_at < min(2.0**self._failures, MOST_PAUSE_S):
             return
+        if not self._try(partial(self.hands.check, len(rooms))):
+            return
         for service, devices in rooms:
             log.info("starting an agent of %s, devices: %s", service, devices)
             if not self._try(partial(self._start_one, service, devices)):

@@ -21,6 +21,7 @@ class FakeHands:
         self.did: list[str] = []
         self.why_not: str | None = None
         self.blind: str | None = None
+        self.room = 10**6
         for _ in range(n):
             self.start("device", 1)
         self.did.clear()
@@ -32,6 +33,10 @@ class FakeHands:
         if self.blind:
             raise StrataError(self.blind)
         return list(self.running)
+
+    def check(self, n: int) -> None:
+        if n > self.room:
+            raise StrataError(f"no room for {n}")
 
     def start(self, service: str, devices: int) -> str:
         if self.why_not:
@@ -166,6 +171,16 @@ def test_what_cannot_be_started_is_told_and_tried_again_later_and_later() -> Non
     fleet.turn()
     fleet.turn()
     assert cloud.last().error is None
+
+
+def test_nobody_is_started_unless_there_is_room_for_all_that_are_missing() -> None:
+    hands, cloud, clock = FakeHands(2), FakeCloud(device=40), Clock()
+    hands.room = 37
+    fleet = fleet_of(hands, cloud, clock)
+    fleet.turn()
+    clock.now += 1  # in the pause after a failure nobody asks
+    fleet.turn()
+    assert (hands.did, cloud.last().error) == ([], "no room for 38")
 
 
 def test_another_number_is_tried_at_once_whatever_failed_before() -> None:
