@@ -23,6 +23,8 @@ STEADY_S = 30.0
 """How long all must have gone well before an earlier failure is forgotten."""
 MOST_PAUSE_S = 60.0
 MOST_TURNS = 3
+MOST_STARTS = 4
+"""How many agents one turn starts: in between the cloud hears what runs, and may want something else by now."""
 
 
 class Cloud(Protocol):
@@ -69,14 +71,14 @@ class Fleet:
         self._refused: str | None = None
         self._failures, self._failed_at = 0, 0.0
 
-    def settle(self) -> None:
-        """Look, and again where there is news that the cloud should hear at once."""
+    def settle(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """Look, and again where there is news that the cloud should hear at once, unless the fleet is to end."""
         for _ in range(MOST_TURNS):
-            if not self.turn():
+            if ended() or not self.turn():
                 return
 
     def turn(self) -> bool:
-        """One look; answers whether the next should follow at once, since the cloud has not heard the news.
+        """One look; answers whether the next should follow at once, since there is news for the cloud or more to do.
 
         Never raises for what goes wrong out there: that is told to the cloud as the fleet's error, and tried again
         later, and ever later.
@@ -129,7 +131,7 @@ class Fleet:
     # ---- what is done
 
     def _make_it_so(self, released: frozenset[str]) -> bool:
-        """Stop and start what the plans say; answers whether the cloud should hear of it at once."""
+        """Stop and start what the plans say; answers whether the next look should follow at once."""
         plans = self._plans()
         stop = [agent for found in plans.values() for agent in found.stop]
         start = [(service, devices) for service, found in plans.items() for devices in found.start]
@@ -137,8 +139,8 @@ class Fleet:
             self.error, self._failures = None, 0
         news = {agent.name for agent in stop} != self._leaving.keys() & self._here()
         stopped = self._stop(stop, released)
-        self._start(start)
-        return news or stopped
+        more = self._start(start)
+        return news or stopped or more
 
     def _plans(self) -> dict[str, Plan]:
         plans, self._refused = {}, None
@@ -164,16 +166,20 @@ class Fleet:
         self._ending |= {agent.name for agent in due}
         return self._try(partial(self.hands.stop, due))
 
-    def _start(self, rooms: Sequence[tuple[str, int]]) -> None:
-        """Start agents one after another, up to the first that cannot be started; after failures later and later."""
+    def _start(self, rooms: Sequence[tuple[str, int]]) -> bool:
+        """Start the first few agents, up to one that cannot be started; after failures later and later.
+
+        Answers whether some are left that should follow at once.
+        """
         if self._failures and self.clock() - self._failed_at < min(2.0**self._failures, MOST_PAUSE_S):
-            return
+            return False
         if not self._try(partial(self.hands.check, len(rooms))):
-            return
-        for service, devices in rooms:
+            return False
+        for service, devices in rooms[:MOST_STARTS]:
             log.info("starting an agent of %s, devices: %s", service, devices)
             if not self._try(partial(self._start_one, service, devices)):
-                return
+                return False
+        return len(rooms) > MOST_STARTS
 
     def _start_one(self, service: str, devices: int) -> None:
         self._staying.add(self.hands.start(service, devices))

@@ -183,6 +183,22 @@ def test_nobody_is_started_unless_there_is_room_for_all_that_are_missing() -> No
     assert (hands.did, cloud.last().error) == ([], "no room for 38")
 
 
+def test_of_many_that_are_missing_a_turn_starts_a_few_and_hears_in_between_what_is_wanted() -> None:
+    hands, cloud = FakeHands(1), FakeCloud(device=1000)
+    fleet = fleet_of(hands, cloud)
+    assert [fleet.turn() for _ in range(3)] == [True] * 3
+    assert [len(report.agents) for report in cloud.heard] == [1, 5, 9]
+    cloud.wanted = {"device": 15}
+    assert fleet.turn() is False  # the two that are missing
+    assert len(hands.running) == 15
+
+
+def test_a_fleet_that_is_to_end_starts_no_more() -> None:
+    hands, cloud = FakeHands(), FakeCloud(device=1000)
+    fleet_of(hands, cloud).settle(ended=lambda: len(hands.running) >= 8)
+    assert len(hands.running) == 8
+
+
 def test_another_number_is_tried_at_once_whatever_failed_before() -> None:
     hands, cloud = FakeHands(1), FakeCloud(device=3)
     hands.why_not = "no room"
