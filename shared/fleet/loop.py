@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from pydantic import ValidationError
+
 from shared.errors import StrataError
 from shared.fleet.plan import Agent, Hands, Plan, plan
 from shared.tiers import FleetAgent, FleetOrders, FleetReport
@@ -25,6 +27,8 @@ MOST_PAUSE_S = 60.0
 MOST_TURNS = 3
 MOST_STARTS = 4
 """How many agents one turn starts: in between the cloud hears what runs, and may want something else by now."""
+TROUBLE = (StrataError, OSError, ValidationError)
+"""What goes wrong out there: refusals, a system without room for a process or a file, names that no report may have."""
 
 
 class Cloud(Protocol):
@@ -105,28 +109,34 @@ class Fleet:
     # ---- what is said
 
     def _exchange(self) -> FleetOrders | None:
-        """Report; None if the cloud did not take it."""
+        """Report; None if it could not be said, or the cloud did not take it."""
+        try:
+            report = self._report()
+        except ValidationError as error:
+            self._fail(f"what runs cannot be reported: {_reason(error)}")
+            return None
+        try:
+            orders = self.cloud.report(report)
+        except (StrataError, OSError) as error:
+            log.log(logging.DEBUG if self._silent else logging.WARNING, "the cloud takes no report: %s", _reason(error))
+            self._silent = True
+            return None
+        self._begins = self._silent = False
+        self._ending -= set(report.left)
+        return orders
+
+    def _report(self) -> FleetReport:
         here, why = self._here(), self._refused or self.error
-        left = sorted(self._ending - here)
-        report = FleetReport(
+        return FleetReport(
             fleet=self.name,
             begins=self._begins,
             services={name: found.each if found.exactly else None for name, found in self.hands.services().items()},
             agents=tuple(FleetAgent(name=a.name, service=a.service, devices=a.devices) for a in self._running),
             leaving=tuple(sorted(self._leaving.keys() & here)),
-            left=tuple(left),
+            left=tuple(sorted(self._ending - here)),
             wanted=self.wanted,
             error=why[:2000] if why else None,
         )
-        try:
-            orders = self.cloud.report(report)
-        except StrataError as error:
-            log.log(logging.DEBUG if self._silent else logging.WARNING, "the cloud takes no report: %s", error.detail)
-            self._silent = True
-            return None
-        self._begins = self._silent = False
-        self._ending -= set(left)
-        return orders
 
     # ---- what is done
 
@@ -187,8 +197,8 @@ class Fleet:
     def _try(self, act: Callable[[], None]) -> bool:
         try:
             act()
-        except StrataError as error:
-            self._fail(error.detail)
+        except TROUBLE as error:
+            self._fail(_reason(error))
             return False
         return True
 
@@ -196,3 +206,13 @@ class Fleet:
         if why != self.error:
             log.warning("%s", why)
         self.error, self._failures, self._failed_at = why, self._failures + 1, self.clock()
+
+
+def _reason(error: Exception) -> str:
+    """What to tell of an error, in one line."""
+    if isinstance(error, StrataError):
+        return error.detail
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{type(error).__name__}: {error}"
