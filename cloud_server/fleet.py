@@ -80,7 +80,7 @@ class Fleet:
     # ---- the user's side
 
     async def want(self, devices: int | Mapping[str, int]) -> None:
-        """Write down how many devices are wanted.
+        """Write down how many devices are wanted; what was wanted of services that the fleet has no more is forgotten.
 
         Raises:
             Conflict: no fleet is heard.
@@ -89,8 +89,10 @@ class Fleet:
         heard = self._serving()
         if heard is None:
             raise Conflict(NO_FLEET, field="devices")
-        named = _by_service(devices, heard.report.services)
-        wanted = {**await self.wanted(), **named}
+        services = heard.report.services
+        named = _by_service(devices, services)
+        kept = {name: number for name, number in (await self.wanted()).items() if name in services}
+        wanted = {**kept, **named}
         if sum(wanted.values()) > MAX_DEVICES:
             raise BadInput(f"{sum(wanted.values())} devices, at most {MAX_DEVICES}", field="devices")
         await self.store.put(keys.cloud_topology(), json.dumps(wanted, sort_keys=True).encode())

@@ -92,6 +92,17 @@ async def test_what_the_fleet_cannot_do_is_refused_by_field(tmp_path: Path) -> N
         assert both.json()["wanted"] == {"device": 8, "device_slow": 3}
 
 
+async def test_the_wish_for_a_service_that_the_fleet_has_no_more_goes_with_the_next(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        await say(fed, report(services={"device": 1, "device_slow": 1}))
+        await put(fed, {"device": 50_000, "device_slow": 50_000})
+        await say(fed, report())
+        answer = await put(fed, 60_000)  # more than may be, if those of the other service still counted
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["wanted"] == {"device": 60_000}
+        assert (await say(fed, report()))["wanted"] == {"device": 60_000}
+
+
 async def test_one_fleet_serves_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=(), ttl_s=1.0) as fed:
         await say(fed, report())
