@@ -151,10 +151,11 @@ class Containers:
     def _copy(self, container: str, number: int) -> str:
         """Make a sibling of a container; answers with its id."""
         found = self._inspect(container)
-        networks = endpoints_of(found)
+        own = name_of(found, number)
+        networks = endpoints_of(found, own)
         first = dict(list(networks.items())[:1])
         body = sibling_of(found, number, self._image(found)) | {"NetworkingConfig": {"EndpointsConfig": first}}
-        made: str = self._api.create_container_from_config(body, name_of(found, number))["Id"]
+        made: str = self._api.create_container_from_config(body, own)["Id"]
         for name in networks.keys() - first.keys():
             self._api.connect_container_to_network(made, name, aliases=networks[name]["Aliases"])
         return made
