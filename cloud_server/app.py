@@ -86,5 +86,5 @@ def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, clos
     Gauge("strata_round", "Committed rounds of the run that trains", registry=metrics).set_function(
         lambda: runner.course.info.rounds if runner.course else 0
     )
-    fleet = Fleet(store, registry, runner.seats_of, settings.ttl_s)
+    fleet = Fleet(store, registry, runner.seats_by_agent, settings.ttl_s)
     return Cloud(settings, store, registry, archive, runner, fleet, results, (worker, evaluator), metrics, closing)

@@ -36,14 +36,18 @@ class Fleet:
     Args:
         store: keeps the wanted numbers.
         registry: who is alive.
-        seats_of: the seats of an agent in the run that trains.
+        seats_by_agent: the seats of each agent that has some in the run that trains.
         ttl_s: a fleet that is silent for longer serves no more.
     """
 
     def __init__(
-        self, store: Store, registry: Registry, seats_of: Callable[[str], tuple[int, ...]], ttl_s: float
+        self,
+        store: Store,
+        registry: Registry,
+        seats_by_agent: Callable[[], Mapping[str, tuple[int, ...]]],
+        ttl_s: float,
     ) -> None:
-        self.store, self.registry, self.seats_of, self.ttl_s = store, registry, seats_of, ttl_s
+        self.store, self.registry, self.seats_by_agent, self.ttl_s = store, registry, seats_by_agent, ttl_s
         self._heard: _Heard | None = None
 
     async def wanted(self) -> dict[str, int]:
@@ -64,13 +68,13 @@ class Fleet:
             raise Conflict(f"fleet {before.report.fleet} serves already", field="fleet")
         if report.begins:
             await self.store.delete(keys.cloud_topology())
-        for name in report.left:
-            for agent in self.registry.named(name):
+        for agents in self.registry.named(report.left).values():
+            for agent in agents:
                 await self.registry.part_with(agent)
-        leaving = {name: self.registry.named(name) for name in report.leaving}
+        leaving, seated = self.registry.named(report.leaving), self.seats_by_agent()
         self.registry.mark_leaving((agent for agents in leaving.values() for agent in agents), self.ttl_s)
         self._heard = _Heard(report, before.since if before else now, now)
-        released = [name for name, agents in leaving.items() if not any(map(self.seats_of, agents))]
+        released = [name for name, agents in leaving.items() if seated.keys().isdisjoint(agents)]
         return FleetOrders(wanted=await self.wanted(), released=tuple(released))
 
     def _serving(self) -> _Heard | None:
@@ -80,7 +84,7 @@ class Fleet:
     # ---- the user's side
 
     async def want(self, devices: int | Mapping[str, int]) -> None:
-        """Write down how many devices are wanted.
+        """Write down how many devices are wanted; what was wanted of services that the fleet has no more is forgotten.
 
         Raises:
             Conflict: no fleet is heard.
@@ -89,8 +93,10 @@ class Fleet:
         heard = self._serving()
         if heard is None:
             raise Conflict(NO_FLEET, field="devices")
-        named = _by_service(devices, heard.report.services)
-        wanted = {**await self.wanted(), **named}
+        services = heard.report.services
+        named = _by_service(devices, services)
+        kept = {name: number for name, number in (await self.wanted()).items() if name in services}
+        wanted = {**kept, **named}
         if sum(wanted.values()) > MAX_DEVICES:
             raise BadInput(f"{sum(wanted.values())} devices, at most {MAX_DEVICES}", field="devices")
         await self.store.put(keys.cloud_topology(), json.dumps(wanted, sort_keys=True).encode())

@@ -191,9 +191,13 @@ class Registry:
 
     # ---- who comes and goes on purpose
 
-    def named(self, name: str) -> list[str]:
-        """Ids of the agents of a name, heard or not, those apart that have left."""
-        return [agent for agent, entry in self.agents.items() if entry.name == name and not entry.left]
+    def named(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Ids of the agents of each of these names, heard or not, those apart that have left."""
+        found: dict[str, list[str]] = {name: [] for name in names}
+        for agent, entry in self.agents.items():
+            if entry.name in found and not entry.left:
+                found[entry.name].append(agent)
+        return found
 
     def mark_leaving(self, agents: Iterable[str], for_s: float) -> None:
         """These, and no others, are about to be stopped; forgotten after a while, since who said so may be gone."""

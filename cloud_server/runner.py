@@ -169,9 +169,9 @@ class Runner:
                 raise
             return last.but(reason=f"waiting: {error.detail}"[:2000])
 
-    def seats_of(self, agent: str) -> tuple[int, ...]:
-        """The seats of an agent in the run that trains."""
-        return self.course.at.table.seats_of(agent) if self.course and self.course.at else ()
+    def seats_by_agent(self) -> dict[str, tuple[int, ...]]:
+        """The seats of each agent that has some in the run that trains."""
+        return self.course.at.table.seats_by_agent() if self.course and self.course.at else {}
 
     async def seats(self, run_id: str) -> tuple[SeatInfo, ...]:
         """The seats of a run.

@@ -200,6 +200,9 @@ class Table:
         """Seats by agent."""
         return dict(Counter(self.binding.agents.values()))
 
-    def seats_of(self, agent: str) -> tuple[int, ...]:
-        """The seats of an agent, sorted."""
-        return tuple(sorted(seat for seat, name in self.binding.agents.items() if name == agent))
+    def seats_by_agent(self) -> dict[str, tuple[int, ...]]:
+        """The seats of each agent that has some, sorted."""
+        found: dict[str, list[int]] = {}
+        for seat, agent in sorted(self.binding.agents.items()):
+            found.setdefault(agent, []).append(seat)
+        return {agent: tuple(seats) for agent, seats in found.items()}

@@ -14,9 +14,12 @@ router = APIRouter(tags=["topology"])
 
 
 def _agents(cloud: Cloud) -> tuple[AgentInfo, ...]:
-    return tuple(
-        cloud.registry.agent_info(agent, cloud.runner.seats_of(agent)) for agent in sorted(cloud.registry.agents)
-    )
+    registry, seats = cloud.registry, cloud.runner.seats_by_agent()
+    return tuple(registry.agent_info(agent, seats.get(agent, ())) for agent in sorted(registry.agents))
+
+
+def _agent(cloud: Cloud, agent: str) -> AgentInfo:
+    return cloud.registry.agent_info(agent, cloud.runner.seats_by_agent().get(agent, ()))
 
 
 async def _topology(cloud: Cloud) -> TopologyInfo:
@@ -61,11 +64,11 @@ async def devices(cloud: TheCloud) -> AgentPage:
 @router.get("/devices/{agent}", responses=problems(404))
 async def device(agent: Name, cloud: TheCloud) -> AgentInfo:
     """One device agent."""
-    return cloud.registry.agent_info(agent, cloud.runner.seats_of(agent))
+    return _agent(cloud, agent)
 
 
 @router.patch("/devices/{agent}", responses=problems(404))
 async def change_device(agent: Name, body: DeviceChange, cloud: TheCloud) -> AgentInfo:
     """Take a device agent offline, or bring it back, from the next round on."""
     await cloud.registry.set_online(agent, body.online)
-    return cloud.registry.agent_info(agent, cloud.runner.seats_of(agent))
+    return _agent(cloud, agent)

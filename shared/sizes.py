@@ -75,14 +75,21 @@ def check_memory(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) ->
         )
 
 
-def check_processes(n: int) -> None:
+def check_processes(n: int, owed: int = 0) -> None:
     """Refuse to start more processes than fit into this machine's free memory.
+
+    Args:
+        n: processes that are to start.
+        owed: bytes of the free memory that processes which run already have yet to take.
 
     Raises:
         BadInput: with the figures.
     """
-    there = available_bytes()
-    if there is not None and n * PROCESS_BYTES > there:
+    found = available_bytes()
+    if found is None:
+        return
+    there = max(found - owed, 0)
+    if n * PROCESS_BYTES > there:
         raise BadInput(
             f"{n} processes need at least {n * PROCESS_BYTES / 1e9:.1f} GB, {there / 1e9:.1f} GB are free; "
             "fewer edges, or more devices an agent (--agents)"

@@ -217,10 +217,10 @@ class Topology:
 
     def add_agent(self, devices: int = 1, profile: str = "standard") -> str:
         """Start one more agent; answers with its name. It registers like any other."""
-        self.rooms.append(devices)
-        self._profiles.append(profile)
-        name = f"agent-{len(self.rooms)}"
+        name = f"agent-{len(self.rooms) + 1}"
         self._start_agent(name, devices, profile)
+        self.rooms.append(devices)  # only now: one that could not be started is no agent that can come back
+        self._profiles.append(profile)
         return name
 
     def end(self, name: str, *, grace_s: float = 0.0) -> None:

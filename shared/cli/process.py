@@ -65,6 +65,14 @@ class Process:
         """How it ended (negative: by which signal), None while it runs."""
         return self._process.poll()
 
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that it holds; 0 once it has ended, or where the system does not tell."""
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            return 0
+
     def signal(self, number: int) -> None:
         """Send a signal to the process and what it started; without effect once it has ended."""
         if self.returncode is None:

@@ -27,7 +27,7 @@ def main() -> None:
     with CloudLine(settings.cloud_url, settings.common.tier_token) as cloud:
         fleet = Fleet(f"compose-{socket.gethostname()}"[:64], hands, cloud, drain_s=settings.drain_s)
         while not ended.is_set():
-            fleet.settle()
+            fleet.settle(ended.is_set)
             ended.wait(settings.every_s)
 
 

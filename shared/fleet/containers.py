@@ -126,6 +126,9 @@ class Containers:
 
     # ---- coming and going
 
+    def check(self, n: int) -> None:
+        """Nothing to see: what a container may take is the engine's to limit, and its machine may be another."""
+
     def start(self, service: str, devices: int) -> str:
         """Start the first stopped container that is as the newest is, else make one; answers with its agent's name.
 
@@ -148,10 +151,11 @@ class Containers:
     def _copy(self, container: str, number: int) -> str:
         """Make a sibling of a container; answers with its id."""
         found = self._inspect(container)
-        networks = endpoints_of(found)
+        own = name_of(found, number)
+        networks = endpoints_of(found, own)
         first = dict(list(networks.items())[:1])
         body = sibling_of(found, number, self._image(found)) | {"NetworkingConfig": {"EndpointsConfig": first}}
-        made: str = self._api.create_container_from_config(body, name_of(found, number))["Id"]
+        made: str = self._api.create_container_from_config(body, own)["Id"]
         for name in networks.keys() - first.keys():
             self._api.connect_container_to_network(made, name, aliases=networks[name]["Aliases"])
         return made

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from pydantic import ValidationError
+
 from shared.errors import StrataError
 from shared.fleet.plan import Agent, Hands, Plan, plan
 from shared.tiers import FleetAgent, FleetOrders, FleetReport
@@ -23,6 +25,10 @@ STEADY_S = 30.0
 """How long all must have gone well before an earlier failure is forgotten."""
 MOST_PAUSE_S = 60.0
 MOST_TURNS = 3
+MOST_STARTS = 4
+"""How many agents one turn starts: in between the cloud hears what runs, and may want something else by now."""
+TROUBLE = (StrataError, OSError, ValidationError)
+"""What goes wrong out there: refusals, a system without room for a process or a file, names that no report may have."""
 
 
 class Cloud(Protocol):
@@ -69,14 +75,14 @@ class Fleet:
         self._refused: str | None = None
         self._failures, self._failed_at = 0, 0.0
 
-    def settle(self) -> None:
-        """Look, and again where there is news that the cloud should hear at once."""
+    def settle(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """Look, and again where there is news that the cloud should hear at once, unless the fleet is to end."""
         for _ in range(MOST_TURNS):
-            if not self.turn():
+            if ended() or not self.turn():
                 return
 
     def turn(self) -> bool:
-        """One look; answers whether the next should follow at once, since the cloud has not heard the news.
+        """One look; answers whether the next should follow at once, since there is news for the cloud or more to do.
 
         Never raises for what goes wrong out there: that is told to the cloud as the fleet's error, and tried again
         later, and ever later.
@@ -103,33 +109,39 @@ class Fleet:
     # ---- what is said
 
     def _exchange(self) -> FleetOrders | None:
-        """Report; None if the cloud did not take it."""
+        """Report; None if it could not be said, or the cloud did not take it."""
+        try:
+            report = self._report()
+        except ValidationError as error:
+            self._fail(f"what runs cannot be reported: {_reason(error)}")
+            return None
+        try:
+            orders = self.cloud.report(report)
+        except (StrataError, OSError) as error:
+            log.log(logging.DEBUG if self._silent else logging.WARNING, "the cloud takes no report: %s", _reason(error))
+            self._silent = True
+            return None
+        self._begins = self._silent = False
+        self._ending -= set(report.left)
+        return orders
+
+    def _report(self) -> FleetReport:
         here, why = self._here(), self._refused or self.error
-        left = sorted(self._ending - here)
-        report = FleetReport(
+        return FleetReport(
             fleet=self.name,
             begins=self._begins,
             services={name: found.each if found.exactly else None for name, found in self.hands.services().items()},
             agents=tuple(FleetAgent(name=a.name, service=a.service, devices=a.devices) for a in self._running),
             leaving=tuple(sorted(self._leaving.keys() & here)),
-            left=tuple(left),
+            left=tuple(sorted(self._ending - here)),
             wanted=self.wanted,
             error=why[:2000] if why else None,
         )
-        try:
-            orders = self.cloud.report(report)
-        except StrataError as error:
-            log.log(logging.DEBUG if self._silent else logging.WARNING, "the cloud takes no report: %s", error.detail)
-            self._silent = True
-            return None
-        self._begins = self._silent = False
-        self._ending -= set(left)
-        return orders
 
     # ---- what is done
 
     def _make_it_so(self, released: frozenset[str]) -> bool:
-        """Stop and start what the plans say; answers whether the cloud should hear of it at once."""
+        """Stop and start what the plans say; answers whether the next look should follow at once."""
         plans = self._plans()
         stop = [agent for found in plans.values() for agent in found.stop]
         start = [(service, devices) for service, found in plans.items() for devices in found.start]
@@ -137,8 +149,8 @@ class Fleet:
             self.error, self._failures = None, 0
         news = {agent.name for agent in stop} != self._leaving.keys() & self._here()
         stopped = self._stop(stop, released)
-        self._start(start)
-        return news or stopped
+        more = self._start(start)
+        return news or stopped or more
 
     def _plans(self) -> dict[str, Plan]:
         plans, self._refused = {}, None
@@ -164,14 +176,20 @@ class Fleet:
         self._ending |= {agent.name for agent in due}
         return self._try(partial(self.hands.stop, due))
 
-    def _start(self, rooms: Sequence[tuple[str, int]]) -> None:
-        """Start agents one after another, up to the first that cannot be started; after failures later and later."""
+    def _start(self, rooms: Sequence[tuple[str, int]]) -> bool:
+        """Start the first few agents, up to one that cannot be started; after failures later and later.
+
+        Answers whether some are left that should follow at once.
+        """
         if self._failures and self.clock() - self._failed_at < min(2.0**self._failures, MOST_PAUSE_S):
-            return
-        for service, devices in rooms:
+            return False
+        if not self._try(partial(self.hands.check, len(rooms))):
+            return False
+        for service, devices in rooms[:MOST_STARTS]:
             log.info("starting an agent of %s, devices: %s", service, devices)
             if not self._try(partial(self._start_one, service, devices)):
-                return
+                return False
+        return len(rooms) > MOST_STARTS
 
     def _start_one(self, service: str, devices: int) -> None:
         self._staying.add(self.hands.start(service, devices))
@@ -179,8 +197,8 @@ class Fleet:
     def _try(self, act: Callable[[], None]) -> bool:
         try:
             act()
-        except StrataError as error:
-            self._fail(error.detail)
+        except TROUBLE as error:
+            self._fail(_reason(error))
             return False
         return True
 
@@ -188,3 +206,13 @@ class Fleet:
         if why != self.error:
             log.warning("%s", why)
         self.error, self._failures, self._failed_at = why, self._failures + 1, self.clock()
+
+
+def _reason(error: Exception) -> str:
+    """What to tell of an error, in one line."""
+    if isinstance(error, StrataError):
+        return error.detail
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{type(error).__name__}: {error}"

@@ -56,6 +56,13 @@ class Hands(Protocol):
     def agents(self) -> list[Agent]:
         """Our agents that run, whether they have registered or not."""
 
+    def check(self, n: int) -> None:
+        """See that so many more agents can be started, before the first of them is.
+
+        Raises:
+            StrataError: they cannot; says why.
+        """
+
     def start(self, service: str, devices: int) -> str:
         """Start an agent, and answer with its name; one that was stopped comes back, with its id and its state.
 

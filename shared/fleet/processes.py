@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shared.fleet.plan import Agent, Service
-from shared.sizes import check_processes
+from shared.sizes import PROCESS_BYTES, check_processes
 
 if TYPE_CHECKING:
     from shared.cli.launch import Topology
@@ -38,13 +38,18 @@ class Processes:
         running = {name for name, process in self._topology.processes.items() if process.returncode is None}
         return [Agent(name, SERVICE, room, _number(name)) for name, room in rooms.items() if name in running]
 
-    def start(self, service: str, devices: int) -> str:
-        """Start the first stopped agent of that size, else a new one; answers with its name.
+    def check(self, n: int) -> None:
+        """See that there is memory for so many more agents, besides what those that just started have yet to take.
 
         Raises:
-            BadInput: there is no memory left for it.
+            BadInput: there is too little; with the figures.
         """
-        check_processes(1)
+        processes = self._topology.processes
+        held = [processes[agent.name].resident_bytes for agent in self.agents()]
+        check_processes(n, owed=sum(max(PROCESS_BYTES - taken, 0) for taken in held))
+
+    def start(self, service: str, devices: int) -> str:
+        """Start the first stopped agent of that size, else a new one; answers with its name."""
         running = {agent.name for agent in self.agents()}
         stopped = [name for name, room in self._topology.agents().items() if name not in running and room == devices]
         if not stopped:

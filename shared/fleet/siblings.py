@@ -74,11 +74,22 @@ def _is_anonymous(source: str | None) -> bool:
     return not source or _ANONYMOUS.fullmatch(source) is not None
 
 
-def endpoints_of(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The sibling's networks with its aliases there, the one that it was made with first; addresses are not copied."""
+def endpoints_of(found: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    """The sibling's networks with its aliases there, the one that it was made with first; addresses are not copied.
+
+    Args:
+        found: an inspected container.
+        name: of the new one, which is its alias where the other's name was one.
+    """
     networks = found["NetworkSettings"]["Networks"]
-    first = found["HostConfig"].get("NetworkMode")
+    first, old = found["HostConfig"].get("NetworkMode"), str(found["Name"]).lstrip("/")
     return {
-        name: {"Aliases": [a for a in networks[name].get("Aliases") or () if not found["Id"].startswith(a)]}
-        for name in sorted(networks, key=lambda name: (name != first, name))
+        network: {
+            "Aliases": [
+                name if alias == old else alias
+                for alias in networks[network].get("Aliases") or ()
+                if not found["Id"].startswith(alias)
+            ]
+        }
+        for network in sorted(networks, key=lambda network: (network != first, network))
     }

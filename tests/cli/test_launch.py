@@ -233,6 +233,10 @@ def test_late_agent_joins_and_a_killed_cloud_returns_to_its_port() -> None:
         url = running.url
         assert running.add_agent(2) == "agent-3"
         assert running.wait_ready(30).n_devices == 7
+        assert running.processes["agent-3"].resident_bytes > 1_000_000
+        running.end("agent-3")
+        assert running.processes["agent-3"].resident_bytes == 0
+        running.retire(["agent-3"])
         running.end("cloud")
         assert [process.name for process in running.dead()] == ["cloud"]
         with pytest.raises(ProcessDied, match=r"cloud ended \(signal SIGKILL\)"):
@@ -240,6 +244,21 @@ def test_late_agent_joins_and_a_killed_cloud_returns_to_its_port() -> None:
         running.start_again("cloud")
         running.check()
         assert running.url == url
+
+
+def test_an_agent_that_could_not_be_started_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    with topology() as running:
+        before = running.agents()
+        with monkeypatch.context() as patched:
+            patched.setattr("subprocess.Popen", no_process)
+            with pytest.raises(BlockingIOError):
+                running.add_agent(2)
+        assert running.agents() == before
+        assert running.add_agent(2) == f"agent-{len(before) + 1}"
+
+
+def no_process(*_: object, **__: object) -> None:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
 
 
 def test_taken_port_is_refused_and_leaves_nothing() -> None:

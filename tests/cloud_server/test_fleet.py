@@ -6,11 +6,14 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
+from cloud_server.entries import AgentEntry
 from shared import keys
+from shared.tiers import FleetReport
 from tests.federation import Federation, Gate, small_spec
 
 
@@ -94,6 +97,17 @@ async def test_what_the_fleet_cannot_do_is_refused_by_field(tmp_path: Path) -> N
         assert (await put(fed, {"device": 8})).json()["wanted"] == {"device": 8}
         both = await put(fed, {"device_slow": 3})
         assert both.json()["wanted"] == {"device": 8, "device_slow": 3}
+
+
+async def test_the_wish_for_a_service_that_the_fleet_has_no_more_goes_with_the_next(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        await say(fed, report(services={"device": 1, "device_slow": 1}))
+        await put(fed, {"device": 50_000, "device_slow": 50_000})
+        await say(fed, report())
+        answer = await put(fed, 60_000)  # more than may be, if those of the other service still counted
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["wanted"] == {"device": 60_000}
+        assert (await say(fed, report()))["wanted"] == {"device": 60_000}
 
 
 async def test_one_fleet_serves_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
@@ -210,6 +224,50 @@ async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) 
         failures = (await fed.round(run, 1)).failures
     assert info.status == "completed"
     assert [(failure.reason, failure.detail) for failure in failures] == [("lost", f"agent {gone} has left")]
+
+
+# ---- many
+
+
+class Looked(dict[str, Any]):
+    """Counts how often all of it is looked through."""
+
+    n = 0
+
+    def items(self) -> Any:
+        self.n += 1
+        return super().items()
+
+
+async def test_however_many_leave_agents_and_seats_are_looked_through_once(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        cloud = fed.apps["cloud"].state.cloud
+        names = tuple(f"agent-{number}" for number in range(300))
+        entries = [AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard") for n in names]
+        agents = cloud.registry.agents = Looked({entry.agent: entry for entry in entries})
+        cloud.fleet.seats_by_agent = Mock(return_value={"a-agent-7": (3,), "a-agent-9": (0, 4)})
+        told = FleetReport(fleet="f", services={"device": 1}, leaving=names)
+        orders = await cloud.fleet.hear(told)
+        assert set(names) - set(orders.released) == {"agent-7", "agent-9"}
+        assert (cloud.fleet.seats_by_agent.call_count, agents.n) == (1, 2)  # those that leave, and those that have left
+        cloud.registry.agents = {}
+
+
+async def test_the_seats_of_each_agent_are_shown(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(3, 1)) as fed:
+        gate = Gate(fed)
+        run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=4))
+        await gate.reached.wait()
+        found: dict[str, list[int]] = {}
+        for seat in (await fed.seats(run)).devices:
+            found.setdefault(str(seat.agent), []).append(seat.seat)
+        shown = {device["agent"]: device["seats"] for device in (await topology(fed))["devices"]}
+        assert shown == found
+        assert sorted(map(len, shown.values())) == [1, 3]
+        one = (await fed.client.get(f"/devices/{fed.agent_id(0)}")).json()
+        assert one["seats"] == found[fed.agent_id(0)]
+        gate.open.set()
+        await fed.finish(run)
 
 
 # ---- taken offline

@@ -70,6 +70,17 @@ def test_a_sibling_differs_in_its_number_and_in_volumes_without_a_name() -> None
     assert (network, aliases) == ("b_extra", ["device"])
 
 
+def test_the_siblings_own_name_is_no_alias_of_the_copy_which_has_its_own() -> None:
+    found = inspected(1)
+    for endpoint in found["NetworkSettings"]["Networks"].values():
+        endpoint["Aliases"].insert(0, "p_device_1")  # as Compose 2 does
+    engine = FakeEngine(OWN, found)
+    hands(engine).start("device", 1)
+    (_, (name, body)), (_, (_, _, aliases)), _ = engine.did
+    first = body["NetworkingConfig"]["EndpointsConfig"]["p_default"]["Aliases"]
+    assert (name, first, aliases) == ("p_device_2", ["p_device_2", "device"], ["p_device_2", "device"])
+
+
 def test_mounts_of_the_newer_kind_keep_named_volumes_and_lose_the_others() -> None:
     found = inspected(1)
     found["HostConfig"] |= {"Binds": None, "Mounts": [

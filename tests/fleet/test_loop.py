@@ -19,8 +19,9 @@ class FakeHands:
         self.found = services or {"device": Service()}
         self.running: list[Agent] = []
         self.did: list[str] = []
-        self.why_not: str | None = None
+        self.why_not: str | Exception | None = None
         self.blind: str | None = None
+        self.room = 10**6
         for _ in range(n):
             self.start("device", 1)
         self.did.clear()
@@ -33,10 +34,14 @@ class FakeHands:
             raise StrataError(self.blind)
         return list(self.running)
 
+    def check(self, n: int) -> None:
+        if n > self.room:
+            raise StrataError(f"no room for {n}")
+
     def start(self, service: str, devices: int) -> str:
         if self.why_not:
             self.did.append("fail")
-            raise StrataError(self.why_not)
+            raise _error(self.why_not)
         number = max((agent.number for agent in self.running), default=0) + 1
         self.running.append(Agent(f"{service}-{number}", service, devices, number))
         self.did.append(f"start {service}-{number}")
@@ -46,8 +51,12 @@ class FakeHands:
         for agent in agents:
             self.did.append(f"stop {agent.name}")
             if self.why_not:
-                raise StrataError(self.why_not)
+                raise _error(self.why_not)
             self.running.remove(agent)
+
+
+def _error(why: str | Exception) -> Exception:
+    return StrataError(why) if isinstance(why, str) else why
 
 
 class FakeCloud:
@@ -166,6 +175,62 @@ def test_what_cannot_be_started_is_told_and_tried_again_later_and_later() -> Non
     fleet.turn()
     fleet.turn()
     assert cloud.last().error is None
+
+
+def test_nobody_is_started_unless_there_is_room_for_all_that_are_missing() -> None:
+    hands, cloud, clock = FakeHands(2), FakeCloud(device=40), Clock()
+    hands.room = 37
+    fleet = fleet_of(hands, cloud, clock)
+    fleet.turn()
+    clock.now += 1  # in the pause after a failure nobody asks
+    fleet.turn()
+    assert (hands.did, cloud.last().error) == ([], "no room for 38")
+
+
+def test_of_many_that_are_missing_a_turn_starts_a_few_and_hears_in_between_what_is_wanted() -> None:
+    hands, cloud = FakeHands(1), FakeCloud(device=1000)
+    fleet = fleet_of(hands, cloud)
+    assert [fleet.turn() for _ in range(3)] == [True] * 3
+    assert [len(report.agents) for report in cloud.heard] == [1, 5, 9]
+    cloud.wanted = {"device": 15}
+    assert fleet.turn() is False  # the two that are missing
+    assert len(hands.running) == 15
+
+
+def test_a_fleet_that_is_to_end_starts_no_more() -> None:
+    hands, cloud = FakeHands(), FakeCloud(device=1000)
+    fleet_of(hands, cloud).settle(ended=lambda: len(hands.running) >= 8)
+    assert len(hands.running) == 8
+
+
+def test_a_system_without_room_for_a_process_is_told_and_tried_again() -> None:
+    hands, cloud, clock = FakeHands(2), FakeCloud(device=3), Clock()
+    hands.why_not = BlockingIOError(11, "Resource temporarily unavailable")
+    fleet = fleet_of(hands, cloud, clock)
+    assert not fleet.turn()
+    assert not fleet.turn()
+    assert cloud.last().error == "BlockingIOError: [Errno 11] Resource temporarily unavailable"
+    hands.why_not, clock.now = None, clock.now + 2
+    fleet.turn()
+    assert len(hands.running) == 3
+    hands.why_not, cloud.wanted = PermissionError(1, "Operation not permitted"), {"device": 1}
+    fleet.settle()
+    fleet.turn()
+    assert cloud.last().error == "PermissionError: [Errno 1] Operation not permitted"
+
+
+def test_what_no_report_may_say_is_the_fleets_failure_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    hands, cloud = FakeHands(1), FakeCloud(device=2)
+    hands.running.append(Agent("no name", "device", 1, 2))
+    fleet = fleet_of(hands, cloud)
+    assert not fleet.turn()
+    assert (cloud.heard, hands.did) == ([], [])
+    why = fleet.error or ""
+    assert why.startswith("what runs cannot be reported: name: ")
+    assert why in caplog.text
+    del hands.running[1]
+    fleet.turn()
+    assert cloud.last().error == why
 
 
 def test_another_number_is_tried_at_once_whatever_failed_before() -> None:
