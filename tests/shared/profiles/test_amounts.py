@@ -32,7 +32,7 @@ def _stream(number: int) -> Seeds:
         (Normal(mean=0, sd=3), stats.halfnorm(scale=3)),
         (Pareto(shape=1.5, scale=100), stats.pareto(1.5, scale=100)),
     ],
-    ids=str,
+    ids=["uniform", "normal", "normal cut at 0", "half normal", "pareto"],
 )
 def test_draws_follow_the_distributions_formula(amount: Amount, formula: stats.rv_continuous) -> None:
     found = draws(amount)
