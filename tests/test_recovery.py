@@ -179,7 +179,7 @@ async def test_an_agent_that_restarts_elsewhere_in_its_visit_is_found_and_nothin
 
 
 async def test_a_silent_node_is_suspect_lost_and_revived_as_the_events_tell(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=1.0) as fed:
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gate = Gate(fed)
         run_id = await fed.submit(small_spec(num_rounds=1, timeouts=LONG))
         await asyncio.wait_for(gate.reached.wait(), 30)
@@ -195,7 +195,8 @@ async def test_a_silent_node_is_suspect_lost_and_revived_as_the_events_tell(tmp_
         await fed.finish(run_id)
         events = await fed.apps["cloud"].state.cloud.archive.events(run_id, "0", None)
     told = [e.kind for e in events if e.kind.startswith("node.") and e.data == {"kind": "agent", "name": silent}]
-    assert told == ["node.suspect", "node.lost", "node.revived", "node.alive"]
+    lost = told.index("node.lost")  # on a busy machine it may have been suspect for a moment before that
+    assert told[lost - 1 : lost + 3] == ["node.suspect", "node.lost", "node.revived", "node.alive"]
 
 
 # ---- the cloud
