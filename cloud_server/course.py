@@ -207,8 +207,8 @@ class Course:
             seated,
             tools.edges,
             tools.worker,
-            attempt,
-            self.info.simulated_s,
+            attempt=attempt,
+            clock_s=self.info.simulated_s,
         )
 
     async def _unless_stopped(self, work: CloudRound) -> tuple[Committed[Any], RoundDetail] | None:

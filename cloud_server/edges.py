@@ -9,7 +9,7 @@ from typing import Any
 
 from cloud_server.registry import Registry
 from shared import wire
-from shared.errors import SeatingUnknown, StrataError, Unreachable
+from shared.errors import Lost, SeatingUnknown, Unreachable
 from shared.lab import Lab
 from shared.messages import RoundAnswer, Seating
 from shared.patience import STORE_S, patiently
@@ -89,7 +89,7 @@ class Edges:
             while not task.done():
                 await asyncio.wait({task}, timeout=POLL_S)
                 if not task.done() and not self.registry.edge_is_live(edge):
-                    raise _lost(f"edge {edge} was silent for more than {self.registry.ttl_s:g} s")
+                    raise Lost(f"edge {edge} was silent for more than {self.registry.ttl_s:g} s")
             return task.result()
         finally:
             if not task.done():
@@ -104,7 +104,7 @@ class Edges:
 
     def _url(self, edge: str) -> str:
         if edge not in self.registry.edges:
-            raise _lost(f"edge {edge} is not registered any more")
+            raise Lost(f"edge {edge} is not registered any more")
         return self.registry.edges[edge].url
 
     async def _tell(self, edge: str, seating: Seating, loads: Mapping[str, int], *, again: bool = False) -> None:
@@ -138,9 +138,3 @@ class Edges:
         below = reply.headers.get(SOCKET_HEADER, "")
         moved = reply.sent_bytes + reply.received_bytes + (int(below) if below.isdecimal() else 0)
         return EdgeReply(reply.record, reply.sent_bytes, reply.received_bytes, moved)
-
-
-def _lost(detail: str) -> StrataError:
-    error = StrataError(detail)
-    error.code = "lost"
-    return error

@@ -96,11 +96,15 @@ class ResultsFolder:
             await self.worker.run(self._write, newest.info, newest.lab, newest.table, rounds, None)
 
     async def settle(self) -> None:
-        """Wait until what was begun is written; its error is raised here."""
+        """Wait until what was begun is written; its error is raised here. What it left unwritten comes at a resume."""
         self._hurry.set()
         writing, self._writing = self._writing, None
-        if writing is not None:
-            await writing
+        try:
+            if writing is not None:
+                await writing
+        except BaseException:
+            self._waiting.clear()
+            raise
 
     async def close(self) -> None:
         """Write what waits; what goes wrong is only logged: the run goes on from its stores."""

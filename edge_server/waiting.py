@@ -8,7 +8,7 @@ import time
 from typing import TypeVar
 
 from edge_server.roster import Roster
-from shared.errors import Cancelled, StrataError
+from shared.errors import Cancelled, Lost
 
 T = TypeVar("T")
 POLL_S = 0.5
@@ -27,7 +27,7 @@ async def while_heard(asking: asyncio.Task[T], agent: str, roster: Roster, ttl_s
 
     Raises:
         Cancelled: nobody does.
-        StrataError: the agent is lost, or what the asking raised.
+        Lost: the agent is; or what the asking raised.
     """
     since = time.monotonic()
     try:
@@ -39,17 +39,11 @@ async def while_heard(asking: asyncio.Task[T], agent: str, roster: Roster, ttl_s
                 raise Cancelled("nobody waits for this round any more")
             silent = roster.silent_s(agent, since)
             if roster.has_left(agent, since):
-                raise _lost(f"agent {agent} has left")
+                raise Lost(f"agent {agent} has left")
             if silent > ttl_s:
-                raise _lost(f"agent {agent} was silent for {silent:.1f} s")
+                raise Lost(f"agent {agent} was silent for {silent:.1f} s")
         return asking.result()
     finally:
         if not asking.done():
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-
-
-def _lost(detail: str) -> StrataError:
-    lost = StrataError(detail)
-    lost.code = "lost"
-    return lost

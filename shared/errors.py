@@ -19,6 +19,7 @@ a stable code, so that one handler turns all of them into `application/problem+j
       Forbidden                403 forbidden          for instance an agent outside the allowed networks
       Unreachable              502 unreachable        a tier did not answer or broke off
         DeadlineExceeded       504 deadline           a wait ended; the message says for whom
+      Lost                     502 lost               an agent or edge fell silent, or was taken away
       NotReady                 503 not_ready          too few edges or devices; the message says which
       Busy                     503 busy               more connections than this process takes
       TooSlow                  408 too_slow           a body came too slowly
@@ -134,6 +135,12 @@ class DeadlineExceeded(Unreachable):
     """A wait ended without what was waited for; the message names it."""
 
     status, code = 504, "deadline"
+
+
+class Lost(StrataError):
+    """An agent or an edge fell silent, or was taken away, while it was waited for."""
+
+    status, code = 502, "lost"
 
 
 class NotReady(StrataError):

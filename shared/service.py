@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry, generate_latest
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from starlette.responses import Response
 
@@ -39,6 +39,11 @@ def version() -> str:
         return package_version("stratafl")
     except PackageNotFoundError:
         return "0+unknown"
+
+
+def split_commas(value: object) -> object:
+    """A variable of several values, separated by commas."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class Environment(BaseSettings):
@@ -107,7 +112,7 @@ class TierSettings(Environment):
     port: int = Field(default=0, ge=0, le=65535)
     fd: int | None = None
     state_dir: Path = Path(".strata/state")
-    allowed_networks: Annotated[list[Network], NoDecode] = Field(
+    allowed_networks: Annotated[list[Network], NoDecode, BeforeValidator(split_commas)] = Field(
         default_factory=lambda: [ipaddress.ip_network(text) for text in PRIVATE]
     )
     max_body_bytes: int = Field(default=2**31, ge=1024)
@@ -119,11 +124,6 @@ class TierSettings(Environment):
     heartbeat_s: float = Field(default=1.0, gt=0)
     ttl_s: float = Field(default=10.0, gt=0)
     common: CommonSettings = Field(default_factory=CommonSettings)
-
-    @field_validator("allowed_networks", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 # ---- who may ask

@@ -36,6 +36,12 @@ TableFormatOption = Annotated[TableFormat, typer.Option("--format", help="For pe
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="The cloud; else STRATA_URL, else what `strata up` started.")
 ]
+ServerOption = Annotated[
+    str | None, typer.Option("--url", help="Run there; else STRATA_URL, else on a local topology.")
+]
+AgentsOption = Annotated[
+    int | None, typer.Option(min=1, help="Agent processes of the local topology; default: one a core.")
+]
 RunsDirOption = Annotated[Path, typer.Option("--runs-dir", help="Where results folders lie.")]
 RunArgument = Annotated[str, typer.Argument(help="A run's id, or `latest`.")]
 
@@ -45,6 +51,18 @@ RUNS_DIR = Path("runs")
 def named_url(url: str | None) -> str | None:
     """The cloud that the user named, by option or STRATA_URL."""
     return url or os.environ.get("STRATA_URL") or None
+
+
+def server_of(url: str | None, agents: int | None) -> str | None:
+    """The cloud that shall run something, None for a local topology, whose agents alone can be chosen.
+
+    Raises:
+        BadParameter: agents for a cloud that has its own.
+    """
+    cloud = named_url(url)
+    if cloud and agents is not None:
+        raise typer.BadParameter("--agents is for a local topology; the cloud of --url has its own")
+    return cloud
 
 
 def known_url(url: str | None) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from shared.service import CommonSettings, Environment
+from shared.service import CommonSettings, Environment, split_commas
 from shared.tiers import Id
 
 
@@ -24,13 +24,8 @@ class FleetSettings(Environment):
     model_config = SettingsConfigDict(env_prefix="FLEET_", extra="ignore", env_ignore_empty=True)
 
     cloud_url: str = "http://cloud:8000"
-    services: Annotated[tuple[Id, ...], NoDecode] = ("device",)
+    services: Annotated[tuple[Id, ...], NoDecode, BeforeValidator(split_commas)] = ("device",)
     every_s: float = Field(default=1.0, gt=0)
     drain_s: float = Field(default=120.0, ge=0)
     grace_s: float = Field(default=10.0, ge=0)
     common: CommonSettings = Field(default_factory=CommonSettings)
-
-    @field_validator("services", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -9,8 +9,8 @@
     model.safetensors   the newest global model
     plots/              accuracy.png, bytes.png, partition.png
 
-Tables grow by whole lines; every other file is replaced as a whole, so a reader never sees half of one. Nothing here
-is read by a tier: the state of a run lives in its stores.
+Tables grow by whole lines; every other file is replaced as a whole, so a reader never sees half of one. No tier
+needs what is here: the state of a run lives in its stores. (A cloud that returns looks up the last round written.)
 """
 
 from __future__ import annotations

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.cli.options import RUNS_DIR, Format, FormatOption, RunsDirOption, named_url
-from shared.cli.signals import as_interrupt
+from shared.cli.options import (
+    RUNS_DIR,
+    AgentsOption,
+    Format,
+    FormatOption,
+    RunsDirOption,
+    ServerOption,
+    server_of,
+)
+from shared.cli.signals import INTERRUPTED, as_interrupt
 
 if TYPE_CHECKING:
     from shared.api import RoundInfo, RunInfo
     from shared.cli.launch import Topology
     from shared.spec import ExperimentSpec
-
-_INTERRUPTED = 130
 
 
 def run(
@@ -23,12 +29,8 @@ def run(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="For instance partition.alpha=0.1")
     ] = None,
-    url: Annotated[
-        str | None, typer.Option("--url", help="Run there; else STRATA_URL, else on a local topology.")
-    ] = None,
-    agents: Annotated[
-        int | None, typer.Option(min=1, help="Agent processes of the local topology; default: one a core.")
-    ] = None,
+    url: ServerOption = None,
+    agents: AgentsOption = None,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
@@ -41,9 +43,7 @@ def run(
     for override in overrides or []:
         if not override.partition("=")[0] or "=" not in override:
             raise typer.BadParameter(f"an override reads key=value, not {override!r}")
-    cloud = named_url(url)
-    if cloud and agents is not None:
-        raise typer.BadParameter("--agents is for a local topology; the cloud of --url has its own")
+    cloud = server_of(url, agents)
     experiment = read_spec(spec, overrides or [])
     with as_interrupt():
         if cloud:
@@ -104,5 +104,5 @@ def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format:
     if format is Format.json:
         print_json(summary(info, folder), indent=None)
     if interrupted:
-        return _INTERRUPTED
+        return INTERRUPTED
     return 0 if info.status == "completed" else 1

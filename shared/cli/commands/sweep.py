@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.cli.options import RUNS_DIR, RunsDirOption, TableFormat, TableFormatOption, named_url
-from shared.cli.signals import as_interrupt
+from shared.cli.options import (
+    RUNS_DIR,
+    AgentsOption,
+    RunsDirOption,
+    ServerOption,
+    TableFormat,
+    TableFormatOption,
+    server_of,
+)
+from shared.cli.signals import INTERRUPTED, as_interrupt
 
 if TYPE_CHECKING:
     from shared.results.sweeps import SweepFolder
     from shared.spec import ExperimentSpec
 
-_INTERRUPTED = 130
 _PICTURE = "compare.png"
 
 
@@ -24,12 +31,8 @@ def sweep(
     keys: Annotated[
         list[str], typer.Argument(metavar="KEY=V1,V2...", help="For instance lr=0.05,0.1 partition.alpha=0.1,1")
     ],
-    url: Annotated[
-        str | None, typer.Option("--url", help="Run there; else STRATA_URL, else on a local topology.")
-    ] = None,
-    agents: Annotated[
-        int | None, typer.Option(min=1, help="Agent processes of the local topology; default: one a core.")
-    ] = None,
+    url: ServerOption = None,
+    agents: AgentsOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the combinations and start nothing.")] = False,
     into: Annotated[
         Path | None, typer.Option(help="The sweep's folder; default: one in --runs-dir, named by its combinations.")
@@ -43,9 +46,7 @@ def sweep(
     that failed is tried again. All specs are checked before the first run. Without --url all run on one local
     topology, of the size of the largest. Exit status 0 only if every combination completed.
     """
-    cloud = named_url(url)
-    if cloud and agents is not None:
-        raise typer.BadParameter("--agents is for a local topology; the cloud of --url has its own")
+    cloud = server_of(url, agents)
     specs, folder = _planned(spec, keys, into, runs_dir, local=not cloud)
     if dry_run:
         _print_plan(folder, format)
@@ -137,7 +138,7 @@ def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
         console.print(f"picture: {picture}", markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         console.print("the same command goes on from here", highlight=False)
-        return _INTERRUPTED
+        return INTERRUPTED
     return 1 if folder.todo() else 0
 
 
