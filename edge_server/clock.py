@@ -12,7 +12,7 @@ from typing import Any
 
 from shared import policies
 from shared.context import Ctx
-from shared.costs import Cost, LinkUse, drop_share, visit_cost
+from shared.costs import Cost, LinkUse, broken_off, drop_share, visit_cost
 from shared.lab import Lab
 from shared.messages import Outcome, Work
 from shared.population import run_seeds
@@ -63,6 +63,16 @@ class EdgeClock:
         """What a visit cost that was paid; testing models takes no simulated time."""
         share = 0.0 if outcome.kind == "evaluate" else 1.0
         return self._cost(ctx, number, use, outcome.n_trained, share)
+
+    def broken_off(
+        self, ctx: Ctx, number: int, use: LinkUse, outcome: Outcome[Any], at_s: float
+    ) -> tuple[Cost, LinkUse]:
+        """What a visit cost that was broken off after so many seconds, and what it had received and sent by then.
+
+        `use` is what the whole visit would have moved.
+        """
+        profile, flops = self.lab.seat(number).profile, outcome.n_trained * self.lab.flops
+        return broken_off(profile, self.cost(ctx, number, use, outcome), use, flops, at_s)
 
     def dropped_cost(self, ctx: Ctx, number: int, use: LinkUse, work: Work, share: float) -> Cost:
         """What a visit cost that was dropped: receiving, and a share of the work that was asked for."""

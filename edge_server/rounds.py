@@ -5,15 +5,18 @@ begin -> (select -> schedule -> dispatch -> visits -> admit [-> uploads] -> aggr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from edge_server.arrivals import Arrivals, Gate
 from edge_server.clock import EdgeClock, Fates
-from edge_server.devices import Asked, Devices, Wave
+from edge_server.devices import Devices
 from edge_server.lines import seat_line
+from edge_server.wave import Asked, Refusal, Wave
 from shared import policies
 from shared.algorithms._hooks import Verdict
 from shared.context import Ctx
@@ -37,6 +40,7 @@ class EdgeRound:
         order_bytes: size of the order's body.
         fresh_state: it is None although this home has been served before.
         trained_on: the samples behind the edge's update, visit by visit.
+        deadline_s: of the present edge round, on the clock of `simulated_s`.
     """
 
     lab: Lab
@@ -53,6 +57,7 @@ class EdgeRound:
     trained_on: list[Indices] = field(default_factory=list)
     n_used: int = 0
     simulated_s: float = 0.0
+    deadline_s: float = math.inf
     next_on_s: float | None = None
     socket_bytes: int = 0
 
@@ -90,6 +95,7 @@ class EdgeRound:
     async def _edge_round(self, ctx: Ctx, *, through: bool) -> Folded:
         """Waves until nobody is visited again; the exact sum of what they brought."""
         fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
+        self.deadline_s = self.simulated_s + (ctx.spec.round_deadline_s or math.inf)
         chosen = self._active(self.hooks.select(ctx, self.state, self.trainers) if self.trainers else [])
         while chosen or ctx.wave == 0:
             works = await self.worker.run(self.hooks.schedule, ctx, self.state, chosen) if chosen else {}
@@ -113,30 +119,51 @@ class EdgeRound:
 
     async def _wave(self, ctx: Ctx, works: Mapping[int, Work], fold: Fold) -> Wave:
         """Visit, admit, fetch; note what came of each seat."""
+        gate, hold = self._gate(ctx), self.lab.algorithm.report is not None or ctx.spec.may_refuse
         stage = Stage(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave)
-        left_out = self._left_out(ctx, works)
+        left_out, too_late = self._left_out(ctx, works), self._too_late(works, gate)
         at_s = self.began_s + self.simulated_s
-        fates = await self.worker.run(self.clock.fates, ctx, _without(works, left_out), at_s)
-        asked = await self.worker.run(self._asked, ctx, _without(works, [*left_out, *fates.off]))
-        hold = self.lab.algorithm.report is not None
+        fates = await self.worker.run(self.clock.fates, ctx, _without(works, [*left_out, *too_late]), at_s)
+        asked = await self.worker.run(self._asked, ctx, _without(works, [*left_out, *too_late, *fates.off]))
         visited = [item for item in asked if item.seat not in fates.dropped]
         wave = await self.devices.visit(stage, visited, fold, hold=hold)
         wave.not_asked(left_out, self.order.edge, "left_out", "the spec's losses say so")
-        await self.worker.run(self._spare, wave, fates, [item for item in asked if item not in visited], at_s)
-        verdicts: dict[int, Verdict] = {}
-        if hold:
-            verdicts = await self._admit(ctx, wave)
-            await self.devices.fetch(wave, [seat for seat, verdict in verdicts.items() if verdict.upload], fold)
-        await self.worker.run(self._note, ctx, wave, works, verdicts, fates)
+        wave.not_waited_for(too_late, Refusal("late", 0.0))
+        dropping = [item for item in asked if item not in visited]
+        await self.worker.run(self._spare, wave, fates, dropping, at_s, hold)
+        arrivals = Arrivals(self.clock, self.devices, gate, ctx)
+        verdicts = await self._settle(ctx, wave, arrivals, fold) if hold else {}
+        await self.worker.run(self._note, ctx, wave, works, verdicts, fates, arrivals)
         return wave
 
-    def _spare(self, wave: Wave, fates: Fates, dropping: list[Asked], at_s: float) -> None:
+    def _gate(self, ctx: Ctx) -> Gate:
+        """Waves after the first have what is left until the deadline, and want all that the algorithm asked again."""
+        beyond = ctx.spec.overselection > 0 and ctx.wave == 0
+        return Gate(self.deadline_s - self.simulated_s, policies.n_wanted(ctx, self.trainers) if beyond else None)
+
+    def _too_late(self, works: Mapping[int, Work], gate: Gate) -> list[int]:
+        """Seats that are to be visited again although the deadline has passed."""
+        return sorted(s for s, work in works.items() if gate.deadline_s <= 0 and work.kind != "evaluate")
+
+    async def _settle(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, fold: Fold) -> dict[int, Verdict]:
+        """Refuse who is late or too many, let the algorithm decide about the others, fetch what is admitted."""
+        await self.worker.run(arrivals.answers, wave)
+        admitted = [s for s, found in wave.outcomes.items() if found.held_bytes and s not in wave.refused]
+        verdicts: dict[int, Verdict] = {}
+        if self.lab.algorithm.report is not None:
+            verdicts = await self._admit(ctx, wave)
+            admitted = [seat for seat, verdict in verdicts.items() if verdict.upload]
+            await self.worker.run(arrivals.updates, wave, admitted)
+        await self.devices.fetch(wave, [seat for seat in sorted(admitted) if seat not in wave.refused], fold)
+        return verdicts
+
+    def _spare(self, wave: Wave, fates: Fates, dropping: list[Asked], at_s: float, hold: bool) -> None:
         """Note who is off, and who has received its order and drops the visit; neither is asked in this world."""
         for seat in fates.off:
             wave.not_asked([seat], self.order.edge, "unavailable", f"the device is off at second {at_s:.3f}")
         for seat, share in fates.dropped.items():
             wave.not_asked([seat], self.order.edge, "dropped", f"the device dropped after {share:.1%} of its work")
-        self.devices.charge_orders(wave, dropping, hold=self.lab.algorithm.report is not None)
+        self.devices.charge_orders(wave, dropping, hold=hold)
         again = [on_s for on_s in (self.next_on_s, *fates.off.values()) if on_s is not None]
         self.next_on_s = min(again, default=None)
 
@@ -158,7 +185,7 @@ class EdgeRound:
         return asked
 
     async def _admit(self, ctx: Ctx, wave: Wave) -> dict[int, Verdict]:
-        answered = sorted(wave.outcomes.items())
+        answered = sorted((s, outcome) for s, outcome in wave.outcomes.items() if s not in wave.refused)
         reports = {seat: outcome.report for seat, outcome in answered if outcome.report is not None}
         admission = await self.worker.run(self.hooks.admit, ctx, self.state, reports)
         self.state = admission.state
@@ -209,7 +236,8 @@ class EdgeRound:
         stage = Stage(run_id=self.order.run_id, round_no=self.order.round_no)
         asked = await self.worker.run(self._asked, self.ctx, works)
         wave = await self.devices.visit(stage, asked, fold, hold=False)
-        await self.worker.run(self._note, self.ctx, wave, works, {}, Fates())
+        arrivals = Arrivals(self.clock, self.devices, Gate(), self.ctx)
+        await self.worker.run(self._note, self.ctx, wave, works, {}, Fates(), arrivals)
         received, mine = await self._own_scores()
         return RoundAnswer(edge=self.order.edge, base=self.order.base, received=received, own=mine, **self._record())
 
@@ -255,33 +283,44 @@ class EdgeRound:
             raise NotReady(f"edge {self.order.edge}: quorum of {need} of {len(asked)} visits missed: {names}")
 
     def _note(
-        self, ctx: Ctx, wave: Wave, works: Mapping[int, Work], verdicts: Mapping[int, Verdict], fates: Fates
+        self,
+        ctx: Ctx,
+        wave: Wave,
+        works: Mapping[int, Work],
+        verdicts: Mapping[int, Verdict],
+        fates: Fates,
+        arrivals: Arrivals,
     ) -> None:
-        costs = {number: self._cost(ctx, wave, number, works[number], fates) for number in sorted(works)}
+        costs = {number: self._cost(ctx, wave, number, works[number], fates, arrivals) for number in sorted(works)}
         lines = [seat_line(wave, self.lab.seat(n), verdicts.get(n), cost) for n, cost in costs.items()]
         for line in lines:
-            self._remember(line, works[line.seat], verdicts.get(line.seat), used=line.seat in wave.used)
+            self._remember(line, works[line.seat], verdicts.get(line.seat), wave)
         self.lines += lines
         self.failures += wave.failures
-        self.simulated_s += max((line.simulated_s for line in lines if line.outcome != "evaluated"), default=0.0)
+        timed = {line.seat: costs[line.seat] for line in lines if line.outcome != "evaluated"}
+        self.simulated_s += arrivals.gate.lasted_s(wave, timed, fates.dropped)
         self.socket_bytes += wave.socket_bytes
 
-    def _cost(self, ctx: Ctx, wave: Wave, number: int, work: Work, fates: Fates) -> Cost:
+    def _cost(self, ctx: Ctx, wave: Wave, number: int, work: Work, fates: Fates, arrivals: Arrivals) -> Cost:
         """What a visit cost; one that failed in this world, or was not begun in the modelled one, costs nothing."""
         use, outcome = wave.links.get(number, LinkUse()), wave.outcomes.get(number)
         if number in fates.dropped:
             return self.clock.dropped_cost(ctx, number, use, work, fates.dropped[number])
-        return self.clock.cost(ctx, number, use, outcome) if outcome else Cost()
+        if outcome is None:
+            return Cost()
+        return (
+            arrivals.break_off(wave, number) if number in wave.refused else self.clock.cost(ctx, number, use, outcome)
+        )
 
-    def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, *, used: bool) -> None:
+    def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, wave: Wave) -> None:
         """Which state counts from now on, and whose samples stand behind the edge's update."""
-        if line.outcome in ("failed", "evaluated"):
+        if line.outcome in ("failed", "evaluated") or line.seat in wave.unasked:
             return
         own = verdict.keep if verdict is not None else None
         keeps = self.lab.algorithm.on_refusal == "keep" if own is None else own
         if line.outcome != "refused" or keeps:
             self.bases[line.seat] = Version(self.order.round_no, line.edge_round, line.wave)
-        if used:
+        if line.seat in wave.used:
             self.n_used += 1
             samples = self.lab.seat(line.seat).train if work.samples is None else work.samples.numpy()
             self.trained_on.append(samples)

@@ -52,7 +52,7 @@ class FailureInfo(Record):
 class SeatRow(Record):
     """What one seat did in one round.
 
-    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word for it. Seconds
+    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the algorithm's word for it. Seconds
     are simulated ones: `simulated_s` is the sum of receiving, working and sending. `report_bytes`: of `up_bytes`, what
     travelled before the edge admitted or refused the update.
     """

@@ -112,6 +112,7 @@ class Outcome(Record, Generic[P]):
         n_trained: samples passed through training, all epochs counted.
         train: loss and hits while training.
         received, own: the model received and the seat's own, on the seat's test samples.
+        held_bytes: of the answer that would bring its update, where that is held back.
         fresh_state: the seat began anew, though it has visited before.
     """
 
@@ -124,6 +125,7 @@ class Outcome(Record, Generic[P]):
     received: Score | None = None
     own: Score | None = None
     report: P | None = None
+    held_bytes: Count = 0
     fresh_state: bool = False
     figures: dict[str, float] = Field(default_factory=dict)
     failure: Failure | None = None
@@ -202,7 +204,7 @@ class RoundOrder(Record, Generic[B]):
 class SeatLine(Record):
     """One visit in the record of a round.
 
-    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word (a class, say).
+    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the algorithm's word (a class, say).
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
     `simulated_s` is the sum of `down_s`, `compute_s` and `up_s`.
     """

@@ -6,6 +6,8 @@ arrival or on wall time.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -19,6 +21,13 @@ from shared.population import Seat
 def select(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
     """The seats that train in this edge round, by the spec's `select`."""
     return SELECTION[ctx.spec.select](ctx, seats)
+
+
+def n_wanted(ctx: Ctx, seats: Sequence[Seat]) -> int:
+    """How many of these seats an edge round wants to hear from; with `overselection` more are selected."""
+    if ctx.spec.select == "all":
+        return len(seats)
+    return sum(_fraction_of(ctx, n) for n in Counter(seat.home for seat in seats).values())
 
 
 def schedule(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
@@ -64,9 +73,18 @@ def _random(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
 
 
 def _drawn(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
-    n = max(round(ctx.spec.fraction_train * len(seats)), 1)
+    n = _beyond(ctx, _fraction_of(ctx, len(seats)))
     chosen = ctx.numpy_rng("select").choice(len(seats), size=min(n, len(seats)), replace=False)
     return [seats[i].number for i in chosen]
+
+
+def _fraction_of(ctx: Ctx, n: int) -> int:
+    return min(max(round(ctx.spec.fraction_train * n), 1), n)
+
+
+def _beyond(ctx: Ctx, n: int) -> int:
+    """n and `overselection` beyond; 1.1 times 10 are 11, whatever floating point makes of it."""
+    return math.ceil(n * (1 + ctx.spec.overselection) - 1e-9)
 
 
 def _own_data(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:

@@ -39,6 +39,15 @@ def test_random_selects_the_fraction_but_at_least_one(fraction: float, n: int) -
     assert set(chosen) <= {2, 5, 7, 11}
 
 
+@pytest.mark.parametrize(
+    ("fraction", "beyond", "n", "wanted"), [(0.5, 0.5, 3, 2), (0.25, 0.1, 2, 1), (0.75, 1.0, 4, 3)]
+)
+def test_overselection_selects_beyond_what_is_wanted(fraction: float, beyond: float, n: int, wanted: int) -> None:
+    there = ctx(select="random", fraction_train=fraction, overselection=beyond)
+    assert len(policies.select(there, SEATS)) == n
+    assert policies.n_wanted(there, SEATS) == wanted
+
+
 def test_random_selects_others_in_other_rounds_and_the_same_in_the_same() -> None:
     found = [policies.select(ctx(round_no, select="random", fraction_train=0.5), SEATS) for round_no in range(1, 200)]
     again = [policies.select(ctx(round_no, select="random", fraction_train=0.5), SEATS) for round_no in range(1, 200)]

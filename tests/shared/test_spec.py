@@ -67,6 +67,9 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(raw: Any, field: s
         ({"momentum": 1}, "momentum"),
         ({"fraction_train": 0}, "fraction_train"),
         ({"quorum": 1.1}, "quorum"),
+        ({"round_deadline_s": 0}, "round_deadline_s"),
+        ({"overselection": -0.1}, "overselection"),
+        ({"staleness_discount": 0}, "staleness_discount"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**53}, "seed"),
         ({"held_out_fraction": 1}, "held_out_fraction"),
@@ -95,6 +98,8 @@ def test_a_value_out_of_bounds_is_refused_with_its_path(raw: Any, field: str) ->
         ({"num_devices": 4, "num_edges": 20}, "num_edges: 20 edges for 4 devices"),
         ({"num_devices": 2, "max_devices": 30, "data": {"n_train": 20}}, "30 devices for 20 training samples"),
         ({"fraction_train": 0.5}, "fraction_train below 1 needs select: random"),
+        ({"overselection": 0.5}, "overselection needs a policy that does not select all"),
+        ({"late": "next_round"}, "late: next_round needs round_deadline_s"),
         ([], "a spec is a mapping of fields, not list"),
     ],
 )
