@@ -66,9 +66,16 @@ class Arrivals:
         whole = self.clock.lab.algorithm.report is None
         trained = [s for s, found in wave.outcomes.items() if found.failure is None and found.kind != "evaluate"]
         arrivals = {seat: self._arrives_s(wave, seat, whole=whole) for seat in trained}
-        wave.refused |= self.gate.refusals(arrivals)
-        wave.unheard |= wave.refused.keys()
+        refusals = self.gate.refusals(arrivals)
+        if self.ctx.spec.late == "next_round":
+            refusals |= {s: Refusal("late", None) for s in self._goes_on(wave, refusals)}
+        wave.refused |= refusals
+        wave.unheard |= refusals.keys()
         wave.enough_s = self.gate.enough_s(arrivals)
+
+    def _goes_on(self, wave: Wave, refusals: Mapping[int, Refusal]) -> list[int]:
+        """The late ones that have an update to send."""
+        return [s for s, found in refusals.items() if found.reason == "late" and wave.outcomes[s].held_bytes]
 
     def updates(self, wave: Wave, admitted: Collection[int]) -> None:
         """Refuse whose update is late of those that the algorithm admitted by their reports."""
@@ -77,14 +84,19 @@ class Arrivals:
 
     def break_off(self, wave: Wave, seat: int) -> Cost:
         """What a refused seat did until it was refused; its links are charged with that and no more."""
-        refusal, whole = wave.refused[seat], self.clock.lab.algorithm.report is None or seat not in wave.unheard
-        use = self._use(wave, seat, whole=whole)
-        at_s = math.inf if refusal.at_s is None else refusal.at_s
+        at_s = wave.refused[seat].at_s
+        if at_s is None:
+            return self.cost(wave, seat)
+        use = self._use(wave, seat, whole=self.clock.lab.algorithm.report is None or seat not in wave.unheard)
         cost, done = self.clock.broken_off(self.ctx, seat, use, wave.outcomes[seat], at_s)
         if seat in wave.links:
             wave.links[seat] = done
             wave.reports[seat] = min(wave.reports.get(seat, 0), done.up_bytes)
         return cost
+
+    def cost(self, wave: Wave, seat: int) -> Cost:
+        """What a visit cost that ended, by what it has received and sent."""
+        return self.clock.cost(self.ctx, seat, wave.links.get(seat, LinkUse()), wave.outcomes[seat])
 
     def _arrives_s(self, wave: Wave, seat: int, *, whole: bool) -> float:
         """When a seat's answer is there; `whole`: with its update, which is still held."""

@@ -25,10 +25,12 @@ class Fates:
 
     Attributes:
         off: seats whose device is off, with the instant at which it is there again (None: never).
+        busy: seats that are still at work on a late update, with the instant at which it is there.
         dropped: seats that drop their visit, with the share of their work after which they do.
     """
 
     off: dict[int, float | None] = field(default_factory=dict)
+    busy: dict[int, float] = field(default_factory=dict)
     dropped: dict[int, float] = field(default_factory=dict)
 
 
@@ -44,8 +46,11 @@ class EdgeClock:
     lab: Lab
     home: int
 
-    def fates(self, ctx: Ctx, works: Mapping[int, Work], at_s: float) -> Fates:
-        """Who of a wave that begins at `at_s` is off, and who will drop; evaluation is not part of that world."""
+    def fates(self, ctx: Ctx, works: Mapping[int, Work], at_s: float, busy: Mapping[int, float]) -> Fates:
+        """Who of a wave that begins at `at_s` is off, who will drop; evaluation is not part of that world.
+
+        `busy` are seats that are at work until the instants named.
+        """
         found = Fates()
         for number in sorted(works):
             profile = self.lab.seat(number).profile
@@ -53,7 +58,9 @@ class EdgeClock:
                 continue
             on_s = next_on(profile.availability, number, at_s, run_seeds(self.lab.spec, f"seat {number}"))
             share = drop_share(profile, ctx.at(seat=number).seed)
-            if on_s != at_s:
+            if number in busy:
+                found.busy[number] = busy[number]
+            elif on_s != at_s:
                 found.off[number] = on_s
             elif share is not None:
                 found.dropped[number] = share

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from shared.messages import (
     VisitOrder,
 )
 from shared.places import EDGE_URL_HEADER, FOR_HEADER, check_place, place
+from shared.records import own
 from shared.service import Worker
 from shared.sums import Fold
 from shared.transport import Caller
@@ -164,27 +165,31 @@ class Devices:
 
     # ---- uploads
 
-    async def fetch(self, wave: Wave, admitted: list[int], fold: Fold) -> None:
-        """Fetch the held updates of the admitted seats and fold them in."""
+    async def fetch(self, wave: Wave, admitted: list[int], fold: Fold, *, late: list[int]) -> None:
+        """Fetch the held updates of the admitted seats and fold them in; late ones are kept in the wave."""
         by_agent: dict[str, list[int]] = {}
-        for seat in admitted:
+        for seat in [*admitted, *late]:
             if seat not in wave.held:
                 by_agent.setdefault(self.seating.places[seat].agent, []).append(seat)
-        own = Uploads[Any](contributions=tuple(wave.held[seat] for seat in admitted if seat in wave.held))
-        await self.worker.run(self._fold, wave, own, fold)
+        mine = Uploads[Any](contributions=tuple(wave.held[seat] for seat in admitted if seat in wave.held))
+        await self.worker.run(self._fold, wave, mine, fold)
+        wave.late |= {seat: wave.held[seat] for seat in late if seat in wave.held}
         await asyncio.gather(
-            *(self._fetch_agent(wave, agent, seats, fold) for agent, seats in sorted(by_agent.items()))
+            *(self._fetch_agent(wave, agent, seats, late, fold) for agent, seats in sorted(by_agent.items()))
         )
 
-    def _upload_order(self, stage: Stage, seats: list[int]) -> UploadOrder:
-        return UploadOrder(stage=stage, spec=self.order.spec, edge=self.order.edge, seats=tuple(seats))
+    def _upload_order(self, stage: Stage, seats: list[int], late: Collection[int] = ()) -> UploadOrder:
+        in_time, apart = [s for s in seats if s not in late], [s for s in seats if s in late]
+        return UploadOrder(
+            stage=stage, spec=self.order.spec, edge=self.order.edge, seats=tuple(in_time), late=tuple(apart)
+        )
 
     def upload_order_bytes(self, stage: Stage, seat: int) -> int:
         """Bytes of the order that fetches one seat's held update."""
         return wire.size(self._upload_order(stage, [seat]))
 
-    async def _fetch_agent(self, wave: Wave, agent: str, seats: list[int], fold: Fold) -> None:
-        body = wire.encode(self._upload_order(wave.stage, seats))
+    async def _fetch_agent(self, wave: Wave, agent: str, seats: list[int], late: list[int], fold: Fold) -> None:
+        body = wire.encode(self._upload_order(wave.stage, seats, late))
         reply = await self._post(wave, agent, "uploads", body, self.lab.wire.upload_answer, seats)
         if reply is not None:
             await self._guarded(wave, seats, lambda: self._take_uploads(wave, seats, reply, fold))
@@ -192,7 +197,8 @@ class Devices:
     def _take_uploads(self, wave: Wave, seats: list[int], answer: UploadAnswer[Any], fold: Fold) -> None:
         check_uploads(answer, seats)
         wave.failures += answer.failures
-        for item in answer.uploads.contributions:
+        wave.late |= {item.seat: own(item) for item in answer.late}
+        for item in (*answer.uploads.contributions, *answer.late):
             wave.charge(item.seat, self.upload_order_bytes(wave.stage, item.seat), upload_bytes(item))
         for seat, n_bytes in answer.uploads.link_bytes.items():
             wave.charge(seat, self.upload_order_bytes(wave.stage, seat), n_bytes)

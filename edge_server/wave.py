@@ -42,6 +42,7 @@ class Wave:
             quorum counts.
         refused: by their simulated arrival.
         unheard: of these, seats whose answer the edge has not got: in the modelled world it knows nothing of it.
+        late: fetched updates of these, for a later round.
         enough_s: when as many answers were there as were wanted, in simulated seconds; None: they never were.
         held: what the edge's own worker brought and has not been admitted yet (two-phase visits).
         links: modelled bytes by seat.
@@ -56,6 +57,7 @@ class Wave:
     unasked: set[int] = field(default_factory=set)
     refused: dict[int, Refusal] = field(default_factory=dict)
     unheard: set[int] = field(default_factory=set)
+    late: dict[int, Contribution[Any]] = field(default_factory=dict)
     enough_s: float | None = None
     held: dict[int, Contribution[Any]] = field(default_factory=dict)
     links: dict[int, LinkUse] = field(default_factory=dict)
@@ -76,6 +78,10 @@ class Wave:
         self.refused |= dict.fromkeys(seats, refusal)
         self.unheard |= set(seats)
         self.unasked |= set(seats)
+
+    def kept_for_later(self) -> list[int]:
+        """Seats that were refused but go on to the end of their visit."""
+        return [seat for seat, refusal in self.refused.items() if refusal.at_s is None]
 
     def failed(self) -> dict[int, Failure]:
         """What was lost, by seat."""

@@ -52,9 +52,10 @@ class FailureInfo(Record):
 class SeatRow(Record):
     """What one seat did in one round.
 
-    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the algorithm's word for it. Seconds
-    are simulated ones: `simulated_s` is the sum of receiving, working and sending. `report_bytes`: of `up_bytes`, what
-    travelled before the edge admitted or refused the update.
+    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
+    algorithm's word for it. Seconds are simulated ones: `simulated_s` is the sum of receiving, working and sending.
+    `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update. An update that came
+    late has a row of its own in the round that uses it (`used_late`).
     """
 
     seat: int

@@ -52,7 +52,8 @@ class Lab:
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
         check_memory(spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()))
         self.buffer_names = frozenset(models.buffer_names(first))
-        self.grid = Grid(self.members.total_samples, self.buffer_names)
+        in_a_sum = 2 if spec.late == "next_round" else 1  # of a seat: what it made now, and what came late
+        self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
 
     def _first_model(self) -> nn.Module:
         seed = stream_seed(f"{self.spec.seed}|model")

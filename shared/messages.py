@@ -52,7 +52,8 @@ class Failure(Record):
     """A contribution that was lost. Data, not an exception.
 
     `reason`: `unreachable`, `timeout`, `lost`, `offline`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`,
-    `cancelled`; of the model's own events `unavailable` (the device was off) and `dropped`.
+    `cancelled`; of the model's own events `unavailable` (the device was off), `busy` (with a late update)
+    and `dropped`.
     """
 
     seat: int | None = None
@@ -158,18 +159,23 @@ class VisitAnswer(Record, Generic[U, P]):
 
 
 class UploadOrder(Record):
-    """Edge to agent: send the held updates of these seats, drop the others of this wave."""
+    """Edge to agent: send the held updates of these seats, drop the others of this wave.
+
+    `late` are seats whose updates are for another round: they come singly.
+    """
 
     stage: Stage
     spec: ExperimentSpec
     edge: int
     seats: tuple[int, ...]
+    late: tuple[int, ...] = ()
 
 
 class UploadAnswer(Record, Generic[U]):
     """Agent to edge: what was asked for, failures for what is no longer held."""
 
     uploads: Uploads[U]
+    late: tuple[Contribution[U], ...] = ()
     failures: tuple[Failure, ...] = ()
 
 
@@ -204,7 +210,8 @@ class RoundOrder(Record, Generic[B]):
 class SeatLine(Record):
     """One visit in the record of a round.
 
-    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the algorithm's word (a class, say).
+    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
+    algorithm's word (a class, say). An update that came late has a line of its own where it is `used_late`.
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
     `simulated_s` is the sum of `down_s`, `compute_s` and `up_s`.
     """

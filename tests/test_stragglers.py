@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from edge_server.arrivals import Gate
 from edge_server.wave import Refusal
 from shared.api import RoundDetail, SeatRow
-from tests.algorithms.ways import Ended, run
+from shared.errors import BadInput
+from shared.spec import parse_spec
+from tests.algorithms.ways import Ended, ended, federation, run
 from tests.edge_server.test_states import refuse_spec
 from tests.federation import small_spec
 
@@ -243,3 +246,106 @@ async def test_where_too_few_answer_all_that_do_are_admitted(tmp_path: Path) -> 
     assert any(n_used == 2 and "surplus" in reasons for n_used, reasons in counts)
     assert any(n_used < 2 and "late" in reasons and "surplus" not in reasons for n_used, reasons in counts)
     assert not any({"late", "surplus"} <= reasons for _, reasons in counts)
+
+
+# ---- late updates, used later
+
+
+async def test_a_late_update_is_used_in_the_next_round_with_less_weight(tmp_path: Path) -> None:
+    """One seat is slow: what it made in round 1 of 50 samples counts a quarter of them in round 2."""
+    done = await same_everywhere(tmp_path, one_slow(num_rounds=4, staleness_discount=0.25))
+    found = [[(r.outcome, r.reason, r.n_samples) for r in d.seats if r.seat == 3] for d in done.rounds]
+    late, busy = ("refused", "late", 50), ("failed", "busy", 0)
+    used = [("used_late", f"late in round {round_no}", 12) for round_no in (1, 3)]
+    assert found == [[late], [busy, used[0]], [late], [busy, used[1]]]
+    assert [detail.n_used for detail in done.rounds] == [5, 6, 5, 6]
+    rows = {(d.round_no, r.seat): r for d in done.rounds[:1] for r in d.seats}
+    assert rows[1, 3].simulated_s > 70
+    assert rows[1, 3].up_bytes > 0.99 * rows[1, 2].up_bytes
+
+
+async def test_the_weight_of_a_late_update_is_that_of_the_mean(tmp_path: Path) -> None:
+    """An oracle in numpy: the late update is that of a run in which there is time, from the same model."""
+    spec = one_slow(num_rounds=2, staleness_discount=0.5, num_edges=1)
+    done = await run(tmp_path, spec, n_edges=1, rooms=(3, 3))
+    first = await run(tmp_path, {**spec, "num_rounds": 1}, n_edges=1, rooms=(3, 3))
+    others = [0, 1, 2, 4, 5]
+    alone = await run(tmp_path, losing(spec, 1, others), n_edges=1, rooms=(6,))
+    second = await run(tmp_path, losing({**spec, "num_rounds": 2, "late": "drop"}, None, []), n_edges=1, rooms=(6,))
+    for name, before in done.lab.initial.items():
+        made_late = alone.model[name].double() - before.double()
+        fresh = second.model[name].double() - first.model[name].double()  # the mean of 250 samples
+        expected = first.model[name].double() + (250 * fresh + 25 * made_late) / 275
+        assert torch.allclose(done.model[name].double(), expected, atol=1e-6), name
+        assert not torch.allclose(done.model[name].double(), second.model[name].double(), atol=1e-5)
+
+
+async def test_a_device_is_busy_until_its_late_update_is_there(tmp_path: Path) -> None:
+    """It takes some 200 s: late in round 1, which lasts 60 s, and busy while the others go on, 40 s a round."""
+    done = await run(tmp_path, one_slow(num_rounds=6, delay_s=200), rooms=(2, 4))
+    found = [(d.round_no, r.outcome, r.reason, r.n_samples) for d in done.rounds for r in d.seats if r.seat == 3]
+    assert found == [
+        (1, "refused", "late", 50),
+        *((number, "failed", "busy", 0) for number in (2, 3, 4, 5)),
+        (5, "used_late", "late in round 1", 3),  # 50 / 2 ** 4
+        (6, "refused", "late", 50),
+    ]
+
+
+async def test_where_everybody_is_busy_the_round_lasts_until_the_first_is_there(tmp_path: Path) -> None:
+    slow = {"delay_s": {"name": "uniform", "low": 200, "high": 300}}
+    done = await same_everywhere(tmp_path, spec_of(slow, num_rounds=3, round_deadline_s=60, late="next_round"))
+    first, second, third = done.rounds
+    assert (first.n_used, second.n_used) == (0, 0)
+    assert with_reason(second, "busy") == list(range(6))
+    assert third.n_used > 0
+    assert any(row.outcome == "used_late" for row in third.seats)
+    assert first.simulated_s + second.simulated_s > 200
+
+
+async def test_late_updates_count_where_the_edge_forms_a_model(tmp_path: Path) -> None:
+    done = await same_everywhere(tmp_path, one_slow(num_rounds=2, edge_rounds=2))
+    assert [r.seat for r in done.rounds[1].seats if r.outcome == "used_late"] == [3]
+    dropped = await run(tmp_path, {**one_slow(num_rounds=2, edge_rounds=2), "late": "drop"})
+    assert done.info.model_sha256 != dropped.info.model_sha256
+
+
+async def test_a_late_update_outlives_its_edges_restart(tmp_path: Path) -> None:
+    plain = await run(tmp_path, one_slow(num_rounds=2))
+    async with federation(tmp_path) as fed:
+        run_id = await fed.submit(one_slow(num_rounds=1))
+        await fed.finish(run_id)
+        for number in (0, 1):
+            await fed.stop(f"edge-{number}")
+            await fed.start_edge(number)
+        await fed.until(lambda: fed.n_agents() == 6)
+        await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})
+        again = await ended(fed, run_id, tmp_path)
+    assert again.links() == plain.links()
+    assert again.info.model_sha256 == plain.info.model_sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("probe_refuse", "it decides by reports"), ("probe_counter", r"speak of single clients \(visits\)")],
+)
+def test_algorithms_for_which_another_rounds_update_says_nothing_refuse_it(name: str, why: str, counting: str) -> None:
+    with pytest.raises(BadInput, match=why) as caught:
+        parse_spec(spec_of(algorithm=name, round_deadline_s=60, late="next_round"))
+    assert caught.value.field == "late"
+
+
+def one_slow(delay_s: float = 70, **more: Any) -> dict[str, Any]:
+    """Six devices of 50 samples; seat 3 is late with its visits, which take 40 s at the others."""
+    quick = {"profile": {"name": "standard", "latency_s": 0, "delay_s": 40}, "share": 5 / 6}
+    slow = {"profile": {"name": "standard", "latency_s": 0, "delay_s": delay_s}, "share": 1 / 6}
+    devices = {"profiles": [quick, slow], "edge_latency_s": 0}
+    return small_spec(devices=devices, round_deadline_s=60, late="next_round", seed=1, **more)
+
+
+def losing(spec: dict[str, Any], round_no: int | None, seats: list[int]) -> dict[str, Any]:
+    """The spec with time for everybody and without some visits."""
+    if round_no is None:
+        return spec
+    quiet = {**spec, "num_rounds": 1, "late": "drop", "round_deadline_s": 1000}
+    return {**quiet, "losses": [{"round_no": round_no, "seats": seats}], "quorum": 0.1}
