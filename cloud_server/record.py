@@ -141,6 +141,7 @@ class Recorder:
             reason=line.reason,
             label=line.label,
             n_samples=line.n_samples,
+            work_share=line.work_share,
             train_loss=train.loss if train else None,
             received_accuracy=received.accuracy if received else None,
             received_loss=received.loss if received else None,

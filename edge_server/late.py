@@ -1,4 +1,7 @@
-"""Updates that came after their edge round's deadline and are used in a later round (`late: next_round`)."""
+"""What an edge keeps between rounds beside the algorithm's state: late updates, and losses by which it selects.
+
+A late update came after the deadline of its edge round; with `late: next_round` it is used in a later round.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from edge_server.wave import Wave
 from shared import wire
 from shared.context import Ctx
 from shared.lab import Lab
@@ -31,21 +35,33 @@ class Late(Record, Generic[U]):
 
 
 class Kept(Record, Generic[S, U]):
-    """What an edge keeps of a home between rounds: the algorithm's state and late updates, one a seat."""
+    """What an edge keeps of a home: the algorithm's state, late updates (one a seat), losses by seat."""
 
     state: S
     late: tuple[Late[U], ...]
+    losses: dict[int, float]
 
 
 @dataclass
 class Stock:
-    """The late updates of one home, by seat; of a seat's several the newest is kept."""
+    """What is kept of one home, by seat; of a seat's several late updates the newest.
+
+    Attributes:
+        losses: mean training loss of the last visit that the edge heard of.
+    """
 
     late: dict[int, Late[Any]] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)
 
     def add(self, item: Late[Any]) -> None:
         """Keep one."""
         self.late[item.contribution.seat] = item
+
+    def hear(self, wave: Wave) -> None:
+        """Take note of the losses of a wave's visits."""
+        for seat, outcome in wave.outcomes.items():
+            if seat not in wave.unheard and outcome.train is not None and outcome.train.loss is not None:
+                self.losses[seat] = outcome.train.loss
 
     def busy(self, at_s: float) -> dict[int, float]:
         """Seats that are still at work on theirs, with the instant at which it arrives."""
@@ -83,18 +99,23 @@ def fold_in(ctx: Ctx, item: Late[Any], fold: Fold) -> SeatLine:
 
 
 def packed(lab: Lab, state: Record, stock: Stock) -> wire.Body:
-    """What an edge keeps, encoded; where late updates are dropped it is the algorithm's state alone."""
-    if lab.spec.late == "drop":
+    """What an edge keeps, encoded; the algorithm's state alone where nothing else is asked for."""
+    if not _keeps_more(lab):
         return wire.encode(state)
-    return wire.encode(_kind(lab)(state=state, late=tuple(stock.late[seat] for seat in sorted(stock.late))))
+    late, losses = tuple(stock.late[seat] for seat in sorted(stock.late)), dict(sorted(stock.losses.items()))
+    return wire.encode(_kind(lab)(state=state, late=late, losses=losses))
 
 
 def unpacked(lab: Lab, data: Any) -> tuple[Any, Stock]:
-    """The algorithm's state and the late updates, in torch's own memory."""
-    if lab.spec.late == "drop":
+    """The algorithm's state and what is kept beside it, in torch's own memory."""
+    if not _keeps_more(lab):
         return own(wire.decode(lab.algorithm.edge_state, data)), Stock()
     kept = own(wire.decode(_kind(lab), data))
-    return kept.state, Stock({item.contribution.seat: item for item in kept.late})
+    return kept.state, Stock({item.contribution.seat: item for item in kept.late}, kept.losses)
+
+
+def _keeps_more(lab: Lab) -> bool:
+    return lab.spec.late == "next_round" or lab.spec.select == "power_of_choice"
 
 
 def _kind(lab: Lab) -> type[Any]:

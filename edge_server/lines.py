@@ -23,6 +23,7 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, cost: Cost) -> Se
         reason=reason,
         label=verdict.label if verdict else None,
         n_samples=outcome.n_samples if outcome else 0,
+        work_share=wave.shares.get(number, 1.0),
         train=heard.train if heard else None,
         received=outcome.received if outcome else None,
         own=outcome.own if outcome else None,

@@ -87,7 +87,7 @@ class EdgeRound:
         """Waves until nobody is visited again; the exact sum of what they brought."""
         fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
         self.deadline_s = self.book.simulated_s + (ctx.spec.round_deadline_s or math.inf)
-        chosen = self._active(self.hooks.select(ctx, self.state, self.trainers) if self.trainers else [])
+        chosen = self._active(self._select(ctx) if self.trainers else [])
         while chosen or ctx.wave == 0:
             works = await self.worker.run(self.hooks.schedule, ctx, self.state, chosen) if chosen else {}
             works = self._with_phase(works)
@@ -103,6 +103,9 @@ class EdgeRound:
             ctx = ctx.at(wave=ctx.wave + 1)
         return fold.result()
 
+    def _select(self, ctx: Ctx) -> list[int]:
+        return self.hooks.select(ctx.at(losses=self.stock.losses), self.state, self.trainers)
+
     def _aggregate(self, ctx: Ctx, fold: Fold) -> None:
         mean = mean_of(fold.result(), self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
         if mean is not None:
@@ -112,6 +115,7 @@ class EdgeRound:
         """Visit, admit, fetch; note what came of each seat."""
         gate, hold = self._gate(ctx), self.lab.algorithm.report is not None or ctx.spec.may_refuse
         stage = Stage(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave)
+        asked_for, works = works, self._partial(ctx, works, gate)
         left_out, too_late = self._left_out(ctx, works), self._too_late(works, gate)
         at_s = self.began_s + self.book.simulated_s
         works_now = _without(works, [*left_out, *too_late])
@@ -119,6 +123,9 @@ class EdgeRound:
         asked = await self.worker.run(self._asked, ctx, _without(works_now, [*fates.off, *fates.busy]))
         visited = [item for item in asked if item.seat not in fates.dropped]
         wave = await self.devices.visit(stage, visited, fold, hold=hold)
+        wave.shares = {
+            seat: policies.share_of(ctx, works[seat], asked_for[seat], self.lab.seat(seat)) for seat in works
+        }
         wave.not_asked(left_out, self.order.edge, "left_out", "the spec's losses say so")
         wave.not_waited_for(too_late, Refusal("late", 0.0))
         dropping = [item for item in asked if item not in visited]
@@ -126,6 +133,7 @@ class EdgeRound:
         arrivals = Arrivals(self.clock, self.devices, gate, ctx)
         verdicts = await self._settle(ctx, wave, arrivals, fold) if hold else {}
         await self.worker.run(self.book.note, wave, works, verdicts, fates, arrivals)
+        self.stock.hear(wave)
         await self.worker.run(self._use_late, ctx, fold)
         await self.worker.run(self._keep_late, wave, arrivals, at_s)
         return wave
@@ -151,6 +159,12 @@ class EdgeRound:
         """Waves after the first have what is left until the deadline, and want all that the algorithm asked again."""
         beyond = ctx.spec.overselection > 0 and ctx.wave == 0
         return Gate(self.deadline_s - self.book.simulated_s, policies.n_wanted(ctx, self.trainers) if beyond else None)
+
+    def _partial(self, ctx: Ctx, works: Mapping[int, Work], gate: Gate) -> Mapping[int, Work]:
+        """The works, where the spec says so cut to what there is time for."""
+        if not ctx.spec.partial_work:
+            return works
+        return {seat: policies.partial(ctx, work, self.lab.seat(seat), gate.deadline_s) for seat, work in works.items()}
 
     def _too_late(self, works: Mapping[int, Work], gate: Gate) -> list[int]:
         """Seats that are to be visited again although the deadline has passed."""

@@ -43,6 +43,7 @@ class Wave:
         refused: by their simulated arrival.
         unheard: of these, seats whose answer the edge has not got: in the modelled world it knows nothing of it.
         late: fetched updates of these, for a later round.
+        shares: by seat, which part of the work that the algorithm asked for there was time for.
         enough_s: when as many answers were there as were wanted, in simulated seconds; None: they never were.
         held: what the edge's own worker brought and has not been admitted yet (two-phase visits).
         links: modelled bytes by seat.
@@ -58,6 +59,7 @@ class Wave:
     refused: dict[int, Refusal] = field(default_factory=dict)
     unheard: set[int] = field(default_factory=set)
     late: dict[int, Contribution[Any]] = field(default_factory=dict)
+    shares: dict[int, float] = field(default_factory=dict)
     enough_s: float | None = None
     held: dict[int, Contribution[Any]] = field(default_factory=dict)
     links: dict[int, LinkUse] = field(default_factory=dict)

@@ -62,6 +62,11 @@ def visit_cost(
     return Cost(down_s, compute_s, up_s, energy_j)
 
 
+def expected_cost(profile: Profile, latency_s: float, use: LinkUse, flops: float) -> Cost:
+    """What a visit is expected to cost, as `visit_cost`: what is drawn anew for each visit is taken at its median."""
+    return visit_cost(profile, latency_s, use, flops, lambda purpose: 1 << 62)
+
+
 def link_cost(link: Link, use: LinkUse, seeds: Seeds) -> Cost:
     """What a round's two bodies cost between the cloud and an edge; the energy of edges is not counted."""
     down_s, up_s = _transfers(link, link.latency_s, use, seeds)

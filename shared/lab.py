@@ -26,6 +26,7 @@ from shared.records import Record, Score, Tensor, TensorMap
 from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
 from shared.sums import Grid
+from shared.tensors import n_bytes
 from shared.training import models
 from shared.training.data import Dataset, load
 from shared.training.flops import training_flops
@@ -103,6 +104,8 @@ class Lab:
             edge=edge,
             buffer_names=self.buffer_names,
             buffers=self.algorithm.buffers,
+            flops=self.flops,
+            model_bytes=n_bytes(self.shapes),
         )
 
     def bench(self, work: Work, own: Indices, test: Samples, stopped: Stopped | None = None) -> Workbench:

@@ -213,7 +213,8 @@ class SeatLine(Record):
     `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
     algorithm's word (a class, say). An update that came late has a line of its own where it is `used_late`.
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
-    `simulated_s` is the sum of `down_s`, `compute_s` and `up_s`.
+    `simulated_s` is the sum of `down_s`, `compute_s` and `up_s`. `work_share`: of the work that the algorithm asked
+    for, what the seat was given (`partial_work`).
     """
 
     seat: int
@@ -223,6 +224,7 @@ class SeatLine(Record):
     reason: str | None = None
     label: str | None = None
     n_samples: Count = 0
+    work_share: float = 1.0
     train: Score | None = None
     received: Score | None = None
     own: Score | None = None

@@ -335,12 +335,94 @@ def test_algorithms_for_which_another_rounds_update_says_nothing_refuse_it(name:
     assert caught.value.field == "late"
 
 
+# ---- less work for the slow
+
+
+async def test_a_seat_gets_the_work_that_it_can_do_until_the_deadline(tmp_path: Path) -> None:
+    """A third of the devices is four times as slow: of 4 epochs they have time for one, not for two."""
+    devices = {
+        "profile": {"compute_sps": 0.01, "latency_s": 0},
+        "straggler_ratio": 1 / 3,
+        "straggler_slowdown": 4,
+        "edge_latency_s": 0,
+    }
+    spec = small_spec(devices=devices, local_epochs=4, batch_size=10, num_rounds=2, model="mlp")
+    whole_s = max(row.simulated_s for row in rows_of(await run(tmp_path, spec)).values())
+    late = await run(tmp_path, {**spec, "round_deadline_s": whole_s / 3})
+    done = await same_everywhere(tmp_path, {**spec, "round_deadline_s": whole_s / 3, "partial_work": True})
+    slow = {key for key, row in rows_of(late).items() if row.reason == "late"}
+    assert len(slow) == 4  # two seats in two rounds
+    for key, row in rows_of(done).items():
+        assert row.outcome == "used"
+        assert row.simulated_s <= whole_s / 3
+        assert 0.2 < row.work_share < 1 / 3 if key in slow else row.work_share == 1
+        assert round(row.work_share * 4 * 50) % 10 == 0  # whole steps
+    assert all(detail.n_used == 6 for detail in done.rounds)
+
+
+async def test_a_seat_that_has_time_for_nothing_does_one_step_and_is_late(tmp_path: Path) -> None:
+    spec = spec_of({"delay_s": 90}, num_rounds=1, batch_size=10, round_deadline_s=60, partial_work=True)
+    done = await run(tmp_path, spec)
+    assert {(row.reason, row.work_share) for row in rows_of(done).values()} == {("late", 0.2)}
+
+
+async def test_with_time_enough_partial_work_is_all_of_it(tmp_path: Path) -> None:
+    free = await run(tmp_path, spec_of())
+    done = await run(tmp_path, spec_of(round_deadline_s=1000, partial_work=True))
+    assert done.info.model_sha256 == free.info.model_sha256
+    assert {row.work_share for row in rows_of(done).values()} == {1}
+
+
+# ---- who is selected
+
+
+async def test_fastest_leaves_the_slow_out(tmp_path: Path) -> None:
+    spec = one_slow(num_rounds=3, select="fastest", fraction_train=0.6, late="drop")
+    done = await same_everywhere(tmp_path, spec)
+    chosen = [sorted(row.seat for row in detail.seats) for detail in done.rounds]
+    assert chosen == [[0, 1, 2, 5]] * 3  # at home 0 the lowest of equals, at home 1 those that are not seat 3
+    assert max(detail.simulated_s for detail in done.rounds) < 41
+
+
+async def test_power_of_choice_goes_by_the_losses_of_the_last_visits(tmp_path: Path) -> None:
+    """All are candidates, one of three is chosen: first each once, then always the one whose loss was highest."""
+    more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
+    done = await same_everywhere(
+        tmp_path, small_spec(num_rounds=8, partition={"name": "dirichlet", "alpha": 0.3}, **more)
+    )
+    known: dict[int, float] = {}
+    for detail in done.rounds:
+        for home in (0, 1):
+            (row,) = (row for row in detail.seats if row.seat % 2 == home)
+            mine = [seat for seat in range(6) if seat % 2 == home]
+            assert row.seat == min(mine, key=lambda seat: (-known.get(seat, float("inf")), seat))
+            assert row.train_loss is not None
+            known[row.seat] = row.train_loss
+    assert sorted(known) == list(range(6))
+    assert len({tuple(row.seat for row in detail.seats) for detail in done.rounds[3:]}) > 1
+
+
+async def test_losses_outlive_the_edges_restart(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
+    plain = await run(tmp_path, small_spec(**{**more, "num_rounds": 4}))
+    async with federation(tmp_path) as fed:
+        run_id = await fed.submit(small_spec(**{**more, "num_rounds": 3}))
+        await fed.finish(run_id)
+        for number in (0, 1):
+            await fed.stop(f"edge-{number}")
+            await fed.start_edge(number)
+        await fed.until(lambda: fed.n_agents() == 6)
+        await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})
+        again = await ended(fed, run_id, tmp_path)
+    assert again.info.model_sha256 == plain.info.model_sha256
+
+
 def one_slow(delay_s: float = 70, **more: Any) -> dict[str, Any]:
     """Six devices of 50 samples; seat 3 is late with its visits, which take 40 s at the others."""
     quick = {"profile": {"name": "standard", "latency_s": 0, "delay_s": 40}, "share": 5 / 6}
     slow = {"profile": {"name": "standard", "latency_s": 0, "delay_s": delay_s}, "share": 1 / 6}
     devices = {"profiles": [quick, slow], "edge_latency_s": 0}
-    return small_spec(devices=devices, round_deadline_s=60, late="next_round", seed=1, **more)
+    return small_spec(devices=devices, round_deadline_s=60, **{"late": "next_round", "seed": 1, **more})
 
 
 def losing(spec: dict[str, Any], round_no: int | None, seats: list[int]) -> dict[str, Any]:
