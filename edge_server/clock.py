@@ -15,7 +15,7 @@ from shared.context import Ctx
 from shared.costs import Cost, LinkUse, broken_off, drop_share, visit_cost
 from shared.lab import Lab
 from shared.messages import Outcome, Work
-from shared.population import run_seeds
+from shared.population import Seat, run_seeds, seated
 from shared.profiles import next_on
 
 
@@ -41,10 +41,17 @@ class EdgeClock:
     Args:
         lab: of the run.
         home: its number.
+        profiles: of seats that have their agent's.
     """
 
     lab: Lab
     home: int
+    profiles: Mapping[int, str] = field(default_factory=dict)
+
+    def seat(self, number: int) -> Seat:
+        """A seat, with its agent's profile where the spec asks for that."""
+        planned = self.lab.seat(number)
+        return seated(planned, self.profiles[number]) if number in self.profiles else planned
 
     def fates(self, ctx: Ctx, works: Mapping[int, Work], at_s: float, busy: Mapping[int, float]) -> Fates:
         """Who of a wave that begins at `at_s` is off, who will drop; evaluation is not part of that world.
@@ -53,7 +60,7 @@ class EdgeClock:
         """
         found = Fates()
         for number in sorted(works):
-            profile = self.lab.seat(number).profile
+            profile = self.seat(number).profile
             if works[number].kind == "evaluate":
                 continue
             on_s = next_on(profile.availability, number, at_s, run_seeds(self.lab.spec, f"seat {number}"))
@@ -78,15 +85,15 @@ class EdgeClock:
 
         `use` is what the whole visit would have moved.
         """
-        profile, flops = self.lab.seat(number).profile, outcome.n_trained * self.lab.flops
+        profile, flops = self.seat(number).profile, outcome.n_trained * self.lab.flops
         return broken_off(profile, self.cost(ctx, number, use, outcome), use, flops, at_s)
 
     def dropped_cost(self, ctx: Ctx, number: int, use: LinkUse, work: Work, share: float) -> Cost:
         """What a visit cost that was dropped: receiving, and a share of the work that was asked for."""
-        due = policies.samples_due(ctx, work, self.lab.seat(number))
+        due = policies.samples_due(ctx, work, self.seat(number))
         return self._cost(ctx, number, use, share * due, share)
 
     def _cost(self, ctx: Ctx, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
-        seat, flops = self.lab.seat(number), n_trained * self.lab.flops
+        seat, flops = self.seat(number), n_trained * self.lab.flops
         latency_s = seat.latency_s[self.home] if seat.latency_s else 0.0
         return visit_cost(seat.profile, latency_s, use, flops, ctx.at(seat=number).seed, share)

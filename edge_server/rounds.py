@@ -58,10 +58,11 @@ class EdgeRound:
             phase=order.phase, round_no=order.round_no, n_clients=order.n_clients, edge=order.edge
         )
         self.hooks = self.lab.algorithm.edge
-        self.clock, self.book = EdgeClock(self.lab, order.edge), Book(self.lab, order.round_no)
+        self.clock = EdgeClock(self.lab, order.edge, self.devices.seating.profiles)
+        self.book = Book(self.lab, order.round_no)
         down = link_cost(members.homes[order.edge].link, LinkUse(down_bytes=self.order_bytes), self.ctx.seed)
         self.began_s = order.clock_s + down.down_s
-        self.seats = [seat for seat in members.seats if self._takes_part(seat)]
+        self.seats = [self.clock.seat(seat.number) for seat in members.seats if self._takes_part(seat)]
         self.trainers = [seat for seat in self.seats if seat.role != "held_out"]
 
     def _takes_part(self, seat: Seat) -> bool:
@@ -124,7 +125,7 @@ class EdgeRound:
         visited = [item for item in asked if item.seat not in fates.dropped]
         wave = await self.devices.visit(stage, visited, fold, hold=hold)
         wave.shares = {
-            seat: policies.share_of(ctx, works[seat], asked_for[seat], self.lab.seat(seat)) for seat in works
+            seat: policies.share_of(ctx, works[seat], asked_for[seat], self.clock.seat(seat)) for seat in works
         }
         wave.not_asked(left_out, self.order.edge, "left_out", "the spec's losses say so")
         wave.not_waited_for(too_late, Refusal("late", 0.0))
@@ -164,7 +165,9 @@ class EdgeRound:
         """The works, where the spec says so cut to what there is time for."""
         if not ctx.spec.partial_work:
             return works
-        return {seat: policies.partial(ctx, work, self.lab.seat(seat), gate.deadline_s) for seat, work in works.items()}
+        return {
+            seat: policies.partial(ctx, work, self.clock.seat(seat), gate.deadline_s) for seat, work in works.items()
+        }
 
     def _too_late(self, works: Mapping[int, Work], gate: Gate) -> list[int]:
         """Seats that are to be visited again although the deadline has passed."""
@@ -204,7 +207,7 @@ class EdgeRound:
         asked: list[Asked] = []
         distinct: list[Any] = []
         for number in sorted(works):
-            message = self.hooks.dispatch(ctx, self.state, self.lab.seat(number))
+            message = self.hooks.dispatch(ctx, self.state, self.clock.seat(number))
             known = next((other for other in distinct if same_leaves(other, message)), None)
             if known is None:
                 distinct.append(message)

@@ -310,7 +310,8 @@ class Seating(Record):
     """Which taken seats visit a home in a round, and where they sit. Its digest stands in the round's order.
 
     `absent` are those of them whose agent is not heard, `offline` those whose agent was taken offline: they are
-    chosen like any other, and their visits fail.
+    chosen like any other, and their visits fail. `profiles` are those of the seats' agents, where the
+    spec asks for them.
     """
 
     run_id: str
@@ -318,3 +319,4 @@ class Seating(Record):
     places: dict[int, SeatPlace]
     absent: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
+    profiles: dict[int, str] = Field(default_factory=dict)

@@ -135,7 +135,9 @@ def _power_of_choice(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
     n = min(_n_chosen(ctx, len(seats)), len(holds))
     share = ctx.spec.fraction_candidates or min(2 * ctx.spec.fraction_train, 1.0)
     d = min(max(round(share * len(holds)), n), len(holds))
-    drawn = ctx.numpy_rng("select").choice(len(holds), size=d, replace=False, p=weights / weights.sum()) if d else []
+    if not d:
+        return []
+    drawn = ctx.numpy_rng("select").choice(len(holds), size=d, replace=False, p=weights / weights.sum())
     candidates = [holds[i].number for i in drawn]
     return sorted(candidates, key=lambda number: (-ctx.losses.get(number, math.inf), number))[:n]
 

@@ -74,7 +74,11 @@ def test_fastest_selects_by_the_expected_visit_and_of_equals_the_lower_seats() -
 
 def test_an_expected_visit_takes_what_is_drawn_for_each_at_its_median() -> None:
     there = ctx().at(flops=REFERENCE_FLOPS, model_bytes=2 * 10**6 - policies.HEAD_BYTES)
-    delays = {"delay_s": Uniform(low=10, high=30), "link_delay_s": Normal(mean=5, sd=1), "jitter_s": 9.0}
+    delays: dict[str, Any] = {
+        "delay_s": Uniform(low=10, high=30),
+        "link_delay_s": Normal(mean=5, sd=1),
+        "jitter_s": 9.0,
+    }
     found = policies.expected(there, able(1, compute_sps=50, up_bps=16e6, down_bps=8e6, **delays), 100)
     assert (found.down_s, found.compute_s, found.up_s) == pytest.approx((2, 22, 6))
 
@@ -108,7 +112,7 @@ def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(lef
     """Three epochs of 10 samples in batches of 3 (4 steps each), 5 samples a second, and 0.5 s of delay."""
     there = ctx().at(flops=REFERENCE_FLOPS)
     work = Work(epochs=3, batch_size=3)
-    quick = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0, "delay_s": 0.4999}
+    quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0, "delay_s": 0.4999}
     found = policies.partial(there, work, able(1, **quick), left_s)
     if steps is None:
         assert found is work

@@ -88,7 +88,6 @@ def test_another_link_replaces_all_that_is_the_links() -> None:
     ("devices", "field", "said"),
     [
         ({"profile": "fone_low"}, "profile", "did you mean 'phone_low'"),
-        ({"profile": "agent"}, "profile", "not there yet"),
         ({"profile": {"link": "ltee"}}, "profile", "did you mean 'lte'"),
         ({"profile": {"upbps": 1}}, "profile.upbps", "did you mean 'up_bps'"),
         ({"profile": {"compute_sps": 0}}, "profile.compute_sps", "must be above 0"),
