@@ -176,6 +176,24 @@ async def test_an_update_that_comes_too_late_after_its_report_is_late_and_named_
         assert row.report_bytes < row.up_bytes if even else row.report_bytes == row.up_bytes
 
 
+async def test_bofl_judges_the_reports_that_came_in_time(tmp_path: Path) -> None:
+    """The leader is the most accurate of those who are there; nobody who is late has a class or is counted refused."""
+    spec = spec_of(algorithm={"name": "bofl", "params": {"delta": 2}}, num_rounds=3, round_deadline_s=70)
+    done = await same_everywhere(tmp_path, spec)
+    late = 0
+    for detail in done.rounds:
+        for edge in detail.edges:
+            own = [row for row in detail.seats if row.edge == edge.edge]
+            heard = [row for row in own if row.reason != "late"]
+            late += len(own) - len(heard)
+            assert all(row.label is None and row.figures == {} for row in own if row.reason == "late")
+            leaders = [row for row in heard if row.label == "leader"]
+            assert len(leaders) == (1 if heard else 0)
+            if heard:
+                assert leaders[0].figures["accuracy"] == max(row.figures["accuracy"] for row in heard)
+    assert late > 2
+
+
 async def test_who_is_asked_again_after_the_deadline_is_not_visited(tmp_path: Path, counting: str) -> None:
     params = {"name": "probe_refuse", "params": {"adjust": True}}
     slow = {"delay_s": {"name": "normal", "mean": 40, "sd": 1}, "latency_s": 0}
