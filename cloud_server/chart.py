@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cloud_server.registry import Registry
 from cloud_server.seating import Binding
+from shared.errors import BadInput
 from shared.lab import Lab
 from shared.messages import Seating, SeatPlace
+from shared.names import hint
 from shared.population import latencies
+from shared.profiles import PROFILES
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Chart:
         places: by taken seat, where it sits.
         absent: taken seats whose agent is not heard.
         offline: taken seats whose agent was taken offline.
+        profiles: with `devices.profile: agent`, by taken seat the profile of its agent.
     """
 
     edges: Mapping[int, str]
@@ -32,6 +36,7 @@ class Chart:
     places: Mapping[int, SeatPlace]
     absent: frozenset[int]
     offline: frozenset[int]
+    profiles: Mapping[int, str] = field(default_factory=dict)
 
     def seats_at(self, home: int) -> list[int]:
         """The taken seats that visit a home, sorted."""
@@ -46,6 +51,7 @@ class Chart:
             places={seat: self.places[seat] for seat in there},
             absent=tuple(seat for seat in there if seat in self.absent),
             offline=tuple(seat for seat in there if seat in self.offline),
+            profiles={seat: self.profiles[seat] for seat in there if seat in self.profiles},
         )
 
     def guests(self, lab: Lab) -> dict[int, int]:
@@ -64,7 +70,24 @@ def chart(lab: Lab, binding: Binding, registry: Registry) -> Chart:
     }
     absent = frozenset(seat for seat, agent in binding.agents.items() if not registry.agent_is_live(agent))
     offline = frozenset(seat for seat, agent in binding.agents.items() if registry.is_offline(agent))
-    return Chart(edges, away, _visited(lab, binding, edges), places, absent, offline)
+    profiles = _profiles(binding, registry) if lab.spec.devices.by_agent else {}
+    return Chart(edges, away, _visited(lab, binding, edges), places, absent, offline, profiles)
+
+
+def _profiles(binding: Binding, registry: Registry) -> dict[int, str]:
+    """By taken seat the profile of its agent; the default for an agent that is known no more.
+
+    Raises:
+        BadInput: an agent has a profile that is not in the catalogue.
+    """
+    found = {}
+    for seat, agent in sorted(binding.agents.items()):
+        entry = registry.agents.get(agent)
+        found[seat] = entry.profile if entry else "standard"
+        if found[seat] not in PROFILES:
+            why = f"agent {agent} has the profile {found[seat]!r}" + hint(found[seat], PROFILES)
+            raise BadInput(f"devices.profile: agent: {why}", field="devices.profile")
+    return found
 
 
 def _visited(lab: Lab, binding: Binding, edges: Mapping[int, str]) -> dict[int, int]:

@@ -22,6 +22,7 @@ from shared.blobs import storage_errors
 from shared.errors import StrataError
 from shared.lab import Lab
 from shared.population import counts_of
+from shared.population import seated as with_agents
 from shared.records import TensorMap
 from shared.results import Manifest, is_drawn, last_round, write_begun, write_results
 from shared.service import Worker
@@ -141,7 +142,9 @@ def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInf
     counts = counts_of(lab.members, lab.data)
     seated = chart(lab, table.binding, table.registry)
     visited, rows = seated.homes, []
-    for seat in lab.members.seats:
+    for planned in lab.members.seats:
+        here = seated.profiles.get(planned.number)
+        seat = planned if here is None else with_agents(planned, here)
         agent = table.binding.agents.get(seat.number)
         worker = seat.role == "worker"
         state = "worker" if worker else "empty" if agent is None else "taken"

@@ -74,8 +74,8 @@ class Recorder:
             phase=self.ctx.phase,
             kind=kind,
             attempts=attempts,
-            n_visits=len(lines),
-            n_used=sum(line.outcome == "used" for line in lines),
+            n_visits=sum(line.outcome != "used_late" for line in lines),
+            n_used=sum(line.outcome in ("used", "used_late") for line in lines),
             labels=dict(sorted(Counter(line.label for line in lines if line.label is not None).items())),
             train_loss=train.loss,
             client_accuracy=_mean_accuracy(lines, [reply.answer for reply in replies.values()]),
@@ -141,6 +141,7 @@ class Recorder:
             reason=line.reason,
             label=line.label,
             n_samples=line.n_samples,
+            work_share=line.work_share,
             train_loss=train.loss if train else None,
             received_accuracy=received.accuracy if received else None,
             received_loss=received.loss if received else None,
@@ -198,9 +199,9 @@ class Recorder:
 
 
 def _all_off(lines: Sequence[SeatLine]) -> bool:
-    """Whether somebody was chosen, and everybody chosen was off."""
+    """Whether somebody was chosen, and everybody chosen was off, or busy with what it is late with."""
     chosen = [line for line in lines if line.outcome != "evaluated"]
-    return bool(chosen) and all(line.reason == "unavailable" for line in chosen)
+    return bool(chosen) and all(line.reason in ("unavailable", "busy") for line in chosen)
 
 
 def _mean_accuracy(lines: list[SeatLine], answers: list[RoundAnswer[Any]]) -> float | None:

@@ -83,12 +83,13 @@ class Host:
         collector = Collector(lab)
         for seat in sorted(held.keys() & set(order.seats)):
             collector.add(held[seat], upload_bytes(held[seat]))
+        late = tuple(held[seat] for seat in order.late if seat in held)
         gone = [
             Failure(seat=seat, edge=order.edge, reason="lost", detail="the agent no longer holds this update")
-            for seat in order.seats
+            for seat in (*order.seats, *order.late)
             if seat not in held
         ]
-        return wire.encode(UploadAnswer(uploads=collector.uploads(), failures=tuple(gone)))
+        return wire.encode(UploadAnswer(uploads=collector.uploads(), late=late, failures=tuple(gone)))
 
     async def runs(self) -> list[str]:
         """The runs of which something is kept here."""

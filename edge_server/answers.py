@@ -39,7 +39,8 @@ def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int]) -> None:
         WireError: one is neither, or one was not asked for.
     """
     lost = [failure.seat for failure in answer.failures]
-    told = sorted([*_sent(answer.uploads), *(seat for seat in lost if seat is not None)])
+    late = [item.seat for item in answer.late]
+    told = sorted([*_sent(answer.uploads), *late, *(seat for seat in lost if seat is not None)])
     if told != sorted(seats) or None in lost:
         raise WireError(f"the answer speaks of seats {told}, asked were {sorted(seats)}", field="uploads")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from edge_server.devices import Devices
+from edge_server.late import Stock, packed, unpacked
 from edge_server.roster import Roster
 from edge_server.rounds import EdgeRound
 from shared import keys, wire
@@ -95,7 +96,7 @@ class Desk:
             raise Conflict("the population derived here is not the cloud's: other data set or version?")
         await self._address()
         seating, loads = await self._seating(order)
-        state = await self._state(lab, order)
+        state, stock = await self._state(lab, order)
         devices = Devices(
             lab,
             order,
@@ -110,10 +111,10 @@ class Desk:
             self.ttl_s,
         )
         fresh = state is None and order.base is not None
-        work = EdgeRound(lab, order, devices, self.worker, state, n_bytes, fresh)
+        work = EdgeRound(lab, order, devices, self.worker, state, stock, n_bytes, fresh)
         answer = await work.run()
-        await self._commit(order, work.state, answer)
-        return Answered(await self.worker.run(wire.encode, answer), work.socket_bytes)
+        await self._commit(order, lambda: packed(lab, work.state, stock), answer)
+        return Answered(await self.worker.run(wire.encode, answer), work.book.socket_bytes)
 
     async def _address(self) -> None:
         """Agents must know where to send heartbeats: an edge that has just begun is told its address by the cloud.
@@ -142,23 +143,24 @@ class Desk:
         raw = json.loads(data)
         return Seating.model_validate(raw["seating"]), raw["loads"]
 
-    async def _state(self, lab: Lab, order: RoundOrder[Any]) -> Any:
+    async def _state(self, lab: Lab, order: RoundOrder[Any]) -> tuple[Any, Stock]:
+        """What was kept of the home: the algorithm's state (None: nothing), and late updates."""
         if order.base is None:
-            return None
+            return None, Stock()
         key = self._state_key(order, order.base)
         digest = await self._stored(lambda: self.store.get(key))
         if digest is None:
             log.warning("run %s: the state of home %s is not here, it begins anew", order.run_id, order.edge)
-            return None
+            return None, Stock()
         data = await self.worker.run(self.blobs.open, digest.decode())
-        return await self.worker.run(lambda: own(wire.decode(lab.algorithm.edge_state, data)))
+        return await self.worker.run(unpacked, lab, data)
 
-    async def _commit(self, order: RoundOrder[Any], state: Any, answer: RoundAnswer[Any]) -> None:
+    async def _commit(self, order: RoundOrder[Any], pack: Callable[[], wire.Body], answer: RoundAnswer[Any]) -> None:
         """The state first as a file, then its reference; states older than the one this round began from go."""
         if order.kind != "train" or answer.base is None:
             return
         async with self.committing:
-            digest = await self.worker.run(lambda: self.blobs.put(wire.encode(state).parts))
+            digest = await self.worker.run(lambda: self.blobs.put(pack().parts))
             kept = {self._state_key(order, version) for version in (order.base, answer.base) if version is not None}
             base = answer.base
 

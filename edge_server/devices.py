@@ -8,21 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from edge_server.answers import check_uploads, check_visits
 from edge_server.roster import Roster
 from edge_server.waiting import while_heard
+from edge_server.wave import Asked, Wave
 from shared import wire
-from shared.costs import LinkUse
 from shared.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.lab import Lab
 from shared.messages import (
     Contribution,
-    Failure,
-    Kind,
     Outcome,
     RoundOrder,
     Seating,
@@ -33,73 +31,16 @@ from shared.messages import (
     Visit,
     VisitAnswer,
     VisitOrder,
-    Work,
 )
 from shared.places import EDGE_URL_HEADER, FOR_HEADER, check_place, place
+from shared.records import own
 from shared.service import Worker
 from shared.sums import Fold
 from shared.transport import Caller
-from shared.versions import Version, Versions
+from shared.versions import Versions
 from shared.visit import Collector, answer_bytes, run_visits, upload_bytes
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One seat of a wave: its work, its message (the same object for equal ones), its state's version."""
-
-    seat: int
-    work: Work
-    message: Any
-    base: Version | None
-
-
-@dataclass
-class Wave:
-    """What came of one wave.
-
-    Attributes:
-        unasked: seats that were chosen but not asked (absent, left out, off, about to drop): failures that no
-            quorum counts.
-        held: what the edge's own worker brought and has not been admitted yet (two-phase visits).
-        links: modelled bytes by seat.
-        reports: of these, what came up before the verdict (two-phase visits).
-        socket_bytes: bodies that this layout of processes moved.
-    """
-
-    stage: Stage
-    outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
-    used: set[int] = field(default_factory=set)
-    unasked: set[int] = field(default_factory=set)
-    held: dict[int, Contribution[Any]] = field(default_factory=dict)
-    links: dict[int, LinkUse] = field(default_factory=dict)
-    reports: dict[int, int] = field(default_factory=dict)
-    socket_bytes: int = 0
-
-    def fail(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
-        """Note lost contributions."""
-        self.failures += [Failure(seat=seat, edge=edge, reason=reason, detail=detail[:500]) for seat in seats]
-
-    def not_asked(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
-        """Note contributions that were lost before anybody was asked."""
-        self.fail(seats, edge, reason, detail)
-        self.unasked |= set(seats)
-
-    def failed(self) -> dict[int, Failure]:
-        """What was lost, by seat."""
-        return {failure.seat: failure for failure in self.failures if failure.seat is not None}
-
-    def outcome(self, seat: int, kind: Kind) -> Outcome[Any]:
-        """What came of a seat's visit; with its failure if it, or its update, was lost."""
-        failure = self.failed().get(seat)
-        found = self.outcomes.get(seat) or Outcome[Any](seat=seat, kind=kind, failure=failure)
-        return found if failure is None else found.but(failure=failure)
-
-    def charge(self, seat: int, down: int, up: int) -> None:
-        """Add bytes to a seat's link."""
-        self.links[seat] = self.links.get(seat, LinkUse()) + LinkUse(down_bytes=down, up_bytes=up)
 
 
 @dataclass(frozen=True)
@@ -224,23 +165,31 @@ class Devices:
 
     # ---- uploads
 
-    async def fetch(self, wave: Wave, admitted: list[int], fold: Fold) -> None:
-        """Fetch the held updates of the admitted seats and fold them in."""
+    async def fetch(self, wave: Wave, admitted: list[int], fold: Fold, *, late: list[int]) -> None:
+        """Fetch the held updates of the admitted seats and fold them in; late ones are kept in the wave."""
         by_agent: dict[str, list[int]] = {}
-        for seat in admitted:
+        for seat in [*admitted, *late]:
             if seat not in wave.held:
                 by_agent.setdefault(self.seating.places[seat].agent, []).append(seat)
-        own = Uploads[Any](contributions=tuple(wave.held[seat] for seat in admitted if seat in wave.held))
-        await self.worker.run(self._fold, wave, own, fold)
+        mine = Uploads[Any](contributions=tuple(wave.held[seat] for seat in admitted if seat in wave.held))
+        await self.worker.run(self._fold, wave, mine, fold)
+        wave.late |= {seat: wave.held[seat] for seat in late if seat in wave.held}
         await asyncio.gather(
-            *(self._fetch_agent(wave, agent, seats, fold) for agent, seats in sorted(by_agent.items()))
+            *(self._fetch_agent(wave, agent, seats, late, fold) for agent, seats in sorted(by_agent.items()))
         )
 
-    def _upload_order(self, stage: Stage, seats: list[int]) -> UploadOrder:
-        return UploadOrder(stage=stage, spec=self.order.spec, edge=self.order.edge, seats=tuple(seats))
+    def _upload_order(self, stage: Stage, seats: list[int], late: Collection[int] = ()) -> UploadOrder:
+        in_time, apart = [s for s in seats if s not in late], [s for s in seats if s in late]
+        return UploadOrder(
+            stage=stage, spec=self.order.spec, edge=self.order.edge, seats=tuple(in_time), late=tuple(apart)
+        )
 
-    async def _fetch_agent(self, wave: Wave, agent: str, seats: list[int], fold: Fold) -> None:
-        body = wire.encode(self._upload_order(wave.stage, seats))
+    def upload_order_bytes(self, stage: Stage, seat: int) -> int:
+        """Bytes of the order that fetches one seat's held update."""
+        return wire.size(self._upload_order(stage, [seat]))
+
+    async def _fetch_agent(self, wave: Wave, agent: str, seats: list[int], late: list[int], fold: Fold) -> None:
+        body = wire.encode(self._upload_order(wave.stage, seats, late))
         reply = await self._post(wave, agent, "uploads", body, self.lab.wire.upload_answer, seats)
         if reply is not None:
             await self._guarded(wave, seats, lambda: self._take_uploads(wave, seats, reply, fold))
@@ -248,10 +197,11 @@ class Devices:
     def _take_uploads(self, wave: Wave, seats: list[int], answer: UploadAnswer[Any], fold: Fold) -> None:
         check_uploads(answer, seats)
         wave.failures += answer.failures
-        for item in answer.uploads.contributions:
-            wave.charge(item.seat, wire.size(self._upload_order(wave.stage, [item.seat])), upload_bytes(item))
+        wave.late |= {item.seat: own(item) for item in answer.late}
+        for item in (*answer.uploads.contributions, *answer.late):
+            wave.charge(item.seat, self.upload_order_bytes(wave.stage, item.seat), upload_bytes(item))
         for seat, n_bytes in answer.uploads.link_bytes.items():
-            wave.charge(seat, wire.size(self._upload_order(wave.stage, [seat])), n_bytes)
+            wave.charge(seat, self.upload_order_bytes(wave.stage, seat), n_bytes)
         self._fold(wave, answer.uploads, fold)
 
     def _fold(self, wave: Wave, uploads: Uploads[Any], fold: Fold) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from edge_server.devices import Wave
+from edge_server.wave import Wave
 from shared.algorithms._hooks import Verdict
 from shared.costs import Cost, LinkUse
-from shared.messages import Failure, Outcome, SeatLine
+from shared.messages import SeatLine
 from shared.population import Seat
 
 
 def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, cost: Cost) -> SeatLine:
     """What came of one seat's visit in a wave, and what it cost in the modelled world."""
-    number, failed = seat.number, wave.failed()
+    number = seat.number
     outcome, use = wave.outcomes.get(number), wave.links.get(number, LinkUse())
-    found, reason = _outcome(outcome, failed.get(number), verdict, used=number in wave.used)
+    found, reason = _outcome(wave, number, verdict)
+    heard = None if number in wave.unheard else outcome
     return SeatLine(
         seat=number,
         edge_round=wave.stage.edge_round,
@@ -24,7 +23,8 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, cost: Cost) -> Se
         reason=reason,
         label=verdict.label if verdict else None,
         n_samples=outcome.n_samples if outcome else 0,
-        train=outcome.train if outcome else None,
+        work_share=wave.shares.get(number, 1.0),
+        train=heard.train if heard else None,
         received=outcome.received if outcome else None,
         own=outcome.own if outcome else None,
         down_bytes=use.down_bytes,
@@ -36,14 +36,15 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, cost: Cost) -> Se
         simulated_s=cost.simulated_s,
         energy_j=cost.energy_j,
         fresh_state=outcome.fresh_state if outcome else False,
-        figures={**(outcome.figures if outcome else {}), **(verdict.figures if verdict else {})},
+        figures={**(heard.figures if heard else {}), **(verdict.figures if verdict else {})},
     )
 
 
-def _outcome(
-    outcome: Outcome[Any] | None, failure: Failure | None, verdict: Verdict | None, *, used: bool
-) -> tuple[str, str | None]:
+def _outcome(wave: Wave, number: int, verdict: Verdict | None) -> tuple[str, str | None]:
     """The word for a visit in the record, and the reason where there is one."""
+    outcome, failure = wave.outcomes.get(number), wave.failed().get(number)
+    if failure is None and number in wave.refused:
+        return "refused", wave.refused[number].reason
     if failure is not None or outcome is None:
         return "failed", failure.reason if failure else "error"
     if outcome.kind == "evaluate":
@@ -52,4 +53,4 @@ def _outcome(
         return "refused", verdict.reason
     if outcome.kind == "collect":
         return "collected", None
-    return ("used", None) if used else ("idle", "no update")
+    return ("used", None) if number in wave.used else ("idle", "no update")

@@ -5,23 +5,25 @@ begin -> (select -> schedule -> dispatch -> visits -> admit [-> uploads] -> aggr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from edge_server.arrivals import Arrivals, Gate
+from edge_server.book import Book
 from edge_server.clock import EdgeClock, Fates
-from edge_server.devices import Asked, Devices, Wave
-from edge_server.lines import seat_line
+from edge_server.devices import Devices
+from edge_server.late import Late, Stock, fold_in
+from edge_server.wave import Asked, Refusal, Wave
 from shared import policies
 from shared.algorithms._hooks import Verdict
 from shared.context import Ctx
-from shared.costs import Cost, LinkUse, link_cost
-from shared.errors import NotReady
+from shared.costs import LinkUse, link_cost
+from shared.errors import NotReady, StrataError
 from shared.lab import Lab
-from shared.messages import Failure, RoundAnswer, RoundOrder, SeatLine, Stage, Work
-from shared.population import Indices, Seat
+from shared.messages import Failure, RoundAnswer, RoundOrder, Stage, Work
+from shared.population import Seat
 from shared.records import Record, Score, same_leaves
 from shared.service import Worker
 from shared.sums import Fold, Folded, can_be_mean, mean_of, names_clients
@@ -34,9 +36,10 @@ class EdgeRound:
 
     Attributes:
         state: the edge's state; None before its first round.
+        stock: late updates that wait for their round.
         order_bytes: size of the order's body.
-        fresh_state: it is None although this home has been served before.
-        trained_on: the samples behind the edge's update, visit by visit.
+        fresh_state: the state is None although this home has been served before.
+        deadline_s: of the present edge round, on the clock of `book.simulated_s`.
     """
 
     lab: Lab
@@ -44,17 +47,10 @@ class EdgeRound:
     devices: Devices
     worker: Worker
     state: Any
+    stock: Stock
     order_bytes: int
     fresh_state: bool = False
-    lines: list[SeatLine] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    retired: dict[int, str] = field(default_factory=dict)
-    bases: dict[int, Version] = field(default_factory=dict)
-    trained_on: list[Indices] = field(default_factory=list)
-    n_used: int = 0
-    simulated_s: float = 0.0
-    next_on_s: float | None = None
-    socket_bytes: int = 0
+    deadline_s: float = math.inf
 
     def __post_init__(self) -> None:
         order, members = self.order, self.lab.members
@@ -62,10 +58,11 @@ class EdgeRound:
             phase=order.phase, round_no=order.round_no, n_clients=order.n_clients, edge=order.edge
         )
         self.hooks = self.lab.algorithm.edge
-        self.clock = EdgeClock(self.lab, order.edge)
+        self.clock = EdgeClock(self.lab, order.edge, self.devices.seating.profiles)
+        self.book = Book(self.lab, order.round_no)
         down = link_cost(members.homes[order.edge].link, LinkUse(down_bytes=self.order_bytes), self.ctx.seed)
         self.began_s = order.clock_s + down.down_s
-        self.seats = [seat for seat in members.seats if self._takes_part(seat)]
+        self.seats = [self.clock.seat(seat.number) for seat in members.seats if self._takes_part(seat)]
         self.trainers = [seat for seat in self.seats if seat.role != "held_out"]
 
     def _takes_part(self, seat: Seat) -> bool:
@@ -90,7 +87,8 @@ class EdgeRound:
     async def _edge_round(self, ctx: Ctx, *, through: bool) -> Folded:
         """Waves until nobody is visited again; the exact sum of what they brought."""
         fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
-        chosen = self._active(self.hooks.select(ctx, self.state, self.trainers) if self.trainers else [])
+        self.deadline_s = self.book.simulated_s + (ctx.spec.round_deadline_s or math.inf)
+        chosen = self._active(self._select(ctx) if self.trainers else [])
         while chosen or ctx.wave == 0:
             works = await self.worker.run(self.hooks.schedule, ctx, self.state, chosen) if chosen else {}
             works = self._with_phase(works)
@@ -101,10 +99,13 @@ class EdgeRound:
             outcomes = [wave.outcome(seat, works[seat].kind) for seat in sorted(works)]
             step = await self.worker.run(self.hooks.advance, ctx, self.state, works, outcomes)
             self.state = step.state
-            self.retired |= step.retire
+            self.book.retired |= step.retire
             chosen = self._active(step.again)
             ctx = ctx.at(wave=ctx.wave + 1)
         return fold.result()
+
+    def _select(self, ctx: Ctx) -> list[int]:
+        return self.hooks.select(ctx.at(losses=self.stock.losses), self.state, self.trainers)
 
     def _aggregate(self, ctx: Ctx, fold: Fold) -> None:
         mean = mean_of(fold.result(), self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
@@ -113,32 +114,89 @@ class EdgeRound:
 
     async def _wave(self, ctx: Ctx, works: Mapping[int, Work], fold: Fold) -> Wave:
         """Visit, admit, fetch; note what came of each seat."""
+        gate, hold = self._gate(ctx), self.lab.algorithm.report is not None or ctx.spec.may_refuse
         stage = Stage(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave)
-        left_out = self._left_out(ctx, works)
-        at_s = self.began_s + self.simulated_s
-        fates = await self.worker.run(self.clock.fates, ctx, _without(works, left_out), at_s)
-        asked = await self.worker.run(self._asked, ctx, _without(works, [*left_out, *fates.off]))
-        hold = self.lab.algorithm.report is not None
+        asked_for, works = works, self._partial(ctx, works, gate)
+        left_out, too_late = self._left_out(ctx, works), self._too_late(works, gate)
+        at_s = self.began_s + self.book.simulated_s
+        works_now = _without(works, [*left_out, *too_late])
+        fates = await self.worker.run(self.clock.fates, ctx, works_now, at_s, self.stock.busy(at_s))
+        asked = await self.worker.run(self._asked, ctx, _without(works_now, [*fates.off, *fates.busy]))
         visited = [item for item in asked if item.seat not in fates.dropped]
         wave = await self.devices.visit(stage, visited, fold, hold=hold)
+        wave.shares = {
+            seat: policies.share_of(ctx, works[seat], asked_for[seat], self.clock.seat(seat)) for seat in works
+        }
         wave.not_asked(left_out, self.order.edge, "left_out", "the spec's losses say so")
-        await self.worker.run(self._spare, wave, fates, [item for item in asked if item not in visited], at_s)
-        verdicts: dict[int, Verdict] = {}
-        if hold:
-            verdicts = await self._admit(ctx, wave)
-            await self.devices.fetch(wave, [seat for seat, verdict in verdicts.items() if verdict.upload], fold)
-        await self.worker.run(self._note, ctx, wave, works, verdicts, fates)
+        wave.not_waited_for(too_late, Refusal("late", 0.0))
+        dropping = [item for item in asked if item not in visited]
+        await self.worker.run(self._spare, wave, fates, dropping, at_s, hold)
+        arrivals = Arrivals(self.clock, self.devices, gate, ctx)
+        verdicts = await self._settle(ctx, wave, arrivals, fold) if hold else {}
+        await self.worker.run(self.book.note, wave, works, verdicts, fates, arrivals)
+        self.stock.hear(wave)
+        await self.worker.run(self._use_late, ctx, fold)
+        await self.worker.run(self._keep_late, wave, arrivals, at_s)
         return wave
 
-    def _spare(self, wave: Wave, fates: Fates, dropping: list[Asked], at_s: float) -> None:
+    def _use_late(self, ctx: Ctx, fold: Fold) -> None:
+        """Add late updates of earlier rounds that came until the wave ended; one that does not fit is a failure."""
+        here, end_s = {seat.number for seat in self.trainers}, self.began_s + self.book.simulated_s
+        for item in self.stock.take(end_s, ctx.round_no, here, self.order.retired):
+            try:
+                self.book.note_late(fold_in(ctx, item, fold))
+            except StrataError as error:
+                detail = f"its update of round {item.round_no}: {error.detail}"[:500]
+                seat, edge = item.contribution.seat, self.order.edge
+                self.book.failures.append(Failure(seat=seat, edge=edge, reason=error.code, detail=detail))
+
+    def _keep_late(self, wave: Wave, arrivals: Arrivals, at_s: float) -> None:
+        """Keep the late updates of a wave that began at `at_s`."""
+        for seat, contribution in sorted(wave.late.items()):
+            arrives_s = at_s + arrivals.cost(wave, seat).simulated_s
+            self.stock.add(Late[Any](round_no=self.order.round_no, arrives_s=arrives_s, contribution=contribution))
+
+    def _gate(self, ctx: Ctx) -> Gate:
+        """Waves after the first have what is left until the deadline, and want all that the algorithm asked again."""
+        beyond = ctx.spec.overselection > 0 and ctx.wave == 0
+        return Gate(self.deadline_s - self.book.simulated_s, policies.n_wanted(ctx, self.trainers) if beyond else None)
+
+    def _partial(self, ctx: Ctx, works: Mapping[int, Work], gate: Gate) -> Mapping[int, Work]:
+        """The works, where the spec says so cut to what there is time for."""
+        if not ctx.spec.partial_work:
+            return works
+        return {
+            seat: policies.partial(ctx, work, self.clock.seat(seat), gate.deadline_s) for seat, work in works.items()
+        }
+
+    def _too_late(self, works: Mapping[int, Work], gate: Gate) -> list[int]:
+        """Seats that are to be visited again although the deadline has passed."""
+        return sorted(s for s, work in works.items() if gate.deadline_s <= 0 and work.kind != "evaluate")
+
+    async def _settle(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, fold: Fold) -> dict[int, Verdict]:
+        """Refuse who is late or too many, let the algorithm decide about the others, fetch what is admitted."""
+        await self.worker.run(arrivals.answers, wave)
+        admitted = [s for s, found in wave.outcomes.items() if found.held_bytes and s not in wave.refused]
+        verdicts: dict[int, Verdict] = {}
+        if self.lab.algorithm.report is not None:
+            verdicts = await self._admit(ctx, wave)
+            admitted = [seat for seat, verdict in verdicts.items() if verdict.upload]
+            await self.worker.run(arrivals.updates, wave, admitted)
+        in_time = [seat for seat in sorted(admitted) if seat not in wave.refused]
+        await self.devices.fetch(wave, in_time, fold, late=sorted(wave.kept_for_later()))
+        return verdicts
+
+    def _spare(self, wave: Wave, fates: Fates, dropping: list[Asked], at_s: float, hold: bool) -> None:
         """Note who is off, and who has received its order and drops the visit; neither is asked in this world."""
         for seat in fates.off:
             wave.not_asked([seat], self.order.edge, "unavailable", f"the device is off at second {at_s:.3f}")
         for seat, share in fates.dropped.items():
             wave.not_asked([seat], self.order.edge, "dropped", f"the device dropped after {share:.1%} of its work")
-        self.devices.charge_orders(wave, dropping, hold=self.lab.algorithm.report is not None)
-        again = [on_s for on_s in (self.next_on_s, *fates.off.values()) if on_s is not None]
-        self.next_on_s = min(again, default=None)
+        for seat, until_s in fates.busy.items():
+            detail = f"still at work on its late update until second {until_s:.3f}"
+            wave.not_asked([seat], self.order.edge, "busy", detail)
+        self.devices.charge_orders(wave, dropping, hold=hold)
+        self.book.wait_for([on_s for on_s in (*fates.off.values(), *fates.busy.values()) if on_s is not None])
 
     def _left_out(self, ctx: Ctx, works: Mapping[int, Work]) -> list[int]:
         named = ctx.spec.left_out(ctx.round_no, ctx.edge_round, ctx.wave)
@@ -149,16 +207,16 @@ class EdgeRound:
         asked: list[Asked] = []
         distinct: list[Any] = []
         for number in sorted(works):
-            message = self.hooks.dispatch(ctx, self.state, self.lab.seat(number))
+            message = self.hooks.dispatch(ctx, self.state, self.clock.seat(number))
             known = next((other for other in distinct if same_leaves(other, message)), None)
             if known is None:
                 distinct.append(message)
-            base = self.bases.get(number, self.order.bases.get(number))
+            base = self.book.bases.get(number, self.order.bases.get(number))
             asked.append(Asked(number, works[number], message if known is None else known, base))
         return asked
 
     async def _admit(self, ctx: Ctx, wave: Wave) -> dict[int, Verdict]:
-        answered = sorted(wave.outcomes.items())
+        answered = sorted((s, outcome) for s, outcome in wave.outcomes.items() if s not in wave.refused)
         reports = {seat: outcome.report for seat, outcome in answered if outcome.report is not None}
         admission = await self.worker.run(self.hooks.admit, ctx, self.state, reports)
         self.state = admission.state
@@ -170,7 +228,7 @@ class EdgeRound:
         self.state, update = finish.state, finish.update
         n_updates, n_samples = (folded.n_updates, folded.n_samples) if folded else (0, 0)
         if update is not None:
-            n_updates, n_samples, folded = int(self.n_used > 0), self._n_samples(), None
+            n_updates, n_samples, folded = int(self.book.n_used > 0), self.book.n_samples, None
         elif folded and self.lab.spec.edge_upload == "mean" and can_be_mean(self.lab.algorithm.update):
             update, folded = await self.worker.run(self._mean, folded), None
         return RoundAnswer(
@@ -183,12 +241,9 @@ class EdgeRound:
             received=received,
             own=mine,
             figures=finish.figures,
-            **self._record(),
+            **self.book.record(),
+            fresh_state=self.fresh_state,
         )
-
-    def _n_samples(self) -> int:
-        """Samples behind the edge's update, each once however often it was trained on."""
-        return len(np.unique(np.concatenate(self.trained_on))) if self.trained_on else 0
 
     def _mean(self, folded: Folded) -> Record | None:
         return mean_of(folded, self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
@@ -209,9 +264,17 @@ class EdgeRound:
         stage = Stage(run_id=self.order.run_id, round_no=self.order.round_no)
         asked = await self.worker.run(self._asked, self.ctx, works)
         wave = await self.devices.visit(stage, asked, fold, hold=False)
-        await self.worker.run(self._note, self.ctx, wave, works, {}, Fates())
+        arrivals = Arrivals(self.clock, self.devices, Gate(), self.ctx)
+        await self.worker.run(self.book.note, wave, works, {}, Fates(), arrivals)
         received, mine = await self._own_scores()
-        return RoundAnswer(edge=self.order.edge, base=self.order.base, received=received, own=mine, **self._record())
+        return RoundAnswer(
+            edge=self.order.edge,
+            base=self.order.base,
+            received=received,
+            own=mine,
+            **self.book.record(),
+            fresh_state=self.fresh_state,
+        )
 
     def _only_evaluate(self) -> Work:
         return Work(kind="evaluate", batch_size=self.lab.spec.batch_size)
@@ -229,7 +292,7 @@ class EdgeRound:
 
     def _active(self, numbers: Sequence[int]) -> list[Seat]:
         known = {seat.number: seat for seat in self.trainers}
-        return [known[number] for number in sorted(set(numbers)) if number in known and number not in self.retired]
+        return [known[number] for number in sorted(set(numbers)) if number in known and number not in self.book.retired]
 
     def _with_phase(self, works: Mapping[int, Work]) -> dict[int, Work]:
         """In a collecting phase nobody trains."""
@@ -253,49 +316,6 @@ class EdgeRound:
         if len(asked) - len(lost) < need:
             names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
             raise NotReady(f"edge {self.order.edge}: quorum of {need} of {len(asked)} visits missed: {names}")
-
-    def _note(
-        self, ctx: Ctx, wave: Wave, works: Mapping[int, Work], verdicts: Mapping[int, Verdict], fates: Fates
-    ) -> None:
-        costs = {number: self._cost(ctx, wave, number, works[number], fates) for number in sorted(works)}
-        lines = [seat_line(wave, self.lab.seat(n), verdicts.get(n), cost) for n, cost in costs.items()]
-        for line in lines:
-            self._remember(line, works[line.seat], verdicts.get(line.seat), used=line.seat in wave.used)
-        self.lines += lines
-        self.failures += wave.failures
-        self.simulated_s += max((line.simulated_s for line in lines if line.outcome != "evaluated"), default=0.0)
-        self.socket_bytes += wave.socket_bytes
-
-    def _cost(self, ctx: Ctx, wave: Wave, number: int, work: Work, fates: Fates) -> Cost:
-        """What a visit cost; one that failed in this world, or was not begun in the modelled one, costs nothing."""
-        use, outcome = wave.links.get(number, LinkUse()), wave.outcomes.get(number)
-        if number in fates.dropped:
-            return self.clock.dropped_cost(ctx, number, use, work, fates.dropped[number])
-        return self.clock.cost(ctx, number, use, outcome) if outcome else Cost()
-
-    def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, *, used: bool) -> None:
-        """Which state counts from now on, and whose samples stand behind the edge's update."""
-        if line.outcome in ("failed", "evaluated"):
-            return
-        own = verdict.keep if verdict is not None else None
-        keeps = self.lab.algorithm.on_refusal == "keep" if own is None else own
-        if line.outcome != "refused" or keeps:
-            self.bases[line.seat] = Version(self.order.round_no, line.edge_round, line.wave)
-        if used:
-            self.n_used += 1
-            samples = self.lab.seat(line.seat).train if work.samples is None else work.samples.numpy()
-            self.trained_on.append(samples)
-
-    def _record(self) -> dict[str, Any]:
-        return {
-            "lines": tuple(self.lines),
-            "failures": tuple(self.failures),
-            "retired": self.retired,
-            "bases": self.bases,
-            "simulated_s": self.simulated_s,
-            "next_on_s": self.next_on_s,
-            "fresh_state": self.fresh_state,
-        }
 
 
 def _without(works: Mapping[int, Work], seats: Collection[int]) -> dict[int, Work]:

@@ -53,9 +53,11 @@ class FailureInfo(Record):
 class SeatRow(Record):
     """What one seat did in one round.
 
-    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word for it. Seconds
-    are simulated ones: `simulated_s` is the sum of receiving, working and sending. `report_bytes`: of `up_bytes`, what
-    travelled before the edge admitted or refused the update.
+    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
+    algorithm's word for it. Seconds are simulated ones: `simulated_s` is the sum of receiving, working and sending.
+    `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update. An update that came
+    late has a row of its own in the round that uses it (`used_late`). `work_share`: of the work that the algorithm
+    asked for, what the seat was given (`partial_work`).
     """
 
     seat: int
@@ -67,6 +69,7 @@ class SeatRow(Record):
     reason: str | None = None
     label: str | None = None
     n_samples: int = 0
+    work_share: float = 1.0
     train_loss: float | None = None
     received_accuracy: float | None = None
     received_loss: float | None = None

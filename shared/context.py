@@ -7,7 +7,8 @@ number at an edge: so a seat draws the same however seats are spread over agents
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ class Ctx:
         n_clients: training clients of the run (seats, or edges with `client: edge`).
         buffer_names: names of the model's buffers; all other names are parameters.
         buffers: what happens to float buffers: `average`, `local` or `drop`.
+        flops: operations of training the model on one sample.
+        model_bytes: of its tensors.
+        losses: at an edge that selects by them, by seat, the training loss of the last visit that it heard of.
     """
 
     spec: ExperimentSpec
@@ -44,6 +48,9 @@ class Ctx:
     seat: int | None = None
     buffer_names: frozenset[str] = frozenset()
     buffers: str = "average"
+    flops: int = 0
+    model_bytes: int = 0
+    losses: Mapping[int, float] = field(default_factory=dict)
 
     def at(self, **changes: Any) -> Ctx:
         """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""

@@ -62,10 +62,43 @@ def visit_cost(
     return Cost(down_s, compute_s, up_s, energy_j)
 
 
+def expected_cost(profile: Profile, latency_s: float, use: LinkUse, flops: float) -> Cost:
+    """What a visit is expected to cost, as `visit_cost`: what is drawn anew for each visit is taken at its median."""
+    return visit_cost(profile, latency_s, use, flops, lambda purpose: 1 << 62)
+
+
 def link_cost(link: Link, use: LinkUse, seeds: Seeds) -> Cost:
     """What a round's two bodies cost between the cloud and an edge; the energy of edges is not counted."""
     down_s, up_s = _transfers(link, link.latency_s, use, seeds)
     return Cost(down_s=down_s, up_s=up_s)
+
+
+def broken_off(profile: Profile, cost: Cost, use: LinkUse, flops: float, at_s: float) -> tuple[Cost, LinkUse]:
+    """What was done of a visit that was broken off: of each of its steps a share as large as that of its time.
+
+    Args:
+        profile: of the seat.
+        cost: of the whole visit; one that ends by `at_s` stays as it is.
+        use: what the whole visit receives and sends.
+        flops: operations of its training.
+        at_s: when it was broken off, in seconds after it began.
+    """
+    if cost.simulated_s <= at_s:
+        return cost, use
+    down_s = min(cost.down_s, at_s)
+    compute_s = min(cost.compute_s, at_s - down_s)
+    up_s = min(cost.up_s, at_s - down_s - compute_s)
+    done = LinkUse(
+        down_bytes=round(use.down_bytes * _share(down_s, cost.down_s)),
+        up_bytes=round(use.up_bytes * _share(up_s, cost.up_s)),
+    )
+    energy_j = profile.j_per_flop * flops * _share(compute_s, cost.compute_s) if down_s == cost.down_s else 0.0
+    energy_j += profile.j_per_byte_down * done.down_bytes + profile.j_per_byte_up * done.up_bytes
+    return Cost(down_s, compute_s, up_s, energy_j), done
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    return part_s / whole_s if whole_s else 1.0
 
 
 def drop_share(profile: Profile, seeds: Seeds) -> float | None:

@@ -26,6 +26,7 @@ from shared.records import Record, Score, Tensor, TensorMap
 from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
 from shared.sums import Grid
+from shared.tensors import n_bytes
 from shared.training import models
 from shared.training.data import Dataset, load
 from shared.training.flops import training_flops
@@ -52,7 +53,8 @@ class Lab:
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
         check_memory(spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()))
         self.buffer_names = frozenset(models.buffer_names(first))
-        self.grid = Grid(self.members.total_samples, self.buffer_names)
+        in_a_sum = 2 if spec.late == "next_round" else 1  # of a seat: what it made now, and what came late
+        self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
 
     def _first_model(self) -> nn.Module:
         seed = stream_seed(f"{self.spec.seed}|model")
@@ -102,6 +104,8 @@ class Lab:
             edge=edge,
             buffer_names=self.buffer_names,
             buffers=self.algorithm.buffers,
+            flops=self.flops,
+            model_bytes=n_bytes(self.shapes),
         )
 
     def bench(self, work: Work, own: Indices, test: Samples, stopped: Stopped | None = None) -> Workbench:

@@ -52,7 +52,8 @@ class Failure(Record):
     """A contribution that was lost. Data, not an exception.
 
     `reason`: `unreachable`, `timeout`, `lost`, `offline`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`,
-    `cancelled`; of the model's own events `unavailable` (the device was off) and `dropped`.
+    `cancelled`; of the model's own events `unavailable` (the device was off), `busy` (with a late update)
+    and `dropped`.
     """
 
     seat: int | None = None
@@ -112,6 +113,7 @@ class Outcome(Record, Generic[P]):
         n_trained: samples passed through training, all epochs counted.
         train: loss and hits while training.
         received, own: the model received and the seat's own, on the seat's test samples.
+        held_bytes: of the answer that would bring its update, where that is held back.
         fresh_state: the seat began anew, though it has visited before.
     """
 
@@ -124,6 +126,7 @@ class Outcome(Record, Generic[P]):
     received: Score | None = None
     own: Score | None = None
     report: P | None = None
+    held_bytes: Count = 0
     fresh_state: bool = False
     figures: dict[str, float] = Field(default_factory=dict)
     failure: Failure | None = None
@@ -156,18 +159,23 @@ class VisitAnswer(Record, Generic[U, P]):
 
 
 class UploadOrder(Record):
-    """Edge to agent: send the held updates of these seats, drop the others of this wave."""
+    """Edge to agent: send the held updates of these seats, drop the others of this wave.
+
+    `late` are seats whose updates are for another round: they come singly.
+    """
 
     stage: Stage
     spec: ExperimentSpec
     edge: int
     seats: tuple[int, ...]
+    late: tuple[int, ...] = ()
 
 
 class UploadAnswer(Record, Generic[U]):
     """Agent to edge: what was asked for, failures for what is no longer held."""
 
     uploads: Uploads[U]
+    late: tuple[Contribution[U], ...] = ()
     failures: tuple[Failure, ...] = ()
 
 
@@ -202,9 +210,11 @@ class RoundOrder(Record, Generic[B]):
 class SeatLine(Record):
     """One visit in the record of a round.
 
-    `outcome`: `used`, `refused`, `failed`, `evaluated`, `collected`. `label` is the algorithm's word (a class, say).
+    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
+    algorithm's word (a class, say). An update that came late has a line of its own where it is `used_late`.
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
-    `simulated_s` is the sum of `down_s`, `compute_s` and `up_s`.
+    `simulated_s` is the sum of `down_s`, `compute_s` and `up_s`. `work_share`: of the work that the algorithm asked
+    for, what the seat was given (`partial_work`).
     """
 
     seat: int
@@ -214,6 +224,7 @@ class SeatLine(Record):
     reason: str | None = None
     label: str | None = None
     n_samples: Count = 0
+    work_share: float = 1.0
     train: Score | None = None
     received: Score | None = None
     own: Score | None = None
@@ -299,7 +310,8 @@ class Seating(Record):
     """Which taken seats visit a home in a round, and where they sit. Its digest stands in the round's order.
 
     `absent` are those of them whose agent is not heard, `offline` those whose agent was taken offline: they are
-    chosen like any other, and their visits fail.
+    chosen like any other, and their visits fail. `profiles` are those of the seats' agents, where the
+    spec asks for them.
     """
 
     run_id: str
@@ -307,3 +319,4 @@ class Seating(Record):
     places: dict[int, SeatPlace]
     absent: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
+    profiles: dict[int, str] = Field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shared.context import stream_seed
 from shared.errors import BadInput
-from shared.profiles import Link, Profile, Seeds, link_of, profiles_of, quantile
+from shared.profiles import Link, Profile, Seeds, link_of, named, profiles_of, quantile
 from shared.shares import largest_remainder
 from shared.sizes import check_counts
 from shared.spec import ExperimentSpec
@@ -53,6 +53,12 @@ class Seat:
     train: Indices
     test: Samples
     latency_s: tuple[float, ...] = ()
+
+
+def seated(seat: Seat, profile: str) -> Seat:
+    """A seat of `devices.profile: agent`, with the named profile of the agent that hosts it."""
+    found = named(profile, seat.profile.slowdown)
+    return replace(seat, profile=found, latency_s=tuple(found.latency_s + s for s in seat.latency_s))
 
 
 @dataclass(frozen=True)

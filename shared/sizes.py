@@ -57,7 +57,7 @@ def _holds_models(annotation: Any) -> bool:
 
 def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> int:
     """What one process must hold at a time, at least; see the module."""
-    singly = spec.max_devices or spec.num_devices or 1 if keeps_each(algorithm) else 0
+    singly = spec.max_devices or spec.num_devices or 1 if keeps_each(algorithm) or spec.may_refuse else 0
     return 8 * n_elements * ((spec.num_edges or 1) + 2 + singly)
 
 

@@ -77,8 +77,14 @@ class ExperimentSpec(Record):
         edge_rounds: inner rounds at the edge for each cloud round (hierarchical FedAvg if above 1).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, the edge's own machine trains a share too.
-        fraction_train: share of an edge's seats that train in an edge round (`select: random`).
+        fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
+        fraction_candidates: share from which `power_of_choice` takes them; None = twice as many.
         quorum: share of the visits of a wave (and of the edges of a round) that must answer.
+        round_deadline_s: simulated seconds after which an edge round ends; what comes later is late.
+        late: what becomes of a late update: it is dropped, or used in a later round.
+        staleness_discount: by what its weight is multiplied for each round that it is old.
+        partial_work: whether seats are given fewer steps where they would else be late.
+        overselection: share of seats chosen beyond those that are wanted; of all, the first to answer are admitted.
         held_out_fraction: share of the seats that never train and only evaluate.
         test_fraction: share of a client's own part that is its test set; None = the data set's test images are
             dealt like the training images.
@@ -109,10 +115,16 @@ class ExperimentSpec(Record):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
 
-    select: Literal["all", "random"] = "all"
+    select: Literal["all", "random", "fastest", "power_of_choice"] = "all"
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
+    fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal"] = "own_data"
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
+    round_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    late: Literal["drop", "next_round"] = "drop"
+    staleness_discount: Annotated[float, Field(gt=0, le=1)] = 0.5
+    partial_work: bool = False
+    overselection: Annotated[float, Field(ge=0, le=100)] = 0.0
     association: Literal["balanced", "latency"] = "balanced"
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -142,8 +154,24 @@ class ExperimentSpec(Record):
             if self.min_devices > self.num_devices:
                 raise ValueError(f"min_devices {self.min_devices} is above num_devices {self.num_devices}")
         if self.fraction_train < 1 and self.select == "all":
-            raise ValueError("fraction_train below 1 needs select: random")
+            raise ValueError("fraction_train below 1 needs select: random, fastest or power_of_choice")
+        if self.fraction_candidates is not None:
+            if self.select != "power_of_choice":
+                raise ValueError("fraction_candidates needs select: power_of_choice")
+            if self.fraction_candidates < self.fraction_train:
+                raise ValueError("fraction_candidates is below fraction_train: candidates are more than are chosen")
+        if self.overselection and self.select == "all":
+            raise ValueError("overselection needs a policy that does not select all, such as select: random")
+        if self.late == "next_round" and self.round_deadline_s is None:
+            raise ValueError("late: next_round needs round_deadline_s: without a deadline nobody is late")
+        if self.partial_work and self.round_deadline_s is None:
+            raise ValueError("partial_work needs round_deadline_s: without a deadline there is time for all work")
         return self
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether an edge may refuse an update by its simulated arrival."""
+        return self.round_deadline_s is not None or self.overselection > 0
 
     @property
     def is_resolved(self) -> bool:

@@ -126,7 +126,8 @@ def pay_visit(
     if local is None or local.update is None:
         return Visited(outcome)
     check_update(local.update, lab.grid)
-    return Visited(outcome, Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update))
+    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update)
+    return Visited(outcome.but(held_bytes=upload_bytes(made)) if order.hold else outcome, made)
 
 
 def _tested(

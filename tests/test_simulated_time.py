@@ -104,7 +104,7 @@ async def test_a_dropped_visit_is_lost_named_and_paid_until_it_drops(tmp_path: P
     for (round_no, seat), row in dropped.items():
         ctx = lab.ctx(phase="train", round_no=round_no, n_clients=6, edge=lab.seat(seat).home)
         work = Work(epochs=1, batch_size=32)
-        share = EdgeClock(lab, lab.seat(seat).home).fates(ctx, {seat: work}, 0.0).dropped[seat]
+        share = EdgeClock(lab, lab.seat(seat).home).fates(ctx, {seat: work}, 0.0, {}).dropped[seat]
         due = samples_due(ctx, work, lab.seat(seat))
         assert (row.outcome, row.up_bytes, row.up_s) == ("failed", 0, 0)
         assert row.down_bytes == rows[round_no, next(s for s in range(6) if rows[round_no, s].up_bytes)].down_bytes

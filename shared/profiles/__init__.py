@@ -19,8 +19,10 @@ from shared.profiles.availability import OnOff as OnOff
 from shared.profiles.availability import Trace as Trace
 from shared.profiles.availability import is_on as is_on
 from shared.profiles.availability import next_on as next_on
+from shared.profiles.catalogue import PROFILES as PROFILES
 from shared.profiles.resolve import apportioned as apportioned
 from shared.profiles.resolve import link_of as link_of
+from shared.profiles.resolve import named as named
 from shared.profiles.resolve import profiles_of as profiles_of
 from shared.profiles.specs import DeviceSpec as DeviceSpec
 from shared.profiles.specs import EdgeLinkSpec as EdgeLinkSpec

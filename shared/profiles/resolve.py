@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shared.profiles.amounts import LEAST, Amount, Seeds, drawn
-from shared.profiles.catalogue import LINKS, PROFILES
+from shared.profiles.catalogue import AGENT, LINKS, PROFILES
 from shared.profiles.specs import DeviceSpec, LinkSpec, ProfileSpec
 from shared.profiles.values import Link, Profile
 from shared.shares import largest_remainder
@@ -58,7 +58,15 @@ def _base(spec: ProfileSpec) -> Profile:
         figures |= LINKS[spec.link].link.model_dump(exclude={"name"})
     own = {name: getattr(spec, name) for name in type(spec).model_fields if name not in _NO_FIGURES}
     fixed = {name: v for name, v in own.items() if v is not None and name not in _distributions(spec)}
-    return PROFILES[spec.name].but(**(figures | fixed))
+    return named(spec.name).but(**(figures | fixed))
+
+
+def named(name: str, slowdown: float = 1.0) -> Profile:
+    """A profile of the catalogue, slowed down; `agent` has no latency of its own until its seat's agent is known."""
+    if name == AGENT:
+        return PROFILES["standard"].but(name=AGENT, latency_s=0.0)
+    known = PROFILES[name]
+    return known.but(compute_sps=known.compute_sps / slowdown, slowdown=slowdown)
 
 
 @lru_cache(maxsize=256)

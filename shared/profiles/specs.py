@@ -79,9 +79,10 @@ class ProfileSpec(Record):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        if self.name == AGENT:
-            raise ValueError("`agent`, by which a seat takes its agent's profile, is not there yet; name another one")
-        check_known("profile", self.name, PROFILES)
+        if self.name == AGENT and self.model_fields_set - {"name"} and self != ProfileSpec(name=AGENT):
+            raise ValueError("`agent` is the profile that a seat's agent has: it takes no other figures")
+        if self.name != AGENT:
+            check_known("profile", self.name, PROFILES)
         if self.link is not None:
             check_known("link", self.link, LINKS)
         return self
@@ -116,10 +117,17 @@ class DeviceSpec(Record):
     def _one_or_a_mixture(self) -> DeviceSpec:
         if self.profiles and self.profile is not None:
             raise ValueError("either `profile` for all devices, or `profiles` with shares")
+        if any(part.profile.name == AGENT for part in self.profiles):
+            raise ValueError("`agent` is for all devices (`profile: agent`), no part of a mixture")
         total = sum(part.share for part in self.profiles)
         if self.profiles and abs(total - 1) > 1e-9:
             raise ValueError(f"the shares of `profiles` add up to {total:g}, not to 1")
         return self
+
+    @property
+    def by_agent(self) -> bool:
+        """Whether a seat has the profile of the agent that hosts it."""
+        return self.profile is not None and self.profile.name == AGENT
 
     @property
     def mixture(self) -> tuple[ShareSpec, ...]:

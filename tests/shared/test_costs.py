@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from shared.context import stream_seed
-from shared.costs import Cost, LinkUse, drop_share, link_cost, transfer_s, visit_cost
+from shared.costs import Cost, LinkUse, broken_off, drop_share, link_cost, transfer_s, visit_cost
 from shared.profiles import REFERENCE_FLOPS, Link, Normal, Profile, Seeds, Uniform
 
 SLOW = Profile(name="slow", compute_sps=100, up_bps=8_000, down_bps=80_000, latency_s=0.5)
@@ -60,6 +60,28 @@ def test_latency_is_paid_each_way() -> None:
     near, far = cost(latency_s=0.1), cost(latency_s=0.35)
     assert far.down_s - near.down_s == pytest.approx(0.25)
     assert far.up_s - near.up_s == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "seconds", "moved", "work"),
+    [
+        (0.0, (0, 0, 0), (0, 0), 0),
+        (0.6, (0.6, 0, 0), (4_000, 0), 0),  # of 1.5 s of receiving
+        (2.5, (1.5, 1, 0), (10_000, 0), 0.4),  # of 2.5 s of work
+        (4.3, (1.5, 2.5, 0.3), (10_000, 200), 1),  # of 1.5 s of sending
+        (5.5, (1.5, 2.5, 1.5), (10_000, 1_000), 1),
+        (99, (1.5, 2.5, 1.5), (10_000, 1_000), 1),
+    ],
+)
+def test_of_a_visit_that_is_broken_off_what_was_done_until_then_counts(
+    at_s: float, seconds: tuple[float, ...], moved: tuple[int, int], work: float
+) -> None:
+    frugal = SLOW.but(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
+    flops = 250 * REFERENCE_FLOPS
+    done, use = broken_off(frugal, cost(frugal), USE, flops, at_s)
+    assert (done.down_s, done.compute_s, done.up_s) == pytest.approx(seconds)
+    assert (use.down_bytes, use.up_bytes) == moved
+    assert done.energy_j == pytest.approx(work * flops * 1e-9 + moved[0] * 1e-6 + moved[1] * 3e-6)
 
 
 def test_energy_is_that_of_operations_and_of_bytes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 
 from shared import policies
 from shared.context import Ctx, NoParams
+from shared.messages import Work
 from shared.population import Samples, Seat
-from shared.profiles import Profile
+from shared.profiles import REFERENCE_FLOPS, Normal, Profile, Uniform
 from shared.spec import ExperimentSpec
 
 
@@ -39,6 +41,15 @@ def test_random_selects_the_fraction_but_at_least_one(fraction: float, n: int) -
     assert set(chosen) <= {2, 5, 7, 11}
 
 
+@pytest.mark.parametrize(
+    ("fraction", "beyond", "n", "wanted"), [(0.5, 0.5, 3, 2), (0.25, 0.1, 2, 1), (0.75, 1.0, 4, 3)]
+)
+def test_overselection_selects_beyond_what_is_wanted(fraction: float, beyond: float, n: int, wanted: int) -> None:
+    there = ctx(select="random", fraction_train=fraction, overselection=beyond)
+    assert len(policies.select(there, SEATS)) == n
+    assert policies.n_wanted(there, SEATS) == wanted
+
+
 def test_random_selects_others_in_other_rounds_and_the_same_in_the_same() -> None:
     found = [policies.select(ctx(round_no, select="random", fraction_train=0.5), SEATS) for round_no in range(1, 200)]
     again = [policies.select(ctx(round_no, select="random", fraction_train=0.5), SEATS) for round_no in range(1, 200)]
@@ -47,9 +58,73 @@ def test_random_selects_others_in_other_rounds_and_the_same_in_the_same() -> Non
     assert all(75 < counts[number] < 125 for number in (2, 5, 7, 11))  # 199 rounds, half of them: 99.5 +- 3.5 sigma
 
 
+def able(number: int, n_train: int = 10, **profile: Any) -> Seat:
+    """A seat with a profile of its own, at a latency of 0."""
+    return replace(seat(number, n_train), profile=Profile(**profile), latency_s=(0.0,))
+
+
+def test_fastest_selects_by_the_expected_visit_and_of_equals_the_lower_seats() -> None:
+    there = ctx(select="fastest", fraction_train=0.5).at(flops=REFERENCE_FLOPS, model_bytes=10**6)
+    slow, quick = able(1, compute_sps=1), able(5, compute_sps=1000)
+    narrow, waits = able(2, up_bps=1e3), able(3, delay_s=Uniform(low=0, high=1000))
+    assert policies.select(there, [slow, narrow, waits, quick]) == [1, 5]
+    assert policies.select(there, [able(4), able(7), able(9), able(11)]) == [4, 7]
+    assert policies.select(there, [able(4, n_train=50), able(7), able(9), able(11, n_train=50)]) == [7, 9]
+
+
+def test_an_expected_visit_takes_what_is_drawn_for_each_at_its_median() -> None:
+    there = ctx().at(flops=REFERENCE_FLOPS, model_bytes=2 * 10**6 - policies.HEAD_BYTES)
+    delays: dict[str, Any] = {
+        "delay_s": Uniform(low=10, high=30),
+        "link_delay_s": Normal(mean=5, sd=1),
+        "jitter_s": 9.0,
+    }
+    found = policies.expected(there, able(1, compute_sps=50, up_bps=16e6, down_bps=8e6, **delays), 100)
+    assert (found.down_s, found.compute_s, found.up_s) == pytest.approx((2, 22, 6))
+
+
+def test_power_of_choice_takes_those_of_the_highest_loss_and_the_unknown_first() -> None:
+    there = ctx(select="power_of_choice", fraction_train=0.5, fraction_candidates=1.0)
+    losses = {2: 0.1, 5: 0.9, 7: 0.4, 11: 0.9}
+    assert policies.select(there.at(losses=losses), SEATS) == [5, 11]
+    assert policies.select(there.at(losses={**losses, 7: 1.5}), SEATS) == [5, 7]
+    assert policies.select(there.at(losses={5: 0.9, 7: 0.4, 11: 0.9}), SEATS) == [2, 5]
+    assert policies.select(there, SEATS) == [2, 5]
+
+
+def test_power_of_choice_draws_its_candidates_in_proportion_to_their_samples() -> None:
+    """One chosen of one candidate: a draw with P in proportion to the samples, whatever the losses."""
+    seats = [seat(2, 10), seat(5, 30), seat(7, 0), seat(11, 60)]
+    spec: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 0.25, "fraction_candidates": 0.25}
+    found = [policies.select(ctx(n, **spec).at(losses={2: 9.0}), seats) for n in range(1, 1001)]
+    counts = Counter(number for chosen in found for number in chosen)
+    assert [len(chosen) for chosen in found] == [1] * 1000
+    assert counts[7] == 0
+    for number, share in ((2, 0.1), (5, 0.3), (11, 0.6)):
+        assert abs(counts[number] - 1000 * share) < 3.3 * (1000 * share * (1 - share)) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("left_s", "steps"),
+    [(100, None), (6.5, None), (6.4, 11), (4.5, 8), (2.6, 4), (2.4, 3), (1.0, 1), (0.0, 1)],
+)
+def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(left_s: float, steps: int | None) -> None:
+    """Three epochs of 10 samples in batches of 3 (4 steps each), 5 samples a second, and 0.5 s of delay."""
+    there = ctx().at(flops=REFERENCE_FLOPS)
+    work = Work(epochs=3, batch_size=3)
+    quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0, "delay_s": 0.4999}
+    found = policies.partial(there, work, able(1, **quick), left_s)
+    if steps is None:
+        assert found is work
+    else:
+        assert (found.steps, found.epochs) == (steps, None)
+
+
 def test_of_no_seats_none_is_selected_and_none_has_work() -> None:
     assert policies.select(ctx(), []) == []
     assert policies.select(ctx(select="random", fraction_train=0.5), []) == []
+    assert policies.select(ctx(select="fastest", fraction_train=0.5), []) == []
+    assert policies.select(ctx(select="power_of_choice", fraction_train=0.5), []) == []
     for name in ("own_data", "equal"):
         assert policies.schedule(ctx(schedule=name), []) == {}
 

@@ -23,9 +23,10 @@ from shared.algorithms._hooks.values import (
 )
 from shared.context import NoParams
 from shared.errors import BadInput
-from shared.records import Record
+from shared.records import Each, Record
 from shared.spec import ExperimentSpec, explain
 from shared.sums import check_update_type
+from shared.sums.marks import fields_of
 
 
 def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
@@ -94,6 +95,10 @@ class Algorithm:
         for name, value in self.needs.items():
             if getattr(spec, name) != value:
                 raise BadInput(f"{self.name} needs {name}: {value}, not {getattr(spec, name)}", field=name)
+        alone = fields_of(self.update, Each)
+        if spec.late == "next_round" and (self.report is not None or alone):
+            why = f"its updates speak of single clients ({', '.join(alone)})" if alone else "it decides by reports"
+            raise BadInput(f"late: next_round: {self.name} cannot use updates of other rounds, {why}", field="late")
 
     def parse_params(self, raw: Mapping[str, Any]) -> Record:
         """Validate the algorithm's own parameters.

@@ -111,7 +111,6 @@ def test_whatever_a_spec_may_say_gives_finite_seconds(profile: dict[str, Any]) -
     ("devices", "field", "said"),
     [
         ({"profile": "fone_low"}, "profile", "did you mean 'phone_low'"),
-        ({"profile": "agent"}, "profile", "not there yet"),
         ({"profile": {"link": "ltee"}}, "profile", "did you mean 'lte'"),
         ({"profile": {"upbps": 1}}, "profile.upbps", "did you mean 'up_bps'"),
         ({"profile": {"compute_sps": 0}}, "profile.compute_sps", "must be at least 1e-06"),

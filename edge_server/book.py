@@ -1,0 +1,115 @@
+"""The book of a round at an edge: a line for each visit, simulated time, and which states count from now on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edge_server.arrivals import Arrivals
+from edge_server.clock import Fates
+from edge_server.lines import seat_line
+from edge_server.wave import Wave
+from shared.algorithms._hooks import Verdict
+from shared.costs import Cost, LinkUse
+from shared.lab import Lab
+from shared.messages import Failure, SeatLine, Work
+from shared.population import Indices
+from shared.versions import Version
+
+
+@dataclass
+class Book:
+    """What a round has come to so far.
+
+    Attributes:
+        bases: by seat, the version left behind by its last visit that counts.
+        trained_on: the samples behind the edge's update, visit by visit.
+        late_weight: of late updates in it.
+        simulated_s: of the edge rounds so far, without the link to the cloud.
+        next_on_s: the simulated instant at which the first of the devices that were off is there again.
+    """
+
+    lab: Lab
+    round_no: int
+    lines: list[SeatLine] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    retired: dict[int, str] = field(default_factory=dict)
+    bases: dict[int, Version] = field(default_factory=dict)
+    trained_on: list[Indices] = field(default_factory=list)
+    n_used: int = 0
+    late_weight: int = 0
+    simulated_s: float = 0.0
+    next_on_s: float | None = None
+    socket_bytes: int = 0
+
+    @property
+    def n_samples(self) -> int:
+        """Samples behind the edge's update, each once however often it was trained on, and late ones."""
+        fresh = len(np.unique(np.concatenate(self.trained_on))) if self.trained_on else 0
+        return fresh + self.late_weight
+
+    def note(
+        self,
+        wave: Wave,
+        works: Mapping[int, Work],
+        verdicts: Mapping[int, Verdict],
+        fates: Fates,
+        arrivals: Arrivals,
+    ) -> None:
+        """Write a wave down."""
+        costs = {number: _cost(wave, number, works[number], fates, arrivals) for number in sorted(works)}
+        lines = [seat_line(wave, self.lab.seat(n), verdicts.get(n), cost) for n, cost in costs.items()]
+        for line in lines:
+            self._remember(line, works[line.seat], verdicts.get(line.seat), wave)
+        self.lines += lines
+        self.failures += wave.failures
+        timed = {line.seat: costs[line.seat] for line in lines if line.outcome != "evaluated"}
+        self.simulated_s += arrivals.gate.lasted_s(wave, timed, fates.dropped)
+        self.socket_bytes += wave.socket_bytes
+
+    def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, wave: Wave) -> None:
+        """Which state counts from now on, and whose samples stand behind the edge's update."""
+        if line.outcome in ("failed", "evaluated") or line.seat in wave.unasked:
+            return
+        own = verdict.keep if verdict is not None else None
+        keeps = self.lab.algorithm.on_refusal == "keep" if own is None else own
+        if line.outcome != "refused" or keeps or line.seat in wave.late:
+            self.bases[line.seat] = Version(self.round_no, line.edge_round, line.wave)
+        if line.seat in wave.used:
+            self.n_used += 1
+            samples = self.lab.seat(line.seat).train if work.samples is None else work.samples.numpy()
+            self.trained_on.append(samples)
+
+    def note_late(self, line: SeatLine) -> None:
+        """Write down a late update that was used now."""
+        self.lines.append(line)
+        self.n_used += 1
+        self.late_weight += line.n_samples
+
+    def wait_for(self, instants: list[float]) -> None:
+        """Note when devices are there again."""
+        self.next_on_s = min([*instants, *([] if self.next_on_s is None else [self.next_on_s])], default=None)
+
+    def record(self) -> dict[str, Any]:
+        """The fields of the edge's answer."""
+        return {
+            "lines": tuple(self.lines),
+            "failures": tuple(self.failures),
+            "retired": self.retired,
+            "bases": self.bases,
+            "simulated_s": self.simulated_s,
+            "next_on_s": self.next_on_s,
+        }
+
+
+def _cost(wave: Wave, number: int, work: Work, fates: Fates, arrivals: Arrivals) -> Cost:
+    """What a visit cost; one that failed in this world, or was not begun in the modelled one, costs nothing."""
+    if number in fates.dropped:
+        use = wave.links.get(number, LinkUse())
+        return arrivals.clock.dropped_cost(arrivals.ctx, number, use, work, fates.dropped[number])
+    if number not in wave.outcomes:
+        return Cost()
+    return arrivals.break_off(wave, number) if number in wave.refused else arrivals.cost(wave, number)

@@ -1,0 +1,105 @@
+"""One wave at an edge: what was asked of seats, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.costs import LinkUse
+from shared.messages import Contribution, Failure, Kind, Outcome, Stage, Work
+from shared.versions import Version
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One seat of a wave: its work, its message (the same object for equal ones), its state's version."""
+
+    seat: int
+    work: Work
+    message: Any
+    base: Version | None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An answer that the edge did not wait for, or came to late.
+
+    Attributes:
+        reason: `late`: after the deadline; `surplus`: enough others were there first.
+        at_s: when the visit was broken off, in seconds after the wave began; None: it went on to its end.
+    """
+
+    reason: str
+    at_s: float | None
+
+
+@dataclass
+class Wave:
+    """What came of one wave.
+
+    Attributes:
+        unasked: seats that were chosen but not asked (absent, left out, off, about to drop): failures that no
+            quorum counts.
+        refused: by their simulated arrival.
+        unheard: of these, seats whose answer the edge has not got: in the modelled world it knows nothing of it.
+        late: fetched updates of these, for a later round.
+        shares: by seat, which part of the work that the algorithm asked for there was time for.
+        enough_s: when as many answers were there as were wanted, in simulated seconds; None: they never were.
+        held: what the edge's own worker brought and has not been admitted yet (two-phase visits).
+        links: modelled bytes by seat.
+        reports: of these, what came up before the verdict (two-phase visits).
+        socket_bytes: bodies that this layout of processes moved.
+    """
+
+    stage: Stage
+    outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+    unasked: set[int] = field(default_factory=set)
+    refused: dict[int, Refusal] = field(default_factory=dict)
+    unheard: set[int] = field(default_factory=set)
+    late: dict[int, Contribution[Any]] = field(default_factory=dict)
+    shares: dict[int, float] = field(default_factory=dict)
+    enough_s: float | None = None
+    held: dict[int, Contribution[Any]] = field(default_factory=dict)
+    links: dict[int, LinkUse] = field(default_factory=dict)
+    reports: dict[int, int] = field(default_factory=dict)
+    socket_bytes: int = 0
+
+    def fail(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
+        """Note lost contributions."""
+        self.failures += [Failure(seat=seat, edge=edge, reason=reason, detail=detail[:500]) for seat in seats]
+
+    def not_asked(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
+        """Note contributions that were lost before anybody was asked."""
+        self.fail(seats, edge, reason, detail)
+        self.unasked |= set(seats)
+
+    def not_waited_for(self, seats: list[int], refusal: Refusal) -> None:
+        """Note seats that were not asked, since their answers could not have come in time."""
+        self.refused |= dict.fromkeys(seats, refusal)
+        self.unheard |= set(seats)
+        self.unasked |= set(seats)
+
+    def kept_for_later(self) -> list[int]:
+        """Seats that were refused but go on to the end of their visit."""
+        return [seat for seat, refusal in self.refused.items() if refusal.at_s is None]
+
+    def failed(self) -> dict[int, Failure]:
+        """What was lost, by seat."""
+        return {failure.seat: failure for failure in self.failures if failure.seat is not None}
+
+    def outcome(self, seat: int, kind: Kind) -> Outcome[Any]:
+        """What came of a seat's visit; with its failure if it, or its update, was lost or not waited for."""
+        failure = self.failed().get(seat) or self._refusal(seat)
+        known = None if seat in self.unheard else self.outcomes.get(seat)
+        found = known or Outcome[Any](seat=seat, kind=kind, failure=failure)
+        return found if failure is None else found.but(failure=failure)
+
+    def _refusal(self, seat: int) -> Failure | None:
+        found = self.refused.get(seat)
+        return Failure(seat=seat, reason=found.reason, detail="the edge did not wait for it") if found else None
+
+    def charge(self, seat: int, down: int, up: int) -> None:
+        """Add bytes to a seat's link."""
+        self.links[seat] = self.links.get(seat, LinkUse()) + LinkUse(down_bytes=down, up_bytes=up)

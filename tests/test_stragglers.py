@@ -1,0 +1,451 @@
+"""What a server does about stragglers, through the three tiers: who is late, who is one too many, what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from edge_server.arrivals import Gate
+from edge_server.wave import Refusal
+from shared.api import RoundDetail, SeatRow
+from shared.errors import BadInput
+from shared.spec import parse_spec
+from tests.algorithms.ways import Ended, ended, federation, run
+from tests.edge_server.test_states import refuse_spec
+from tests.federation import small_spec
+
+SLOW: dict[str, Any] = {"delay_s": {"name": "uniform", "low": 0, "high": 100}, "latency_s": 0}
+LAYOUTS: list[dict[str, Any]] = [
+    {"rooms": (6,)},
+    {"rooms": (2, 2, 1, 1)},
+    {"rooms": (1, 2, 1, 2), "order": (3, 1, 0, 2), "profiles": ("slow", "fast", "slow", "standard")},
+]
+
+
+def spec_of(profile: dict[str, Any] | None = None, **more: Any) -> Any:
+    """A small run of devices each of whose visits takes up to 100 s."""
+    devices = {"profile": {**SLOW, **(profile or {})}, "edge_latency_s": 0}
+    return small_spec(devices=devices, **more)
+
+
+def rows_of(done: Ended) -> dict[tuple[int, int], SeatRow]:
+    return {(detail.round_no, row.seat): row for detail in done.rounds for row in detail.seats}
+
+
+def with_reason(detail: RoundDetail, reason: str) -> list[int]:
+    return sorted(row.seat for row in detail.seats if row.reason == reason)
+
+
+def lasted(detail: RoundDetail) -> dict[int, float]:
+    """Seconds of the visits at each home, without its link."""
+    return {edge.home: edge.simulated_s - edge.down_s - edge.up_s for edge in detail.edges}
+
+
+async def same_everywhere(folder: Path, spec: dict[str, Any]) -> Ended:
+    """Run a spec in several layouts and orders of arrival; all must tell the same."""
+    first, *others = [await run(folder, spec, **layout) for layout in LAYOUTS]
+    for other in others:
+        assert other.links() == first.links()
+        assert other.info.model_sha256 == first.info.model_sha256
+        assert [detail.figures for detail in other.rounds] == [detail.figures for detail in first.rounds]
+    return first
+
+
+# ---- the deadline
+
+
+async def test_who_answers_after_the_deadline_is_late_wherever_it_sits(tmp_path: Path) -> None:
+    free = rows_of(await run(tmp_path, spec_of(num_rounds=3)))
+    done = await same_everywhere(tmp_path, spec_of(num_rounds=3, round_deadline_s=60))
+    slow = {key for key, row in free.items() if row.simulated_s > 60}
+    assert 3 < len(slow) < 15
+    rows = rows_of(done)
+    assert {key for key, row in rows.items() if row.reason == "late"} == slow
+    for key, row in rows.items():
+        if key in slow:
+            assert (row.outcome, row.simulated_s, row.up_bytes, row.up_s) == ("refused", 60, 0, 0)
+            assert row.compute_s == 60 - row.down_s
+            assert (row.train_loss, row.n_samples) == (None, free[key].n_samples)
+        else:
+            assert row.outcome == "used"
+            assert row.simulated_s == pytest.approx(free[key].simulated_s, abs=0.1)
+
+
+async def test_an_edge_round_lasts_as_long_as_its_slowest_admitted_seat_or_its_deadline(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(num_rounds=4, round_deadline_s=80))
+    seen = set()
+    for detail in done.rounds:
+        for edge in detail.edges:
+            own = [row for row in detail.seats if row.edge == edge.edge]
+            late = any(row.reason == "late" for row in own)
+            expected = 80 if late else max(row.simulated_s for row in own)
+            assert lasted(detail)[edge.home] == pytest.approx(expected)
+            seen.add(late)
+    assert seen == {True, False}
+
+
+async def test_a_run_with_late_seats_equals_one_that_leaves_them_out(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(num_rounds=3, round_deadline_s=60))
+    losses = [{"round_no": detail.round_no, "seats": with_reason(detail, "late")} for detail in done.rounds]
+    quiet = await run(tmp_path, spec_of(num_rounds=3, losses=losses))
+    assert done.info.model_sha256 == quiet.info.model_sha256
+    assert [detail.failures for detail in done.rounds] == [()] * 3
+
+
+async def test_a_deadline_that_nobody_misses_changes_no_bit_of_the_model(tmp_path: Path) -> None:
+    free = await run(tmp_path, spec_of(edge_rounds=2))
+    done = await run(tmp_path, spec_of(edge_rounds=2, round_deadline_s=1000))
+    assert done.info.model_sha256 == free.info.model_sha256
+    assert {row.outcome for row in rows_of(done).values()} == {"used"}
+
+
+async def test_what_a_late_seat_has_sent_by_the_deadline_counts_and_no_more(tmp_path: Path) -> None:
+    """Sending takes 100 times as long as the deadline: of the update a hundredth is there."""
+    narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9, "j_per_byte_up": 1e-3, "j_per_flop": 0}
+    free = rows_of(await run(tmp_path, spec_of(narrow, num_rounds=1)))
+    whole_s = min(row.simulated_s for row in free.values())
+    done = await run(tmp_path, spec_of(narrow, num_rounds=1, round_deadline_s=whole_s / 100))
+    for key, row in rows_of(done).items():
+        assert (row.outcome, row.reason) == ("refused", "late")
+        assert row.up_bytes == pytest.approx(free[key].up_bytes / 100, rel=0.1)
+        assert row.up_s == pytest.approx(8 * row.up_bytes / 1e4, rel=0.1)
+        assert row.energy_j == pytest.approx(1e-3 * row.up_bytes)
+    assert done.rounds[0].n_used == 0
+    assert done.info.status == "completed"
+
+
+async def test_each_edge_round_has_its_own_deadline(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"delay_s": 50}, num_rounds=1, edge_rounds=3, round_deadline_s=60))
+    (first,) = done.rounds
+    assert {(row.edge_round, row.outcome) for row in first.seats} == {(n, "used") for n in range(3)}
+
+
+async def test_a_dropped_visit_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"delay_s": 5, "drop_rate": 0.3}, num_rounds=4, round_deadline_s=90))
+    for detail in done.rounds:
+        for edge in detail.edges:
+            dropped = any(row.reason == "dropped" for row in detail.seats if row.edge == edge.edge)
+            assert lasted(detail)[edge.home] == pytest.approx(90 if dropped else 5, abs=0.2)
+    assert any(with_reason(detail, "dropped") for detail in done.rounds)
+
+
+# ---- states and verdicts of those who are late
+
+
+async def test_a_late_seat_keeps_the_state_of_its_visit_where_the_algorithm_says_so(
+    tmp_path: Path, counting: str
+) -> None:
+    done = await run(tmp_path, spec_of(num_rounds=3, round_deadline_s=60, algorithm=counting, eval_every=9))
+    visits = {key: row.figures["visits"] for key, row in rows_of(done).items() if row.outcome == "used"}
+    assert visits
+    assert all(count == round_no for (round_no, _), count in visits.items())
+
+
+async def test_a_late_seat_goes_back_where_the_algorithm_reverts_and_admit_does_not_hear_of_it(
+    tmp_path: Path, counting: str
+) -> None:
+    """The probe refuses odd bids (round + seat) and reverts: a state counts the visits that were used."""
+    spec = refuse_spec(devices={"profile": SLOW, "edge_latency_s": 0}, num_rounds=4, round_deadline_s=60)
+    done = await same_everywhere(tmp_path, spec)
+    used = dict.fromkeys(range(6), 0)
+    reasons = set()
+    for (round_no, seat), row in sorted(rows_of(done).items()):
+        reasons.add(row.reason)
+        if row.reason == "late":
+            assert (row.outcome, row.label, row.figures) == ("refused", None, {})
+            continue
+        assert row.figures["told"] == used[seat] + 1
+        assert row.outcome == ("used" if (round_no + seat) % 2 == 0 else "refused")
+        used[seat] += row.outcome == "used"
+    assert {None, "late"} < reasons
+
+
+async def test_an_update_that_comes_too_late_after_its_report_is_late_and_named_with_its_class(
+    tmp_path: Path, counting: str
+) -> None:
+    narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9}
+    spec = refuse_spec(devices={"profile": narrow, "edge_latency_s": 0}, num_rounds=1, round_deadline_s=3)
+    done = await run(tmp_path, spec)
+    for (_, seat), row in rows_of(done).items():
+        even = (1 + seat) % 2 == 0
+        assert (row.outcome, row.label) == ("refused", "even" if even else "odd")
+        assert (row.reason == "late", row.simulated_s == 3) == (even, even)
+        assert row.report_bytes < row.up_bytes if even else row.report_bytes == row.up_bytes
+
+
+async def test_bofl_judges_the_reports_that_came_in_time(tmp_path: Path) -> None:
+    """The leader is the most accurate of those who are there; nobody who is late has a class or is counted refused."""
+    spec = spec_of(algorithm={"name": "bofl", "params": {"delta": 2}}, num_rounds=3, round_deadline_s=70)
+    done = await same_everywhere(tmp_path, spec)
+    late = 0
+    for detail in done.rounds:
+        for edge in detail.edges:
+            own = [row for row in detail.seats if row.edge == edge.edge]
+            heard = [row for row in own if row.reason != "late"]
+            late += len(own) - len(heard)
+            assert all(row.label is None and row.figures == {} for row in own if row.reason == "late")
+            leaders = [row for row in heard if row.label == "leader"]
+            assert len(leaders) == (1 if heard else 0)
+            if heard:
+                assert leaders[0].figures["accuracy"] == max(row.figures["accuracy"] for row in heard)
+    assert late > 2
+
+
+async def test_who_is_asked_again_after_the_deadline_is_not_visited(tmp_path: Path, counting: str) -> None:
+    params = {"name": "probe_refuse", "params": {"adjust": True}}
+    slow = {"delay_s": {"name": "normal", "mean": 40, "sd": 1}, "latency_s": 0}
+    more = {"devices": {"profile": slow, "edge_latency_s": 0}, "num_rounds": 1, "algorithm": params}
+    free = await run(tmp_path, small_spec(**more))
+    done = await run(tmp_path, small_spec(**more, round_deadline_s=60))
+    again = [row for row in free.rounds[0].seats if row.wave == 1]
+    late = [row for row in done.rounds[0].seats if row.wave == 1]
+    assert [(row.seat, row.outcome) for row in again] == [(0, "idle"), (2, "idle"), (4, "idle")]
+    assert [(row.seat, row.reason) for row in late] == [(0, "late"), (2, "late"), (4, "late")]
+    assert all(15 < row.simulated_s < 25 for row in late)  # what the first wave left of the 60 s
+    assert lasted(done.rounds[0])[0] == pytest.approx(60)  # the home of all three
+
+
+async def test_after_the_deadline_nobody_is_asked_again(tmp_path: Path, counting: str) -> None:
+    more: dict[str, Any] = {"algorithm": {"name": "probe_refuse", "params": {"adjust": True}}}
+    done = await run(tmp_path, spec_of(num_rounds=4, round_deadline_s=70, **more))
+    closed = 0
+    for detail in done.rounds:
+        for edge in detail.edges:
+            own = [row for row in detail.seats if row.edge == edge.edge]
+            if not any(row.reason == "late" for row in own if row.wave == 0):
+                continue
+            closed += 1
+            assert lasted(detail)[edge.home] == pytest.approx(70)
+            for row in (row for row in own if row.wave == 1):
+                assert (row.outcome, row.reason) == ("refused", "late")
+                assert (row.simulated_s, row.down_bytes, row.up_bytes, row.energy_j) == (0, 0, 0, 0)
+    assert closed > 1
+
+
+# ---- more seats than are wanted
+
+
+async def test_the_first_to_answer_are_admitted_of_more_than_are_wanted(tmp_path: Path) -> None:
+    """Of three seats a home two are chosen; with half of that beyond all three are, and the slowest is surplus."""
+    more: dict[str, Any] = {"select": "random", "fraction_train": 0.6}
+    free = rows_of(await run(tmp_path, spec_of(num_rounds=3)))
+    done = await same_everywhere(tmp_path, spec_of(num_rounds=3, overselection=0.5, **more))
+    for detail in done.rounds:
+        for edge in detail.edges:
+            own = {row.seat: row for row in detail.seats if row.edge == edge.edge}
+            order = sorted(own, key=lambda seat: free[detail.round_no, seat].simulated_s)
+            assert [own[seat].outcome for seat in order] == ["used", "used", "refused"]
+            second, third = own[order[1]], own[order[2]]
+            assert third.reason == "surplus"
+            assert third.simulated_s == pytest.approx(second.simulated_s)
+            assert lasted(detail)[edge.home] == pytest.approx(second.simulated_s)
+
+
+def test_of_equals_the_lower_seat_is_first() -> None:
+    gate = Gate(n_wanted=2)
+    assert gate.refusals({7: 3.0, 2: 3.0, 5: 3.0}) == {7: Refusal("surplus", 3.0)}
+    assert gate.refusals({5: 3.0, 7: 3.0, 2: 4.0}) == {2: Refusal("surplus", 3.0)}
+
+
+def test_an_answer_at_the_deadline_is_in_time() -> None:
+    assert Gate(10.0).refusals({1: 10.0, 2: 10.000001}) == {2: Refusal("late", 10.0)}
+    assert Gate(10.0, n_wanted=2).refusals({1: 10.0, 2: 11.0}) == {2: Refusal("late", 10.0)}
+
+
+async def test_where_too_few_answer_all_that_do_are_admitted(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"select": "random", "fraction_train": 0.6, "overselection": 0.5}
+    done = await run(tmp_path, spec_of(num_rounds=5, round_deadline_s=40, **more))
+    by_home = [[r for r in d.seats if r.edge == e.edge] for d in done.rounds for e in d.edges]
+    counts = {(sum(r.outcome == "used" for r in own), frozenset(r.reason for r in own)) for own in by_home}
+    assert all(n_used <= 2 for n_used, _ in counts)
+    assert any(n_used == 2 and "surplus" in reasons for n_used, reasons in counts)
+    assert any(n_used < 2 and "late" in reasons and "surplus" not in reasons for n_used, reasons in counts)
+    assert not any({"late", "surplus"} <= reasons for _, reasons in counts)
+
+
+# ---- late updates, used later
+
+
+async def test_a_late_update_is_used_in_the_next_round_with_less_weight(tmp_path: Path) -> None:
+    """One seat is slow: what it made in round 1 of 50 samples counts a quarter of them in round 2."""
+    done = await same_everywhere(tmp_path, one_slow(num_rounds=4, staleness_discount=0.25))
+    found = [[(r.outcome, r.reason, r.n_samples) for r in d.seats if r.seat == 3] for d in done.rounds]
+    late, busy = ("refused", "late", 50), ("failed", "busy", 0)
+    used = [("used_late", f"late in round {round_no}", 12) for round_no in (1, 3)]
+    assert found == [[late], [busy, used[0]], [late], [busy, used[1]]]
+    assert [detail.n_used for detail in done.rounds] == [5, 6, 5, 6]
+    rows = {(d.round_no, r.seat): r for d in done.rounds[:1] for r in d.seats}
+    assert rows[1, 3].simulated_s > 70
+    assert rows[1, 3].up_bytes > 0.99 * rows[1, 2].up_bytes
+
+
+async def test_the_weight_of_a_late_update_is_that_of_the_mean(tmp_path: Path) -> None:
+    """An oracle in numpy: the late update is that of a run in which there is time, from the same model."""
+    spec = one_slow(num_rounds=2, staleness_discount=0.5, num_edges=1)
+    done = await run(tmp_path, spec, n_edges=1, rooms=(3, 3))
+    first = await run(tmp_path, {**spec, "num_rounds": 1}, n_edges=1, rooms=(3, 3))
+    others = [0, 1, 2, 4, 5]
+    alone = await run(tmp_path, losing(spec, 1, others), n_edges=1, rooms=(6,))
+    second = await run(tmp_path, losing({**spec, "num_rounds": 2, "late": "drop"}, None, []), n_edges=1, rooms=(6,))
+    for name, before in done.lab.initial.items():
+        made_late = alone.model[name].double() - before.double()
+        fresh = second.model[name].double() - first.model[name].double()  # the mean of 250 samples
+        expected = first.model[name].double() + (250 * fresh + 25 * made_late) / 275
+        assert torch.allclose(done.model[name].double(), expected, atol=1e-6), name
+        assert not torch.allclose(done.model[name].double(), second.model[name].double(), atol=1e-5)
+
+
+async def test_a_device_is_busy_until_its_late_update_is_there(tmp_path: Path) -> None:
+    """It takes some 200 s: late in round 1, which lasts 60 s, and busy while the others go on, 40 s a round."""
+    done = await run(tmp_path, one_slow(num_rounds=6, delay_s=200), rooms=(2, 4))
+    found = [(d.round_no, r.outcome, r.reason, r.n_samples) for d in done.rounds for r in d.seats if r.seat == 3]
+    assert found == [
+        (1, "refused", "late", 50),
+        *((number, "failed", "busy", 0) for number in (2, 3, 4, 5)),
+        (5, "used_late", "late in round 1", 3),  # 50 / 2 ** 4
+        (6, "refused", "late", 50),
+    ]
+
+
+async def test_where_everybody_is_busy_the_round_lasts_until_the_first_is_there(tmp_path: Path) -> None:
+    slow = {"delay_s": {"name": "uniform", "low": 200, "high": 300}}
+    done = await same_everywhere(tmp_path, spec_of(slow, num_rounds=3, round_deadline_s=60, late="next_round"))
+    first, second, third = done.rounds
+    assert (first.n_used, second.n_used) == (0, 0)
+    assert with_reason(second, "busy") == list(range(6))
+    assert third.n_used > 0
+    assert any(row.outcome == "used_late" for row in third.seats)
+    assert first.simulated_s + second.simulated_s > 200
+
+
+async def test_late_updates_count_where_the_edge_forms_a_model(tmp_path: Path) -> None:
+    done = await same_everywhere(tmp_path, one_slow(num_rounds=2, edge_rounds=2))
+    assert [r.seat for r in done.rounds[1].seats if r.outcome == "used_late"] == [3]
+    dropped = await run(tmp_path, {**one_slow(num_rounds=2, edge_rounds=2), "late": "drop"})
+    assert done.info.model_sha256 != dropped.info.model_sha256
+
+
+async def test_a_late_update_outlives_its_edges_restart(tmp_path: Path) -> None:
+    plain = await run(tmp_path, one_slow(num_rounds=2))
+    async with federation(tmp_path) as fed:
+        run_id = await fed.submit(one_slow(num_rounds=1))
+        await fed.finish(run_id)
+        for number in (0, 1):
+            await fed.stop(f"edge-{number}")
+            await fed.start_edge(number)
+        await fed.until(lambda: fed.n_agents() == 6)
+        await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})
+        again = await ended(fed, run_id, tmp_path)
+    assert again.links() == plain.links()
+    assert again.info.model_sha256 == plain.info.model_sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("probe_refuse", "it decides by reports"), ("probe_counter", r"speak of single clients \(visits\)")],
+)
+def test_algorithms_for_which_another_rounds_update_says_nothing_refuse_it(name: str, why: str, counting: str) -> None:
+    with pytest.raises(BadInput, match=why) as caught:
+        parse_spec(spec_of(algorithm=name, round_deadline_s=60, late="next_round"))
+    assert caught.value.field == "late"
+
+
+# ---- less work for the slow
+
+
+async def test_a_seat_gets_the_work_that_it_can_do_until_the_deadline(tmp_path: Path) -> None:
+    """A third of the devices is four times as slow: of 4 epochs they have time for one, not for two."""
+    devices = {
+        "profile": {"compute_sps": 0.01, "latency_s": 0},
+        "straggler_ratio": 1 / 3,
+        "straggler_slowdown": 4,
+        "edge_latency_s": 0,
+    }
+    spec = small_spec(devices=devices, local_epochs=4, batch_size=10, num_rounds=2, model="mlp")
+    whole_s = max(row.simulated_s for row in rows_of(await run(tmp_path, spec)).values())
+    late = await run(tmp_path, {**spec, "round_deadline_s": whole_s / 3})
+    done = await same_everywhere(tmp_path, {**spec, "round_deadline_s": whole_s / 3, "partial_work": True})
+    slow = {key for key, row in rows_of(late).items() if row.reason == "late"}
+    assert len(slow) == 4  # two seats in two rounds
+    for key, row in rows_of(done).items():
+        assert row.outcome == "used"
+        assert row.simulated_s <= whole_s / 3
+        assert 0.2 < row.work_share < 1 / 3 if key in slow else row.work_share == 1
+        assert round(row.work_share * 4 * 50) % 10 == 0  # whole steps
+    assert all(detail.n_used == 6 for detail in done.rounds)
+
+
+async def test_a_seat_that_has_time_for_nothing_does_one_step_and_is_late(tmp_path: Path) -> None:
+    spec = spec_of({"delay_s": 90}, num_rounds=1, batch_size=10, round_deadline_s=60, partial_work=True)
+    done = await run(tmp_path, spec)
+    assert {(row.reason, row.work_share) for row in rows_of(done).values()} == {("late", 0.2)}
+
+
+async def test_with_time_enough_partial_work_is_all_of_it(tmp_path: Path) -> None:
+    free = await run(tmp_path, spec_of())
+    done = await run(tmp_path, spec_of(round_deadline_s=1000, partial_work=True))
+    assert done.info.model_sha256 == free.info.model_sha256
+    assert {row.work_share for row in rows_of(done).values()} == {1}
+
+
+# ---- who is selected
+
+
+async def test_fastest_leaves_the_slow_out(tmp_path: Path) -> None:
+    spec = one_slow(num_rounds=3, select="fastest", fraction_train=0.6, late="drop")
+    done = await same_everywhere(tmp_path, spec)
+    chosen = [sorted(row.seat for row in detail.seats) for detail in done.rounds]
+    assert chosen == [[0, 1, 2, 5]] * 3  # at home 0 the lowest of equals, at home 1 those that are not seat 3
+    assert max(detail.simulated_s for detail in done.rounds) < 41
+
+
+async def test_power_of_choice_goes_by_the_losses_of_the_last_visits(tmp_path: Path) -> None:
+    """All are candidates, one of three is chosen: first each once, then always the one whose loss was highest."""
+    more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
+    done = await same_everywhere(
+        tmp_path, small_spec(num_rounds=8, partition={"name": "dirichlet", "alpha": 0.3}, **more)
+    )
+    known: dict[int, float] = {}
+    for detail in done.rounds:
+        for home in (0, 1):
+            (row,) = (row for row in detail.seats if row.seat % 2 == home)
+            mine = [seat for seat in range(6) if seat % 2 == home]
+            assert row.seat == min(mine, key=lambda seat: (-known.get(seat, float("inf")), seat))
+            assert row.train_loss is not None
+            known[row.seat] = row.train_loss
+    assert sorted(known) == list(range(6))
+    assert len({tuple(row.seat for row in detail.seats) for detail in done.rounds[3:]}) > 1
+
+
+async def test_losses_outlive_the_edges_restart(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
+    plain = await run(tmp_path, small_spec(**{**more, "num_rounds": 4}))
+    async with federation(tmp_path) as fed:
+        run_id = await fed.submit(small_spec(**{**more, "num_rounds": 3}))
+        await fed.finish(run_id)
+        for number in (0, 1):
+            await fed.stop(f"edge-{number}")
+            await fed.start_edge(number)
+        await fed.until(lambda: fed.n_agents() == 6)
+        await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})
+        again = await ended(fed, run_id, tmp_path)
+    assert again.info.model_sha256 == plain.info.model_sha256
+
+
+def one_slow(delay_s: float = 70, **more: Any) -> dict[str, Any]:
+    """Six devices of 50 samples; seat 3 is late with its visits, which take 40 s at the others."""
+    quick = {"profile": {"name": "standard", "latency_s": 0, "delay_s": 40}, "share": 5 / 6}
+    slow = {"profile": {"name": "standard", "latency_s": 0, "delay_s": delay_s}, "share": 1 / 6}
+    devices = {"profiles": [quick, slow], "edge_latency_s": 0}
+    return small_spec(devices=devices, round_deadline_s=60, **{"late": "next_round", "seed": 1, **more})
+
+
+def losing(spec: dict[str, Any], round_no: int | None, seats: list[int]) -> dict[str, Any]:
+    """The spec with time for everybody and without some visits."""
+    if round_no is None:
+        return spec
+    quiet = {**spec, "num_rounds": 1, "late": "drop", "round_deadline_s": 1000}
+    return {**quiet, "losses": [{"round_no": round_no, "seats": seats}], "quorum": 0.1}
