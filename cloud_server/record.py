@@ -153,6 +153,7 @@ class Recorder:
             report_bytes=line.report_bytes,
             down_s=line.down_s,
             compute_s=line.compute_s,
+            wait_s=line.wait_s,
             up_s=line.up_s,
             simulated_s=line.simulated_s,
             energy_j=line.energy_j,

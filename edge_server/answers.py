@@ -6,43 +6,69 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.errors import WireError
-from shared.messages import Kind, UploadAnswer, Uploads, VisitAnswer
+from shared.messages import Kind, Outcome, UploadAnswer, Uploads, VisitAnswer
+from shared.visit import held_bytes
 
 
-def check_visits(answer: VisitAnswer[Any, Any], asked: Mapping[int, Kind], *, hold: bool) -> None:
+def check_visits(answer: VisitAnswer[Any, Any], asked: Mapping[int, Kind], *, hold: bool, reports: bool) -> None:
     """See that an answer holds one outcome for each visit, and updates of those that succeeded.
 
     Args:
         answer: of the agent.
         asked: by seat, in order, what it was to do.
         hold: whether updates were to be kept back.
+        reports: whether each of these is announced by a report.
 
     Raises:
         WireError: it does not.
     """
-    told = {outcome.seat: outcome.kind for outcome in answer.outcomes}
-    if len(told) != len(answer.outcomes) or list(told.items()) != list(asked.items()):
-        raise WireError(f"the answer speaks of {told}, asked was {dict(asked)}", field="outcomes")
+    kinds = {outcome.seat: outcome.kind for outcome in answer.outcomes}
+    if len(kinds) != len(answer.outcomes) or list(kinds.items()) != list(asked.items()):
+        raise WireError(f"the answer speaks of {kinds}, asked was {dict(asked)}", field="outcomes")
     for outcome in answer.outcomes:
         if outcome.failure is not None and outcome.failure.seat != outcome.seat:
             raise WireError(f"seat {outcome.seat} answers with the failure of another", field="outcomes")
     sound = {outcome.seat for outcome in answer.outcomes if outcome.failure is None and outcome.kind != "evaluate"}
+    held = {outcome.seat for outcome in answer.outcomes if outcome.held_bytes}
+    if not held <= (sound if hold else set()):
+        raise WireError(f"updates of seats {sorted(held)} are held back", field="outcomes.held_bytes")
+    told = {outcome.seat for outcome in answer.outcomes if outcome.report is not None}
+    if hold and reports and told != held:
+        raise WireError(f"reports of {sorted(told)} and updates of {sorted(held)}", field="outcomes.report")
     sent = _sent(answer.uploads)
     if not set(sent) <= (set() if hold else sound):
         raise WireError(f"the answer brings updates of seats {sent}, due were {sorted(sound)}", field="uploads")
 
 
-def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int]) -> None:
-    """See that each update that was asked for is there, or said to be lost.
+def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int], late: Sequence[int] = ()) -> None:
+    """See that each update that was asked for is there, or said to be lost; late ones apart from the others.
 
     Raises:
-        WireError: one is neither, or one was not asked for.
+        WireError: one is neither, or one was not asked for, or it comes in the place of another kind.
     """
     lost = [failure.seat for failure in answer.failures]
-    late = [item.seat for item in answer.late]
-    told = sorted([*_sent(answer.uploads), *late, *(seat for seat in lost if seat is not None)])
-    if told != sorted(seats) or None in lost:
-        raise WireError(f"the answer speaks of seats {told}, asked were {sorted(seats)}", field="uploads")
+    sent, apart = _sent(answer.uploads), [item.seat for item in answer.late]
+    told = sorted([*sent, *apart, *(seat for seat in lost if seat is not None)])
+    if told != sorted([*seats, *late]) or None in lost:
+        raise WireError(f"the answer speaks of seats {told}, asked were {sorted([*seats, *late])}", field="uploads")
+    if not set(apart) <= set(late) or not set(sent) <= set(seats):
+        raise WireError(f"seats {apart} answer as late ones, asked so were {list(late)}", field="late")
+
+
+def check_sizes(answer: UploadAnswer[Any], outcomes: Mapping[int, Outcome[Any]], *, reports: bool) -> None:
+    """See that updates are as large as was said, by which it was decided whose come in time.
+
+    Raises:
+        WireError: one is not.
+    """
+    sizes = {
+        item.seat: held_bytes(outcomes[item.seat], item, reports=reports)
+        for item in (*answer.uploads.contributions, *answer.late)
+    }
+    for seat, n_bytes in (sizes | answer.uploads.link_bytes).items():
+        if n_bytes != outcomes[seat].held_bytes:
+            said = f"{n_bytes} bytes, but {outcomes[seat].held_bytes} were said to be held"
+            raise WireError(f"the update of seat {seat} has {said}", field="uploads")
 
 
 def _sent(uploads: Uploads[Any]) -> list[int]:

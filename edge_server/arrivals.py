@@ -1,111 +1,164 @@
-"""Who of a wave comes in time, by simulated arrival: the deadline, and the first of more than are wanted."""
+"""A wave on the simulated clock: whose answer comes in time, how long the edge waits, what each visit cost.
+
+A visit is one exchange: the order goes down, the device works, its answer with the update goes up. Where the algorithm
+has reports it is two: the first brings the report; the second begins when the edge has decided, at one instant for all,
+and brings the updates that it admitted.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from edge_server.clock import EdgeClock
+from edge_server.clock import EdgeClock, Fates
 from edge_server.devices import Devices
 from edge_server.wave import Refusal, Wave
 from shared.context import Ctx
 from shared.costs import Cost, LinkUse
+from shared.messages import Work
 
 
 @dataclass(frozen=True)
 class Gate:
-    """When an edge stops waiting for the answers of a wave.
+    """When an edge stops waiting in a wave, in seconds after it began.
 
     Attributes:
-        deadline_s: seconds after the wave began.
+        deadline_s: the end of the edge round.
         n_wanted: answers that suffice; None = all.
+        report_s: when it decides by the reports that it has.
     """
 
     deadline_s: float = math.inf
     n_wanted: int | None = None
+    report_s: float = math.inf
+
+    @property
+    def closes_s(self) -> float:
+        """When it waits for answers no longer, be they reports or updates; not before the wave begins."""
+        return max(min(self.deadline_s, self.report_s), 0.0)
 
     def enough_s(self, arrivals: Mapping[int, float]) -> float | None:
         """When as many answers are there as are wanted; None if they never are, or all are wanted."""
-        n, in_time = self.n_wanted, sorted(s for s in arrivals.values() if s <= self.deadline_s)
+        n, in_time = self.n_wanted, sorted(s for s in arrivals.values() if s <= self.closes_s)
         return in_time[n - 1] if n and n <= len(in_time) else None
 
     def refusals(self, arrivals: Mapping[int, float]) -> dict[int, Refusal]:
         """Who is refused, of seats with the seconds after which they answer; of equals the lower seat is first."""
         order = sorted(arrivals, key=lambda seat: (arrivals[seat], seat))
-        first = [seat for seat in order if arrivals[seat] <= self.deadline_s][: self.n_wanted]
+        first = [seat for seat in order if arrivals[seat] <= self.closes_s][: self.n_wanted]
         enough_s = self.enough_s(arrivals)
-        refusal = Refusal("late", self.deadline_s) if enough_s is None else Refusal("surplus", enough_s)
+        refusal = Refusal("late", self.closes_s) if enough_s is None else Refusal("surplus", enough_s)
         return {seat: refusal for seat in order if seat not in first}
 
-    def lasted_s(self, wave: Wave, costs: Mapping[int, Cost], dropped: Collection[int]) -> float:
-        """Until enough are there, or all; where somebody is missing, until the deadline, if there is one.
 
-        `costs` are those of the visits that count; evaluation takes no time.
-        """
-        missing = {*wave.refused, *dropped} & costs.keys()
-        slowest_s = max((cost.simulated_s for seat, cost in costs.items() if seat not in missing), default=0.0)
-        if wave.enough_s is not None:
-            return max(slowest_s, wave.enough_s)
-        if missing and self.deadline_s < math.inf:
-            return max(self.deadline_s, 0.0)
-        return max([slowest_s, *(costs[seat].simulated_s for seat in missing)])
+@dataclass(frozen=True)
+class Paid:
+    """What a visit cost and moved; of the bytes sent, those before the verdict."""
+
+    cost: Cost = field(default_factory=Cost)
+    use: LinkUse = field(default_factory=LinkUse)
+    report_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A gate before a wave whose visits have been made and whose updates are held."""
+    """A wave whose visits have been made, before a gate."""
 
     clock: EdgeClock
     devices: Devices
     gate: Gate
     ctx: Ctx
+    works: Mapping[int, Work]
+    fates: Fates = field(default_factory=Fates)
+
+    @property
+    def two_exchanges(self) -> bool:
+        """Whether updates are asked for, by their reports."""
+        return self.clock.lab.algorithm.report is not None
+
+    # ---- in time or not
 
     def answers(self, wave: Wave) -> None:
-        """Refuse whose answer is not there in time: its report where the algorithm has one, else its update."""
-        whole = self.clock.lab.algorithm.report is None
-        trained = [s for s, found in wave.outcomes.items() if found.failure is None and found.kind != "evaluate"]
-        arrivals = {seat: self._arrives_s(wave, seat, whole=whole) for seat in trained}
-        refusals = self.gate.refusals(arrivals)
+        """Refuse whose answer is not there in time, and note when the edge stops waiting for answers."""
+        found = {s: outcome for s, outcome in wave.outcomes.items() if outcome.kind != "evaluate"}
+        arrivals = {seat: self._first(wave, seat).simulated_s for seat in found}
+        sound = {seat: s for seat, s in arrivals.items() if found[seat].failure is None}
+        refusals = self.gate.refusals(sound)
+        wave.answered_s = self._answered_s(wave, arrivals, self.gate.enough_s(sound))
+        for seat in arrivals.keys() - sound.keys():  # the news of a failure is waited for no longer than an update
+            if arrivals[seat] > wave.answered_s:
+                refusals[seat] = Refusal("late", wave.answered_s)
         if self.ctx.spec.late == "next_round":
-            refusals |= {s: Refusal("late", None) for s in self._goes_on(wave, refusals)}
+            refusals |= {seat: Refusal("late", None) for seat in self._goes_on(wave, refusals)}
         wave.refused |= refusals
         wave.unheard |= refusals.keys()
-        wave.enough_s = self.gate.enough_s(arrivals)
+
+    def _answered_s(self, wave: Wave, arrivals: Mapping[int, float], enough_s: float | None) -> float:
+        """When enough answers are there, or all; where one is missing, when the gate closes, if it does."""
+        if enough_s is not None:
+            return enough_s
+        drops = [self._dropping(wave, seat).simulated_s for seat in self.fates.dropped]
+        last_s, closes_s = max([*arrivals.values(), *drops], default=0.0), self.gate.closes_s
+        return closes_s if closes_s < math.inf and (drops or last_s > closes_s) else last_s
 
     def _goes_on(self, wave: Wave, refusals: Mapping[int, Refusal]) -> list[int]:
         """The late ones that have an update to send."""
         return [s for s, found in refusals.items() if found.reason == "late" and wave.outcomes[s].held_bytes]
 
     def updates(self, wave: Wave, admitted: Collection[int]) -> None:
-        """Refuse whose update is late of those that the algorithm admitted by their reports."""
-        arrivals = {seat: self._arrives_s(wave, seat, whole=True) for seat in admitted}
-        wave.refused |= Gate(self.gate.deadline_s).refusals(arrivals)
+        """Ask for the updates that the algorithm admitted by their reports; refuse those that come too late."""
+        for seat in sorted(admitted):
+            wave.uploads[seat] = self._upload(wave, seat)
+            if self.paid(wave, seat).cost.simulated_s > self.gate.deadline_s:
+                wave.refused[seat] = Refusal("late", self.gate.deadline_s)
 
-    def break_off(self, wave: Wave, seat: int) -> Cost:
-        """What a refused seat did until it was refused; its links are charged with that and no more."""
-        at_s = wave.refused[seat].at_s
-        if at_s is None:
-            return self.cost(wave, seat)
-        use = self._use(wave, seat, whole=self.clock.lab.algorithm.report is None or seat not in wave.unheard)
-        cost, done = self.clock.broken_off(self.ctx, seat, use, wave.outcomes[seat], at_s)
-        if seat in wave.links:
-            wave.links[seat] = done
-            wave.reports[seat] = min(wave.reports.get(seat, 0), done.up_bytes)
-        return cost
+    def _upload(self, wave: Wave, seat: int) -> LinkUse:
+        """What the second exchange moves; an edge's own worker has no link."""
+        if seat not in wave.links:
+            return LinkUse()
+        down, up = self.devices.upload_order_bytes(wave.stage, seat), wave.outcomes[seat].held_bytes
+        return LinkUse(down_bytes=down, up_bytes=up)
 
-    def cost(self, wave: Wave, seat: int) -> Cost:
-        """What a visit cost that ended, by what it has received and sent."""
+    # ---- what it cost
+
+    def lasted_s(self, wave: Wave) -> float:
+        """Until the edge has what it waits for: answers, and then the updates that it asked for."""
+        asked = [seat for seat in wave.uploads if seat not in wave.failed()]
+        until = [self.gate.deadline_s if s in wave.refused else self.paid(wave, s).cost.simulated_s for s in asked]
+        return max([wave.answered_s, *until])
+
+    def paid(self, wave: Wave, seat: int) -> Paid:
+        """What a visit cost; one that failed in this world, or was not begun in the modelled one, cost nothing.
+
+        One that was refused, or dropped, went on until then; and no longer than the edge waited, unless its update is
+        for a later round.
+        """
+        if seat in self.fates.dropped:
+            use = wave.links.get(seat, LinkUse())
+            flops = self.clock.dropped_flops(self.ctx, seat, self.works[seat], self.fates.dropped[seat])
+            return Paid(*self.clock.broken_off(seat, self._dropping(wave, seat), use, flops, wave.answered_s))
+        if seat not in wave.outcomes:
+            return Paid()
+        outcome, refusal = wave.outcomes[seat], wave.refused.get(seat)
+        until_s = math.inf if refusal is None or refusal.at_s is None else refusal.at_s
+        flops = outcome.n_trained * self.clock.lab.flops
+        first, use = self._first(wave, seat), wave.links.get(seat, LinkUse())
+        cost, done = self.clock.broken_off(seat, first, use, flops, until_s)
+        report_bytes = done.up_bytes if outcome.report is not None else 0
+        if not (self.two_exchanges and outcome.held_bytes) or first.simulated_s > wave.answered_s:
+            return Paid(cost, done, report_bytes)
+        asked = {} if seat in wave.failed() else wave.uploads
+        upload = asked.get(seat, LinkUse())
+        second = self.clock.upload_cost(self.ctx, seat, upload, wave.answered_s - first.simulated_s)
+        cost_2, done_2 = self.clock.broken_off(seat, second, upload, 0.0, until_s - first.simulated_s)
+        return Paid(cost + cost_2, done + done_2, report_bytes)
+
+    def _first(self, wave: Wave, seat: int) -> Cost:
+        """The first exchange of a visit as a whole."""
         return self.clock.cost(self.ctx, seat, wave.links.get(seat, LinkUse()), wave.outcomes[seat])
 
-    def _arrives_s(self, wave: Wave, seat: int, *, whole: bool) -> float:
-        """When a seat's answer is there; `whole`: with its update, which is still held."""
-        use = self._use(wave, seat, whole=whole)
-        return self.clock.cost(self.ctx, seat, use, wave.outcomes[seat]).simulated_s
-
-    def _use(self, wave: Wave, seat: int, *, whole: bool) -> LinkUse:
-        """What such a visit receives and sends; an edge's own worker has no link."""
-        use, held = wave.links.get(seat, LinkUse()), wave.outcomes[seat].held_bytes
-        if not (whole and held and seat in wave.links):
-            return use
-        return use + LinkUse(down_bytes=self.devices.upload_order_bytes(wave.stage, seat), up_bytes=held)
+    def _dropping(self, wave: Wave, seat: int) -> Cost:
+        """What a visit that is dropped took until then."""
+        use, share = wave.links.get(seat, LinkUse()), self.fates.dropped[seat]
+        return self.clock.dropped_cost(self.ctx, seat, use, self.works[seat], share)

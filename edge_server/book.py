@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from edge_server.arrivals import Arrivals
-from edge_server.clock import Fates
 from edge_server.lines import seat_line
 from edge_server.wave import Wave
 from shared.algorithms._hooks import Verdict
-from shared.costs import Cost, LinkUse
 from shared.lab import Lab
 from shared.messages import Failure, SeatLine, Work
 from shared.population import Indices
@@ -56,18 +54,15 @@ class Book:
         wave: Wave,
         works: Mapping[int, Work],
         verdicts: Mapping[int, Verdict],
-        fates: Fates,
         arrivals: Arrivals,
     ) -> None:
         """Write a wave down."""
-        costs = {number: _cost(wave, number, works[number], fates, arrivals) for number in sorted(works)}
-        lines = [seat_line(wave, self.lab.seat(n), verdicts.get(n), cost) for n, cost in costs.items()]
+        lines = [seat_line(wave, self.lab.seat(n), verdicts.get(n), arrivals.paid(wave, n)) for n in sorted(works)]
         for line in lines:
             self._remember(line, works[line.seat], verdicts.get(line.seat), wave)
         self.lines += lines
         self.failures += wave.failures
-        timed = {line.seat: costs[line.seat] for line in lines if line.outcome != "evaluated"}
-        self.simulated_s += arrivals.gate.lasted_s(wave, timed, fates.dropped)
+        self.simulated_s += arrivals.lasted_s(wave)
         self.socket_bytes += wave.socket_bytes
 
     def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, wave: Wave) -> None:
@@ -103,13 +98,3 @@ class Book:
             "simulated_s": self.simulated_s,
             "next_on_s": self.next_on_s,
         }
-
-
-def _cost(wave: Wave, number: int, work: Work, fates: Fates, arrivals: Arrivals) -> Cost:
-    """What a visit cost; one that failed in this world, or was not begun in the modelled one, costs nothing."""
-    if number in fates.dropped:
-        use = wave.links.get(number, LinkUse())
-        return arrivals.clock.dropped_cost(arrivals.ctx, number, use, work, fates.dropped[number])
-    if number not in wave.outcomes:
-        return Cost()
-    return arrivals.break_off(wave, number) if number in wave.refused else arrivals.cost(wave, number)

@@ -12,7 +12,7 @@ from typing import Any
 
 from shared import policies
 from shared.context import Ctx
-from shared.costs import Cost, LinkUse, broken_off, drop_share, visit_cost
+from shared.costs import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
 from shared.lab import Lab
 from shared.messages import Outcome, Work
 from shared.population import Seat, run_seeds, seated
@@ -78,22 +78,30 @@ class EdgeClock:
         share = 0.0 if outcome.kind == "evaluate" else 1.0
         return self._cost(ctx, number, use, outcome.n_trained, share)
 
-    def broken_off(
-        self, ctx: Ctx, number: int, use: LinkUse, outcome: Outcome[Any], at_s: float
-    ) -> tuple[Cost, LinkUse]:
-        """What a visit cost that was broken off after so many seconds, and what it had received and sent by then.
-
-        `use` is what the whole visit would have moved.
-        """
-        profile, flops = self.seat(number).profile, outcome.n_trained * self.lab.flops
-        return broken_off(profile, self.cost(ctx, number, use, outcome), use, flops, at_s)
+    def upload_cost(self, ctx: Ctx, number: int, use: LinkUse, wait_s: float) -> Cost:
+        """What it cost to wait for so long, and then to be asked for an update and to send it."""
+        seat = self.seat(number)
+        return upload_cost(seat.profile, self._latency_s(seat), use, ctx.at(seat=number).seed, wait_s)
 
     def dropped_cost(self, ctx: Ctx, number: int, use: LinkUse, work: Work, share: float) -> Cost:
         """What a visit cost that was dropped: receiving, and a share of the work that was asked for."""
-        due = policies.samples_due(ctx, work, self.seat(number))
-        return self._cost(ctx, number, use, share * due, share)
+        return self._cost(ctx, number, use, self._dropped_samples(ctx, number, work, share), share)
+
+    def dropped_flops(self, ctx: Ctx, number: int, work: Work, share: float) -> float:
+        """Operations of a visit that was dropped."""
+        return self._dropped_samples(ctx, number, work, share) * self.lab.flops
+
+    def broken_off(self, number: int, cost: Cost, use: LinkUse, flops: float, at_s: float) -> tuple[Cost, LinkUse]:
+        """What was done and moved of an exchange that was broken off after so many seconds; see `shared.costs`."""
+        return broken_off(self.seat(number).profile, cost, use, flops, at_s)
+
+    def _dropped_samples(self, ctx: Ctx, number: int, work: Work, share: float) -> float:
+        return share * policies.samples_due(ctx, work, self.seat(number))
 
     def _cost(self, ctx: Ctx, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
         seat, flops = self.seat(number), n_trained * self.lab.flops
-        latency_s = seat.latency_s[self.home] if seat.latency_s else 0.0
-        return visit_cost(seat.profile, latency_s, use, flops, ctx.at(seat=number).seed, share)
+        return visit_cost(seat.profile, self._latency_s(seat), use, flops, ctx.at(seat=number).seed, share)
+
+    def _latency_s(self, seat: Seat) -> float:
+        """One way; an edge's own worker has no link."""
+        return seat.latency_s[self.home] if seat.latency_s else 0.0

@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge_server.answers import check_uploads, check_visits
+from edge_server.answers import check_sizes, check_uploads, check_visits
 from edge_server.roster import Roster
 from edge_server.waiting import while_heard
 from edge_server.wave import Asked, Wave
 from shared import wire
+from shared.costs import LinkUse
 from shared.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.lab import Lab
 from shared.messages import (
@@ -38,7 +39,7 @@ from shared.service import Worker
 from shared.sums import Fold
 from shared.transport import Caller
 from shared.versions import Versions
-from shared.visit import Collector, answer_bytes, run_visits, upload_bytes
+from shared.visit import Collector, answer_bytes, run_visits
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,11 @@ class Devices:
     states: Versions
     own_url: str
     ttl_s: float
+
+    @property
+    def _reports(self) -> bool:
+        """Whether updates wait for a verdict in the modelled system too."""
+        return self.lab.algorithm.report is not None
 
     # ---- visits
 
@@ -127,17 +133,16 @@ class Devices:
     def _take_answer(
         self, wave: Wave, asked: list[Asked], answer: VisitAnswer[Any, Any], fold: Fold, hold: bool
     ) -> None:
-        check_visits(answer, {item.seat: item.work.kind for item in asked}, hold=hold)
+        check_visits(answer, {item.seat: item.work.kind for item in asked}, hold=hold, reports=self._reports)
         singles = {item.seat: item for item in answer.uploads.contributions}
         sizes: dict[Any, int] = {}
         for item, outcome in zip(asked, answer.outcomes, strict=True):
             self._note(wave, outcome)
             down = self._down_bytes(wave.stage, item, hold, sizes)
-            summed = answer.uploads.link_bytes.get(item.seat)
-            up = answer_bytes(outcome, singles.get(item.seat)) if summed is None else summed
-            wave.charge(item.seat, down, up)
-            if hold:
-                wave.reports[item.seat] = up
+            up = answer.uploads.link_bytes.get(item.seat) or answer_bytes(outcome, singles.get(item.seat))
+            if outcome.held_bytes and not self._reports:
+                up = outcome.held_bytes  # it sends its update at once; only our services hold it back
+            wave.links[item.seat] = LinkUse(down_bytes=down, up_bytes=up)
         if not hold:
             self._fold(wave, answer.uploads, fold)
 
@@ -146,7 +151,7 @@ class Devices:
         sizes: dict[Any, int] = {}
         for item in asked:
             if self.lab.seat(item.seat).role != "worker":
-                wave.charge(item.seat, self._down_bytes(wave.stage, item, hold, sizes), 0)
+                wave.links[item.seat] = LinkUse(down_bytes=self._down_bytes(wave.stage, item, hold, sizes))
 
     def _down_bytes(self, stage: Stage, item: Asked, hold: bool, sizes: dict[Any, int]) -> int:
         """Bytes of the order if it had gone to this seat alone; orders that differ in the seat's digits only are alike.
@@ -155,7 +160,7 @@ class Devices:
         """
         alike = (id(item.message), id(item.work), item.base, len(str(item.seat)))
         if alike not in sizes:
-            sizes[alike] = wire.size(self._visit_order(stage, [item], hold))
+            sizes[alike] = wire.size(self._visit_order(stage, [item], hold and self._reports))
         return sizes[alike]
 
     def _note(self, wave: Wave, outcome: Outcome[Any]) -> None:
@@ -192,16 +197,16 @@ class Devices:
         body = wire.encode(self._upload_order(wave.stage, seats, late))
         reply = await self._post(wave, agent, "uploads", body, self.lab.wire.upload_answer, seats)
         if reply is not None:
-            await self._guarded(wave, seats, lambda: self._take_uploads(wave, seats, reply, fold))
+            apart = [seat for seat in late if seat in seats]
+            await self._guarded(wave, seats, lambda: self._take_uploads(wave, seats, apart, reply, fold))
 
-    def _take_uploads(self, wave: Wave, seats: list[int], answer: UploadAnswer[Any], fold: Fold) -> None:
-        check_uploads(answer, seats)
+    def _take_uploads(
+        self, wave: Wave, seats: list[int], late: list[int], answer: UploadAnswer[Any], fold: Fold
+    ) -> None:
+        check_uploads(answer, [seat for seat in seats if seat not in late], late)
+        check_sizes(answer, wave.outcomes, reports=self._reports)
         wave.failures += answer.failures
         wave.late |= {item.seat: own(item) for item in answer.late}
-        for item in (*answer.uploads.contributions, *answer.late):
-            wave.charge(item.seat, self.upload_order_bytes(wave.stage, item.seat), upload_bytes(item))
-        for seat, n_bytes in answer.uploads.link_bytes.items():
-            wave.charge(seat, self.upload_order_bytes(wave.stage, seat), n_bytes)
         self._fold(wave, answer.uploads, fold)
 
     def _fold(self, wave: Wave, uploads: Uploads[Any], fold: Fold) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from edge_server.arrivals import Paid
 from edge_server.wave import Wave
 from shared.algorithms._hooks import Verdict
-from shared.costs import Cost, LinkUse
 from shared.messages import SeatLine
 from shared.population import Seat
 
 
-def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, cost: Cost) -> SeatLine:
+def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, paid: Paid) -> SeatLine:
     """What came of one seat's visit in a wave, and what it cost in the modelled world."""
-    number = seat.number
-    outcome, use = wave.outcomes.get(number), wave.links.get(number, LinkUse())
+    number, cost = seat.number, paid.cost
+    outcome = wave.outcomes.get(number)
     found, reason = _outcome(wave, number, verdict)
     heard = None if number in wave.unheard else outcome
     return SeatLine(
@@ -27,11 +27,12 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, cost: Cost) -> Se
         train=heard.train if heard else None,
         received=outcome.received if outcome else None,
         own=outcome.own if outcome else None,
-        down_bytes=use.down_bytes,
-        up_bytes=use.up_bytes,
-        report_bytes=wave.reports.get(number, 0),
+        down_bytes=paid.use.down_bytes,
+        up_bytes=paid.use.up_bytes,
+        report_bytes=paid.report_bytes,
         down_s=cost.down_s,
         compute_s=cost.compute_s,
+        wait_s=cost.wait_s,
         up_s=cost.up_s,
         simulated_s=cost.simulated_s,
         energy_j=cost.energy_j,

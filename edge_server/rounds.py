@@ -131,9 +131,10 @@ class EdgeRound:
         wave.not_waited_for(too_late, Refusal("late", 0.0))
         dropping = [item for item in asked if item not in visited]
         await self.worker.run(self._spare, wave, fates, dropping, at_s, hold)
-        arrivals = Arrivals(self.clock, self.devices, gate, ctx)
+        arrivals = Arrivals(self.clock, self.devices, gate, ctx, works, fates)
+        await self.worker.run(arrivals.answers, wave)
         verdicts = await self._settle(ctx, wave, arrivals, fold) if hold else {}
-        await self.worker.run(self.book.note, wave, works, verdicts, fates, arrivals)
+        await self.worker.run(self.book.note, wave, works, verdicts, arrivals)
         self.stock.hear(wave)
         await self.worker.run(self._use_late, ctx, fold)
         await self.worker.run(self._keep_late, wave, arrivals, at_s)
@@ -153,13 +154,14 @@ class EdgeRound:
     def _keep_late(self, wave: Wave, arrivals: Arrivals, at_s: float) -> None:
         """Keep the late updates of a wave that began at `at_s`."""
         for seat, contribution in sorted(wave.late.items()):
-            arrives_s = at_s + arrivals.cost(wave, seat).simulated_s
+            arrives_s = at_s + arrivals.paid(wave, seat).cost.simulated_s
             self.stock.add(Late[Any](round_no=self.order.round_no, arrives_s=arrives_s, contribution=contribution))
 
     def _gate(self, ctx: Ctx) -> Gate:
         """Waves after the first have what is left until the deadline, and want all that the algorithm asked again."""
         beyond = ctx.spec.overselection > 0 and ctx.wave == 0
-        return Gate(self.deadline_s - self.book.simulated_s, policies.n_wanted(ctx, self.trainers) if beyond else None)
+        left_s, n_wanted = self.deadline_s - self.book.simulated_s, policies.n_wanted(ctx, self.trainers)
+        return Gate(left_s, n_wanted if beyond else None, ctx.spec.report_deadline_s or math.inf)
 
     def _partial(self, ctx: Ctx, works: Mapping[int, Work], gate: Gate) -> Mapping[int, Work]:
         """The works, where the spec says so cut to what there is time for."""
@@ -174,8 +176,7 @@ class EdgeRound:
         return sorted(s for s, work in works.items() if gate.deadline_s <= 0 and work.kind != "evaluate")
 
     async def _settle(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, fold: Fold) -> dict[int, Verdict]:
-        """Refuse who is late or too many, let the algorithm decide about the others, fetch what is admitted."""
-        await self.worker.run(arrivals.answers, wave)
+        """Let the algorithm decide about those who came in time, fetch what is admitted."""
         admitted = [s for s, found in wave.outcomes.items() if found.held_bytes and s not in wave.refused]
         verdicts: dict[int, Verdict] = {}
         if self.lab.algorithm.report is not None:
@@ -264,8 +265,8 @@ class EdgeRound:
         stage = Stage(run_id=self.order.run_id, round_no=self.order.round_no)
         asked = await self.worker.run(self._asked, self.ctx, works)
         wave = await self.devices.visit(stage, asked, fold, hold=False)
-        arrivals = Arrivals(self.clock, self.devices, Gate(), self.ctx)
-        await self.worker.run(self.book.note, wave, works, {}, Fates(), arrivals)
+        arrivals = Arrivals(self.clock, self.devices, Gate(), self.ctx, works)
+        await self.worker.run(self.book.note, wave, works, {}, arrivals)
         received, mine = await self._own_scores()
         return RoundAnswer(
             edge=self.order.edge,

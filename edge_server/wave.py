@@ -22,7 +22,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An answer that the edge did not wait for, or came to late.
+    """An answer that the edge did not wait for.
 
     Attributes:
         reason: `late`: after the deadline; `surplus`: enough others were there first.
@@ -44,10 +44,11 @@ class Wave:
         unheard: of these, seats whose answer the edge has not got: in the modelled world it knows nothing of it.
         late: fetched updates of these, for a later round.
         shares: by seat, which part of the work that the algorithm asked for there was time for.
-        enough_s: when as many answers were there as were wanted, in simulated seconds; None: they never were.
-        held: what the edge's own worker brought and has not been admitted yet (two-phase visits).
-        links: modelled bytes by seat.
-        reports: of these, what came up before the verdict (two-phase visits).
+        answered_s: when the edge stopped waiting for answers, in simulated seconds after the wave began; where the
+            algorithm has reports it decides then, and asks for updates.
+        held: what the edge's own worker brought and has not been admitted yet.
+        links: modelled bytes by seat, of the exchange that brings the answer.
+        uploads: of the exchange that brings an update which the algorithm has admitted by its report.
         socket_bytes: bodies that this layout of processes moved.
     """
 
@@ -60,10 +61,10 @@ class Wave:
     unheard: set[int] = field(default_factory=set)
     late: dict[int, Contribution[Any]] = field(default_factory=dict)
     shares: dict[int, float] = field(default_factory=dict)
-    enough_s: float | None = None
+    answered_s: float = 0.0
     held: dict[int, Contribution[Any]] = field(default_factory=dict)
     links: dict[int, LinkUse] = field(default_factory=dict)
-    reports: dict[int, int] = field(default_factory=dict)
+    uploads: dict[int, LinkUse] = field(default_factory=dict)
     socket_bytes: int = 0
 
     def fail(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
@@ -99,7 +100,3 @@ class Wave:
     def _refusal(self, seat: int) -> Failure | None:
         found = self.refused.get(seat)
         return Failure(seat=seat, reason=found.reason, detail="the edge did not wait for it") if found else None
-
-    def charge(self, seat: int, down: int, up: int) -> None:
-        """Add bytes to a seat's link."""
-        self.links[seat] = self.links.get(seat, LinkUse()) + LinkUse(down_bytes=down, up_bytes=up)

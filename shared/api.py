@@ -54,7 +54,8 @@ class SeatRow(Record):
     """What one seat did in one round.
 
     `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
-    algorithm's word for it. Seconds are simulated ones: `simulated_s` is the sum of receiving, working and sending.
+    algorithm's word for it. Seconds are simulated ones: `simulated_s` is the sum of receiving, working, waiting
+    for the edge's decision on its report, and sending.
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update. An update that came
     late has a row of its own in the round that uses it (`used_late`). `work_share`: of the work that the algorithm
     asked for, what the seat was given (`partial_work`).
@@ -81,6 +82,7 @@ class SeatRow(Record):
     report_bytes: int = 0
     down_s: float = 0.0
     compute_s: float = 0.0
+    wait_s: float = 0.0
     up_s: float = 0.0
     simulated_s: float = 0.0
     energy_j: float = 0.0

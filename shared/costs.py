@@ -6,7 +6,7 @@ that visit, keyed by (seed, seat, round, edge round, wave, purpose).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.profiles import REFERENCE_FLOPS, Link, Profile, Seeds, drawn, unit
 from shared.records import Record
@@ -24,17 +24,27 @@ class LinkUse(Record):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a visit takes: seconds of receiving, working and sending, one after another, and energy."""
+    """What an exchange takes: seconds of waiting, receiving, working and sending, one after another, and energy."""
 
     down_s: float = 0.0
     compute_s: float = 0.0
     up_s: float = 0.0
     energy_j: float = 0.0
+    wait_s: float = 0.0
 
     @property
     def simulated_s(self) -> float:
-        """From the moment the visit begins until its answer is there."""
-        return self.down_s + self.compute_s + self.up_s
+        """From the moment it begins until its answer is there."""
+        return self.down_s + self.compute_s + self.wait_s + self.up_s
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.down_s + other.down_s,
+            self.compute_s + other.compute_s,
+            self.up_s + other.up_s,
+            self.energy_j + other.energy_j,
+            self.wait_s + other.wait_s,
+        )
 
 
 def transfer_s(n_bytes: int, bps: float, latency_s: float) -> float:
@@ -62,6 +72,15 @@ def visit_cost(
     return Cost(down_s, compute_s, up_s, energy_j)
 
 
+def upload_cost(profile: Profile, latency_s: float, use: LinkUse, seeds: Seeds, wait_s: float) -> Cost:
+    """What the second exchange of a visit costs, in which an update is asked for and sent, after so long a wait.
+
+    Its jitter and its link's delay are drawn from streams of their own.
+    """
+    sent = visit_cost(profile, latency_s, use, 0.0, lambda purpose: seeds(f"upload {purpose}"), share=0.0)
+    return replace(sent, wait_s=wait_s)
+
+
 def expected_cost(profile: Profile, latency_s: float, use: LinkUse, flops: float) -> Cost:
     """What a visit is expected to cost, as `visit_cost`: what is drawn anew for each visit is taken at its median."""
     return visit_cost(profile, latency_s, use, flops, lambda purpose: 1 << 62)
@@ -74,27 +93,29 @@ def link_cost(link: Link, use: LinkUse, seeds: Seeds) -> Cost:
 
 
 def broken_off(profile: Profile, cost: Cost, use: LinkUse, flops: float, at_s: float) -> tuple[Cost, LinkUse]:
-    """What was done of a visit that was broken off: of each of its steps a share as large as that of its time.
+    """What was done of an exchange that was broken off: of each of its steps a share as large as that of its time.
 
     Args:
         profile: of the seat.
-        cost: of the whole visit; one that ends by `at_s` stays as it is.
-        use: what the whole visit receives and sends.
+        cost: of the whole exchange; one that ends by `at_s` stays as it is.
+        use: what it receives and sends as a whole.
         flops: operations of its training.
         at_s: when it was broken off, in seconds after it began.
     """
     if cost.simulated_s <= at_s:
         return cost, use
-    down_s = min(cost.down_s, at_s)
-    compute_s = min(cost.compute_s, at_s - down_s)
-    up_s = min(cost.up_s, at_s - down_s - compute_s)
+    wait_s = min(cost.wait_s, at_s)
+    left_s = at_s - wait_s
+    down_s = min(cost.down_s, left_s)
+    compute_s = min(cost.compute_s, left_s - down_s)
+    up_s = min(cost.up_s, left_s - down_s - compute_s)
     done = LinkUse(
         down_bytes=round(use.down_bytes * _share(down_s, cost.down_s)),
         up_bytes=round(use.up_bytes * _share(up_s, cost.up_s)),
     )
     energy_j = profile.j_per_flop * flops * _share(compute_s, cost.compute_s) if down_s == cost.down_s else 0.0
     energy_j += profile.j_per_byte_down * done.down_bytes + profile.j_per_byte_up * done.up_bytes
-    return Cost(down_s, compute_s, up_s, energy_j), done
+    return Cost(down_s, compute_s, up_s, energy_j, wait_s), done
 
 
 def _share(part_s: float, whole_s: float) -> float:

@@ -113,7 +113,8 @@ class Outcome(Record, Generic[P]):
         n_trained: samples passed through training, all epochs counted.
         train: loss and hits while training.
         received, own: the model received and the seat's own, on the seat's test samples.
-        held_bytes: of the answer that would bring its update, where that is held back.
+        held_bytes: of the answer that brings its update, where that is held back: of an upload's answer after a
+            report, else of this answer as the modelled device sends it, with its update.
         fresh_state: the seat began anew, though it has visited before.
     """
 
@@ -213,8 +214,9 @@ class SeatLine(Record):
     `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
     algorithm's word (a class, say). An update that came late has a line of its own where it is `used_late`.
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
-    `simulated_s` is the sum of `down_s`, `compute_s` and `up_s`. `work_share`: of the work that the algorithm asked
-    for, what the seat was given (`partial_work`).
+    `wait_s`: from the arrival of its report until the edge decided. `simulated_s` is the sum of `down_s`, `compute_s`,
+    `wait_s` and `up_s`. `work_share`: of the work that the algorithm asked for, what the seat was given
+    (`partial_work`).
     """
 
     seat: int
@@ -233,6 +235,7 @@ class SeatLine(Record):
     report_bytes: Count = 0
     down_s: NotNegative = 0.0
     compute_s: NotNegative = 0.0
+    wait_s: NotNegative = 0.0
     up_s: NotNegative = 0.0
     simulated_s: NotNegative = 0.0
     energy_j: NotNegative = 0.0

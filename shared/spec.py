@@ -81,6 +81,7 @@ class ExperimentSpec(Record):
         fraction_candidates: share from which `power_of_choice` takes them; None = twice as many.
         quorum: share of the visits of a wave (and of the edges of a round) that must answer.
         round_deadline_s: simulated seconds after which an edge round ends; what comes later is late.
+        report_deadline_s: simulated seconds of a wave after which an edge decides by the reports that it has.
         late: what becomes of a late update: it is dropped, or used in a later round.
         staleness_discount: by what its weight is multiplied for each round that it is old.
         partial_work: whether seats are given fewer steps where they would else be late.
@@ -121,6 +122,7 @@ class ExperimentSpec(Record):
     schedule: Literal["own_data", "equal"] = "own_data"
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
     round_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    report_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     late: Literal["drop", "next_round"] = "drop"
     staleness_discount: Annotated[float, Field(gt=0, le=1)] = 0.5
     partial_work: bool = False
@@ -164,6 +166,8 @@ class ExperimentSpec(Record):
             raise ValueError("overselection needs a policy that does not select all, such as select: random")
         if self.late == "next_round" and self.round_deadline_s is None:
             raise ValueError("late: next_round needs round_deadline_s: without a deadline nobody is late")
+        if (self.report_deadline_s or 0) >= (self.round_deadline_s or math.inf):
+            raise ValueError("report_deadline_s is not below round_deadline_s: updates need time after reports")
         if self.partial_work and self.round_deadline_s is None:
             raise ValueError("partial_work needs round_deadline_s: without a deadline there is time for all work")
         return self

@@ -127,7 +127,8 @@ def pay_visit(
         return Visited(outcome)
     check_update(local.update, lab.grid)
     made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update)
-    return Visited(outcome.but(held_bytes=upload_bytes(made)) if order.hold else outcome, made)
+    size = held_bytes(outcome, made, reports=algorithm.report is not None) if order.hold else 0
+    return Visited(outcome.but(held_bytes=size), made)
 
 
 def _tested(
@@ -190,9 +191,14 @@ def answer_bytes(outcome: Outcome[Any], contribution: Contribution[Any] | None) 
     return wire.size(VisitAnswer(outcomes=(outcome,), uploads=uploads))
 
 
-def upload_bytes(contribution: Contribution[Any]) -> int:
-    """Bytes of an admitted update if the seat had sent it alone, after its report."""
-    return wire.size(UploadAnswer(uploads=Uploads(contributions=(contribution,))))
+def held_bytes(outcome: Outcome[Any], contribution: Contribution[Any], *, reports: bool) -> int:
+    """Bytes of the answer that brings a held update, if the seat sends it alone: after its report, or with its visit.
+
+    Without reports only our services hold it back; in the modelled system it is part of the visit's answer.
+    """
+    if reports:
+        return wire.size(UploadAnswer(uploads=Uploads(contributions=(contribution,))))
+    return answer_bytes(outcome.but(held_bytes=0), contribution)
 
 
 @dataclass
@@ -221,6 +227,7 @@ class Collector:
             return
         if self.hold:
             self.singles.append(contribution)
+            self.link_bytes[contribution.seat] = visited.outcome.held_bytes
             return
         self.add(contribution, answer_bytes(visited.outcome, contribution))
 

@@ -176,7 +176,7 @@ def test_an_answer_that_is_not_what_was_asked_for_is_refused(
     outcomes: list[Outcome[None]], uploads: Uploads[None], says: str
 ) -> None:
     with pytest.raises(WireError) as caught:
-        check_visits(VisitAnswer(outcomes=tuple(outcomes), uploads=uploads), ASKED, hold=False)  # type: ignore[arg-type]
+        check_visits(VisitAnswer(outcomes=tuple(outcomes), uploads=uploads), ASKED, hold=False, reports=False)  # type: ignore[arg-type]
     assert says in caught.value.detail
 
 
@@ -187,13 +187,14 @@ def test_answers_to_what_was_asked_for_pass() -> None:
         Uploads(contributions=(single(1),)),
         Uploads(folded=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
     ):
-        check_visits(VisitAnswer(outcomes=both, uploads=uploads), ASKED, hold=False)  # type: ignore[arg-type]
-    check_visits(VisitAnswer(outcomes=both, uploads=Uploads()), ASKED, hold=True)  # type: ignore[arg-type]
+        check_visits(VisitAnswer(outcomes=both, uploads=uploads), ASKED, hold=False, reports=False)  # type: ignore[arg-type]
+    check_visits(VisitAnswer(outcomes=both, uploads=Uploads()), ASKED, hold=True, reports=False)  # type: ignore[arg-type]
     with pytest.raises(WireError):
         check_visits(
             VisitAnswer(outcomes=both, uploads=Uploads(contributions=(single(1),))),
             ASKED,  # type: ignore[arg-type]
             hold=True,
+            reports=False,
         )
 
 

@@ -95,6 +95,8 @@ class Algorithm:
         for name, value in self.needs.items():
             if getattr(spec, name) != value:
                 raise BadInput(f"{self.name} needs {name}: {value}, not {getattr(spec, name)}", field=name)
+        if spec.report_deadline_s is not None and self.report is None:
+            raise BadInput(f"report_deadline_s: {self.name} has no reports", field="report_deadline_s")
         alone = fields_of(self.update, Each)
         if spec.late == "next_round" and (self.report is not None or alone):
             why = f"its updates speak of single clients ({', '.join(alone)})" if alone else "it decides by reports"

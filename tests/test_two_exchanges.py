@@ -1,0 +1,253 @@
+"""Simulated time of visits that report first: beside times by hand, from what travelled and the profiles alone."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_server.arrivals import Gate
+from shared import wire
+from shared.api import SeatRow
+from shared.errors import BadInput
+from shared.profiles import REFERENCE_FLOPS
+from shared.spec import parse_spec
+from tests.algorithms.ways import Ended, Tape, run
+from tests.federation import small_spec
+
+Times = dict[str, float]
+JITTER_S, FAR_S = 0.05, 0.2
+WIDE = {"phi": 1e6, "omega": 1e6}
+"""Everybody is admitted."""
+
+
+@dataclass(frozen=True)
+class Device:
+    compute_sps: float
+    up_bps: float
+    down_bps: float
+
+    @property
+    def profile(self) -> dict[str, Any]:
+        delay = {"name": "uniform", "low": 0, "high": 1}
+        figures = {"compute_sps": self.compute_sps, "up_bps": self.up_bps, "down_bps": self.down_bps}
+        return {**figures, "latency_s": 0.1, "jitter_s": JITTER_S, "link_delay_s": delay}
+
+
+QUICK, WEAK, NARROW = Device(0.5, 4e5, 8e5), Device(0.02, 4e5, 4e5), Device(0.5, 3e4, 8e5)
+"""WEAK reports last, NARROW's update comes last."""
+
+
+def spec_of(**more: Any) -> dict[str, Any]:
+    parts = [{"profile": device.profile, "share": 1 / 3} for device in (QUICK, WEAK, NARROW)]
+    devices = {"profiles": parts, "edge_latency_s": 0.1}
+    spec = {"num_devices": 3, "num_edges": 1, "num_rounds": 2, "seed": 3, "devices": devices}
+    return small_spec(**{**spec, "algorithm": {"name": "bofl", "params": WIDE}, **more})
+
+
+async def taped(folder: Path, spec: dict[str, Any]) -> tuple[Ended, Tape]:
+    tape = Tape()
+    return await run(folder, spec, n_edges=1, rooms=(1, 1, 1), tamper=tape), tape
+
+
+# ---- by hand
+
+
+def stream(seat: int, round_no: int, purpose: str) -> float:
+    """A number in 0..1 of a visit's own stream, of seed 3."""
+    digest = hashlib.sha256(f"3|seat {seat}|{round_no}|0|0|{purpose}".encode()).digest()
+    return float((np.float64(int.from_bytes(digest[:8], "big") >> 12) + 0.5) / 2**52)
+
+
+def transfer(n_bytes: int, bps: float, seat: int, round_no: int, purpose: str) -> float:
+    jitter = JITTER_S * (2 * stream(seat, round_no, f"{purpose}") - 1)
+    return FAR_S + jitter + 8 * n_bytes / bps
+
+
+def sizes(tape: Tape, path: str, round_no: int) -> dict[int, tuple[int, int]]:
+    """Bytes of the order and of the answer, by seat, as one agent a seat sends them; training visits only."""
+    found = {}
+    for where, body, n_answer in tape.orders:
+        order = wire.peek(body)
+        if where != path or order["stage"]["round_no"] != round_no:
+            continue
+        visits = order.get("visits", [])
+        if not visits or visits[0]["work"]["kind"] == "train":
+            found[visits[0]["seat"] if visits else order["seats"][0]] = (len(body), n_answer)
+    return found
+
+
+def device_of(done: Ended, seat: int) -> Device:
+    profile = done.lab.seat(seat).profile
+    return Device(profile.compute_sps, profile.up_bps, profile.down_bps)
+
+
+def first_exchange(done: Ended, tape: Tape, round_no: int) -> dict[int, Times]:
+    """Order down, work, report up."""
+    found = {}
+    for seat, (down, up) in sizes(tape, "/visits", round_no).items():
+        device, n = device_of(done, seat), len(done.lab.seat(seat).train)
+        found[seat] = {
+            "down": transfer(down, device.down_bps, seat, round_no, "jitter down"),
+            "compute": n * done.lab.flops / (device.compute_sps * REFERENCE_FLOPS),
+            "up": transfer(up, device.up_bps, seat, round_no, "jitter up") + stream(seat, round_no, "link delay"),
+        }
+    return found
+
+
+def second_exchange(done: Ended, orders: dict[int, tuple[int, int]], round_no: int) -> dict[int, Times]:
+    """Upload order down, update up."""
+    return {
+        seat: {
+            "down": transfer(down, device_of(done, seat).down_bps, seat, round_no, "upload jitter down"),
+            "up": transfer(up, device_of(done, seat).up_bps, seat, round_no, "upload jitter up")
+            + stream(seat, round_no, "upload link delay"),
+        }
+        for seat, (down, up) in orders.items()
+    }
+
+
+def whole(first: Times, decided_s: float, second: Times) -> tuple[float, ...]:
+    wait = decided_s - sum(first.values())
+    return first["down"] + second["down"], first["compute"], wait, first["up"] + second["up"]
+
+
+def told(row: SeatRow) -> tuple[float, ...]:
+    return row.down_s, row.compute_s, row.wait_s, row.up_s
+
+
+def rows_of(done: Ended, round_no: int) -> dict[int, SeatRow]:
+    return {row.seat: row for row in done.rounds[round_no - 1].seats}
+
+
+def lasted_s(done: Ended, round_no: int) -> float:
+    (edge,) = done.rounds[round_no - 1].edges
+    return edge.simulated_s - edge.down_s - edge.up_s
+
+
+def close(value: Any) -> Any:
+    return pytest.approx(value, rel=0, abs=1e-9)
+
+
+def seat_like(done: Ended, device: Device) -> int:
+    return next(seat for seat in range(3) if device_of(done, seat) == device)
+
+
+async def test_uploads_begin_when_the_slowest_report_is_there(tmp_path: Path) -> None:
+    done, tape = await taped(tmp_path, spec_of())
+    for round_no in (1, 2):
+        rows, first = rows_of(done, round_no), first_exchange(done, tape, round_no)
+        second = second_exchange(done, sizes(tape, "/uploads", round_no), round_no)
+        decided_s = max(sum(times.values()) for times in first.values())
+        assert decided_s == sum(first[seat_like(done, WEAK)].values())
+        for seat, row in rows.items():
+            assert row.outcome == "used"
+            assert told(row) == close(whole(first[seat], decided_s, second[seat]))
+            assert row.simulated_s == row.down_s + row.compute_s + row.wait_s + row.up_s
+        ends = [decided_s + sum(times.values()) for times in second.values()]
+        assert sorted(row.simulated_s for row in rows.values()) == close(sorted(ends))
+        assert lasted_s(done, round_no) == close(max(ends))
+        assert max(ends) > decided_s + 1
+
+
+async def test_a_report_deadline_cuts_a_report_and_the_others_upload_from_then_on(tmp_path: Path) -> None:
+    free, free_tape = await taped(tmp_path, spec_of(num_rounds=1))
+    slow = seat_like(free, WEAK)
+    arrivals = {seat: sum(times.values()) for seat, times in first_exchange(free, free_tape, 1).items()}
+    deadline_s = float(np.mean(sorted(arrivals.values())[-2:]))
+    done, tape = await taped(tmp_path, spec_of(num_rounds=1, report_deadline_s=deadline_s))
+    rows, first = rows_of(done, 1), first_exchange(done, tape, 1)
+    second = second_exchange(done, sizes(tape, "/uploads", 1), 1)
+    assert sorted([*second, slow]) == [0, 1, 2]
+    for seat, times in second.items():
+        assert rows[seat].outcome == "used"
+        assert told(rows[seat]) == close(whole(first[seat], deadline_s, times))
+    late = rows[slow]
+    assert (late.outcome, late.reason, late.label, late.up_bytes, late.report_bytes) == ("refused", "late", None, 0, 0)
+    assert told(late) == close((first[slow]["down"], deadline_s - first[slow]["down"], 0, 0))
+    assert lasted_s(done, 1) == close(max(deadline_s + sum(times.values()) for times in second.values()))
+
+
+async def test_where_the_edge_rounds_own_deadline_cuts_a_report_no_update_can_come_in_time(tmp_path: Path) -> None:
+    """The edge must wait for the report until the deadline; what it asks for then comes after it."""
+    free, free_tape = await taped(tmp_path, spec_of(num_rounds=1))
+    slow = seat_like(free, WEAK)
+    arrivals = {seat: sum(times.values()) for seat, times in first_exchange(free, free_tape, 1).items()}
+    deadline_s = float(np.mean(sorted(arrivals.values())[-2:]))
+    done, tape = await taped(tmp_path, spec_of(num_rounds=1, round_deadline_s=deadline_s))
+    assert sizes(tape, "/uploads", 1) == {}
+    first = first_exchange(done, tape, 1)
+    for seat, row in rows_of(done, 1).items():
+        assert (row.outcome, row.reason, row.label is None) == ("refused", "late", seat == slow)
+        times = {"down": 0.0, "up": 0.0}
+        expected = (first[seat]["down"], deadline_s - first[seat]["down"], 0, 0)
+        assert told(row) == close(expected if seat == slow else whole(first[seat], deadline_s, times))
+    assert lasted_s(done, 1) == close(deadline_s)
+    assert done.rounds[0].n_used == 0
+
+
+async def test_a_deadline_cuts_an_upload_in_the_middle(tmp_path: Path) -> None:
+    free, free_tape = await taped(tmp_path, spec_of(num_rounds=1))
+    narrow = seat_like(free, NARROW)
+    ends = sorted(row.simulated_s for row in rows_of(free, 1).values())
+    deadline_s = float(np.mean(ends[-2:]))
+    done, tape = await taped(tmp_path, spec_of(num_rounds=1, round_deadline_s=deadline_s))
+    rows, first = rows_of(done, 1), first_exchange(done, tape, 1)
+    fetched = sizes(tape, "/uploads", 1)
+    assert sorted([*fetched, narrow]) == [0, 1, 2]
+    # what the late one would have moved travels only where there is time; this spec, in each order, names a deadline
+    before = sizes(free_tape, "/uploads", 1)[narrow]
+    other = next(iter(fetched))
+    longer = fetched[other][0] - sizes(free_tape, "/uploads", 1)[other][0]
+    asked = {**fetched, narrow: (before[0] + longer, before[1])}
+    second = second_exchange(done, asked, 1)
+    decided_s = max(sum(times.values()) for times in first.values())
+    for seat in fetched:
+        assert rows[seat].outcome == "used"
+        assert told(rows[seat]) == close(whole(first[seat], decided_s, second[seat]))
+    cut_s = deadline_s - decided_s - second[narrow]["down"]
+    assert 0 < cut_s < second[narrow]["up"]
+    late = rows[narrow]
+    assert (late.outcome, late.reason, late.label is None) == ("refused", "late", False)
+    assert told(late) == close(whole(first[narrow], decided_s, {**second[narrow], "up": cut_s}))
+    assert late.up_bytes == late.report_bytes + round(before[1] * cut_s / second[narrow]["up"])
+    assert lasted_s(done, 1) == close(deadline_s)
+
+
+async def test_who_is_refused_waits_for_the_decision_and_sends_nothing_more(tmp_path: Path) -> None:
+    strict = {"name": "bofl", "params": {"margin": "literal", "phi": 0.0, "omega": 0.0}}
+    done, tape = await taped(tmp_path, spec_of(num_rounds=1, algorithm=strict))
+    first = first_exchange(done, tape, 1)
+    decided_s = max(sum(times.values()) for times in first.values())
+    refused = [row for row in rows_of(done, 1).values() if row.outcome == "refused"]
+    assert len(refused) == 2
+    for row in refused:
+        assert told(row) == close(whole(first[row.seat], decided_s, {"down": 0.0, "up": 0.0}))
+        assert row.simulated_s == close(decided_s)
+        assert row.up_bytes == row.report_bytes
+
+
+def test_a_gate_closes_for_reports_before_the_edge_round_ends() -> None:
+    gate = Gate(deadline_s=10.0, report_s=4.0)
+    assert gate.closes_s == 4.0
+    assert {seat: found.at_s for seat, found in gate.refusals({1: 3.0, 2: 4.0, 3: 5.0}).items()} == {3: 4.0}
+    assert Gate(deadline_s=-1.0).closes_s == 0.0
+    assert Gate().closes_s == math.inf
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"algorithm": "fedavg", "report_deadline_s": 5}, "report_deadline_s: fedavg has no reports"),
+        ({"report_deadline_s": 5, "round_deadline_s": 5}, "report_deadline_s is not below round_deadline_s"),
+        ({"report_deadline_s": 0}, "report_deadline_s: Input should be greater than 0"),
+    ],
+)
+def test_a_report_deadline_needs_reports_and_time_for_updates(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        parse_spec(spec_of(**more))
