@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,14 +18,7 @@ from shared.service import Worker
 from shared.spec import ExperimentSpec, parse_spec
 from shared.transport import Received
 from shared.versions import FileVersions
-from shared.visit import Collector, run_visits
-
-
-class Held(NamedTuple):
-    """An update that waits to be asked for, and its size as the edge was told."""
-
-    contribution: Contribution[Any]
-    n_bytes: int
+from shared.visit import Collector, run_visits, upload_bytes
 
 
 class Host:
@@ -44,7 +37,7 @@ class Host:
         self.visiting: int | None = None
         self.waiting = 0
         self.n_visits = 0
-        self._held: dict[tuple[str, int], tuple[Stage, dict[int, Held]]] = {}
+        self._held: dict[tuple[str, int], tuple[Stage, dict[int, Contribution[Any]]]] = {}
 
     async def visits(self, received: Received, stop: threading.Event) -> wire.Body:
         """Run an order; the answer as bytes."""
@@ -63,8 +56,7 @@ class Host:
         finally:
             self.visiting = None
         if order.hold:
-            held = {c.seat: Held(c, collector.link_bytes[c.seat]) for c in collector.singles}
-            self._held[run_id, order.edge] = (order.stage, held)
+            self._held[run_id, order.edge] = (order.stage, {c.seat: c for c in collector.singles})
         return wire.encode(collector.answer())
 
     def _order(self, received: Received) -> tuple[Lab, VisitOrder[Any]]:
@@ -90,8 +82,8 @@ class Host:
             held = {}
         collector = Collector(lab)
         for seat in sorted(held.keys() & set(order.seats)):
-            collector.add(held[seat].contribution, held[seat].n_bytes)
-        late = tuple(held[seat].contribution for seat in order.late if seat in held)
+            collector.add(held[seat], upload_bytes(held[seat]))
+        late = tuple(held[seat] for seat in order.late if seat in held)
         gone = [
             Failure(seat=seat, edge=order.edge, reason="lost", detail="the agent no longer holds this update")
             for seat in (*order.seats, *order.late)

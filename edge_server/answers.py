@@ -56,19 +56,15 @@ def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int], late: Sequenc
 
 
 def check_sizes(answer: UploadAnswer[Any], outcomes: Mapping[int, Outcome[Any]], *, reports: bool) -> None:
-    """See that updates are as large as was said, by which it was decided whose come in time.
+    """See that updates are as large as was said, by which it was decided whose come in time; a sum does not tell.
 
     Raises:
         WireError: one is not.
     """
-    sizes = {
-        item.seat: held_bytes(outcomes[item.seat], item, reports=reports)
-        for item in (*answer.uploads.contributions, *answer.late)
-    }
-    for seat, n_bytes in (sizes | answer.uploads.link_bytes).items():
-        if n_bytes != outcomes[seat].held_bytes:
-            said = f"{n_bytes} bytes, but {outcomes[seat].held_bytes} were said to be held"
-            raise WireError(f"the update of seat {seat} has {said}", field="uploads")
+    for item in (*answer.uploads.contributions, *answer.late):
+        said, found = outcomes[item.seat].held_bytes, held_bytes(outcomes[item.seat], item, reports=reports)
+        if found != said:
+            raise WireError(f"the update of seat {item.seat} has {found} bytes, not the {said} said", field="uploads")
 
 
 def _sent(uploads: Uploads[Any]) -> list[int]:

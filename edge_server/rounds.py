@@ -143,7 +143,7 @@ class EdgeRound:
     def _use_late(self, ctx: Ctx, fold: Fold) -> None:
         """Add late updates of earlier rounds that came until the wave ended; one that does not fit is a failure."""
         here, end_s = {seat.number for seat in self.trainers}, self.began_s + self.book.simulated_s
-        for item in self.stock.take(end_s, ctx.round_no, here, self.order.retired):
+        for item in self.stock.take(end_s, ctx.round_no, here, self.order.retired.keys() | self.book.retired.keys()):
             try:
                 self.book.note_late(fold_in(ctx, item, fold))
             except StrataError as error:
@@ -164,11 +164,14 @@ class EdgeRound:
         return Gate(left_s, n_wanted if beyond else None, ctx.spec.report_deadline_s or math.inf)
 
     def _partial(self, ctx: Ctx, works: Mapping[int, Work], gate: Gate) -> Mapping[int, Work]:
-        """The works, where the spec says so cut to what there is time for."""
+        """The works, where the spec says so cut to what there is time for: until the edge round ends, or decides."""
         if not ctx.spec.partial_work:
             return works
+        found = {s: policies.partial(ctx, work, self.clock.seat(s), gate.deadline_s) for s, work in works.items()}
+        if gate.report_s == math.inf:
+            return found
         return {
-            seat: policies.partial(ctx, work, self.clock.seat(seat), gate.deadline_s) for seat, work in works.items()
+            s: policies.partial(ctx, work, self.clock.seat(s), gate.report_s, update=False) for s, work in found.items()
         }
 
     def _too_late(self, works: Mapping[int, Work], gate: Gate) -> list[int]:

@@ -62,27 +62,35 @@ def samples_due(ctx: Ctx, work: Work, seat: Seat) -> int:
 
 
 def share_of(ctx: Ctx, work: Work, whole: Work, seat: Seat) -> float:
-    """Which part of the samples of the whole work this work trains on."""
-    return samples_due(ctx, work, seat) / samples_due(ctx, whole, seat)
+    """Which part of the samples of the whole work this work trains on; of work that trains on none, all."""
+    due = samples_due(ctx, whole, seat)
+    return samples_due(ctx, work, seat) / due if due else 1.0
 
 
 HEAD_BYTES = 8192
 """What bodies are expected to hold beside a model: the spec, names and shapes."""
 
 
-def expected(ctx: Ctx, seat: Seat, n_trained: float) -> Cost:
-    """What a visit of so many samples is expected to cost, by the seat's profile and the model's size."""
-    n_bytes = 0 if seat.role == "worker" else ctx.model_bytes + HEAD_BYTES
+def expected(ctx: Ctx, seat: Seat, n_trained: float, *, update: bool = True) -> Cost:
+    """What a visit of so many samples is expected to cost, by the seat's profile and the model's size.
+
+    `update`: its answer brings the update; else a report, which is small.
+    """
     latency_s = seat.latency_s[ctx.edge] if seat.latency_s and ctx.edge is not None else 0.0
-    use = LinkUse(down_bytes=n_bytes, up_bytes=n_bytes)
+    whole = ctx.model_bytes + HEAD_BYTES
+    linked = LinkUse(down_bytes=whole, up_bytes=whole if update else HEAD_BYTES)
+    use = LinkUse() if seat.role == "worker" else linked
     return expected_cost(seat.profile, latency_s, use, n_trained * ctx.flops)
 
 
-def partial(ctx: Ctx, work: Work, seat: Seat, left_s: float) -> Work:
-    """The work, cut to the whole steps that the seat is expected to end within so many seconds; at least one."""
+def partial(ctx: Ctx, work: Work, seat: Seat, left_s: float, *, update: bool = True) -> Work:
+    """The work, cut to whole steps (at least one) with which its answer is expected within so many seconds.
+
+    `update`: that answer brings the update; else a report.
+    """
     due = samples_due(ctx, work, seat)
     speed = seat.profile.compute_sps * REFERENCE_FLOPS / max(ctx.flops, 1)  # samples of this model a second
-    fit = max(left_s - expected(ctx, seat, 0).simulated_s, 0.0) * speed
+    fit = max(left_s - expected(ctx, seat, 0, update=update).simulated_s, 0.0) * speed
     if fit >= due:
         return work
     n = len(seat.train) if work.samples is None else len(work.samples)

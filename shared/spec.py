@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from shared import strict_yaml
 from shared.errors import BadInput
+from shared.fits import check_fits
 from shared.names import hint
 from shared.profiles import DeviceSpec, EdgeLinkSpec, parse_traces
 from shared.records import Record
@@ -150,32 +151,14 @@ class ExperimentSpec(Record):
 
     @model_validator(mode="after")
     def _fits_together(self) -> ExperimentSpec:
-        if self.num_devices is not None:
-            if self.max_devices is not None and self.max_devices < self.num_devices:
-                raise ValueError(f"max_devices {self.max_devices} is below num_devices {self.num_devices}")
-            if self.min_devices > self.num_devices:
-                raise ValueError(f"min_devices {self.min_devices} is above num_devices {self.num_devices}")
-        if self.fraction_train < 1 and self.select == "all":
-            raise ValueError("fraction_train below 1 needs select: random, fastest or power_of_choice")
-        if self.fraction_candidates is not None:
-            if self.select != "power_of_choice":
-                raise ValueError("fraction_candidates needs select: power_of_choice")
-            if self.fraction_candidates < self.fraction_train:
-                raise ValueError("fraction_candidates is below fraction_train: candidates are more than are chosen")
-        if self.overselection and self.select == "all":
-            raise ValueError("overselection needs a policy that does not select all, such as select: random")
-        if self.late == "next_round" and self.round_deadline_s is None:
-            raise ValueError("late: next_round needs round_deadline_s: without a deadline nobody is late")
-        if (self.report_deadline_s or 0) >= (self.round_deadline_s or math.inf):
-            raise ValueError("report_deadline_s is not below round_deadline_s: updates need time after reports")
-        if self.partial_work and self.round_deadline_s is None:
-            raise ValueError("partial_work needs round_deadline_s: without a deadline there is time for all work")
+        check_fits(self)
         return self
 
     @property
     def may_refuse(self) -> bool:
         """Whether an edge may refuse an update by its simulated arrival."""
-        return self.round_deadline_s is not None or self.overselection > 0
+        deadlines = (self.round_deadline_s, self.report_deadline_s)
+        return any(limit_s is not None for limit_s in deadlines) or self.overselection > 0
 
     @property
     def is_resolved(self) -> bool:
@@ -246,6 +229,8 @@ def explain(error: ValidationError, kind: type[BaseModel] = ExperimentSpec, pref
     below, known = _place(kind, first["loc"])
     path = ".".join([*prefix, *below])[:200]
     message = first["msg"].removeprefix("Value error, ")[:500]
+    if not path and (named := message.split(" ")[0].rstrip(":")) in kind.model_fields:
+        return BadInput(message, field=".".join([*prefix, named]))  # several fields that do not go together
     if first["type"] == "extra_forbidden":
         message = "unknown field" + hint(str(first["loc"][-1]), known)
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

@@ -196,9 +196,12 @@ def held_bytes(outcome: Outcome[Any], contribution: Contribution[Any], *, report
 
     Without reports only our services hold it back; in the modelled system it is part of the visit's answer.
     """
-    if reports:
-        return wire.size(UploadAnswer(uploads=Uploads(contributions=(contribution,))))
-    return answer_bytes(outcome.but(held_bytes=0), contribution)
+    return upload_bytes(contribution) if reports else answer_bytes(outcome.but(held_bytes=0), contribution)
+
+
+def upload_bytes(contribution: Contribution[Any]) -> int:
+    """Bytes of an admitted update if the seat had sent it alone, after its report."""
+    return wire.size(UploadAnswer(uploads=Uploads(contributions=(contribution,))))
 
 
 @dataclass
@@ -227,7 +230,6 @@ class Collector:
             return
         if self.hold:
             self.singles.append(contribution)
-            self.link_bytes[contribution.seat] = visited.outcome.held_bytes
             return
         self.add(contribution, answer_bytes(visited.outcome, contribution))
 

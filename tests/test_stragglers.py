@@ -11,8 +11,9 @@ import torch
 from edge_server.arrivals import Gate
 from edge_server.wave import Refusal
 from shared.api import RoundDetail, SeatRow
-from shared.errors import BadInput
+from shared.errors import BadInput, NotFinite
 from shared.spec import parse_spec
+from shared.visit import pay_visit
 from tests.algorithms.ways import Ended, ended, federation, run
 from tests.edge_server.test_states import refuse_spec
 from tests.federation import small_spec
@@ -95,11 +96,27 @@ async def test_a_run_with_late_seats_equals_one_that_leaves_them_out(tmp_path: P
     assert [detail.failures for detail in done.rounds] == [()] * 3
 
 
-async def test_a_deadline_that_nobody_misses_changes_no_bit_of_the_model(tmp_path: Path) -> None:
-    free = await run(tmp_path, spec_of(edge_rounds=2))
-    done = await run(tmp_path, spec_of(edge_rounds=2, round_deadline_s=1000))
+async def test_a_deadline_that_nobody_misses_changes_no_bit_of_the_model_no_byte_and_no_second(tmp_path: Path) -> None:
+    """Our agents hold updates back, modelled devices do not: they send what they made at once, with or without it.
+
+    Orders carry the spec: `99.0` is as long as the `null` of no deadline.
+    """
+    quick = {"delay_s": {"name": "uniform", "low": 0, "high": 90}, "jitter_s": 0.01, "latency_s": 0.1}
+    free = await run(tmp_path, spec_of(quick, edge_rounds=2), rooms=(1,) * 6)
+    done = await same_everywhere(tmp_path, spec_of(quick, edge_rounds=2, round_deadline_s=99.0))
     assert done.info.model_sha256 == free.info.model_sha256
-    assert {row.outcome for row in rows_of(done).values()} == {"used"}
+    assert done.links() == free.links()
+    assert [lasted(detail) for detail in done.rounds] == [lasted(detail) for detail in free.rounds]
+    assert {(row.outcome, row.report_bytes, row.wait_s) for row in rows_of(done).values()} == {("used", 0, 0)}
+
+
+async def test_a_deadline_that_nobody_can_meet_ends_a_run_without_an_update(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(num_rounds=2, round_deadline_s=1e-9))
+    for detail in done.rounds:
+        assert with_reason(detail, "late") == list(range(6))
+        assert max(row.simulated_s for row in detail.seats) <= 1e-9
+        assert all(row.compute_s == row.up_bytes == 0 for row in detail.seats)
+        assert lasted(detail) == {0: pytest.approx(1e-9), 1: pytest.approx(1e-9)}
 
 
 async def test_what_a_late_seat_has_sent_by_the_deadline_counts_and_no_more(tmp_path: Path) -> None:
@@ -132,6 +149,47 @@ async def test_a_dropped_visit_is_waited_for_until_the_deadline(tmp_path: Path) 
     assert any(with_reason(detail, "dropped") for detail in done.rounds)
 
 
+async def test_nobody_works_on_after_the_edge_has_stopped_waiting(tmp_path: Path) -> None:
+    """Some would drop after the deadline: they are broken off like those who are late."""
+    slow = {"delay_s": 100, "drop_rate": 0.5, "j_per_flop": 1e-9}
+    free = rows_of(await run(tmp_path, spec_of(slow, num_rounds=3)))
+    done = await run(tmp_path, spec_of(slow, num_rounds=3, round_deadline_s=40))
+    dropped = {key: row for key, row in rows_of(done).items() if row.reason == "dropped"}
+    cut = [key for key in dropped if free[key].simulated_s > 40]
+    assert 2 < len(cut) < len(dropped)
+    for key, row in dropped.items():
+        assert row.simulated_s == pytest.approx(min(free[key].simulated_s, 40), abs=0.01)
+        share = row.compute_s / free[key].compute_s
+        assert row.energy_j == pytest.approx(share * free[key].energy_j)
+
+
+async def test_news_of_a_failure_is_waited_for_no_longer_than_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pay(lab: Any, order: Any, visit: Any, *more: Any) -> Any:
+        if visit.seat == 2 and visit.work.kind == "train":
+            raise NotFinite("a device that fails")
+        return pay_visit(lab, order, visit, *more)
+
+    monkeypatch.setattr("shared.visit.pay_visit", pay)
+    done = await run(tmp_path, spec_of({"delay_s": 100}, num_rounds=1, round_deadline_s=60))
+    row = rows_of(done)[1, 2]
+    assert (row.outcome, row.reason) == ("failed", "not_finite")
+    assert row.simulated_s == pytest.approx(60)
+    assert lasted(done.rounds[0])[0] == pytest.approx(60)
+
+
+async def test_held_out_seats_are_tested_and_not_waited_for(tmp_path: Path) -> None:
+    spec = spec_of(num_rounds=2, held_out_fraction=0.34, round_deadline_s=60)
+    done = await same_everywhere(tmp_path, spec)
+    for detail in done.rounds:
+        tested = [row for row in detail.seats if row.outcome == "evaluated"]
+        assert len(tested) == 2
+        assert all((row.work_share, row.simulated_s) == (1, 0) for row in tested)
+        assert detail.failures == ()
+    assert {row.reason for row in rows_of(done).values()} == {None, "late"}
+
+
 # ---- states and verdicts of those who are late
 
 
@@ -148,7 +206,7 @@ async def test_a_late_seat_goes_back_where_the_algorithm_reverts_and_admit_does_
     tmp_path: Path, counting: str
 ) -> None:
     """The probe refuses odd bids (round + seat) and reverts: a state counts the visits that were used."""
-    spec = refuse_spec(devices={"profile": SLOW, "edge_latency_s": 0}, num_rounds=4, round_deadline_s=60)
+    spec = refuse_spec(devices={"profile": SLOW, "edge_latency_s": 0}, num_rounds=4, report_deadline_s=60)
     done = await same_everywhere(tmp_path, spec)
     used = dict.fromkeys(range(6), 0)
     reasons = set()
@@ -178,7 +236,7 @@ async def test_an_update_that_comes_too_late_after_its_report_is_late_and_named_
 
 async def test_bofl_judges_the_reports_that_came_in_time(tmp_path: Path) -> None:
     """The leader is the most accurate of those who are there; nobody who is late has a class or is counted refused."""
-    spec = spec_of(algorithm={"name": "bofl", "params": {"delta": 2}}, num_rounds=3, round_deadline_s=70)
+    spec = spec_of(algorithm={"name": "bofl", "params": {"delta": 2}}, num_rounds=3, report_deadline_s=70)
     done = await same_everywhere(tmp_path, spec)
     late = 0
     for detail in done.rounds:
@@ -189,6 +247,7 @@ async def test_bofl_judges_the_reports_that_came_in_time(tmp_path: Path) -> None
             assert all(row.label is None and row.figures == {} for row in own if row.reason == "late")
             leaders = [row for row in heard if row.label == "leader"]
             assert len(leaders) == (1 if heard else 0)
+            assert all(row.outcome == "used" for row in leaders)
             if heard:
                 assert leaders[0].figures["accuracy"] == max(row.figures["accuracy"] for row in heard)
     assert late > 2
@@ -253,6 +312,12 @@ def test_of_equals_the_lower_seat_is_first() -> None:
 def test_an_answer_at_the_deadline_is_in_time() -> None:
     assert Gate(10.0).refusals({1: 10.0, 2: 10.000001}) == {2: Refusal("late", 10.0)}
     assert Gate(10.0, n_wanted=2).refusals({1: 10.0, 2: 11.0}) == {2: Refusal("late", 10.0)}
+
+
+async def test_of_a_single_seat_there_is_none_beyond(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"select": "random", "fraction_train": 0.5, "overselection": 5.0, "num_devices": 2}
+    done = await run(tmp_path, spec_of(num_rounds=2, **more), rooms=(1, 1))
+    assert {key: row.outcome for key, row in rows_of(done).items()} == {(n, s): "used" for n in (1, 2) for s in (0, 1)}
 
 
 async def test_where_too_few_answer_all_that_do_are_admitted(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from edge_server.answers import check_uploads, check_visits
+from edge_server.answers import check_sizes, check_uploads, check_visits
 from shared import keys
 from shared.errors import WireError
 from shared.messages import Contribution, Failure, Outcome, UploadAnswer, Uploads, VisitAnswer
 from shared.sums import Folded
+from shared.visit import held_bytes
 from tests.federation import EDGE_PORT, Federation, Gate, PassOn, small_spec
 
 
@@ -196,6 +198,56 @@ def test_answers_to_what_was_asked_for_pass() -> None:
             hold=True,
             reports=False,
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "hold", "reports", "says"),
+    [
+        ({"held_bytes": 9}, False, False, "updates of seats [1] are held back"),
+        ({"held_bytes": 9, "kind": "evaluate"}, True, False, "updates of seats [1] are held back"),
+        ({"held_bytes": 9, "failure": FAILED}, True, False, "updates of seats [1] are held back"),
+        ({"held_bytes": 9}, True, True, "reports of [] and updates of [1]"),
+        ({"report": None, "held_bytes": 9}, True, False, None),
+    ],
+)
+def test_only_updates_that_are_due_are_held_and_reports_announce_them(
+    changes: dict[str, Any], hold: bool, reports: bool, says: str | None
+) -> None:
+    second = outcome(1).but(**changes)
+    answer: VisitAnswer[None, None] = VisitAnswer(outcomes=(outcome(0), second), uploads=Uploads())
+    asked: dict[int, Any] = {0: "train", 1: second.kind}
+    if says is None:
+        check_visits(answer, asked, hold=hold, reports=reports)
+        return
+    with pytest.raises(WireError) as caught:
+        check_visits(answer, asked, hold=hold, reports=reports)
+    assert says in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("sent", "late", "fits"),
+    [((0,), (1,), True), ((0, 1), (), False), ((), (0, 1), False), ((1,), (0,), False), ((0,), (1, 1), False)],
+)
+def test_a_late_update_comes_as_one_and_no_other_does(sent: tuple[int, ...], late: tuple[int, ...], fits: bool) -> None:
+    uploads = Uploads[None](contributions=tuple(single(seat) for seat in sent))
+    answer: UploadAnswer[None] = UploadAnswer(uploads=uploads, late=tuple(single(seat) for seat in late))
+    if fits:
+        check_uploads(answer, [0], [1])
+    else:
+        with pytest.raises(WireError):
+            check_uploads(answer, [0], [1])
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_an_update_is_as_large_as_was_said(reports: bool) -> None:
+    """By the size it was decided whether it comes in time."""
+    sizes = [held_bytes(outcome(seat), single(seat), reports=reports) for seat in (0, 1)]
+    told = {seat: outcome(seat).but(held_bytes=size) for seat, size in enumerate(sizes)}
+    answer: UploadAnswer[None] = UploadAnswer(uploads=Uploads(contributions=(single(0),)), late=(single(1),))
+    check_sizes(answer, told, reports=reports)
+    for seat in (0, 1):
+        with pytest.raises(WireError, match=f"the update of seat {seat} has"):
+            check_sizes(answer, {**told, seat: told[seat].but(held_bytes=sizes[seat] - 1)}, reports=reports)
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,17 @@ def test_a_value_out_of_bounds_is_refused_with_its_path(raw: Any, field: str) ->
         ({"select": "power_of_choice", "fraction_candidates": 0.5}, "fraction_candidates is below fraction_train"),
         ({"partial_work": True}, "partial_work needs round_deadline_s"),
         ({"overselection": 0.5}, "overselection needs a policy that does not select all"),
+        ({"overselection": 0.5, "select": "random"}, "overselection needs fraction_train below 1"),
+        ({"report_deadline_s": 5}, "report_deadline_s: fedavg has no reports"),
         ({"late": "next_round"}, "late: next_round needs round_deadline_s"),
         ([], "a spec is a mapping of fields, not list"),
     ],
 )
 def test_numbers_that_do_not_fit_together_are_refused(raw: Any, said: str) -> None:
-    assert said in refusal(raw).detail
+    found = refusal(raw)
+    assert said in found.detail
+    first = said.split(" ")[0].rstrip(":")
+    assert first not in ExperimentSpec.model_fields or found.field == first
 
 
 @pytest.mark.parametrize(
