@@ -72,7 +72,7 @@ class Stock:
         due = [
             seat
             for seat, item in sorted(self.late.items())
-            if item.arrives_s <= at_s and item.round_no < round_no and seat in seats
+            if item.arrives_s <= at_s and item.round_no < round_no and seat in seats and seat not in retired
         ]
         found = [self.late[seat] for seat in due]
         self.late = {seat: item for seat, item in self.late.items() if seat not in due and seat not in retired}

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 
 from edge_server.arrivals import Gate
+from edge_server.late import Late, Stock
 from edge_server.wave import Refusal
 from shared.api import RoundDetail, SeatRow
 from shared.errors import BadInput, NotFinite
 from shared.spec import parse_spec
 from shared.visit import pay_visit
 from tests.algorithms.ways import Ended, ended, federation, run
+from tests.edge_server.test_desk import single
 from tests.edge_server.test_states import refuse_spec
-from tests.federation import small_spec
+from tests.federation import EDGE_PORT, PassOn, small_spec
+from tests.federation import Gate as Closed
 
 SLOW: dict[str, Any] = {"delay_s": {"name": "uniform", "low": 0, "high": 100}, "latency_s": 0}
 LAYOUTS: list[dict[str, Any]] = [
@@ -185,7 +190,10 @@ async def test_held_out_seats_are_tested_and_not_waited_for(tmp_path: Path) -> N
     for detail in done.rounds:
         tested = [row for row in detail.seats if row.outcome == "evaluated"]
         assert len(tested) == 2
-        assert all((row.work_share, row.simulated_s) == (1, 0) for row in tested)
+        assert all((row.work_share, row.compute_s) == (1, 0) for row in tested)
+        for edge in detail.edges:
+            own = [row for row in detail.seats if row.edge == edge.edge and row.outcome != "evaluated"]
+            assert lasted(detail)[edge.home] == pytest.approx(max(row.simulated_s for row in own))
         assert detail.failures == ()
     assert {row.reason for row in rows_of(done).values()} == {None, "late"}
 
@@ -406,6 +414,43 @@ async def test_a_late_update_outlives_its_edges_restart(tmp_path: Path) -> None:
         again = await ended(fed, run_id, tmp_path)
     assert again.links() == plain.links()
     assert again.info.model_sha256 == plain.info.model_sha256
+
+
+async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_path: Path) -> None:
+    """The edge of seat 3 is lost in round 2 and back in round 4, where it uses what came late in round 1."""
+    async with federation(tmp_path, ttl_s=2.0) as fed:
+        asked, gone = [0], list[asyncio.Task[None]]()
+
+        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            if (request.url.port, request.url.path) == (EDGE_PORT + 1, "/rounds"):
+                asked[0] += 1
+                if asked[0] == 2:
+                    gone.append(asyncio.create_task(fed.stop("edge-1")))
+                    raise httpx.ReadError("gone", request=request)
+            return await pass_on()
+
+        fed.router.tamper = tamper
+        timeouts = {"visit_s": 60, "ready_s": 60, "reseat_after_s": 600}
+        run_id = await fed.submit(one_slow(num_rounds=4, timeouts=timeouts))
+        await fed.until(lambda: bool(gone), limit_s=60)
+        closed = Closed(fed, closed_at=2)  # in round 4: round 3 passes without the edge
+        await asyncio.wait_for(closed.reached.wait(), 60)
+        await fed.start_edge(1)
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.registry.edge_is_live("edge-2"))
+        closed.open.set()
+        done = await ended(fed, run_id, tmp_path)
+        await asyncio.gather(*gone)
+    found = [[(r.edge, r.outcome, r.reason, r.n_samples) for r in d.seats if r.seat == 3] for d in done.rounds]
+    away, home = ("edge-1", "refused", "late", 50), ("edge-2", "refused", "late", 50)
+    lost = ("edge-2", "failed", "lost", 0)
+    assert found == [[home], [lost], [away], [home, ("edge-2", "used_late", "late in round 1", 6)]]  # 50 / 2 ** 3
+
+
+def test_of_retired_seats_nothing_is_used_later() -> None:
+    made = [Late[Any](round_no=1, arrives_s=9.0, contribution=single(seat)) for seat in (0, 1, 2)]
+    stock = Stock({item.contribution.seat: item for item in made})
+    assert [item.contribution.seat for item in stock.take(10.0, 2, {0, 1}, {1})] == [0]
+    assert sorted(stock.late) == [2]  # whose seat visits another edge now
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,57 @@ async def test_who_is_refused_waits_for_the_decision_and_sends_nothing_more(tmp_
         assert row.up_bytes == row.report_bytes
 
 
+async def test_an_edges_own_worker_waits_too_and_has_no_link(tmp_path: Path, counting: str) -> None:
+    devices = {"profile": {"delay_s": 50, "latency_s": 1}, "edge_latency_s": 0}
+    spec = {"algorithm": "probe_refuse", "client": "edge", "num_edges": 1, "num_rounds": 2, "devices": devices}
+    done = await run(tmp_path, small_spec(**spec, schedule="equal"), n_edges=1)
+    outcomes = set()
+    for detail in done.rounds:
+        rows = {done.lab.seat(row.seat).role: row for row in detail.seats if row.outcome in ("used", "refused")}
+        worker, others = rows["worker"], [row for row in detail.seats if row.down_bytes]
+        assert (worker.down_s, worker.up_s, worker.down_bytes, worker.up_bytes) == (0, 0, 0, 0)
+        decided_s = [row.simulated_s for row in others if row.outcome == "refused"]
+        assert worker.compute_s + worker.wait_s == worker.simulated_s == close(decided_s[0])
+        assert worker.wait_s > 50
+        outcomes.add(worker.outcome)
+    assert outcomes == {"used", "refused"}
+
+
+async def test_with_overselection_the_edge_decides_when_enough_reports_are_there(tmp_path: Path) -> None:
+    """Two of three are wanted, all are chosen: the third report is surplus, the others wait for the second."""
+    more = {"select": "random", "fraction_train": 0.6, "overselection": 0.5, "num_rounds": 1}
+    done, tape = await taped(tmp_path, spec_of(**more))
+    arrivals = {seat: sum(times.values()) for seat, times in first_exchange(done, tape, 1).items()}
+    order = sorted(arrivals, key=lambda seat: arrivals[seat])
+    rows = rows_of(done, 1)
+    assert [(rows[seat].outcome, rows[seat].reason) for seat in order] == [("used", None)] * 2 + [
+        ("refused", "surplus")
+    ]
+    assert rows[order[0]].wait_s == close(arrivals[order[1]] - arrivals[order[0]])
+    assert rows[order[1]].wait_s == close(0)
+    assert rows[order[2]].simulated_s == close(arrivals[order[1]])
+
+
+async def test_who_drops_is_waited_for_before_the_edge_decides(tmp_path: Path) -> None:
+    done, tape = await taped(tmp_path, dropping(spec_of(num_rounds=4)))
+    seen = 0
+    for detail in done.rounds:
+        first = first_exchange(done, tape, detail.round_no)
+        rows = rows_of(done, detail.round_no)
+        dropped = [row.simulated_s for row in rows.values() if row.reason == "dropped"]
+        decided_s = max([*dropped, *(sum(times.values()) for times in first.values())], default=0.0)
+        for seat, times in first.items():
+            assert rows[seat].wait_s == close(decided_s - sum(times.values()))
+        seen += bool(dropped) and decided_s == max(dropped) and bool(first)
+    assert seen
+
+
+def dropping(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec with devices half of whose visits are dropped."""
+    parts = [{**part, "profile": {**part["profile"], "drop_rate": 0.5}} for part in spec["devices"]["profiles"]]
+    return {**spec, "devices": {**spec["devices"], "profiles": parts}}
+
+
 def test_a_gate_closes_for_reports_before_the_edge_round_ends() -> None:
     gate = Gate(deadline_s=10.0, report_s=4.0)
     assert gate.closes_s == 4.0

@@ -28,7 +28,7 @@ class Link(Record):
         up_bps, down_bps: bandwidth towards the cloud and away from it, bits a second.
         latency_s: of the link itself, one way.
         jitter_s: a transfer's latency is drawn uniformly from so much below to so much above, not below 0.
-        link_delay_s: added to what is sent up, drawn anew for every visit (at an edge: for every round).
+        link_delay_s: added to what is sent up, drawn anew for every sending.
         j_per_byte_up, j_per_byte_down: energy that sending and receiving a byte takes at the lower end.
     """
 
