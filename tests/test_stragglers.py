@@ -13,6 +13,7 @@ import torch
 from edge_server.arrivals import Gate
 from edge_server.late import Late, Stock
 from edge_server.wave import Refusal
+from shared import wire
 from shared.api import RoundDetail, SeatRow
 from shared.errors import BadInput, NotFinite
 from shared.spec import parse_spec
@@ -21,7 +22,6 @@ from tests.algorithms.ways import Ended, ended, federation, run
 from tests.edge_server.test_desk import single
 from tests.edge_server.test_states import refuse_spec
 from tests.federation import EDGE_PORT, PassOn, small_spec
-from tests.federation import Gate as Closed
 
 SLOW: dict[str, Any] = {"delay_s": {"name": "uniform", "low": 0, "high": 100}, "latency_s": 0}
 LAYOUTS: list[dict[str, Any]] = [
@@ -417,33 +417,38 @@ async def test_a_late_update_outlives_its_edges_restart(tmp_path: Path) -> None:
 
 
 async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_path: Path) -> None:
-    """The edge of seat 3 is lost in round 2 and back in round 4, where it uses what came late in round 1."""
-    async with federation(tmp_path, ttl_s=2.0) as fed:
-        asked, gone = [0], list[asyncio.Task[None]]()
+    """The edge of seat 3 is lost in round 2 and back in round 5, where it uses what came late in round 1."""
+    async with federation(tmp_path, ttl_s=8.0) as fed:
+        gone = list[asyncio.Task[None]]()
+        reached, back = asyncio.Event(), asyncio.Event()
 
         async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-            if (request.url.port, request.url.path) == (EDGE_PORT + 1, "/rounds"):
-                asked[0] += 1
-                if asked[0] == 2:
+            if request.url.path == "/rounds":
+                asked = request.url.port, wire.peek(await request.aread())["round_no"]
+                if asked == (EDGE_PORT + 1, 2) and not gone:
                     gone.append(asyncio.create_task(fed.stop("edge-1")))
                     raise httpx.ReadError("gone", request=request)
+                if asked == (EDGE_PORT, 4):
+                    reached.set()
+                    await back.wait()
             return await pass_on()
 
         fed.router.tamper = tamper
-        timeouts = {"visit_s": 60, "ready_s": 60, "reseat_after_s": 600}
-        run_id = await fed.submit(one_slow(num_rounds=4, timeouts=timeouts))
-        await fed.until(lambda: bool(gone), limit_s=60)
-        closed = Closed(fed, closed_at=2)  # in round 4: round 3 passes without the edge
-        await asyncio.wait_for(closed.reached.wait(), 60)
+        run_id = await fed.submit(one_slow(num_rounds=5))
+        await asyncio.wait_for(reached.wait(), 120)
         await fed.start_edge(1)
         await fed.until(lambda: fed.apps["cloud"].state.cloud.registry.edge_is_live("edge-2"))
-        closed.open.set()
+        back.set()
         done = await ended(fed, run_id, tmp_path)
         await asyncio.gather(*gone)
     found = [[(r.edge, r.outcome, r.reason, r.n_samples) for r in d.seats if r.seat == 3] for d in done.rounds]
-    away, home = ("edge-1", "refused", "late", 50), ("edge-2", "refused", "late", 50)
-    lost = ("edge-2", "failed", "lost", 0)
-    assert found == [[home], [lost], [away], [home, ("edge-2", "used_late", "late in round 1", 6)]]  # 50 / 2 ** 3
+    assert found == [
+        [("edge-2", "refused", "late", 50)],
+        [("edge-2", "failed", "lost", 0)],
+        [("edge-1", "refused", "late", 50)],
+        [("edge-1", "failed", "busy", 0), ("edge-1", "used_late", "late in round 3", 25)],
+        [("edge-2", "refused", "late", 50), ("edge-2", "used_late", "late in round 1", 3)],  # 50 / 2 ** 4
+    ]
 
 
 def test_of_retired_seats_nothing_is_used_later() -> None:
