@@ -67,7 +67,7 @@ class Book:
         self.lines += lines
         self.failures += wave.failures
         timed = {line.seat: costs[line.seat] for line in lines if line.outcome != "evaluated"}
-        self.simulated_s += arrivals.gate.lasted_s(wave, timed, fates.dropped)
+        self.simulated_s += arrivals.gate.lasted_s(wave, timed, {*fates.dropped, *wave.overdue})
         self.socket_bytes += wave.socket_bytes
 
     def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, wave: Wave) -> None:

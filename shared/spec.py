@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from shared import strict_yaml
 from shared.errors import BadInput
+from shared.fits import check_fits
 from shared.names import hint
 from shared.profiles import DeviceSpec, EdgeLinkSpec, parse_traces
 from shared.records import Record
@@ -91,6 +92,8 @@ class ExperimentSpec(Record):
         eval_every: the global model and held-out seats are evaluated every so many rounds, and after the last.
         losses: contributions to leave out; what the record of a disturbed run names, an undisturbed one repeats.
         edge_upload: `sum` sends exact sums to the cloud (8 bytes a parameter), `mean` rounded means (4 bytes).
+        clock: `real` makes devices wait as long as the model says, and lets the wall clock decide who is late.
+        time_scale: with it, wall seconds that stand for a simulated one.
     """
 
     name: str = Field(default="experiment", min_length=1, max_length=100)
@@ -130,6 +133,8 @@ class ExperimentSpec(Record):
     test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
     edge_upload: Literal["sum", "mean"] = "sum"
+    clock: Literal["simulated", "real"] = "simulated"
+    time_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
 
     devices: DeviceSpec = DeviceSpec()
     edge_link: EdgeLinkSpec = EdgeLinkSpec()
@@ -148,30 +153,13 @@ class ExperimentSpec(Record):
 
     @model_validator(mode="after")
     def _fits_together(self) -> ExperimentSpec:
-        if self.num_devices is not None:
-            if self.max_devices is not None and self.max_devices < self.num_devices:
-                raise ValueError(f"max_devices {self.max_devices} is below num_devices {self.num_devices}")
-            if self.min_devices > self.num_devices:
-                raise ValueError(f"min_devices {self.min_devices} is above num_devices {self.num_devices}")
-        if self.fraction_train < 1 and self.select == "all":
-            raise ValueError("fraction_train below 1 needs select: random, fastest or power_of_choice")
-        if self.fraction_candidates is not None:
-            if self.select != "power_of_choice":
-                raise ValueError("fraction_candidates needs select: power_of_choice")
-            if self.fraction_candidates < self.fraction_train:
-                raise ValueError("fraction_candidates is below fraction_train: candidates are more than are chosen")
-        if self.overselection and self.select == "all":
-            raise ValueError("overselection needs a policy that does not select all, such as select: random")
-        if self.late == "next_round" and self.round_deadline_s is None:
-            raise ValueError("late: next_round needs round_deadline_s: without a deadline nobody is late")
-        if self.partial_work and self.round_deadline_s is None:
-            raise ValueError("partial_work needs round_deadline_s: without a deadline there is time for all work")
+        check_fits(self)
         return self
 
     @property
     def may_refuse(self) -> bool:
-        """Whether an edge may refuse an update by its simulated arrival."""
-        return self.round_deadline_s is not None or self.overselection > 0
+        """Whether an edge may refuse an update by its simulated arrival; under `clock: real` the wall clock decides."""
+        return self.clock == "simulated" and (self.round_deadline_s is not None or self.overselection > 0)
 
     @property
     def is_resolved(self) -> bool:

@@ -1,0 +1,112 @@
+"""`clock: real`: how long the model says that a visit takes, in wall seconds, and waiting that long.
+
+Only what a device waits is decided here; what a visit costs in the record is the edge's to say (`edge_server.clock`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+
+from shared import policies
+from shared.context import Ctx
+from shared.costs import Cost, LinkUse, visit_cost
+from shared.errors import Cancelled
+from shared.lab import Lab
+from shared.messages import Work
+from shared.population import Seat, seated
+
+POLL_S = 0.2
+MOST_S = 1e9
+"""No wait is given more: a heavy tail ends here."""
+UPDATE_MODELS = 8
+"""Models that an update may be as large as where its size is not known yet."""
+NO_LINK = LinkUse()
+PROFILE_HEADER = "strata-profile"
+"""Edge to agent: the profile that a seat has by its agent, told beside the order: it is no part of what is modelled."""
+
+
+@dataclass(frozen=True)
+class Paced:
+    """A visit as its modelled device pays it.
+
+    Attributes:
+        lab: of the run.
+        ctx: of the visit, with its seat and the home that it visits.
+        seat: with its agent's profile where the spec asks for that.
+        n_trained: samples passed through training.
+        share: of its work (and of its delay) that is done; 0 where it only evaluates.
+        use: what it receives and sends.
+    """
+
+    lab: Lab
+    ctx: Ctx
+    seat: Seat
+    n_trained: int = 0
+    share: float = 1.0
+    use: LinkUse = NO_LINK
+
+    def wall_s(self, more: LinkUse | None = None) -> float:
+        """Wall seconds of the whole visit; of what it moves `more` afterwards, those that this adds."""
+        if more is None:
+            return self._seconds(self.use)
+        return max(self._seconds(self.use + more) - self._seconds(self.use), 0.0)
+
+    def _seconds(self, use: LinkUse) -> float:
+        if not self.share:
+            return 0.0
+        home, seat = self.ctx.edge or 0, self.seat
+        latency_s = seat.latency_s[home] if seat.latency_s else 0.0
+        flops = self.n_trained * self.lab.flops
+        cost = visit_cost(seat.profile, latency_s, use, flops, self.ctx.at(seat=seat.number).seed, self.share)
+        return min(cost.simulated_s * self.lab.spec.time_scale, MOST_S)
+
+
+def seat_with(lab: Lab, number: int, profile: str | None) -> Seat:
+    """A seat, with its agent's profile where one is named."""
+    return lab.seat(number) if profile is None else seated(lab.seat(number), profile)
+
+
+def longest_s(ctx: Ctx, seat: Seat, work: Work, down_bytes: int) -> float:
+    """Wall seconds that no visit of this work exceeds by its model, whatever is drawn and however large its update."""
+    if work.kind == "evaluate":
+        return 0.0
+    n_trained = policies.samples_due(ctx, work, seat)
+    return _longest_s(ctx, seat, seat.latency_s[ctx.edge or 0] if seat.latency_s else 0.0, n_trained, down_bytes)
+
+
+def longest_round_s(lab: Lab, waves: int) -> float:
+    """Wall seconds of the edge rounds of a round that their visits do not exceed by their model."""
+    spec = lab.spec
+    if spec.clock == "simulated":
+        return 0.0
+    if spec.round_deadline_s is not None:
+        return min(spec.round_deadline_s * spec.time_scale * spec.edge_rounds, MOST_S)
+    ctx = lab.ctx(phase="", round_no=1, n_clients=1)
+    n_trained = spec.local_epochs * lab.members.total_samples
+    down_bytes = UPDATE_MODELS * (ctx.model_bytes + policies.HEAD_BYTES)
+    slowest = max(
+        _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_trained, down_bytes) for seat in lab.members.seats
+    )
+    return min(slowest * waves * spec.edge_rounds, MOST_S)
+
+
+def _longest_s(ctx: Ctx, seat: Seat, latency_s: float, n_trained: int, down_bytes: int) -> float:
+    up_bytes = UPDATE_MODELS * (ctx.model_bytes + policies.HEAD_BYTES)
+    use = LinkUse(down_bytes=down_bytes, up_bytes=up_bytes)
+    cost: Cost = visit_cost(seat.profile, latency_s, use, n_trained * ctx.flops, lambda purpose: (1 << 63) - 1)
+    return min(cost.simulated_s * ctx.spec.time_scale, MOST_S)
+
+
+async def wait_until(instant: float, stop: threading.Event) -> None:
+    """Wait for an instant of the monotonic clock.
+
+    Raises:
+        Cancelled: nobody waits for the answer any more.
+    """
+    while (left_s := instant - time.monotonic()) > 0:
+        if stop.is_set():
+            raise Cancelled("nobody waits for this visit any more")
+        await asyncio.sleep(min(left_s, POLL_S))
