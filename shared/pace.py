@@ -21,8 +21,8 @@ from shared.population import Seat, seated
 POLL_S = 0.2
 MOST_S = 1e9
 """No wait is given more: a heavy tail ends here."""
-UPDATE_MODELS = 8
-"""Models that an update may be as large as where its size is not known yet."""
+AT_MOST = 8
+"""How many times the samples of its work an algorithm may train on, and its model send, where that is not known yet."""
 NO_LINK = LinkUse()
 PROFILE_HEADER = "strata-profile"
 """Edge to agent: the profile that a seat has by its agent, told beside the order: it is no part of what is modelled."""
@@ -86,7 +86,7 @@ def longest_round_s(lab: Lab, waves: int) -> float:
         return min(spec.round_deadline_s * spec.time_scale * spec.edge_rounds, MOST_S)
     ctx = lab.ctx(phase="", round_no=1, n_clients=1)
     n_trained = spec.local_epochs * lab.members.total_samples
-    down_bytes = UPDATE_MODELS * (ctx.model_bytes + policies.HEAD_BYTES)
+    down_bytes = AT_MOST * (ctx.model_bytes + policies.HEAD_BYTES)
     slowest = max(
         _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_trained, down_bytes) for seat in lab.members.seats
     )
@@ -94,9 +94,10 @@ def longest_round_s(lab: Lab, waves: int) -> float:
 
 
 def _longest_s(ctx: Ctx, seat: Seat, latency_s: float, n_trained: int, down_bytes: int) -> float:
-    up_bytes = UPDATE_MODELS * (ctx.model_bytes + policies.HEAD_BYTES)
+    up_bytes = AT_MOST * (ctx.model_bytes + policies.HEAD_BYTES)
     use = LinkUse(down_bytes=down_bytes, up_bytes=up_bytes)
-    cost: Cost = visit_cost(seat.profile, latency_s, use, n_trained * ctx.flops, lambda purpose: (1 << 63) - 1)
+    flops = AT_MOST * n_trained * ctx.flops
+    cost: Cost = visit_cost(seat.profile, latency_s, use, flops, lambda purpose: (1 << 63) - 1)
     return min(cost.simulated_s * ctx.spec.time_scale, MOST_S)
 
 

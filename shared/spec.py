@@ -167,10 +167,18 @@ class ExperimentSpec(Record):
         return None not in (self.num_devices, self.num_edges, self.max_devices)
 
     def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
-        """The spec with its open numbers filled in by what is there when the run starts, up to `max_devices`."""
+        """The spec with its open numbers filled in by what is there when the run starts, up to `max_devices`.
+
+        Raises:
+            BadInput: what it lists for each seat does not fit what is there.
+        """
         num_devices = self.num_devices or max(min(n_devices, self.max_devices or n_devices), 1)
         max_devices = self.max_devices or num_devices
         num_edges = self.num_edges or max(min(n_edges, max_devices), 1)
+        try:
+            self.devices.check_latencies(max_devices, num_edges)
+        except ValueError as error:
+            raise BadInput(str(error), field="devices.edge_latency_s") from None
         return self.but(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices)
 
     def quorum_of(self, n: int) -> int:
