@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from shared.profiles import PROFILES
-from tests.compose.stack import PROJECT, compose, docker, ended, n_devices, round_with, submit, until
+from tests.compose.stack import ENDED, PROJECT, compose, docker, ended, n_devices, round_with, submit, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 DEADLINE_S, SCALE = 80, 0.1
@@ -56,8 +56,7 @@ def running() -> list[str]:
 def test_a_paused_container_is_late_at_the_deadline_and_takes_part_again_when_it_goes_on(stack: httpx.Client) -> None:
     ended(stack, submit(stack, {"num_rounds": 1}))  # what each process prepares once would count in a first round
     run = submit(stack, REAL)
-    until("a round of all four", lambda: stack.get(f"/runs/{run}").json()["rounds"] >= 1)
-    first = stack.get(f"/runs/{run}/rounds/1").json()
+    first = until("a round of all four", lambda: whole(stack, run))
     victim = first["seats"][0]
     name = next(d["name"] for d in stack.get("/devices").json()["devices"] if d["agent"] == victim["agent"])
     docker("pause", name)
@@ -79,6 +78,14 @@ def test_a_paused_container_is_late_at_the_deadline_and_takes_part_again_when_it
     assert late["simulated_s"] > DEADLINE_S
     row = next(row for row in back["seats"] if row["seat"] == victim["seat"])
     assert (row["agent"], row["fresh_state"], back["n_used"]) == (victim["agent"], False, 4)
+
+
+def whole(client: httpx.Client, run: str) -> dict[str, Any] | None:
+    """The newest round, if all four took part in it."""
+    info = client.get(f"/runs/{run}").json()
+    assert info["status"] not in ENDED, info["reason"]
+    detail = client.get(f"/runs/{run}/rounds/{info['rounds']}").json()
+    return detail if detail.get("n_used") == 4 else None
 
 
 def test_two_classes_of_containers_give_the_same_record_in_whatever_order_they_start(classes: httpx.Client) -> None:

@@ -70,6 +70,12 @@ async def test_where_updates_are_fetched_after_a_report_both_ways_are_waited_for
 # ---- late by the wall clock
 
 
+async def ample_s(folder: Path) -> float:
+    """Wall seconds that are many times what any device takes on this machine now, however busy it is."""
+    calm = await run(folder, spec_of(1, 0.01, num_rounds=1), rooms=(1,) * 6)
+    return round(2 + 10 * max(row.measured_s or 0 for row in trained(calm)), 3)
+
+
 class Slow:
     """Agents, by number, whose answers to visits are held back until let go."""
 
@@ -84,18 +90,19 @@ class Slow:
 
 
 async def test_who_has_not_answered_by_the_deadline_is_late_and_takes_part_again_afterwards(tmp_path: Path) -> None:
-    spec = spec_of(1, 0.01, round_deadline_s=300, num_rounds=3)
+    wall_s = await ample_s(tmp_path)
+    spec = spec_of(1, 0.01, round_deadline_s=wall_s / 0.01, num_rounds=3)
     done = await run(tmp_path, spec, rooms=(1,) * 6, tamper=Slow(4))
     first, *others = done.rounds
     late = [row for row in first.seats if row.reason == "late"]
     assert [row.outcome for row in late] == ["failed"]
     assert [(failure.seat, failure.reason) for failure in first.failures] == [(late[0].seat, "late")]
-    assert "no answer within the 3 s of the edge round" in first.failures[0].detail
+    assert f"no answer within the {wall_s:g} s of the edge round" in first.failures[0].detail
     assert first.n_used == 5
-    assert first.wall_s >= 3
+    assert first.wall_s >= wall_s
     assert (late[0].simulated_s, late[0].measured_s is not None) == (0, True)
     at = next(edge for edge in first.edges if edge.edge == late[0].edge)
-    assert at.simulated_s - at.down_s - at.up_s == 300
+    assert at.simulated_s - at.down_s - at.up_s == pytest.approx(wall_s / 0.01)
     for detail in others:
         assert (detail.n_used, detail.failures) == (6, ())
     told = small_spec(num_rounds=3, losses=[{"round_no": 1, "seats": [late[0].seat]}])
@@ -108,7 +115,8 @@ async def test_an_update_that_is_fetched_too_late_is_late(tmp_path: Path) -> Non
             await asyncio.Event().wait()
         return await pass_on()
 
-    spec = {**spec_of(1, 0.01, round_deadline_s=300), "algorithm": "probe_refuse"}
+    deadline_s = await ample_s(tmp_path) / 0.01
+    spec = {**spec_of(1, 0.01, round_deadline_s=deadline_s), "algorithm": "probe_refuse"}
     done = await run(tmp_path, spec, rooms=(1,) * 6, tamper=tamper)
     late = [row for row in trained(done) if row.outcome == "failed"]
     assert [row.reason for row in late] == ["late"]
@@ -116,33 +124,37 @@ async def test_an_update_that_is_fetched_too_late_is_late(tmp_path: Path) -> Non
 
 
 async def test_too_many_late_ones_miss_the_quorum_and_are_named(tmp_path: Path) -> None:
+    deadline_s = await ample_s(tmp_path) / 0.01
     async with federation(tmp_path, n_edges=1, rooms=(1,) * 3) as fed:
         fed.router.tamper = Slow(0, 1, rounds=100)
-        spec = spec_of(1, 0.01, round_deadline_s=100, num_rounds=1, num_edges=1, num_devices=3)
+        spec = spec_of(1, 0.01, round_deadline_s=deadline_s, num_rounds=1, num_edges=1, num_devices=3)
         info = await fed.run(spec)
     assert info.status == "failed"
     assert "quorum of 2 of 3 visits missed" in str(info.reason)
-    assert str(info.reason).count("late (no answer within the 1 s") == 2
+    assert str(info.reason).count("late (no answer within the ") == 2
 
 
 async def test_what_an_edge_broke_off_is_ended_at_the_agent(tmp_path: Path) -> None:
     """A device that would have to wait for an hour is free once nobody waits for it."""
+    deadline_s = await ample_s(tmp_path)
     async with federation(tmp_path, n_edges=1, rooms=(1, 1)) as fed:
         delays = {"profiles": [{"profile": {"delay_s": 1, "latency_s": 0}, "share": 0.5}]}
         delays["profiles"].append({"profile": {"delay_s": 3600, "latency_s": 0}, "share": 0.5})
-        spec = small_spec(clock="real", num_edges=1, num_devices=2, num_rounds=2, round_deadline_s=4, devices=delays)
+        spec = small_spec(
+            clock="real", num_edges=1, num_devices=2, num_rounds=1, round_deadline_s=deadline_s, devices=delays
+        )
         info = await fed.run(spec)
         assert info.status == "completed"
-        late = [row for n in (1, 2) for row in (await fed.round(info.run, n)).seats if row.reason == "late"]
-        assert len(late) == 2
+        late = [row for row in (await fed.round(info.run, 1)).seats if row.reason == "late"]
+        assert len(late) == 1
         hosts = [fed.apps[f"agent-{number}"].state.agent.host for number in range(2)]
         await fed.until(lambda: all(host.waiting == 0 for host in hosts))
 
 
 async def test_a_visit_may_take_longer_by_the_model_than_a_visit_may_compute(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(200, 0.02, num_rounds=1, timeouts={"visit_s": 2}), rooms=(1,) * 6)
+    done = await run(tmp_path, spec_of(500, 0.02, num_rounds=1, timeouts={"visit_s": 5}), rooms=(1,) * 6)
     assert [row.outcome for row in trained(done)] == ["used"] * 6
-    assert all((row.measured_s or 0) >= 4 for row in trained(done))
+    assert all((row.measured_s or 0) >= 10 for row in trained(done))
 
 
 async def test_an_edges_own_worker_waits_as_well(tmp_path: Path) -> None:
