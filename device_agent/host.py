@@ -74,24 +74,17 @@ class Host:
         """The answer, and the wall seconds that the visit takes by its model."""
         lab, order, n_bytes = self._order(received)
         run_id, lane = order.stage.run_id, lane_of(lab.spec, [visit.seat for visit in order.visits])
-        self._held = {key: held for key, held in self._held.items() if self._may_come(key, held, order)}
         try:
             collector = run_visits(lab, order, self.states, stopped=stop.is_set, on_start=self._begin)
         finally:
             self.visiting = None
+        self._held = {key: held for key, held in self._held.items() if _may_come(key, held, order)}
         answer = wire.encode(collector.answer())
         paced = None if lane is None else _paced(lab, order, collector, n_bytes, answer.n_bytes, profile)
         if order.hold:
             updates = {item.seat: item for item in collector.singles}
             self._held[run_id, order.edge, lane] = _Held(order.stage, updates, paced)
         return answer, 0.0 if paced is None else paced.wall_s()
-
-    def _may_come(self, key: tuple[str, int, int | None], held: _Held, order: VisitOrder[Any]) -> bool:
-        """Whether held updates may still be asked for: one run trains at a time, and a home's waves follow each other.
-
-        With one order for each seat, those of a wave hold beside each other.
-        """
-        return key[0] == order.stage.run_id and (key[1] != order.edge or held.stage == order.stage)
 
     def _order(self, received: Received) -> tuple[Lab, VisitOrder[Any], int]:
         """The order in torch's own memory, and its size; the body's memory is free from here on."""
@@ -106,7 +99,7 @@ class Host:
         self.n_visits += 1
 
     async def uploads(self, order: UploadOrder, n_bytes: int, stop: threading.Event) -> wire.Body:
-        """The held updates that are asked for by an order of `n_bytes`; the others of that order's are dropped."""
+        """The held updates that are asked for by an order of `n_bytes`; those held beside them are dropped."""
         began = time.monotonic()
         answer, wall_s = await self.worker.run(self._uploads, order, n_bytes)
         await wait_until(began + wall_s, stop)
@@ -148,6 +141,14 @@ class Host:
     def close(self) -> None:
         """Let the worker end."""
         self.worker.close()
+
+
+def _may_come(key: tuple[str, int, int | None], held: _Held, order: VisitOrder[Any]) -> bool:
+    """Whether held updates may still be asked for: one run trains at a time, and a home's waves follow each other.
+
+    With one order for each seat, those of a wave hold beside each other.
+    """
+    return key[0] == order.stage.run_id and (key[1] != order.edge or held.stage == order.stage)
 
 
 def lane_of(spec: ExperimentSpec, seats: Sequence[int]) -> int | None:
