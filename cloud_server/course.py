@@ -12,7 +12,7 @@ from cloud_server.archive import Committed, Due
 from cloud_server.chart import chart
 from cloud_server.figures import final_figures
 from cloud_server.folder import RoundDone
-from cloud_server.happenings import Happening, moves_told, now, round_told
+from cloud_server.happenings import Happening, moves_told, now, profiles_told, round_told
 from cloud_server.readiness import Barrier
 from cloud_server.rounds import CloudRound, QuorumMissed
 from cloud_server.seating import Move, Table
@@ -136,7 +136,7 @@ class Course:
             return
         after, detail = done
         written = await tools.archive.write(after, detail)
-        events = moves_told(moves) + round_told(detail)
+        events = moves_told(moves) + self._profiles_told(at, detail) + round_told(detail)
         async with self.lock:
             info = self._counted(detail)
             due = self._due(at.lab, round_no)
@@ -147,6 +147,15 @@ class Course:
         await tools.results.round_done(RoundDone(self.info, at.lab, at.table, detail))
         if round_no % COLLECT_EVERY == 0:
             await tools.archive.collect()
+
+    def _profiles_told(self, at: Standing, detail: RoundDetail) -> list[Happening]:
+        """Seats whose agents have been given another profile since their last round, which the binding remembers."""
+        if not at.lab.spec.devices.by_agent:
+            return []
+        before = at.table.binding.profiles
+        seen = {row.seat: row.profile for row in detail.seats if row.profile is not None}
+        at.table.binding = at.table.binding.but(profiles={**before, **seen})
+        return profiles_told(detail.round_no, before, seen)
 
     def _due(self, lab: Lab, round_no: int) -> Due | None:
         last = round_no >= self.info.num_rounds

@@ -12,6 +12,7 @@ from shared import wire
 from shared.errors import Lost, SeatingUnknown, Unreachable
 from shared.lab import Lab
 from shared.messages import RoundAnswer, Seating
+from shared.pace import longest_round_s
 from shared.patience import STORE_S, patiently
 from shared.places import FOR_HEADER, check_place
 from shared.spec import canonical
@@ -100,7 +101,7 @@ class Edges:
         """Derived from the edge's own limits: it waits for its fullest agent, wave after wave."""
         spec = lab.spec
         fullest = max(loads.values(), default=1)
-        return spec.timeouts.visit_s * fullest * spec.edge_rounds * WAVES + MARGIN_S
+        return spec.timeouts.visit_s * fullest * spec.edge_rounds * WAVES + MARGIN_S + longest_round_s(lab, WAVES)
 
     def _url(self, edge: str) -> str:
         if edge not in self.registry.edges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -42,6 +42,15 @@ def _move_told(move: Move) -> Happening:
     if move.before is None:
         return Happening("seat.taken", {"seat": move.number, "agent": move.holder})
     return Happening("seat.moved", {"seat": move.number, "agent": move.holder, "from": move.before})
+
+
+def profiles_told(round_no: int, before: Mapping[int, str], profiles: Mapping[int, str]) -> list[Happening]:
+    """Seats that have another profile in this round than they had before, by their agents."""
+    changed = {seat: name for seat, name in sorted(profiles.items()) if before.get(seat, name) != name}
+    return [
+        Happening("seat.profile", {"round_no": round_no, "seat": seat, "profile": name, "from": before[seat]})
+        for seat, name in changed.items()
+    ]
 
 
 def changes_told(changes: Sequence[Change]) -> list[Happening]:

@@ -126,8 +126,13 @@ class Recorder:
         rows = [self._seat_row(home, line) for home, r in sorted(answers.replies.items()) for line in r.answer.lines]
         for seat, failure in sorted(answers.lost_seats(self.chart, self.retired).items()):
             edge, agent = self._edge_name(failure.edge) or "", self.binding.agents.get(seat)
-            rows.append(SeatRow(seat=seat, edge=edge, agent=agent, outcome="failed", reason=failure.reason))
+            profile, reason = self._profile(seat), failure.reason
+            rows.append(SeatRow(seat=seat, edge=edge, agent=agent, profile=profile, outcome="failed", reason=reason))
         return tuple(rows)
+
+    def _profile(self, seat: int) -> str:
+        """The name of the profile that a seat had."""
+        return self.chart.profiles.get(seat, self.lab.seat(seat).profile.name)
 
     def _seat_row(self, home: int, line: SeatLine) -> SeatRow:
         received, mine, train = line.received, line.own, line.train
@@ -137,6 +142,7 @@ class Recorder:
             edge_round=line.edge_round,
             wave=line.wave,
             agent=self.binding.agents.get(line.seat),
+            profile=self._profile(line.seat),
             outcome=line.outcome,
             reason=line.reason,
             label=line.label,
@@ -156,6 +162,7 @@ class Recorder:
             wait_s=line.wait_s,
             up_s=line.up_s,
             simulated_s=line.simulated_s,
+            measured_s=line.measured_s,
             energy_j=line.energy_j,
             fresh_state=line.fresh_state,
             figures=line.figures,

@@ -63,8 +63,10 @@ class Registry:
             url=await self._called_back(source, hello.port, hello.nonce),
             devices=hello.devices,
             profile=hello.profile,
-            online=hello.agent not in self.agents or self.agents[hello.agent].online,
         )
+        if entry.agent in self.agents:  # what a user said of it holds, whatever its environment says again
+            known = self.agents[entry.agent]
+            entry = entry.but(online=known.online, given_profile=known.given_profile)
         if self.agents.get(entry.agent) != entry:
             log.info("agent %s (%s) at %s with room for %s", entry.agent, entry.name, entry.url, entry.devices)
             self.changed_at = time.monotonic()
@@ -213,21 +215,21 @@ class Registry:
         """An agent was stopped on purpose; if it registers again, it is here again."""
         await self._change(agent, left=True)
 
-    async def set_online(self, agent: str, online: bool) -> None:
-        """Let an agent visit, or not, from the next round on.
+    async def change(self, agent: str, **changes: bool | str | None) -> None:
+        """Let an agent visit, or not (`online`), or give it a profile (`given_profile`), from the next round on.
 
         Raises:
             NotFound: no such agent.
         """
         if agent not in self.agents:
             raise NotFound(f"no device {agent!r}")
-        await self._change(agent, online=online)
+        await self._change(agent, **changes)
 
     def is_offline(self, agent: str) -> bool:
         """Whether an agent makes no visits because somebody took it offline."""
         return agent in self.agents and not self.agents[agent].online
 
-    async def _change(self, agent: str, **changes: bool) -> None:
+    async def _change(self, agent: str, **changes: bool | str | None) -> None:
         """Change an entry once that is written; written again if it became another meanwhile (it registered anew)."""
         written: AgentEntry | None = None
         while agent in self.agents and (entry := self.agents[agent].but(**changes)) != written:
@@ -286,7 +288,7 @@ class Registry:
             for name, entry in self.agents.items()
             if self.agent_is_live(name) and entry.online and not self.is_going(name)
         ]
-        return sorted(live, key=lambda entry: (entry.profile, entry.agent))
+        return sorted(live, key=lambda entry: (entry.acts_as, entry.agent))
 
     def n_devices(self) -> int:
         """Room of the live agents together."""
@@ -307,7 +309,8 @@ class Registry:
             state=self._state(agent, time.monotonic()),
             last_seen_s=round(time.monotonic() - seen.at, 3),
             devices=entry.devices,
-            profile=entry.profile,
+            profile=entry.acts_as,
+            own_profile=entry.profile,
             edge=seen.edge,
             seats=seats,
             visiting=seen.visiting,

@@ -23,12 +23,14 @@ class Binding(Record):
     `present` are the agents that were there at the start: room that they have to spare is no late-comer's, so that
     how many devices take part does not depend on how much room the agents happen to have.
     `left` are empty seats with the agent that left them: if it comes back, its seats are its own again.
+    `profiles` are those that seats had by their agents in the last committed round.
     """
 
     agents: dict[int, str]
     edges: dict[int, str]
     present: tuple[str, ...] = ()
     left: dict[int, str] = Field(default_factory=dict)
+    profiles: dict[int, str] = Field(default_factory=dict)
 
 
 def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mapping[int, str]) -> dict[int, str]:
@@ -47,7 +49,7 @@ def bind(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mapping[int,
     if seats and not agents:
         raise NotReady(f"no device is there for seats {list(seats)[:20]}")
     counts = _even(len(seats), agents, Counter(taken.values()))
-    names = [agent.agent for agent in sorted(agents, key=lambda agent: (agent.profile, agent.agent))]
+    names = [agent.agent for agent in sorted(agents, key=lambda agent: (agent.acts_as, agent.agent))]
     return dict(zip(seats, (name for name in names for _ in range(counts[name])), strict=True))
 
 
@@ -56,7 +58,7 @@ def _even(n_seats: int, agents: Sequence[AgentEntry], load: Counter[str]) -> Cou
 
     def turn(agent: AgentEntry) -> tuple[int, int, str, str]:
         n = load[agent.agent] + given[agent.agent]
-        return n // agent.devices, n, agent.profile, agent.agent
+        return n // agent.devices, n, agent.acts_as, agent.agent
 
     given: Counter[str] = Counter()
     rooms = {agent.agent: agent for agent in agents}

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from cloud_server.dependencies import Cloud, TheCloud
 from cloud_server.routes import Name
 from shared.api import AgentInfo, AgentPage, EdgePage
+from shared.errors import Conflict
 from shared.openapi import problems
 from shared.topology import DeviceChange, TopologyInfo, WantedTopology
 
@@ -67,8 +68,30 @@ async def device(agent: Name, cloud: TheCloud) -> AgentInfo:
     return _agent(cloud, agent)
 
 
-@router.patch("/devices/{agent}", responses=problems(404))
+@router.patch("/devices/{agent}", responses=problems(404, 409))
 async def change_device(agent: Name, body: DeviceChange, cloud: TheCloud) -> AgentInfo:
-    """Take a device agent offline, or bring it back, from the next round on."""
-    await cloud.registry.set_online(agent, body.online)
+    """Take a device agent offline, bring it back, or give it a profile; all from the next round on."""
+    changes: dict[str, bool | str | None] = {}
+    if "online" in body.model_fields_set:
+        changes["online"] = body.online
+    if "profile" in body.model_fields_set:
+        _agent(cloud, agent)
+        _profiles_are_the_agents(cloud)
+        changes["given_profile"] = body.profile
+    await cloud.registry.change(agent, **changes)
     return _agent(cloud, agent)
+
+
+def _profiles_are_the_agents(cloud: Cloud) -> None:
+    """See that the run that trains, if there is one, takes its seats' profiles from their agents.
+
+    Raises:
+        Conflict: its spec says which seat has which.
+    """
+    course = cloud.runner.course
+    if course is not None and not course.info.spec.devices.by_agent:
+        raise Conflict(
+            f"run {course.info.run} trains, whose spec says which profiles its seats have; "
+            "an agent's profile counts with devices: {profile: agent}",
+            field="profile",
+        )

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from shared import wire
+from shared.costs import LinkUse
 from shared.errors import WireError
 from shared.lab import Lab, Labs
 from shared.messages import Contribution, Failure, Stage, UploadAnswer, UploadOrder, VisitOrder
+from shared.pace import PROFILE_HEADER, Paced, seat_with, wait_until
+from shared.profiles import PROFILES
 from shared.records import own
 from shared.service import Worker
 from shared.spec import ExperimentSpec, parse_spec
 from shared.transport import Received
 from shared.versions import FileVersions
 from shared.visit import Collector, run_visits, upload_bytes
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The updates of a wave that wait for the edge's verdict; with `clock: real` how their visit was paced."""
+
+    stage: Stage
+    updates: dict[int, Contribution[Any]] = field(default_factory=dict)
+    paced: Paced | None = None
 
 
 class Host:
@@ -37,49 +51,67 @@ class Host:
         self.visiting: int | None = None
         self.waiting = 0
         self.n_visits = 0
-        self._held: dict[tuple[str, int], tuple[Stage, dict[int, Contribution[Any]]]] = {}
+        self._held: dict[tuple[str, int, int | None], _Held] = {}
 
-    async def visits(self, received: Received, stop: threading.Event) -> wire.Body:
-        """Run an order; the answer as bytes."""
+    async def visits(self, received: Received, stop: threading.Event, profile: str | None = None) -> wire.Body:
+        """Run an order; the answer as bytes, with `clock: real` not before the modelled device would have it.
+
+        Args:
+            received: the order.
+            stop: set when nobody waits any more.
+            profile: that the seats have by this agent, where the spec asks for it.
+        """
+        began = time.monotonic()
         self.waiting += 1
         try:
-            return await self.worker.run(self._visits, received, stop)
+            answer, wall_s = await self.worker.run(self._visits, received, stop, profile)
+            await wait_until(began + wall_s, stop)  # beside the waits of others, which this thread may train
+            return answer
         finally:
             self.waiting -= 1
 
-    def _visits(self, received: Received, stop: threading.Event) -> wire.Body:
-        lab, order = self._order(received)
-        run_id = order.stage.run_id
-        self._held = {key: held for key, held in self._held.items() if key[0] == run_id}  # one run trains at a time
+    def _visits(self, received: Received, stop: threading.Event, profile: str | None) -> tuple[wire.Body, float]:
+        """The answer, and the wall seconds that the visit takes by its model."""
+        lab, order, n_bytes = self._order(received)
+        run_id, lane = order.stage.run_id, lane_of(lab.spec, [visit.seat for visit in order.visits])
         try:
             collector = run_visits(lab, order, self.states, stopped=stop.is_set, on_start=self._begin)
         finally:
             self.visiting = None
+        self._held = {key: held for key, held in self._held.items() if _may_come(key, held, order)}
+        answer = wire.encode(collector.answer())
+        paced = None if lane is None else _paced(lab, order, collector, n_bytes, answer.n_bytes, profile)
         if order.hold:
-            self._held[run_id, order.edge] = (order.stage, {c.seat: c for c in collector.singles})
-        return wire.encode(collector.answer())
+            updates = {item.seat: item for item in collector.singles}
+            self._held[run_id, order.edge, lane] = _Held(order.stage, updates, paced)
+        return answer, 0.0 if paced is None else paced.wall_s()
 
-    def _order(self, received: Received) -> tuple[Lab, VisitOrder[Any]]:
-        """The order in torch's own memory; that of the body is free from here on."""
+    def _order(self, received: Received) -> tuple[Lab, VisitOrder[Any], int]:
+        """The order in torch's own memory, and its size; the body's memory is free from here on."""
         body = received.take()
         lab = self.labs.of(spec_of(body))
         order: VisitOrder[Any] = own(wire.decode(lab.wire.visit_order, body, model=lab.shapes))
         check_order(order, len(lab.members.seats))
-        return lab, order
+        return lab, order, len(body)
 
     def _begin(self, seat: int) -> None:
         self.visiting = seat
         self.n_visits += 1
 
-    async def uploads(self, order: UploadOrder) -> wire.Body:
-        """The held updates that are asked for; the others of that wave are dropped."""
-        return await self.worker.run(self._uploads, order)
+    async def uploads(self, order: UploadOrder, n_bytes: int, stop: threading.Event) -> wire.Body:
+        """The held updates that are asked for by an order of `n_bytes`; those held beside them are dropped."""
+        began = time.monotonic()
+        answer, wall_s = await self.worker.run(self._uploads, order, n_bytes)
+        await wait_until(began + wall_s, stop)
+        return answer
 
-    def _uploads(self, order: UploadOrder) -> wire.Body:
+    def _uploads(self, order: UploadOrder, n_bytes: int) -> tuple[wire.Body, float]:
         lab = self.labs.of(order.spec)
-        stage, held = self._held.pop((order.stage.run_id, order.edge), (order.stage, {}))
-        if stage != order.stage:
-            held = {}
+        key = (order.stage.run_id, order.edge, lane_of(order.spec, [*order.seats, *order.late]))
+        found = self._held.pop(key, _Held(order.stage))
+        if found.stage != order.stage:
+            found = _Held(order.stage)
+        held = found.updates
         collector = Collector(lab)
         for seat in sorted(held.keys() & set(order.seats)):
             collector.add(held[seat], upload_bytes(held[seat]))
@@ -89,7 +121,10 @@ class Host:
             for seat in (*order.seats, *order.late)
             if seat not in held
         ]
-        return wire.encode(UploadAnswer(uploads=collector.uploads(), late=late, failures=tuple(gone)))
+        answer = wire.encode(UploadAnswer(uploads=collector.uploads(), late=late, failures=tuple(gone)))
+        if found.paced is None:
+            return answer, 0.0
+        return answer, found.paced.upload_wall_s(LinkUse(down_bytes=n_bytes, up_bytes=answer.n_bytes))
 
     async def runs(self) -> list[str]:
         """The runs of which something is kept here."""
@@ -106,6 +141,45 @@ class Host:
     def close(self) -> None:
         """Let the worker end."""
         self.worker.close()
+
+
+def _may_come(key: tuple[str, int, int | None], held: _Held, order: VisitOrder[Any]) -> bool:
+    """Whether held updates may still be asked for: one run trains at a time, and a home's waves follow each other.
+
+    With one order for each seat, those of a wave hold beside each other.
+    """
+    return key[0] == order.stage.run_id and (key[1] != order.edge or held.stage == order.stage)
+
+
+def lane_of(spec: ExperimentSpec, seats: Sequence[int]) -> int | None:
+    """Which orders of a place stand beside each other: with `clock: real` each seat has its own.
+
+    Raises:
+        WireError: with `clock: real` an order speaks of one seat.
+    """
+    if spec.clock == "simulated":
+        return None
+    if len(seats) != 1:
+        raise WireError(f"with clock: real an order is for one seat, not for {len(seats)}", field="visits")
+    return seats[0]
+
+
+def _paced(
+    lab: Lab, order: VisitOrder[Any], collector: Collector, down_bytes: int, up_bytes: int, profile: str | None
+) -> Paced:
+    """How long the order's one visit takes by its model."""
+    if profile is not None and profile not in PROFILES:
+        raise WireError(f"no profile {profile[:64]!r}", field=PROFILE_HEADER)
+    stage, (outcome,) = order.stage, collector.outcomes
+    ctx = lab.ctx(phase=order.phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
+    return Paced(
+        lab,
+        ctx.at(edge_round=stage.edge_round, wave=stage.wave),
+        seat_with(lab, outcome.seat, profile),
+        outcome.n_trained,
+        0.0 if outcome.kind == "evaluate" else 1.0,
+        LinkUse(down_bytes=down_bytes, up_bytes=collector.link_bytes.get(outcome.seat, up_bytes)),
+    )
 
 
 def check_order(order: VisitOrder[Any], n_seats: int) -> None:
@@ -132,6 +206,22 @@ def spec_of(body: bytearray) -> ExperimentSpec:
     if not isinstance(raw, Mapping) or not isinstance(raw.get("spec"), Mapping):
         raise WireError("the order holds no spec", field="spec")
     return parse_spec(raw["spec"])
+
+
+def lane_in(body: bytearray) -> int | None:
+    """The lane of an order of visits, read before it is decoded.
+
+    Raises:
+        WireError: with `clock: real` it is not for one seat.
+    """
+    raw = wire.peek(body)
+    spec, visits = (raw.get("spec"), raw.get("visits")) if isinstance(raw, Mapping) else (None, None)
+    if not isinstance(spec, Mapping) or spec.get("clock") != "real":
+        return None
+    seats = [visit.get("seat") for visit in visits if isinstance(visit, Mapping)] if isinstance(visits, list) else []
+    if len(seats) != 1 or type(seats[0]) is not int:
+        raise WireError("with clock: real an order is for one seat", field="visits")
+    return seats[0]
 
 
 def stage_of(body: bytearray) -> tuple[Stage, int]:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
-from device_agent.host import stage_of
+from device_agent.host import lane_in, lane_of, stage_of
 from shared import wire
 from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Stage, UploadOrder
 from shared.openapi import content, describe, problems, record_body
+from shared.pace import PROFILE_HEADER
 from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
 from shared.service import guard, health, metrics_response
 from shared.tiers import NonceAnswer
@@ -82,9 +83,11 @@ async def visits(request: Request, agent: TheAgent) -> Response:
     """Run the visits of one wave; the answer holds reports and updates."""
     body, digest = await read_body(request, agent.settings.max_body_bytes)
     stage, edge = stage_of(body)
+    lane, profile = lane_in(body), request.headers.get(PROFILE_HEADER)
     received = Received(body)
     del body
-    return await _answer(request, agent, "visits", stage, edge, digest, partial(agent.host.visits, received))
+    work = partial(agent.host.visits, received, profile=profile)
+    return await _answer(request, agent, "visits", stage, edge, lane, digest, work)
 
 
 @_tier.post(
@@ -97,17 +100,30 @@ async def uploads(request: Request, agent: TheAgent) -> Response:
     """Send held updates."""
     body, digest = await read_body(request, agent.settings.max_body_bytes)
     order = wire.decode(UploadOrder, body)
-    work = partial(agent.host.uploads, order)
-    return await _answer(request, agent, "uploads", order.stage, order.edge, digest, lambda stop: work())
+    lane, work = lane_of(order.spec, [*order.seats, *order.late]), partial(agent.host.uploads, order, len(body))
+    return await _answer(request, agent, "uploads", order.stage, order.edge, lane, digest, work)
 
 
 async def _answer(
-    request: Request, agent: Any, what: str, stage: Stage, edge: int, digest: str, work: Callable[[Event], Any]
+    request: Request,
+    agent: Any,
+    what: str,
+    stage: Stage,
+    edge: int,
+    lane: int | None,
+    digest: str,
+    work: Callable[[Event], Any],
 ) -> Response:
-    """The answer to an order, made once; while it is made, the edge hears from us."""
+    """The answer to an order, made once; while it is made, the edge hears from us.
+
+    With `clock: real` an edge that hangs up has broken the visit off: nobody asks for it again.
+    """
     check_for(request.headers, agent.membership.hello.agent)
     agent.once.drop_unless(lambda line: line[0] == stage.run_id)  # one run trains at a time
-    where = place(what, stage.run_id, stage.round_no, stage.edge_round, stage.wave, edge)
+    where = place(
+        what, stage.run_id, stage.round_no, stage.edge_round, stage.wave, edge, *([] if lane is None else [lane])
+    )
+    grace_s = None if lane is None else 0.0
     with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
-        answer = await agent.once.answer((stage.run_id, edge), where, digest, work, request)
+        answer = await agent.once.answer((stage.run_id, edge, lane), where, digest, work, request, grace_s=grace_s)
     return BodyResponse(answer, headers={PLACE_HEADER: where})

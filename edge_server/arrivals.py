@@ -77,6 +77,11 @@ class Arrivals:
         """Whether updates are asked for, by their reports."""
         return self.clock.lab.algorithm.report is not None
 
+    @property
+    def refuses(self) -> Gate:
+        """What refuses on the simulated clock; with `clock: real` the wall clock has done so."""
+        return self.gate if self.ctx.spec.clock == "simulated" else Gate()
+
     # ---- in time or not
 
     def answers(self, wave: Wave) -> None:
@@ -84,8 +89,8 @@ class Arrivals:
         found = {s: outcome for s, outcome in wave.outcomes.items() if outcome.kind != "evaluate"}
         arrivals = {seat: self._first(wave, seat).simulated_s for seat in found}
         sound = {seat: s for seat, s in arrivals.items() if found[seat].failure is None}
-        refusals = self.gate.refusals(sound)
-        wave.answered_s = self._answered_s(wave, arrivals, self.gate.enough_s(sound))
+        refusals = self.refuses.refusals(sound)
+        wave.answered_s = self._answered_s(wave, arrivals, self.refuses.enough_s(sound))
         for seat in arrivals.keys() - sound.keys():  # the news of a failure is waited for no longer than an update
             if arrivals[seat] > wave.answered_s:
                 refusals[seat] = Refusal("late", wave.answered_s)
@@ -100,7 +105,10 @@ class Arrivals:
             return enough_s
         drops = [self._dropping(wave, seat).simulated_s for seat in self.fates.dropped]
         last_s, closes_s = max([*arrivals.values(), *drops], default=0.0), self.gate.closes_s
-        return closes_s if closes_s < math.inf and (drops or last_s > closes_s) else last_s
+        if self.ctx.spec.clock == "real":
+            closes_s = max(last_s, closes_s)  # who answered in this world was in time
+        missing = bool(drops or wave.overdue)
+        return closes_s if closes_s < math.inf and (missing or last_s > closes_s) else last_s
 
     def _goes_on(self, wave: Wave, refusals: Mapping[int, Refusal]) -> list[int]:
         """The late ones that have an update to send."""
@@ -110,7 +118,7 @@ class Arrivals:
         """Ask for the updates that the algorithm admitted by their reports; refuse those that come too late."""
         for seat in sorted(admitted):
             wave.uploads[seat] = self._upload(wave, seat)
-            if self.paid(wave, seat).cost.simulated_s > self.gate.deadline_s:
+            if self.paid(wave, seat).cost.simulated_s > self.refuses.deadline_s:
                 wave.refused[seat] = Refusal("late", self.gate.deadline_s)
 
     def _upload(self, wave: Wave, seat: int) -> LinkUse:
@@ -124,8 +132,9 @@ class Arrivals:
 
     def lasted_s(self, wave: Wave) -> float:
         """Until the edge has what it waits for: answers, and then the updates that it asked for."""
-        asked = [seat for seat in wave.uploads if seat not in wave.failed()]
-        until = [self.gate.deadline_s if s in wave.refused else self.paid(wave, s).cost.simulated_s for s in asked]
+        late = wave.refused.keys() | wave.overdue
+        asked = [seat for seat in wave.uploads if seat in late or seat not in wave.failed()]
+        until = [self.gate.deadline_s if s in late else self.paid(wave, s).cost.simulated_s for s in asked]
         return max([wave.answered_s, *until])
 
     def paid(self, wave: Wave, seat: int) -> Paid:

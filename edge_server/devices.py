@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from edge_server.answers import check_sizes, check_uploads, check_visits
+from edge_server.real_time import RealTime
 from edge_server.roster import Roster
 from edge_server.waiting import while_heard
 from edge_server.wave import Asked, Wave
@@ -33,11 +36,12 @@ from shared.messages import (
     VisitAnswer,
     VisitOrder,
 )
+from shared.pace import wait_until
 from shared.places import EDGE_URL_HEADER, FOR_HEADER, check_place, place
 from shared.records import own
 from shared.service import Worker
 from shared.sums import Fold
-from shared.transport import Caller
+from shared.transport import Caller, Reply
 from shared.versions import Versions
 from shared.visit import Collector, answer_bytes, run_visits
 
@@ -61,15 +65,30 @@ class Devices:
     ttl_s: float
 
     @property
+    def real(self) -> RealTime:
+        """What differs with `clock: real`."""
+        return RealTime(self.lab, self.order, self.seating)
+
+    @property
     def _reports(self) -> bool:
         """Whether updates wait for a verdict in the modelled system too."""
         return self.lab.algorithm.report is not None
 
     # ---- visits
 
-    async def visit(self, stage: Stage, asked: list[Asked], fold: Fold, *, hold: bool) -> Wave:
-        """Visit seats; what they send is folded in (unless held), what was lost is named in the wave."""
-        wave = Wave(stage)
+    async def visit(
+        self, stage: Stage, asked: list[Asked], fold: Fold, *, hold: bool, ends_at: float = math.inf
+    ) -> Wave:
+        """Visit seats; what they send is folded in (unless held), what was lost is named in the wave.
+
+        Args:
+            stage: of the wave.
+            asked: the visits.
+            fold: takes updates in.
+            hold: whether they are fetched later.
+            ends_at: the instant (monotonic) at which nobody is waited for any more.
+        """
+        wave = Wave(stage, ends_at=ends_at)
         workers = [item for item in asked if self.lab.seat(item.seat).role == "worker"]
         by_agent: dict[str, list[Asked]] = {}
         for item in asked:
@@ -83,7 +102,7 @@ class Devices:
             else:
                 by_agent.setdefault(agent, []).append(item)
         await asyncio.gather(
-            *(self._visit_agent(wave, agent, items, fold, hold) for agent, items in sorted(by_agent.items())),
+            *(self._visit_agent(wave, agent, items, fold, hold) for agent, items in self.real.orders(by_agent)),
             *(self._visit_own(wave, item, fold, hold) for item in workers),
         )
         return wave
@@ -112,14 +131,22 @@ class Devices:
     async def _visit_agent(self, wave: Wave, agent: str, asked: list[Asked], fold: Fold, hold: bool) -> None:
         body = wire.encode(self._visit_order(wave.stage, asked, hold))
         wave_seats = [item.seat for item in asked]
-        reply = await self._post(wave, agent, "visits", body, self.lab.wire.visit_answer, wave_seats)
+        model_s = max(self.real.longest_s(item.seat, item.work, body.n_bytes) for item in asked)
+        reply = await self._post(wave, agent, "visits", body, self.lab.wire.visit_answer, wave_seats, model_s)
         if reply is not None:
             await self._guarded(wave, wave_seats, lambda: self._take_answer(wave, asked, reply, fold, hold))
 
     async def _visit_own(self, wave: Wave, item: Asked, fold: Fold, hold: bool) -> None:
         """The edge's own worker: the same visit, without a link."""
         order = self._visit_order(wave.stage, [item], hold)
+        began = time.monotonic()
         collector = await self.worker.run(lambda: run_visits(self.lab, order, self.states, stopped=self.stop.is_set))
+        if self.real.on:
+            there_at = max(began + self.real.own_wall_s(wave.stage, collector.outcomes[0]), time.monotonic())
+            await wait_until(min(there_at, wave.ends_at), self.stop)
+            wave.took([item.seat], time.monotonic() - began)
+            if there_at > wave.ends_at:
+                return wave.end_without([item.seat], self.order.edge, "the edge's own worker was not done in time")
         await self._guarded(wave, [item.seat], lambda: self._take_own(wave, collector, fold))
 
     def _take_own(self, wave: Wave, collector: Collector, fold: Fold) -> None:
@@ -179,9 +206,9 @@ class Devices:
         mine = Uploads[Any](contributions=tuple(wave.held[seat] for seat in admitted if seat in wave.held))
         await self.worker.run(self._fold, wave, mine, fold)
         wave.late |= {seat: wave.held[seat] for seat in late if seat in wave.held}
-        await asyncio.gather(
-            *(self._fetch_agent(wave, agent, seats, late, fold) for agent, seats in sorted(by_agent.items()))
-        )
+        orders = [(agent, [seat]) for agent, seats in sorted(by_agent.items()) for seat in seats]
+        orders = orders if self.real.on else sorted(by_agent.items())
+        await asyncio.gather(*(self._fetch_agent(wave, agent, seats, late, fold) for agent, seats in orders))
 
     def _upload_order(self, stage: Stage, seats: list[int], late: Collection[int] = ()) -> UploadOrder:
         in_time, apart = [s for s in seats if s not in late], [s for s in seats if s in late]
@@ -195,7 +222,8 @@ class Devices:
 
     async def _fetch_agent(self, wave: Wave, agent: str, seats: list[int], late: list[int], fold: Fold) -> None:
         body = wire.encode(self._upload_order(wave.stage, seats, late))
-        reply = await self._post(wave, agent, "uploads", body, self.lab.wire.upload_answer, seats)
+        model_s = max(self.real.longest_s(seat, None, body.n_bytes) for seat in seats)
+        reply = await self._post(wave, agent, "uploads", body, self.lab.wire.upload_answer, seats, model_s)
         if reply is not None:
             apart = [seat for seat in late if seat in seats]
             await self._guarded(wave, seats, lambda: self._take_uploads(wave, seats, apart, reply, fold))
@@ -227,30 +255,22 @@ class Devices:
     # ---- the wait
 
     async def _post(
-        self, wave: Wave, agent: str, path: str, body: wire.Body, kind: type[Any], seats: list[int]
+        self, wave: Wave, agent: str, path: str, body: wire.Body, kind: type[Any], seats: list[int], model_s: float
     ) -> Any | None:
-        """The decoded answer, or None and failures in the wave."""
-        limit_s = self.order.spec.timeouts.visit_s * max(self.loads.get(agent, 1), 1)
-        stage = wave.stage
-        asked = place(path, stage.run_id, stage.round_no, stage.edge_round, stage.wave, self.order.edge)
-        asking = asyncio.create_task(
-            self.caller.post_record(
-                lambda: f"{self.roster.moved.get(agent, self.seating.places[seats[0]].url)}/{path}",
-                body,
-                kind,
-                limit_s=limit_s,
-                who=f"agent {agent}",
-                headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent},
-                model=self.lab.shapes,
-            )
-        )
+        """The decoded answer, or None and failures in the wave; `model_s` are wall seconds of waiting by the model."""
+        began = time.monotonic()
+        limit_s = self.order.spec.timeouts.visit_s * max(self.loads.get(agent, 1), 1) + model_s
+        left_s = max(wave.ends_at - began, 0.0)
         try:
-            reply = await while_heard(asking, agent, self.roster, self.ttl_s, self.stop)
-            check_place(reply.headers, asked)
+            reply = await self._asked(wave, agent, path, body, kind, seats, min(limit_s, left_s))
         except Cancelled:
             raise
         except DeadlineExceeded as error:
-            wave.fail(seats, self.order.edge, "timeout", error.detail)
+            if left_s <= limit_s:
+                told = self.real.too_late(agent, self.roster.silent_s(agent, began))
+                wave.end_without(seats, self.order.edge, told)
+            else:
+                wave.fail(seats, self.order.edge, "timeout", error.detail)
         except StrataError as error:
             wave.fail(seats, self.order.edge, error.code, error.detail)
         except Exception as error:
@@ -259,7 +279,33 @@ class Devices:
         else:
             wave.socket_bytes += reply.sent_bytes + reply.received_bytes
             return reply.record
+        finally:
+            if self.real.on:
+                wave.took(seats, time.monotonic() - began)
         return None
+
+    async def _asked(
+        self, wave: Wave, agent: str, path: str, body: wire.Body, kind: type[Any], seats: list[int], limit_s: float
+    ) -> Reply[Any]:
+        """The answer of an agent that is heard."""
+        stage, real = wave.stage, self.real
+        asked = place(
+            path, stage.run_id, stage.round_no, stage.edge_round, stage.wave, self.order.edge, *real.lane(seats)
+        )
+        asking = asyncio.create_task(
+            self.caller.post_record(
+                lambda: f"{self.roster.moved.get(agent, self.seating.places[seats[0]].url)}/{path}",
+                body,
+                kind,
+                limit_s=limit_s,
+                who=f"agent {agent}",
+                headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent, **real.headers(seats[0])},
+                model=self.lab.shapes,
+            )
+        )
+        reply = await while_heard(asking, agent, self.roster, self.ttl_s, self.stop)
+        check_place(reply.headers, asked)
+        return reply
 
     async def _guarded(self, wave: Wave, seats: list[int], take: Callable[[], None]) -> None:
         """Take an answer in, on the worker thread; what does not fit is a failure of its seats."""

@@ -35,6 +35,7 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, paid: Paid) -> Se
         wait_s=cost.wait_s,
         up_s=cost.up_s,
         simulated_s=cost.simulated_s,
+        measured_s=wave.measured.get(number),
         energy_j=cost.energy_j,
         fresh_state=outcome.fresh_state if outcome else False,
         figures={**(heard.figures if heard else {}), **(verdict.figures if verdict else {})},

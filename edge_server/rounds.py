@@ -15,6 +15,7 @@ from edge_server.book import Book
 from edge_server.clock import EdgeClock, Fates
 from edge_server.devices import Devices
 from edge_server.late import Late, Stock, fold_in
+from edge_server.real_time import deadline_at
 from edge_server.wave import Asked, Refusal, Wave
 from shared import policies
 from shared.algorithms._hooks import Verdict
@@ -40,6 +41,7 @@ class EdgeRound:
         order_bytes: size of the order's body.
         fresh_state: the state is None although this home has been served before.
         deadline_s: of the present edge round, on the clock of `book.simulated_s`.
+        ends_at: with `clock: real`, the same as an instant of the monotonic clock.
     """
 
     lab: Lab
@@ -51,6 +53,7 @@ class EdgeRound:
     order_bytes: int
     fresh_state: bool = False
     deadline_s: float = math.inf
+    ends_at: float = math.inf
 
     def __post_init__(self) -> None:
         order, members = self.order, self.lab.members
@@ -88,6 +91,7 @@ class EdgeRound:
         """Waves until nobody is visited again; the exact sum of what they brought."""
         fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
         self.deadline_s = self.book.simulated_s + (ctx.spec.round_deadline_s or math.inf)
+        self.ends_at = deadline_at(ctx.spec)
         chosen = self._active(self._select(ctx) if self.trainers else [])
         while chosen or ctx.wave == 0:
             works = await self.worker.run(self.hooks.schedule, ctx, self.state, chosen) if chosen else {}
@@ -123,7 +127,7 @@ class EdgeRound:
         fates = await self.worker.run(self.clock.fates, ctx, works_now, at_s, self.stock.busy(at_s))
         asked = await self.worker.run(self._asked, ctx, _without(works_now, [*fates.off, *fates.busy]))
         visited = [item for item in asked if item.seat not in fates.dropped]
-        wave = await self.devices.visit(stage, visited, fold, hold=hold)
+        wave = await self.devices.visit(stage, visited, fold, hold=hold, ends_at=self.ends_at)
         wave.shares = {
             seat: policies.share_of(ctx, works[seat], asked_for[seat], self.clock.seat(seat)) for seat in works
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,9 @@ class Wave:
         links: modelled bytes by seat, of the exchange that brings the answer.
         uploads: of the exchange that brings an update which the algorithm has admitted by its report.
         socket_bytes: bodies that this layout of processes moved.
+        ends_at: with `clock: real` and a deadline, the instant (monotonic) at which it ends.
+        overdue: seats that had not answered by then.
+        measured: with `clock: real`, wall seconds by seat from its orders until their answers or the edge gave up.
     """
 
     stage: Stage
@@ -66,10 +70,22 @@ class Wave:
     links: dict[int, LinkUse] = field(default_factory=dict)
     uploads: dict[int, LinkUse] = field(default_factory=dict)
     socket_bytes: int = 0
+    ends_at: float = math.inf
+    overdue: set[int] = field(default_factory=set)
+    measured: dict[int, float] = field(default_factory=dict)
 
     def fail(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
         """Note lost contributions."""
         self.failures += [Failure(seat=seat, edge=edge, reason=reason, detail=detail[:500]) for seat in seats]
+
+    def end_without(self, seats: list[int], edge: int, detail: str) -> None:
+        """Note seats that had not answered when the wave ended."""
+        self.fail(seats, edge, "late", detail)
+        self.overdue |= set(seats)
+
+    def took(self, seats: list[int], wall_s: float) -> None:
+        """Note how long an order took."""
+        self.measured |= {seat: self.measured.get(seat, 0.0) + wall_s for seat in seats}
 
     def not_asked(self, seats: list[int], edge: int, reason: str, detail: str) -> None:
         """Note contributions that were lost before anybody was asked."""

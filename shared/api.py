@@ -58,7 +58,8 @@ class SeatRow(Record):
     for the edge's decision on its report, and sending.
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update. An update that came
     late has a row of its own in the round that uses it (`used_late`). `work_share`: of the work that the algorithm
-    asked for, what the seat was given (`partial_work`).
+    asked for, what the seat was given (`partial_work`). `profile` is the one that the seat had in this round.
+    `measured_s`: with `clock: real`, wall seconds from the edge's orders until their answers.
     """
 
     seat: int
@@ -66,6 +67,7 @@ class SeatRow(Record):
     edge_round: int = 0
     wave: int = 0
     agent: str | None = None
+    profile: str | None = None
     outcome: str
     reason: str | None = None
     label: str | None = None
@@ -85,6 +87,7 @@ class SeatRow(Record):
     wait_s: float = 0.0
     up_s: float = 0.0
     simulated_s: float = 0.0
+    measured_s: float | None = None
     energy_j: float = 0.0
     fresh_state: bool = False
     figures: dict[str, Any] = Field(default_factory=dict)
@@ -254,7 +257,8 @@ Of an agent also: heard, and taken offline by `PATCH /devices/{id}`; about to be
 class AgentInfo(Record):
     """A registered agent (device process); `devices` is its room, `seats` those of the active run.
 
-    One that is not `online` makes no visits, by `PATCH /devices/{id}`.
+    One that is not `online` makes no visits, by `PATCH /devices/{id}`. By that, `profile` may be another one than
+    `own_profile`, which its environment names.
     """
 
     agent: str
@@ -263,6 +267,7 @@ class AgentInfo(Record):
     last_seen_s: float
     devices: int
     profile: str
+    own_profile: str = "standard"
     edge: str | None = None
     seats: tuple[int, ...] = ()
     visiting: int | None = None
@@ -318,8 +323,8 @@ class Event(Record):
     """One event of a run, as sent by SSE: `id` is the SSE id (for `Last-Event-ID`), `kind` the SSE event name.
 
     Kinds: `run.status`, `round.started`, `round.committed`, `round.evaluated`, `round.retried`,
-    `contribution.lost`, `seat.moved`, `seat.taken`, `seat.left`, `seat.retired`, `home.moved`, and `node.` with a
-    `State`.
+    `contribution.lost`, `seat.profile` (an agent was given another one), `seat.moved`, `seat.taken`, `seat.left`,
+    `seat.retired`, `home.moved`, and `node.` with a `State`.
     """
 
     id: str

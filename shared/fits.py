@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shared.spec import ExperimentSpec
 
+LEAST_WAIT_S, LONGEST_WAIT_S = 0.1, 86_400.0
+"""Wall seconds that a deadline may be: nobody answers in less, and nobody waits a day."""
+
 
 def check_fits(spec: ExperimentSpec) -> None:
     """See that the fields of a spec fit together.
@@ -17,9 +20,12 @@ def check_fits(spec: ExperimentSpec) -> None:
     _numbers(spec)
     _selection(spec)
     _deadline(spec)
+    _clock(spec)
 
 
 def _numbers(spec: ExperimentSpec) -> None:
+    n_seats = spec.num_devices if spec.max_devices is None else spec.max_devices
+    spec.devices.check_latencies(n_seats, spec.num_edges)
     if spec.num_devices is None:
         return
     if spec.max_devices is not None and spec.max_devices < spec.num_devices:
@@ -51,3 +57,22 @@ def _deadline(spec: ExperimentSpec) -> None:
         return
     if spec.report_deadline_s >= spec.round_deadline_s:
         raise ValueError("report_deadline_s is not below round_deadline_s: updates need time after the reports")
+
+
+def _clock(spec: ExperimentSpec) -> None:
+    if spec.clock == "simulated":
+        if spec.time_scale != 1:
+            raise ValueError("time_scale needs clock: real: simulated time takes no time")
+        return
+    if spec.late == "next_round":
+        raise ValueError("late: next_round needs clock: simulated: with clock: real an edge breaks off who is late")
+    if spec.overselection:
+        raise ValueError("overselection needs clock: simulated: with clock: real who is first would be chance")
+    if spec.report_deadline_s is not None:
+        raise ValueError("report_deadline_s needs clock: simulated: with clock: real round_deadline_s ends all waits")
+    wait_s = (spec.round_deadline_s or 1 / spec.time_scale) * spec.time_scale
+    if not LEAST_WAIT_S <= wait_s <= LONGEST_WAIT_S:
+        raise ValueError(
+            f"round_deadline_s {spec.round_deadline_s:g} at time_scale {spec.time_scale:g} is {wait_s:g} s of wall "
+            f"time; with clock: real it is {LEAST_WAIT_S:g} to {LONGEST_WAIT_S:g} s"
+        )

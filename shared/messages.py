@@ -52,8 +52,8 @@ class Failure(Record):
     """A contribution that was lost. Data, not an exception.
 
     `reason`: `unreachable`, `timeout`, `lost`, `offline`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`,
-    `cancelled`; of the model's own events `unavailable` (the device was off), `busy` (with a late update)
-    and `dropped`.
+    `cancelled`, `late` (with `clock: real`: no answer by the deadline); of the model's own events `unavailable` (the
+    device was off), `busy` (with a late update) and `dropped`.
     """
 
     seat: int | None = None
@@ -215,8 +215,8 @@ class SeatLine(Record):
     algorithm's word (a class, say). An update that came late has a line of its own where it is `used_late`.
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
     `wait_s`: from the arrival of its report until the edge decided. `simulated_s` is the sum of `down_s`, `compute_s`,
-    `wait_s` and `up_s`. `work_share`: of the work that the algorithm asked for, what the seat was given
-    (`partial_work`).
+    `wait_s` and `up_s`; `measured_s`: wall seconds, with `clock: real` only, since nothing else that travels varies
+    from run to run. `work_share`: of the work that the algorithm asked for, what the seat was given (`partial_work`).
     """
 
     seat: int
@@ -238,6 +238,7 @@ class SeatLine(Record):
     wait_s: NotNegative = 0.0
     up_s: NotNegative = 0.0
     simulated_s: NotNegative = 0.0
+    measured_s: NotNegative | None = None
     energy_j: NotNegative = 0.0
     fresh_state: bool = False
     figures: dict[str, Any] = Field(default_factory=dict)

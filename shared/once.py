@@ -46,6 +46,8 @@ class Once(Generic[T]):
         digest: str,
         work: Callable[[threading.Event], Awaitable[T]],
         request: Request | None = None,
+        *,
+        grace_s: float | None = None,
     ) -> T:
         """The answer to one order.
 
@@ -55,6 +57,7 @@ class Once(Generic[T]):
             digest: of the order's bytes.
             work: starts the work; given an event that is set when nobody waits any more.
             request: its connection is watched.
+            grace_s: how long work goes on that nobody waits for; by default as long as all here.
 
         Raises:
             Cancelled: the caller went away, or other work took this place.
@@ -71,7 +74,9 @@ class Once(Generic[T]):
         finally:
             running.waiters -= 1
             if not running.waiters and not running.task.done():
-                running.ending = asyncio.get_running_loop().call_later(self.grace_s, self._end_if_alone, running)
+                running.ending = asyncio.get_running_loop().call_later(
+                    self.grace_s if grace_s is None else grace_s, self._end_if_alone, running
+                )
         if running.task.cancelled():
             raise Cancelled("other work took the place of this order")
         if running.task.exception() is not None:

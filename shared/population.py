@@ -115,10 +115,13 @@ def population(spec: ExperimentSpec, data: Dataset) -> Population:
 def latencies(spec: ExperimentSpec) -> npt.NDArray[np.float64]:
     """Seconds from every device seat to every edge, one way, beyond its own link: (max_devices, num_edges).
 
-    Drawn row by row as `devices.edge_latency_s` says, so that further seats change no row.
+    Listed by `devices.edge_latency_s`, or drawn row by row as it says, so that further seats change no row.
     """
+    amount = spec.devices.edge_latency_s
+    if isinstance(amount, tuple):
+        return np.array(amount, np.float64)
     u = _rng(spec, "latency").random(size=(spec.max_devices or 1, spec.num_edges or 1))
-    drawn = [[quantile(spec.devices.edge_latency_s, value) for value in row] for row in u.tolist()]
+    drawn = [[quantile(amount, value) for value in row] for row in u.tolist()]
     return np.array(drawn, np.float64)
 
 

@@ -93,6 +93,8 @@ class ExperimentSpec(Record):
         eval_every: the global model and held-out seats are evaluated every so many rounds, and after the last.
         losses: contributions to leave out; what the record of a disturbed run names, an undisturbed one repeats.
         edge_upload: `sum` sends exact sums to the cloud (8 bytes a parameter), `mean` rounded means (4 bytes).
+        clock: `real` makes devices wait as long as the model says, and lets the wall clock decide who is late.
+        time_scale: with it, wall seconds that stand for a simulated one.
     """
 
     name: str = Field(default="experiment", min_length=1, max_length=100)
@@ -133,6 +135,8 @@ class ExperimentSpec(Record):
     test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
     edge_upload: Literal["sum", "mean"] = "sum"
+    clock: Literal["simulated", "real"] = "simulated"
+    time_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
 
     devices: DeviceSpec = DeviceSpec()
     edge_link: EdgeLinkSpec = EdgeLinkSpec()
@@ -156,9 +160,10 @@ class ExperimentSpec(Record):
 
     @property
     def may_refuse(self) -> bool:
-        """Whether an edge may refuse an update by its simulated arrival."""
+        """Whether an edge may refuse an update by its simulated arrival; with `clock: real` the wall clock decides."""
         deadlines = (self.round_deadline_s, self.report_deadline_s)
-        return any(limit_s is not None for limit_s in deadlines) or self.overselection > 0
+        limited = any(limit_s is not None for limit_s in deadlines) or self.overselection > 0
+        return self.clock == "simulated" and limited
 
     @property
     def is_resolved(self) -> bool:
@@ -166,10 +171,18 @@ class ExperimentSpec(Record):
         return None not in (self.num_devices, self.num_edges, self.max_devices)
 
     def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
-        """The spec with its open numbers filled in by what is there when the run starts, up to `max_devices`."""
+        """The spec with its open numbers filled in by what is there when the run starts, up to `max_devices`.
+
+        Raises:
+            BadInput: what it lists for each seat does not fit what is there.
+        """
         num_devices = self.num_devices or max(min(n_devices, self.max_devices or n_devices), 1)
         max_devices = self.max_devices or num_devices
         num_edges = self.num_edges or max(min(n_edges, max_devices), 1)
+        try:
+            self.devices.check_latencies(max_devices, num_edges)
+        except ValueError as error:
+            raise BadInput(str(error), field="devices.edge_latency_s") from None
         return self.but(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices)
 
     def quorum_of(self, n: int) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from shared.api import AgentInfo, EdgeInfo
+from shared.names import check_known
+from shared.profiles import PROFILES
 from shared.records import Record
 
 MAX_DEVICES = 100_000
@@ -14,9 +16,28 @@ Devices = Annotated[int, Field(ge=0, le=MAX_DEVICES)]
 
 
 class DeviceChange(Record):
-    """Body of `PATCH /devices/{id}`."""
+    """Body of `PATCH /devices/{id}`; what is not named stays.
 
-    online: bool
+    Attributes:
+        online: whether it makes visits.
+        profile: a name of the catalogue, for runs with `devices.profile: agent`; null: what its environment names.
+    """
+
+    online: bool = True
+    profile: Annotated[str, Field(max_length=100)] | None = None
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("nothing to change: name `online`, `profile`, or both")
+        return self
+
+    @field_validator("profile")
+    @classmethod
+    def _known(cls, profile: str | None) -> str | None:
+        if profile is not None:
+            check_known("profile", profile, PROFILES)
+        return profile
 
 
 class FleetInfo(Record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from shared.errors import BadInput
 from shared.profiles import PROFILES
 from shared.spec import parse_spec
-from tests.algorithms.ways import federation, run
-from tests.federation import Federation, small_spec
+from tests.algorithms.ways import Ended, ended, federation, run
+from tests.federation import Federation, Gate, small_spec
 
 AGENTS: dict[str, Any] = {"profile": "agent", "edge_latency_s": 0}
 
@@ -54,6 +55,111 @@ async def test_an_agent_of_an_unknown_profile_fails_the_run_with_its_name(tmp_pa
         info = await fed.run(small_spec(devices=AGENTS))
         assert info.status == "failed"
         assert f"agent {fed.agent_id(1)} has the profile 'jetsn'; did you mean 'jetson'?" in (info.reason or "")
+
+
+# ---- changed while everything runs
+
+
+async def changed_after(folder: Path, n_rounds: int, *, restarted: bool = False) -> tuple[Ended, list[dict[str, Any]]]:
+    """Four rounds, after the first of which the agent of seat 0 is given another profile; the events that tell so."""
+    async with federation(folder, n_edges=1, rooms=(1, 1)) as fed:
+        spec = small_spec(devices=AGENTS, num_rounds=n_rounds, num_devices=2, num_edges=1)
+        info = await fed.run(spec)
+        agent = (await fed.seats(info.run)).devices[0].agent
+        answer = await fed.client.patch(f"/devices/{agent}", json={"profile": "phone_low"})
+        assert (answer.json()["profile"], answer.json()["own_profile"]) == ("phone_low", "standard")
+        if restarted:
+            await fed.stop("cloud")
+            await fed.start_cloud()
+            for number in range(2):  # each registers anew, and names the profile of its environment
+                await fed.stop(f"agent-{number}")
+                await fed.start_agent(number)
+            await fed.until(lambda: fed.n_agents() == 2)
+        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 4 - n_rounds})
+        done = await ended(fed, info.run, folder)
+        seats = (await fed.seats(info.run)).devices
+        assert [seat.profile for seat in seats] == ["phone_low", "standard"]
+        told = (await fed.client.get(f"/runs/{info.run}/events")).text
+    events = [json.loads(line.removeprefix("data: ")) for line in told.splitlines() if line.startswith("data: ")]
+    return done, [event["data"] for event in events if event["kind"] == "seat.profile"]
+
+
+def profiles(done: Ended, seat: int) -> list[str | None]:
+    return [row.profile for detail in done.rounds for row in detail.seats if row.seat == seat]
+
+
+async def test_a_profile_that_is_given_counts_from_the_next_round_on_and_the_record_shows_it(tmp_path: Path) -> None:
+    early, told_early = await changed_after(tmp_path, 1)
+    later, told_later = await changed_after(tmp_path, 2)
+    assert profiles(early, 0) == ["standard"] + ["phone_low"] * 3
+    assert profiles(later, 0) == ["standard"] * 2 + ["phone_low"] * 2
+    assert profiles(early, 1) == profiles(later, 1) == ["standard"] * 4
+    change = {"seat": 0, "profile": "phone_low", "from": "standard"}
+    assert (told_early, told_later) == ([{"round_no": 2, **change}], [{"round_no": 3, **change}])
+    took = [
+        [row.simulated_s for detail in done.rounds for row in detail.seats if row.seat == 0] for done in (early, later)
+    ]
+    differ = [one != other for one, other in zip(*took, strict=True)]
+    assert differ == [False, True, False, False]
+    assert took[0][1] > took[1][1]
+    assert early.info.simulated_s > later.info.simulated_s
+
+
+async def test_the_round_that_runs_keeps_the_profiles_with_which_it_began(tmp_path: Path) -> None:
+    async with federation(tmp_path, n_edges=1, rooms=(1, 1)) as fed:
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(devices=AGENTS, num_rounds=3, num_devices=2, num_edges=1))
+        await gate.reached.wait()
+        agent = (await fed.seats(run_id)).devices[1].agent
+        await fed.client.patch(f"/devices/{agent}", json={"profile": "jetson"})
+        gate.open.set()
+        done = await ended(fed, run_id, tmp_path)
+    assert profiles(done, 1) == ["standard", "standard", "jetson"]
+
+
+async def test_a_given_profile_outlasts_restarts_of_cloud_and_agent_and_a_resumed_run_is_the_same(
+    tmp_path: Path,
+) -> None:
+    plain, told = await changed_after(tmp_path, 2)
+    again, told_again = await changed_after(tmp_path, 2, restarted=True)
+    assert again.links() == plain.links()
+    assert (again.info.model_sha256, told_again) == (plain.info.model_sha256, told)
+
+
+async def test_a_device_is_given_its_own_profile_back(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), profiles=("jetson",)) as fed:
+        url = f"/devices/{fed.agent_id(0)}"
+        for given, counts in (("gateway", "gateway"), (None, "jetson")):
+            answer = await fed.client.patch(url, json={"profile": given})
+            assert answer.status_code == 200, answer.text
+            assert ((await fed.client.get(url)).json()["profile"], answer.json()["online"]) == (counts, True)
+
+
+async def test_where_the_spec_says_who_has_which_profile_an_agent_is_given_none(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1)) as fed:
+        gate = Gate(fed)
+        run_id = await fed.submit(small_spec(num_devices=2, num_edges=1))
+        await gate.reached.wait()
+        url = f"/devices/{fed.agent_id(0)}"
+        answer = await fed.client.patch(url, json={"profile": "jetson", "online": False})
+        assert (answer.status_code, answer.json()["field"]) == (409, "profile")
+        assert f"run {run_id} trains, whose spec says which profiles its seats have" in answer.json()["detail"]
+        found = (await fed.client.get(url)).json()
+        assert (found["profile"], found["online"]) == ("standard", True)
+        gate.open.set()
+        assert (await fed.finish(run_id)).status == "completed"
+        assert (await fed.client.patch(url, json={"profile": "jetson"})).json()["profile"] == "jetson"
+
+
+async def test_a_profile_that_is_in_no_catalogue_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+        answer = await fed.client.patch(f"/devices/{fed.agent_id(0)}", json={"profile": "phone_lo"})
+        assert (answer.status_code, answer.json()["field"]) == (422, "profile")
+        assert "unknown profile 'phone_lo'; did you mean 'phone_low'?" in answer.json()["detail"]
+        assert (await fed.client.patch("/devices/a-nobody", json={"profile": "jetson"})).status_code == 404
+
+
+# ---- what a spec may say
 
 
 @pytest.mark.parametrize(

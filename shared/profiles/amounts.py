@@ -78,12 +78,17 @@ def _kind(raw: Any) -> str:
     return str(raw.get("name") if isinstance(raw, Mapping) else getattr(raw, "name", "number"))
 
 
+def _kind_or_table(raw: Any) -> str:
+    return "array" if isinstance(raw, list | tuple) else _kind(raw)
+
+
 def _known(raw: Any) -> Any:
     if isinstance(raw, Mapping):
         check_known("distribution", raw.get("name"), ("uniform", "normal", "pareto", "zipf"))
     return raw
 
 
+Table = Annotated[tuple[Annotated[tuple[Finite, ...], Field(max_length=1000)], ...], Field(max_length=100_000)]
 Amount = Annotated[
     Annotated[Finite, Tag("number")]
     | Annotated[Uniform, Tag("uniform")]
@@ -94,6 +99,17 @@ Amount = Annotated[
     BeforeValidator(_known),
 ]
 """A number of at least 0, or a distribution of such."""
+AmountOrTable = Annotated[
+    Annotated[Finite, Tag("number")]
+    | Annotated[Uniform, Tag("uniform")]
+    | Annotated[Normal, Tag("normal")]
+    | Annotated[Pareto, Tag("pareto")]
+    | Annotated[Zipf, Tag("zipf")]
+    | Annotated[Table, Tag("array")],
+    Discriminator(_kind_or_table),
+    BeforeValidator(_known),
+]
+"""The same, or a number for each row and column."""
 
 
 def _positive(amount: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from shared.names import check_known
-from shared.profiles.amounts import Amount, Positive, Uniform
+from shared.profiles.amounts import Amount, AmountOrTable, Positive, Uniform
 from shared.profiles.availability import Availability
 from shared.profiles.catalogue import AGENT, LINKS, PROFILES
 from shared.profiles.values import Joules, Name
@@ -104,14 +104,15 @@ class DeviceSpec(Record):
             beyond takes the profile that is furthest behind its share.
         straggler_ratio: share of the seats that are slow, counted like a mixture.
         straggler_slowdown: by how much they compute more slowly.
-        edge_latency_s: from a seat to each edge, one way, beyond its own link; drawn for each seat and edge.
+        edge_latency_s: from a seat to each edge, one way, beyond its own link; drawn for each seat and edge, or listed:
+            for each seat a list of one for each edge.
     """
 
     profile: Annotated[ProfileSpec, BeforeValidator(_by_name)] | None = None
     profiles: Annotated[tuple[ShareSpec, ...], Field(max_length=1000)] = ()
     straggler_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     straggler_slowdown: Annotated[float, Field(ge=1, le=1e6)] = 8.0
-    edge_latency_s: Amount = Uniform(low=0.001, high=0.1)
+    edge_latency_s: AmountOrTable = Uniform(low=0.001, high=0.1)
 
     @model_validator(mode="after")
     def _one_or_a_mixture(self) -> DeviceSpec:
@@ -123,6 +124,22 @@ class DeviceSpec(Record):
         if self.profiles and abs(total - 1) > 1e-9:
             raise ValueError(f"the shares of `profiles` add up to {total:g}, not to 1")
         return self
+
+    def check_latencies(self, n_seats: int | None, n_edges: int | None) -> None:
+        """See that listed latencies are one for each seat and edge, as far as their numbers are known.
+
+        Raises:
+            ValueError: they are not; names the seat.
+        """
+        table = self.edge_latency_s
+        if not isinstance(table, tuple):
+            return
+        if len(table) != (n_seats or len(table) or 1):
+            raise ValueError(f"devices.edge_latency_s lists {len(table)} seats, expected are {n_seats or 'some'}")
+        due = n_edges or len(table[0]) or 1
+        for seat, row in enumerate(table):
+            if len(row) != due:
+                raise ValueError(f"devices.edge_latency_s: seat {seat} has {len(row)} latencies, expected are {due}")
 
     @property
     def by_agent(self) -> bool:

@@ -17,6 +17,7 @@ class Manifest(Record):
     """What must be equal for the same model to come out, bit for bit, and when and where it came out.
 
     Attributes:
+        clock: of the spec; with `real` the wall clock decides who is late, and no second run is the same.
         data_digest: of the data set's arrays; None before they were opened.
         population_digest: of the seats, their data and profiles; None before they were dealt.
         versions: of Python and the packages that compute.
@@ -26,6 +27,7 @@ class Manifest(Record):
 
     run: str
     seed: int
+    clock: str
     spec_digest: str
     data_digest: str | None = None
     population_digest: str | None = None
@@ -53,6 +55,7 @@ class Manifest(Record):
         return cls(
             run=info.run,
             seed=info.spec.seed,
+            clock=info.spec.clock,
             spec_digest=info.spec.digest(),
             data_digest=data_digest,
             population_digest=population_digest,

@@ -331,7 +331,7 @@ async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, mo
 
         monkeypatch.setattr(registry.store, "put", put_late)
         moved = registry.agents[agent].but(url="http://127.0.0.9:1")
-        changes = asyncio.gather(registry.set_online(agent, online=False), registry.part_with(agent))
+        changes = asyncio.gather(registry.change(agent, online=False), registry.part_with(agent))
         await asyncio.sleep(0)
         registry.agents[agent] = moved  # as a registration does
         await changes

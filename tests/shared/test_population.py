@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from shared.errors import BadInput
 from shared.population import Population, Samples, counts_of, latencies, population
+from shared.profiles import DeviceSpec, ProfileSpec
 from shared.shares import largest_remainder
-from shared.spec import ExperimentSpec
+from shared.spec import ExperimentSpec, parse_spec
 from shared.training.data import Dataset
 
 K = 4
@@ -161,6 +162,44 @@ def test_by_latency_a_seats_home_is_its_nearest_edge() -> None:
     assert times.max() <= 0.1
     assert [seat.home for seat in population(spec, DATA).seats] == times.argmin(axis=1).tolist()
     assert len({seat.home for seat in population(spec, DATA).seats}) == 4
+
+
+def test_listed_latencies_are_what_seats_have_and_homes_are_the_nearest_of_equals_the_first() -> None:
+    listed = ((0.3, 0.1, 0.2), (0.2, 0.2, 0.2), (0.0, 5.0, 0.0), (0.9, 0.8, 0.7))
+    devices = DeviceSpec(profile=ProfileSpec(latency_s=1), edge_latency_s=listed)
+    spec = ExperimentSpec(num_devices=3, max_devices=4, num_edges=3, association="latency", devices=devices)
+    assert latencies(spec).tolist() == [list(row) for row in listed]
+    seats = population(spec, DATA).seats
+    assert [seat.home for seat in seats] == [1, 0, 0, 2]
+    assert [seat.latency_s for seat in seats] == [tuple(1 + far for far in row) for row in listed]
+    balanced = population(spec.but(association="balanced"), DATA).seats
+    assert [seat.home for seat in balanced] == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ([[0.1, 0.2], [0.1]], "seat 1 has 1 latencies, expected are 2"),
+        ([[0.1], [0.1]], "seat 0 has 1 latencies, expected are 2"),
+        ([[0.1, 0.2]], "lists 1 seats, expected are 2"),
+        ([[0.1, 0.2], [0.1, -1]], "edge_latency_s.1.1: Input should be greater than or equal to 0"),
+        ([[0.1, 0.2], [0.1, float("nan")]], "edge_latency_s.1.1: Input should be a finite number"),
+        ([0.1, 0.2], "edge_latency_s.0: Input should be a valid tuple"),
+    ],
+    ids=str,
+)
+def test_listed_latencies_are_one_for_each_seat_and_edge(listed: Any, said: str) -> None:
+    with pytest.raises(BadInput) as found:
+        parse_spec({"num_devices": 2, "num_edges": 2, "devices": {"edge_latency_s": listed}})
+    assert said in found.value.detail
+
+
+def test_listed_latencies_are_checked_again_once_the_numbers_are_known() -> None:
+    spec = parse_spec({"devices": {"edge_latency_s": [[0.1, 0.2], [0.1, 0.3]]}})
+    assert population(spec.resolved(n_devices=2, n_edges=2), DATA).seats[1].latency_s[1] > 0.3
+    with pytest.raises(BadInput, match="lists 2 seats, expected are 3") as found:
+        spec.resolved(n_devices=3, n_edges=2)
+    assert found.value.field == "devices.edge_latency_s"
 
 
 # ---- test samples

@@ -1,0 +1,116 @@
+"""Devices that differ, in real containers: one that is paused by the real clock, and two classes of containers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.profiles import PROFILES
+from tests.compose.stack import ENDED, PROJECT, compose, docker, ended, n_devices, round_with, submit, until
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+DEADLINE_S, SCALE = 80, 0.1
+REAL = {
+    "num_devices": 4,
+    "num_rounds": 10_000,
+    "eval_every": 10_000,
+    "lr": 0.05,
+    "clock": "real",
+    "time_scale": SCALE,
+    "round_deadline_s": DEADLINE_S,
+    "devices": {"profile": {"delay_s": 5}},
+}
+
+
+@pytest.fixture
+def classes(stack: httpx.Client) -> Iterator[httpx.Client]:
+    """The stack, which afterwards has its six devices of one class again."""
+    try:
+        yield stack
+    finally:
+        compose("rm", "-s", "-f", "-v", "device_slow")
+        scaled(stack, "device", 6, 6)
+
+
+def scaled(client: httpx.Client, service: str, number: int, n_all: int) -> None:
+    """So many containers of a service of devices, beside those of the others: agents in all."""
+    compose("up", "-d", "--no-deps", "--no-recreate", "--scale", f"{service}={number}", service)
+    until(f"{number} of {service}", lambda: n_there(client) == n_all == n_devices(client))
+
+
+def n_there(client: httpx.Client) -> int:
+    """Agents that take part and whose containers run: one that was removed is heard no more, soon."""
+    names = {container[:12] for container in running()}
+    found = client.get("/devices").json()["devices"]
+    return sum(device["state"] in ("alive", "revived") and device["name"] in names for device in found)
+
+
+def running() -> list[str]:
+    return docker("ps", "-q", "--no-trunc", "--filter", f"label=com.docker.compose.project={PROJECT}").split()
+
+
+def test_a_paused_container_is_late_at_the_deadline_and_takes_part_again_when_it_goes_on(stack: httpx.Client) -> None:
+    ended(stack, submit(stack, {"num_rounds": 1}))  # what each process prepares once would count in a first round
+    run = submit(stack, REAL)
+    first = until("a round of all four", lambda: whole(stack, run))
+    victim = first["seats"][0]
+    name = next(d["name"] for d in stack.get("/devices").json()["devices"] if d["agent"] == victim["agent"])
+    docker("pause", name)
+    try:
+        late = until("the late one", lambda: round_with(stack, run, victim["seat"], "failed"))
+    finally:
+        docker("unpause", name)
+    back = until("the device again", lambda: round_with(stack, run, victim["seat"], "used"))
+    assert stack.post(f"/runs/{run}/stop").status_code == 200
+    assert ended(stack, run)["spec"]["clock"] == "real"
+    assert [row["outcome"] for row in first["seats"]] == ["used"] * 4
+    for row in first["seats"]:
+        assert row["measured_s"] >= row["simulated_s"] * SCALE > 5 * SCALE
+    (failure,) = late["failures"]
+    assert (failure["seat"], failure["reason"]) == (victim["seat"], "late")
+    assert victim["agent"] in failure["detail"]
+    assert late["n_used"] == 3
+    assert late["wall_s"] >= DEADLINE_S * SCALE
+    assert late["simulated_s"] > DEADLINE_S
+    row = next(row for row in back["seats"] if row["seat"] == victim["seat"])
+    assert (row["agent"], row["fresh_state"], back["n_used"]) == (victim["agent"], False, 4)
+
+
+def whole(client: httpx.Client, run: str) -> dict[str, Any] | None:
+    """The newest round, if all four took part in it."""
+    info = client.get(f"/runs/{run}").json()
+    assert info["status"] not in ENDED, info["reason"]
+    detail = client.get(f"/runs/{run}/rounds/{info['rounds']}").json()
+    return detail if detail.get("n_used") == 4 else None
+
+
+def test_two_classes_of_containers_give_the_same_record_in_whatever_order_they_start(classes: httpx.Client) -> None:
+    spec = {"num_devices": 6, "num_rounds": 2, "lr": 0.1, "devices": {"profile": "agent"}}
+    scaled(classes, "device", 4, 4)
+    scaled(classes, "device_slow", 2, 6)
+    first = record_of(classes, spec)
+    compose("rm", "-s", "-f", "-v", "device")
+    scaled(classes, "device", 4, 6)  # now they came after the slow ones, with ids of their own
+    second = record_of(classes, spec)
+    assert first == second
+    told = Counter(row["profile"] for row in first[3])
+    assert told == {"standard": 8, "phone_low": 4}
+    rates = {
+        row["profile"]: round(row["compute_s"] / row["n_samples"] * PROFILES[row["profile"]].compute_sps, 9)
+        for row in first[3]
+    }
+    assert rates["standard"] == rates["phone_low"]  # as much work, at the speed of each class
+
+
+def record_of(client: httpx.Client, spec: dict[str, Any]) -> tuple[Any, ...]:
+    """What came of a run of two rounds: model, bytes, simulated time and visits, without who hosted them."""
+    info = ended(client, submit(client, spec))
+    assert info["status"] == "completed", info["reason"]
+    run = info["run"]
+    rows = [row for n in (1, 2) for row in client.get(f"/runs/{run}/rounds/{n}").json()["seats"]]
+    visits = [{name: value for name, value in row.items() if name != "agent"} for row in rows]
+    return info["model_sha256"], info["bytes_up"], info["simulated_s"], visits

@@ -1,0 +1,205 @@
+"""`clock: real`: devices wait as long as the model says, and the wall clock decides who is late.
+
+Wall times are only compared with what the model guarantees: nobody answers sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.api import SeatRow
+from shared.errors import BadInput
+from shared.spec import parse_spec
+from tests.algorithms.ways import Ended, federation, run
+from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
+
+
+def spec_of(delay_s: Any, scale: float, **more: Any) -> dict[str, Any]:
+    """Two rounds in which a visit takes so many modelled seconds, by the real clock."""
+    devices = {"profile": {"delay_s": delay_s, "latency_s": 0}, "edge_latency_s": 0}
+    return small_spec(devices=devices, clock="real", time_scale=scale, **more)
+
+
+def trained(done: Ended) -> list[SeatRow]:
+    return [row for detail in done.rounds for row in detail.seats]
+
+
+async def test_a_visit_takes_at_least_as_long_as_the_model_says_and_seats_of_one_agent_wait_side_by_side(
+    tmp_path: Path,
+) -> None:
+    done = await run(tmp_path, spec_of({"name": "uniform", "low": 50, "high": 100}, 0.02), rooms=(6,))
+    rows = trained(done)
+    assert [row.outcome for row in rows] == ["used"] * 12
+    for row in rows:
+        assert row.measured_s is not None
+        assert row.measured_s >= row.simulated_s * 0.02 > 1
+    for detail in done.rounds:
+        assert detail.wall_s >= max(row.simulated_s for row in detail.seats) * 0.02
+        # One after another they would have taken the sum, which no machine is fast enough for.
+        assert max(row.measured_s or 0 for row in detail.seats) < sum(row.simulated_s * 0.02 for row in detail.seats)
+
+
+async def test_by_the_real_clock_nothing_else_differs(tmp_path: Path) -> None:
+    real = await run(tmp_path, spec_of(10, 0.01), rooms=(2, 2, 1, 1))
+    plain = await run(tmp_path, small_spec(devices=spec_of(10, 0.01)["devices"]), rooms=(6,))
+    assert real.info.model_sha256 == plain.info.model_sha256
+    assert [row.compute_s for row in trained(real)] == [row.compute_s for row in trained(plain)]
+    assert {row.measured_s for row in trained(plain)} == {None}
+    manifest = (tmp_path / "federation-x").parent  # folders are numbered: any that holds a manifest of either clock
+    told = sorted(path.read_text(encoding="utf-8") for path in manifest.rglob("manifest.json"))
+    assert ['"clock": "real"' in text for text in told].count(True) == 1
+    assert ['"clock": "simulated"' in text for text in told].count(True) == 1
+
+
+async def test_where_updates_are_fetched_after_a_report_both_ways_are_waited_for(tmp_path: Path) -> None:
+    slow = {"up_bps": 400_000, "down_bps": 10**9, "latency_s": 0}
+    spec = small_spec(devices={"profile": slow, "edge_latency_s": 0}, clock="real")
+    done = await run(tmp_path, {**spec, "algorithm": "probe_refuse"}, rooms=(3, 3))
+    used = [row for row in trained(done) if row.outcome == "used"]
+    assert used
+    for row in used:
+        assert row.measured_s is not None
+        assert row.measured_s >= row.simulated_s * 0.999 > 0
+
+
+# ---- late by the wall clock
+
+
+async def ample_s(folder: Path) -> float:
+    """Wall seconds that are many times what any device takes on this machine now, however busy it is."""
+    calm = await run(folder, spec_of(1, 0.01, num_rounds=1), rooms=(1,) * 6)
+    return round(2 + 10 * max(row.measured_s or 0 for row in trained(calm)), 3)
+
+
+class Slow:
+    """Agents, by number, whose answers to visits are held back until let go."""
+
+    def __init__(self, *numbers: int, rounds: int = 1) -> None:
+        self.numbers, self.left, self.free = numbers, rounds * len(numbers), asyncio.Event()
+
+    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.path == "/visits" and (request.url.port or 0) - AGENT_PORT in self.numbers and self.left:
+            self.left -= 1
+            await self.free.wait()
+        return await pass_on()
+
+
+async def test_who_has_not_answered_by_the_deadline_is_late_and_takes_part_again_afterwards(tmp_path: Path) -> None:
+    wall_s = await ample_s(tmp_path)
+    spec = spec_of(1, 0.01, round_deadline_s=wall_s / 0.01, num_rounds=3)
+    done = await run(tmp_path, spec, rooms=(1,) * 6, tamper=Slow(4))
+    first, *others = done.rounds
+    late = [row for row in first.seats if row.reason == "late"]
+    assert [row.outcome for row in late] == ["failed"]
+    assert [(failure.seat, failure.reason) for failure in first.failures] == [(late[0].seat, "late")]
+    assert f"no answer within the {wall_s:g} s of the edge round" in first.failures[0].detail
+    assert first.n_used == 5
+    assert first.wall_s >= wall_s
+    assert (late[0].simulated_s, late[0].measured_s is not None) == (0, True)
+    at = next(edge for edge in first.edges if edge.edge == late[0].edge)
+    assert at.simulated_s - at.down_s - at.up_s == pytest.approx(wall_s / 0.01)
+    for detail in others:
+        assert (detail.n_used, detail.failures) == (6, ())
+    told = small_spec(num_rounds=3, losses=[{"round_no": 1, "seats": [late[0].seat]}])
+    assert (await run(tmp_path, told)).info.model_sha256 == done.info.model_sha256
+
+
+async def test_an_update_that_is_fetched_too_late_is_late(tmp_path: Path) -> None:
+    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.path == "/uploads" and request.url.port == AGENT_PORT + 2:
+            await asyncio.Event().wait()
+        return await pass_on()
+
+    deadline_s = await ample_s(tmp_path) / 0.01
+    spec = {**spec_of(1, 0.01, round_deadline_s=deadline_s), "algorithm": "probe_refuse"}
+    done = await run(tmp_path, spec, rooms=(1,) * 6, tamper=tamper)
+    late = [row for row in trained(done) if row.outcome == "failed"]
+    assert [row.reason for row in late] == ["late"]
+    assert sum(row.outcome == "used" for row in trained(done)) == 5
+
+
+async def test_too_many_late_ones_miss_the_quorum_and_are_named(tmp_path: Path) -> None:
+    deadline_s = await ample_s(tmp_path) / 0.01
+    async with federation(tmp_path, n_edges=1, rooms=(1,) * 3) as fed:
+        fed.router.tamper = Slow(0, 1, rounds=100)
+        spec = spec_of(1, 0.01, round_deadline_s=deadline_s, num_rounds=1, num_edges=1, num_devices=3)
+        info = await fed.run(spec)
+    assert info.status == "failed"
+    assert "quorum of 2 of 3 visits missed" in str(info.reason)
+    assert str(info.reason).count("late (no answer within the ") == 2
+
+
+async def test_what_an_edge_broke_off_is_ended_at_the_agent(tmp_path: Path) -> None:
+    """A device that would have to wait for an hour is free once nobody waits for it."""
+    deadline_s = await ample_s(tmp_path)
+    async with federation(tmp_path, n_edges=1, rooms=(1, 1)) as fed:
+        delays = {"profiles": [{"profile": {"delay_s": 1, "latency_s": 0}, "share": 0.5}]}
+        delays["profiles"].append({"profile": {"delay_s": 3600, "latency_s": 0}, "share": 0.5})
+        spec = small_spec(
+            clock="real", num_edges=1, num_devices=2, num_rounds=1, round_deadline_s=deadline_s, devices=delays
+        )
+        info = await fed.run(spec)
+        assert info.status == "completed"
+        late = [row for row in (await fed.round(info.run, 1)).seats if row.reason == "late"]
+        assert len(late) == 1
+        hosts = [fed.apps[f"agent-{number}"].state.agent.host for number in range(2)]
+        await fed.until(lambda: all(host.waiting == 0 for host in hosts))
+
+
+async def test_a_visit_may_take_longer_by_the_model_than_a_visit_may_compute(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(500, 0.02, num_rounds=1, timeouts={"visit_s": 5}), rooms=(1,) * 6)
+    assert [row.outcome for row in trained(done)] == ["used"] * 6
+    assert all((row.measured_s or 0) >= 10 for row in trained(done))
+
+
+async def test_an_edges_own_worker_waits_as_well(tmp_path: Path) -> None:
+    spec = spec_of(1, 0.1, num_rounds=1, client="edge", schedule="equal", edge_link={"worker_sps": 50})
+    done = await run(tmp_path, spec, rooms=(3, 3))
+    workers = [row for row in trained(done) if row.agent is None]
+    assert workers
+    for row in workers:
+        assert row.measured_s is not None
+        assert row.measured_s >= row.simulated_s * 0.1 > 0
+
+
+async def test_an_agent_that_waits_stops_at_once(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+        run_id = await fed.submit(spec_of(3600, 1, num_edges=1, num_devices=1, num_rounds=1))
+        host = fed.apps["agent-0"].state.agent.host
+        await fed.until(lambda: host.n_visits == 1 and host.visiting is None)
+        await asyncio.wait_for(fed.stop("agent-0"), 20)
+        await fed.client.post(f"/runs/{run_id}/stop")
+        assert (await fed.finish(run_id)).status == "stopped"
+
+
+# ---- what a spec may say
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"time_scale": 0.1}, "time_scale needs clock: real"),
+        ({"clock": "real", "late": "next_round", "round_deadline_s": 9}, "late: next_round needs clock: simulated"),
+        (
+            {"clock": "real", "overselection": 0.5, "select": "random", "fraction_train": 0.5},
+            "overselection needs clock: simulated",
+        ),
+        (
+            {"clock": "real", "time_scale": 0.001, "round_deadline_s": 5},
+            "round_deadline_s 5 at time_scale 0.001 is 0.005 s of wall time",
+        ),
+        ({"clock": "real", "round_deadline_s": 1e6}, "with clock: real it is 0.1 to 86400 s"),
+        ({"clock": "reel"}, "clock: Input should be 'simulated' or 'real'"),
+        ({"clock": "real", "time_scale": 0}, "time_scale: Input should be greater than 0"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_by_the_real_clock_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput) as found:
+        parse_spec(small_spec(**fields))
+    assert said in found.value.detail
