@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from edge_server.clock import EdgeClock
 from shared.api import RoundDetail, SeatRow
 from shared.costs import LinkUse
 from shared.messages import Outcome, Work
 from shared.policies import samples_due
-from shared.profiles import REFERENCE_FLOPS
+from shared.profiles import PROFILES, REFERENCE_FLOPS
 from tests.algorithms.ways import Ended, resolved, run
 from tests.edge_server.test_states import refuse_spec
 from tests.federation import AGENT_PORT, Federation, small_spec
@@ -46,6 +47,74 @@ async def test_a_row_tells_what_receiving_working_and_sending_took(tmp_path: Pat
         assert row.energy_j == pytest.approx(1e-9 * flops + 2e-6 * row.up_bytes)
     (first,) = done.rounds
     assert first.energy_j == pytest.approx(sum(row.energy_j for row in first.seats))
+
+
+@pytest.mark.parametrize(("figure", "part"), [("compute_sps", "compute_s"), ("up_bps", "up_s"), ("down_bps", "down_s")])
+async def test_twice_as_much_of_a_figure_halves_its_part_of_every_visit(tmp_path: Path, figure: str, part: str) -> None:
+    once, twice = [
+        rows_of(await run(tmp_path, spec_of({"compute_sps": 50, "up_bps": 1e6, "down_bps": 4e6} | more, num_rounds=1)))
+        for more in ({}, {figure: {"compute_sps": 100, "up_bps": 2e6, "down_bps": 8e6}[figure]})
+    ]
+    assert len(once) == 6
+    for key, row in once.items():
+        for each in ("down_s", "compute_s", "up_s"):
+            # Bodies name the figure, whose digits may differ: a few bytes of 20 kB.
+            factor = 2 if each == part else 1
+            assert getattr(row, each) == pytest.approx(factor * getattr(twice[key], each), rel=1e-3)
+
+
+async def test_latency_is_paid_each_way_and_jitter_stays_around_it(tmp_path: Path) -> None:
+    near, far, shaky = [
+        rows_of(await run(tmp_path, spec_of(figures, num_rounds=2)))
+        for figures in ({"latency_s": 0.1}, {"latency_s": 0.35}, {"latency_s": 0.35, "jitter_s": 0.2})
+    ]
+    for key, row in near.items():
+        for part in ("down_s", "up_s"):
+            assert getattr(far[key], part) - getattr(row, part) == pytest.approx(0.25, abs=1e-3)
+    apart = [getattr(shaky[key], part) - getattr(row, part) for key, row in far.items() for part in ("down_s", "up_s")]
+    assert all(abs(seconds) < 0.201 for seconds in apart)
+    assert max(apart) > 0.1
+    assert min(apart) < -0.1
+
+
+async def test_energy_is_that_of_each_byte_received_and_sent(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"j_per_byte_up": 5e-6, "j_per_byte_down": 1e-6}, num_rounds=1))
+    for row in rows_of(done).values():
+        assert row.energy_j == pytest.approx(5e-6 * row.up_bytes + 1e-6 * row.down_bytes)
+
+
+@pytest.mark.parametrize(
+    ("figures", "reason"),
+    [
+        ({"drop_rate": 0.3}, "dropped"),
+        # Rounds of 1,000 s are far longer than the devices' times, so that visits are apart.
+        ({"availability": {"name": "on_off", "mean_on_s": 7, "mean_off_s": 3}, "delay_s": 1000}, "unavailable"),
+    ],
+    ids=["drop rate", "on and off"],
+)
+async def test_of_a_thousand_visits_as_many_fail_as_the_spec_says(
+    tmp_path: Path, figures: dict[str, Any], reason: str
+) -> None:
+    """Thrice in ten, within the bounds of a binomial distribution in which 99.9 % lie."""
+    spec = spec_of(figures, num_devices=50, num_edges=1, num_rounds=20, eval_every=20)
+    done = await run(tmp_path, spec, n_edges=1, rooms=(50,))
+    reasons = Counter(row.reason for detail in done.rounds for row in detail.seats)
+    assert reasons.keys() == {None, reason}
+    assert reasons.total() == 1_000
+    low, high = stats.binom(1_000, 0.3).interval(0.999)
+    assert low <= reasons[reason] <= high
+
+
+async def test_of_a_mixture_each_part_has_its_share_and_works_at_its_own_pace(tmp_path: Path) -> None:
+    parts = [
+        {"profile": {**NEAR, "name": name}, "share": share} for name, share in (("jetson", 1 / 3), ("gateway", 2 / 3))
+    ]
+    spec = small_spec(devices={"profiles": parts, "edge_latency_s": 0}, num_rounds=1)
+    done = await run(tmp_path, spec)
+    paces = Counter(
+        round(row.n_samples * done.lab.flops / row.compute_s / REFERENCE_FLOPS) for row in rows_of(done).values()
+    )
+    assert paces == {round(PROFILES["jetson"].compute_sps): 2, round(PROFILES["gateway"].compute_sps): 4}
 
 
 async def test_a_round_lasts_as_long_as_its_slowest_edge_and_an_edge_as_its_slowest_seat(tmp_path: Path) -> None:
