@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -35,10 +35,19 @@ class Column:
 
 @dataclass(frozen=True)
 class FittedTable:
-    """A table that goes without columns where the terminal is too narrow, those that are `spare` most first."""
+    """A table that goes without columns where the terminal is too narrow, those that are `spare` most first.
+
+    Attributes:
+        columns: all of them.
+        title: above it.
+        bold: numbers of rows, from 0.
+        lined: numbers of rows below which there is a line.
+    """
 
     columns: Sequence[Column]
     title: str | None = None
+    bold: frozenset[int] = frozenset()
+    lined: frozenset[int] = frozenset()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table, and below it what a wider terminal would show."""
@@ -49,29 +58,27 @@ class FittedTable:
                 break
             shown.remove(least)
             left_out.append(least)
-        yield _table(shown, self.title)
+        yield self._table(shown)
         if left_out:
             names = ", ".join(" ".join(column.name.split()) for column in self.columns if column in left_out)
             yield Text(f"in a wider terminal also: {names}", style="dim")
+
+    def _table(self, columns: Sequence[Column]) -> Table:
+        table = Table(title=self.title)
+        for each in columns:
+            overflow: OverflowMethod = "fold" if each.fold else "ellipsis"
+            table.add_column(Text(each.name), justify=each.justify, no_wrap=not each.fold, overflow=overflow)
+        for row, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+            table.add_row(*cells, style="bold" if row in self.bold else None, end_section=row in self.lined)
+        return table
 
 
 def _width(console: Console, options: ConsoleOptions, columns: Sequence[Column]) -> int:
     """What a table takes on one line a row; of cells that may be folded, their longest words count."""
     bare = [replace(column, cells=_words(column.cells)) if column.fold else column for column in columns]
-    return _table(bare, None).__rich_measure__(console, options.update(max_width=_UNBOUNDED)).maximum
+    table = FittedTable(bare)._table(bare)
+    return table.__rich_measure__(console, options.update(max_width=_UNBOUNDED)).maximum
 
 
 def _words(cells: Sequence[str | Text]) -> list[str]:
     return [max(str(cell).split(), key=len, default="")[:_LONGEST] for cell in cells]
-
-
-def _table(columns: Sequence[Column], title: str | None) -> Table:
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(
-            column.name, justify=column.justify, no_wrap=not column.fold, overflow="fold" if column.fold else "ellipsis"
-        )
-    n_rows = max((len(column.cells) for column in columns), default=0)
-    for row in range(n_rows):
-        table.add_row(*(column.cells[row] for column in columns))
-    return table

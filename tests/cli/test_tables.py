@@ -92,3 +92,9 @@ def test_a_rounds_visits_are_shown_with_the_algorithms_figures_of_each(strata: S
 )
 def test_seconds_are_said_so_that_short_ones_differ(seconds: float | None, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_a_line_stands_below_the_rows_that_are_to_have_one() -> None:
+    lines = lines_of(FittedTable([Column("lr", ["1", "2", "3"])], lined=frozenset({1})), 80)
+    assert [cells_of(line)[0] for line in lines[3:-1]] == ["1", "2", lines[5].strip(), "3"]
+    assert lines[5].startswith("├")
