@@ -16,8 +16,8 @@ from shared.tiers import FleetOrders, FleetReport
 from shared.topology import MAX_DEVICES, FleetInfo
 
 NO_FLEET = (
-    "no fleet is heard that could change the number of devices; with local processes `strata up` has one, "
-    "in containers start it by `docker compose --profile scale up -d fleet`"
+    "no fleet is heard that could change the number of devices; of local processes `strata up` and "
+    "`strata run` have one, in containers start it by `docker compose --profile scale up -d fleet`"
 )
 
 

@@ -49,7 +49,8 @@ def install_problems(app: FastAPI) -> None:
         first = error.errors()[0]
         loc = () if first["type"] == "json_invalid" else first["loc"]  # there it is a position in the text
         path = ".".join(str(part) for part in (loc[1:] if loc[:1] == ("body",) else loc))[:200]
-        return problem(422, "bad_input", f"{path}: {first['msg']}" if path else str(first["msg"]), path or None)
+        cause = str(first["msg"]).removeprefix("Value error, ")
+        return problem(422, "bad_input", f"{path}: {cause}" if path else cause, path or None)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only

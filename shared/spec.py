@@ -247,7 +247,10 @@ def explain(error: ValidationError, kind: type[BaseModel] = ExperimentSpec, pref
     if first["type"] == "extra_forbidden":
         message = "unknown field" + hint(str(first["loc"][-1]), known)
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
+    if path:
+        return BadInput(f"{path}: {message}{more}", field=path)
+    word = message.partition(" ")[0].rstrip(":")  # fields that do not fit together: the one at fault is named first
+    return BadInput(f"{message}{more}", field=word if word in kind.model_fields else None)
 
 
 def _place(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from shared.api import AgentInfo, EdgeInfo
 from shared.names import check_known
@@ -86,7 +87,15 @@ class TopologyInfo(Record):
     active_run: str | None = None
 
 
+def _numbers(raw: Any) -> Any:
+    """Refuse here what is none of both: the error of a union would name its branches in the field's path."""
+    numbers = raw.values() if isinstance(raw, Mapping) else [raw]
+    if not all(type(number) is int and 0 <= number <= MAX_DEVICES for number in numbers):
+        raise ValueError(f"a number from 0 to {MAX_DEVICES}, or one for each service by name, not {raw!s:.100}")
+    return raw
+
+
 class WantedTopology(Record):
     """Body of `PUT /topology`: a number of devices, or one for each service; those not named stay as they are."""
 
-    devices: Devices | dict[str, Devices]
+    devices: Annotated[Devices | dict[str, Devices], BeforeValidator(_numbers)]

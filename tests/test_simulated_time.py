@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from edge_server.clock import EdgeClock
 from shared.api import RoundDetail, SeatRow
 from shared.costs import LinkUse
 from shared.messages import Outcome, Work
 from shared.policies import samples_due
-from shared.profiles import REFERENCE_FLOPS
+from shared.profiles import PROFILES, REFERENCE_FLOPS
 from tests.algorithms.ways import Ended, resolved, run
 from tests.edge_server.test_states import refuse_spec
 from tests.federation import AGENT_PORT, Federation, small_spec
@@ -35,7 +36,8 @@ def rows_of(done: Ended) -> dict[tuple[int, int], SeatRow]:
 
 
 async def test_a_row_tells_what_receiving_working_and_sending_took(tmp_path: Path) -> None:
-    profile = {"compute_sps": 50, "up_bps": 1e6, "down_bps": 4e6, "j_per_flop": 1e-9, "j_per_byte_up": 2e-6}
+    profile = {"compute_sps": 50, "up_bps": 1e6, "down_bps": 4e6, "j_per_flop": 1e-9}
+    profile |= {"j_per_byte_up": 2e-6, "j_per_byte_down": 5e-7}
     done = await run(tmp_path, spec_of(profile, num_rounds=1, local_epochs=2))
     for row in rows_of(done).values():
         flops = 2 * row.n_samples * done.lab.flops
@@ -43,9 +45,67 @@ async def test_a_row_tells_what_receiving_working_and_sending_took(tmp_path: Pat
         assert row.compute_s == pytest.approx(flops / (50 * REFERENCE_FLOPS))
         assert row.up_s == pytest.approx(8 * row.up_bytes / 1e6)
         assert row.simulated_s == row.down_s + row.compute_s + row.up_s
-        assert row.energy_j == pytest.approx(1e-9 * flops + 2e-6 * row.up_bytes)
+        assert row.energy_j == pytest.approx(1e-9 * flops + 2e-6 * row.up_bytes + 5e-7 * row.down_bytes)
     (first,) = done.rounds
     assert first.energy_j == pytest.approx(sum(row.energy_j for row in first.seats))
+
+
+async def test_twice_the_bandwidth_is_half_the_transfer_and_twice_the_compute_half_the_work(tmp_path: Path) -> None:
+    """Bodies name the figures, which here are equally long: not a byte differs."""
+    figures = [{"compute_sps": 50, "up_bps": 1e6, "down_bps": 4e6}, {"compute_sps": 25, "up_bps": 2e6, "down_bps": 2e6}]
+    one, other = [rows_of(await run(tmp_path, spec_of(own, num_rounds=1))) for own in figures]
+    assert len(one) == 6
+    for key, row in one.items():
+        assert row.up_s == pytest.approx(2 * other[key].up_s)
+        assert row.down_s == pytest.approx(other[key].down_s / 2)
+        assert row.compute_s == pytest.approx(other[key].compute_s / 2)
+
+
+async def test_latency_is_paid_each_way_and_jitter_stays_around_it(tmp_path: Path) -> None:
+    quiet, shaky = [
+        rows_of(await run(tmp_path, spec_of({"up_bps": 1e12, "down_bps": 1e12, **figures}, num_rounds=3)))
+        for figures in ({"latency_s": 0.35}, {"latency_s": 0.35, "jitter_s": 0.2})
+    ]
+    for row in quiet.values():
+        assert (row.down_s, row.up_s) == pytest.approx((0.35, 0.35), abs=1e-5)
+    found = [seconds for row in shaky.values() for seconds in (row.down_s, row.up_s)]
+    assert all(0.149 < seconds < 0.551 for seconds in found)
+    assert min(found) < 0.25
+    assert max(found) > 0.45
+
+
+@pytest.mark.parametrize(
+    ("figures", "reason"),
+    [
+        ({"drop_rate": 0.3}, "dropped"),
+        # Rounds of 1,000 s are far longer than the devices' times, so that visits are apart.
+        ({"availability": {"name": "on_off", "mean_on_s": 7, "mean_off_s": 3}, "delay_s": 1000}, "unavailable"),
+    ],
+    ids=["drop rate", "on and off"],
+)
+async def test_of_a_thousand_visits_as_many_fail_as_the_spec_says(
+    tmp_path: Path, figures: dict[str, Any], reason: str
+) -> None:
+    """Thrice in ten, within the bounds of a binomial distribution in which 99.9 % lie."""
+    spec = spec_of(figures, num_devices=50, num_edges=1, num_rounds=20, eval_every=20)
+    done = await run(tmp_path, spec, n_edges=1, rooms=(50,))
+    reasons = Counter(row.reason for detail in done.rounds for row in detail.seats)
+    assert reasons.keys() == {None, reason}
+    assert reasons.total() == 1_000
+    low, high = stats.binom(1_000, 0.3).interval(0.999)
+    assert low <= reasons[reason] <= high
+
+
+async def test_of_a_mixture_each_part_has_its_share_and_works_at_its_own_pace(tmp_path: Path) -> None:
+    parts = [
+        {"profile": {**NEAR, "name": name}, "share": share} for name, share in (("jetson", 1 / 3), ("gateway", 2 / 3))
+    ]
+    spec = small_spec(devices={"profiles": parts, "edge_latency_s": 0}, num_rounds=1)
+    done = await run(tmp_path, spec)
+    paces = Counter(
+        round(row.n_samples * done.lab.flops / row.compute_s / REFERENCE_FLOPS) for row in rows_of(done).values()
+    )
+    assert paces == {round(PROFILES["jetson"].compute_sps): 2, round(PROFILES["gateway"].compute_sps): 4}
 
 
 async def test_a_round_lasts_as_long_as_its_slowest_edge_and_an_edge_as_its_slowest_seat(tmp_path: Path) -> None:

@@ -4,44 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
+from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import duration, percent, size, status_text
 from shared.results import Comparison, Course
 from shared.results.differences import described
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> FittedTable:
     """A line for each run: what tells it apart, what it reached, what it needed to the target and in all."""
-    differ = any(course.differs for course in comparison.courses)
-    goal = percent(comparison.target)
-    table = Table()
-    table.add_column("run", no_wrap=True)
-    for name in ("name", *(("differs in",) if differ else ()), "status"):
-        table.add_column(name, overflow="fold")
-    for name in ("accuracy", f"rounds\nto {goal}", f"time\nto {goal}", f"up\nto {goal}"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("rounds", "time", "up", "down"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for course in comparison.courses:
-        info, first = course.info, course.reached(comparison.target)
-        needed = ("-", "-", "-")
-        if first is not None:
-            needed = (str(first.round_no), duration(first.simulated_s), size(first.bytes_up))
-        table.add_row(
-            info.run,
-            Text(info.name),
-            *([Text(described(course.differs))] if differ else []),
-            status_text(info.status, info.reason),
-            percent(course.accuracy),
-            *needed,
-            f"{info.rounds}/{info.num_rounds}",
-            duration(info.simulated_s),
-            size(info.bytes_up),
-            size(info.bytes_down),
-        )
-    return table
+    courses, goal = comparison.courses, percent(comparison.target)
+    infos, firsts = [course.info for course in courses], [course.reached(comparison.target) for course in courses]
+    differ = [Text(described(course.differs)) for course in courses]
+    columns = [
+        Column("run", [info.run for info in infos], spare=5, justify="left"),
+        Column("name", [Text(info.name) for info in infos], justify="left", fold=True),
+        *([Column("differs in", differ, justify="left", fold=True)] if any(c.differs for c in courses) else []),
+        Column("status", [status_text(info.status, info.reason) for info in infos], 4, "left", fold=True),
+        Column("accuracy", [percent(course.accuracy) for course in courses]),
+        Column(f"rounds\nto {goal}", [str(first.round_no) if first else "-" for first in firsts]),
+        Column(f"simulated\nto {goal}", [duration(first.simulated_s) if first else "-" for first in firsts]),
+        Column(f"up\nto {goal}", [size(first.bytes_up) if first else "-" for first in firsts]),
+        Column("rounds", [f"{info.rounds}/{info.num_rounds}" for info in infos], spare=2),
+        Column("simulated", [duration(info.simulated_s) for info in infos], spare=3),
+        Column("up", [size(info.bytes_up) for info in infos], spare=1),
+        Column("down", [size(info.bytes_down) for info in infos], spare=6),
+    ]
+    return FittedTable(columns)
 
 
 def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:

@@ -86,9 +86,11 @@ def size(n_bytes: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people read them: `8.3 s`, `2:05`, `1:02:05`."""
+    """Seconds as people read them: `0.063 s`, `8.3 s`, `2:05`, `1:02:05`."""
     if seconds is None:
         return "-"
+    if seconds < 1:
+        return f"{seconds:.2g} s"
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -24,6 +24,7 @@ from shared.cli.client import Client
 from shared.cli.output import duration, number, percent, size
 
 _IDLE_S = 2.0
+_CHECK_EVERY_S = 0.5
 _LOOK_EVERY_S = 0.2
 
 
@@ -49,17 +50,18 @@ def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = 
         client: of the run's cloud.
         run: its id.
         view: what shows it.
-        check: called whenever nothing comes, to raise if nothing more can come.
+        check: called every few seconds, to raise if nothing more can come.
     """
     info = client.run(run)
     view.show(info, 0)
     if info.status in FINAL:
         return info
-    heard, looked_at = _Heard(), 0.0
+    heard, looked_at, checked_at = _Heard(), 0.0, time.monotonic()
     for event in client.events(info.run, idle_s=_IDLE_S):
-        if event is None:
+        if event is None or time.monotonic() - checked_at > _CHECK_EVERY_S:
             check()
-        else:
+            checked_at = time.monotonic()
+        if event is not None:
             heard.take(event)
         if event is not None and event.kind != "run.status" and time.monotonic() - looked_at < _LOOK_EVERY_S:
             continue

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from shared.api import RunInfo
+from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import duration, number, percent, size, status_text
 from shared.results.differences import text
-from shared.results.sweeps import FIGURES, Row, Sweep, over_seeds
+from shared.results.sweeps import FIGURES, Combination, Row, Sweep, over_seeds
 
 _REASON = 80
 """Letters of a reason in the table; `results.csv` has all."""
@@ -24,7 +26,8 @@ _SHOWN: dict[str, Any] = {
     "bytes_down": lambda value: "-" if value is None else size(value),
     "simulated_s": duration,
 }
-_TITLES = ("accuracy", "loss", "rounds", "up", "down", "simulated")
+_TITLES = (("accuracy", 0), ("loss", 3), ("rounds", 4), ("up", 0), ("down", 6), ("simulated", 2))
+"""Headings of those figures, and how well a narrow terminal does without them."""
 
 
 def plan_table(sweep: Sweep) -> Table:
@@ -43,27 +46,43 @@ def plan_rows(sweep: Sweep) -> list[dict[str, Any]]:
     ]
 
 
-def results_table(sweep: Sweep, rows: Sequence[Row]) -> Table:
+def results_table(sweep: Sweep, rows: Sequence[Row]) -> FittedTable:
     """A line for each combination; runs that differ by seed alone stand together, above their mean and deviation."""
-    table = Table()
-    for key in sweep.keys:
-        table.add_column(Text(key), justify="right")
-    for title in _TITLES:
-        table.add_column(title, justify="right", no_wrap=True)
-    for title in ("digest", "run", "status"):
-        table.add_column(title, overflow="fold")
+    lines: list[list[str | Text]] = []
+    bold, lined = set[int](), set[int]()
     for group, means in over_seeds(rows):
-        for each, info in group:
-            table.add_row(
-                *(Text(text(value)) for value in each.values.values()),
-                *(_SHOWN[name](getattr(info, name) if info else None) for name in FIGURES),
-                (info.model_sha256 or "-")[:12] if info else "-",
-                each.run or "-",
-                status_text(each.status, textwrap.shorten(each.reason or "", _REASON, placeholder=" …")),
-            )
+        lines += [_result(each, info) for each, info in group]
         if means:
-            for kind, word in (("mean", f"mean of {means['n']}"), ("sd", "± sd")):
-                values = [word if key == "seed" else text(means[key]) for key in sweep.keys]
-                figures = [_SHOWN[name](means[f"{name}_{kind}"]) for name in FIGURES]
-                table.add_row(*map(Text, values), *figures, "", "", "", style="bold", end_section=kind == "sd")
-    return table
+            bold |= {len(lines), len(lines) + 1}
+            lines += [
+                _over_seeds(sweep, means, "mean", f"mean of {means['n']}"),
+                _over_seeds(sweep, means, "sd", "± sd"),
+            ]
+            lined.add(len(lines) - 1)
+    cells = list(zip(*lines, strict=True)) or [()] * (len(sweep.keys) + len(_TITLES) + 3)
+    n_keys, rest = len(sweep.keys), len(sweep.keys) + len(_TITLES)
+    columns = [Column(key.replace(".", ".\n"), own) for key, own in zip(sweep.keys, cells, strict=False)]
+    columns += [Column(name, own, spare) for (name, spare), own in zip(_TITLES, cells[n_keys:rest], strict=True)]
+    columns += [
+        Column("digest", cells[rest], 7, "left"),
+        Column("run", cells[rest + 1], 5, "left"),
+        Column("status", cells[rest + 2], 1, "left", fold=True),
+    ]
+    return FittedTable(columns, bold=frozenset(bold), lined=frozenset(lined))
+
+
+def _result(each: Combination, info: RunInfo | None) -> list[str | Text]:
+    """The line of a combination, and of its run where it has one."""
+    return [
+        *(Text(text(value)) for value in each.values.values()),
+        *(_SHOWN[name](getattr(info, name) if info else None) for name in FIGURES),
+        (info.model_sha256 or "-")[:12] if info else "-",
+        each.run or "-",
+        status_text(each.status, textwrap.shorten(each.reason or "", _REASON, placeholder=" …")),
+    ]
+
+
+def _over_seeds(sweep: Sweep, means: Mapping[str, Any], kind: str, word: str) -> list[str | Text]:
+    """The line of the means, or of the deviations, of runs that differ by seed alone."""
+    values = [Text(word if key == "seed" else text(means[key])) for key in sweep.keys]
+    return [*values, *(_SHOWN[name](means[f"{name}_{kind}"]) for name in FIGURES), "", "", ""]

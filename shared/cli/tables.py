@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from rich.table import Table
 from rich.text import Text
 
-from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, RoundInfo, RunInfo, SeatInfo
+from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, RoundInfo, RunInfo, SeatInfo, SeatRow
+from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import duration, number, percent, size, status_text
 
 _MOST_ROUNDS = 40
@@ -54,50 +56,68 @@ def run_table(info: RunInfo) -> Table:
     return table
 
 
-def rounds_table(rounds: Sequence[RoundInfo]) -> Table:
+def rounds_table(rounds: Sequence[RoundInfo]) -> FittedTable:
     """A line for each round; of very many, the first, evenly spaced ones and the last."""
     shown = thinned(rounds, _MOST_ROUNDS)
-    title = None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds"
-    table = Table(title=title)
-    table.add_column("round", justify="right")
-    table.add_column("phase")
-    for name in (
-        "used",
-        "accuracy",
-        "loss",
-        "clients",
-        "train loss",
-        "up",
-        "down",
-        "simulated",
-        "wall",
-        "lost",
-    ):
-        table.add_column(name, justify="right")
-    for row in shown:
-        on_global = (row.evaluation or {}).get("global")
-        table.add_row(
-            str(row.round_no),
-            row.phase if row.kind == "train" else f"{row.phase} ({row.kind})",
-            f"{row.n_used}/{row.n_visits}",
-            percent(on_global.accuracy if on_global else None),
-            number(on_global.loss if on_global else None),
-            percent(row.client_accuracy),
-            number(row.train_loss),
-            size(row.bytes_up),
-            size(row.bytes_down),
-            duration(row.simulated_s),
-            duration(row.wall_s),
-            Text(str(len(row.failures)), style="red" if row.failures else "dim"),
-        )
-    return table
+    on_global = [(row.evaluation or {}).get("global") for row in shown]
+    lost = [Text(str(len(row.failures)), style="red" if row.failures else "dim") for row in shown]
+    columns = [
+        Column("round", [str(row.round_no) for row in shown]),
+        Column("phase", [row.phase if row.kind == "train" else row.kind for row in shown], spare=1, justify="left"),
+        Column("used", [f"{row.n_used}/{row.n_visits}" for row in shown]),
+        Column("accuracy", [percent(found.accuracy if found else None) for found in on_global]),
+        Column("loss", [number(found.loss if found else None) for found in on_global], spare=2),
+        Column("clients", [percent(row.client_accuracy) for row in shown], spare=3),
+        Column("train\nloss", [number(row.train_loss) for row in shown], spare=6),
+        Column("up", [size(row.bytes_up) for row in shown]),
+        Column("down", [size(row.bytes_down) for row in shown], spare=4),
+        Column("simulated", [duration(row.simulated_s) for row in shown]),
+        Column("wall", [duration(row.wall_s) for row in shown], spare=5),
+        Column("lost", lost),
+    ]
+    return FittedTable(columns, None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds")
+
+
+def visits_table(visits: Sequence[SeatRow]) -> FittedTable:
+    """A line for each visit of a round: what came of it and why, what it took, and the algorithm's own figures."""
+    figures = dict.fromkeys(name for row in visits for name, found in row.figures.items() if _is_number(found))
+    columns = [
+        Column("seat", [str(row.seat) for row in visits]),
+        Column("edge", [row.edge for row in visits], spare=1, justify="left"),
+        Column("edge\nround", [str(row.edge_round) for row in visits], spare=3),
+        Column("wave", [str(row.wave) for row in visits], spare=3),
+        Column("outcome", [row.outcome for row in visits], justify="left"),
+        Column("reason", [row.reason or "-" for row in visits], spare=1, justify="left"),
+        Column("label", [row.label or "-" for row in visits], justify="left"),
+        *(Column(name.replace("_", "\n"), [_figure(name, row) for row in visits], 2) for name in figures),
+        Column("samples", [str(row.n_samples) for row in visits], spare=7),
+        Column("share\nof work", [f"{row.work_share:.2f}" for row in visits], spare=8),
+        Column("up", [size(row.up_bytes) for row in visits], spare=4),
+        Column("down", [size(row.down_bytes) for row in visits], spare=6),
+        Column("simulated", [duration(row.simulated_s) for row in visits], spare=1),
+        Column("energy", [f"{row.energy_j:.3g} J" for row in visits], spare=8),
+    ]
+    telling = {"label", "edge\nround", "wave", "share\nof work", "energy"}
+    return FittedTable([column for column in columns if column.name not in telling or len(set(column.cells)) > 1])
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float)
+
+
+def _figure(name: str, row: SeatRow) -> str:
+    """One of the algorithm's figures of a visit; one that is called `..._bytes` is bytes."""
+    value = row.figures.get(name)
+    if not _is_number(value):
+        return "-"
+    return size(int(value)) if name.endswith("_bytes") else f"{value:.4g}"
 
 
 def labels_table(rounds: Sequence[RoundInfo]) -> Table:
     """Visits by the algorithm's word for them, a line for each round in which it had one; of many, as above."""
     labelled = [row for row in rounds if row.labels]
     names = sorted({name for row in labelled for name in row.labels})
-    table = Table("round", *names, "retired", "reports", "other uploads")
+    table = Table("round", *names, "retired", "reports", "updates")
     for column in table.columns:
         column.justify = "right"
     for row in thinned(labelled, _MOST_ROUNDS):

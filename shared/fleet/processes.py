@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from shared.fleet.cloud import CloudLine
+from shared.fleet.loop import Fleet
 from shared.fleet.plan import Agent, Service
 from shared.sizes import PROCESS_BYTES, check_processes
 
@@ -64,3 +67,12 @@ class Processes:
 
 def _number(name: str) -> int:
     return int(name.rpartition("-")[2])
+
+
+@contextlib.contextmanager
+def fleet_of(topology: Topology, name: str) -> Iterator[Fleet]:
+    """The fleet of a local topology, known to its cloud. Let it `settle` again and again, from this thread."""
+    with CloudLine(topology.url, topology.tier_token) as cloud:
+        fleet = Fleet(name, Processes(topology), cloud, begins=True)
+        fleet.settle()
+        yield fleet

@@ -19,6 +19,7 @@ from shared.results.compare import Comparison, Course, compare
 from shared.results.files import (
     file_names,
     newest_run,
+    read_round,
     read_rounds,
     read_run,
     run_folders,
@@ -39,6 +40,7 @@ __all__ = [
     "is_drawn",
     "last_round",
     "newest_run",
+    "read_round",
     "read_rounds",
     "read_run",
     "run_folders",

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shared.api import RoundInfo, RunInfo
+from shared.api import RoundDetail, RoundInfo, RunInfo, SeatRow
 from shared.errors import NotFound
 
 BLOCK = 2**16
@@ -118,6 +118,27 @@ def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
             raise NotFound(f"{path}, line {number}: {_cause(error)}") from None
         header = header or cells
     return tuple(found)
+
+
+def read_round(folder: Path, round_no: int) -> RoundDetail:
+    """One training round of a results folder with a row for each visit, without the rows of edges.
+
+    Raises:
+        NotFound: there is no such round, or a file cannot be read.
+    """
+    found = next((row for row in read_rounds(folder) if (row.round_no, row.kind) == (round_no, "train")), None)
+    if found is None:
+        raise NotFound(f"no round {round_no} in {folder}")
+    path, begin = folder / "devices.ndjson", f'{{"round_no":{round_no},"kind":"train",'.encode()
+    try:
+        with path.open("rb") as file:
+            rows = [json.loads(line) for line in file if line.startswith(begin)]
+        seats = [{name: row[name] for name in SeatRow.model_fields if name in row} for row in rows]
+        return RoundDetail.model_validate({**found.model_dump(), "seats": seats})
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise NotFound(f"{path}, round {round_no}: {_cause(error)}") from None
 
 
 def _values(row: dict[str, str]) -> dict[str, Any]:

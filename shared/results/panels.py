@@ -51,7 +51,7 @@ def draw_comparison(path: Path, comparison: Comparison) -> bool:
         return False
     columns = _columns(courses)
     figure, panels = _figure(courses, n_lines=-(-(len(courses) + 1) // columns))
-    looks = [_look(index) for index in range(len(courses))]
+    looks = [_look(index, _twins(courses, index)) for index in range(len(courses))]
     for axes, (name, of) in zip(panels, _axes_of(courses), strict=True):
         axes.set_xlabel(name)
         _panel(axes, courses, looks, of, comparison.target)
@@ -102,10 +102,21 @@ def _unit(units: Sequence[tuple[float, float, str]], most: float) -> tuple[float
     return next((worth, name) for least, worth, name in units if most >= least)
 
 
-def _look(index: int) -> dict[str, Any]:
-    """The look of the run of that place: first colours change, then dashes, then markers."""
+def _twins(courses: Sequence[Course], index: int) -> int:
+    """How many runs before this one have its accuracies: a line over theirs must let them be seen.
+
+    Of more runs than there are colours, dashes tell runs apart already.
+    """
+    if len(courses) > len(_COLOURS):
+        return 0
+    curves = [[(point.round_no, point.accuracy) for point in course.points] for course in courses[: index + 1]]
+    return curves[:-1].count(curves[-1])
+
+
+def _look(index: int, twins: int) -> dict[str, Any]:
+    """The look of the run of that place: first colours change, then dashes (at once over a twin), then markers."""
     colour, rest = index % len(_COLOURS), index // len(_COLOURS)
-    style, marker = rest % len(_STYLES), rest // len(_STYLES) % len(_MARKERS)
+    style, marker = (rest + twins) % len(_STYLES), rest // len(_STYLES) % len(_MARKERS)
     return {"color": _COLOURS[colour], "linestyle": _STYLES[style], "marker": _MARKERS[marker]}
 
 

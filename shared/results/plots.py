@@ -98,6 +98,7 @@ def _save(figure: Any, path: Path) -> None:
         if axes.lines:
             # beside the curves, never on one
             axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.align_ylabels()
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     write_file(path, buffer.getvalue())

@@ -155,10 +155,10 @@ def test_show_counts_visits_by_the_algorithm_s_word_for_them(strata: Strata, tmp
     table = strata("show", "r9").out.splitlines()
     head = next(index for index, line in enumerate(table) if "leader" in line)
     cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in table[head:]]
-    assert cells[0] == ["round", "A", "C", "leader", "retired", "reports", "other uploads"]
+    assert cells[0] == ["round", "A", "C", "leader", "retired", "reports", "updates"]
     assert cells[2] == ["1", "3", "0", "2", "1", "1 MB", "4 MB"]
     assert cells[3][:5] == ["2", "0", "7", "0", "0"]
-    assert "other uploads" not in strata("show", "plain").out
+    assert "reports" not in strata("show", "plain").out
 
 
 def test_show_of_an_earlier_topology_s_run_comes_from_its_folder(strata: Strata, url: str, tmp_path: Path) -> None:

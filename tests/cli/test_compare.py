@@ -261,6 +261,16 @@ def test_run_looks_the_same_in_all_panels_and_axes_tell_their_units(
     assert written == ["a", "_b", "c$d$", "target 90 %, and where a run first reaches it"]
 
 
+def test_a_run_over_another_with_the_same_accuracies_is_dashed_so_that_both_are_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
+) -> None:
+    courses = ([0.1, 0.5, 0.9], [0.1, 0.6, 0.9], [0.1, 0.5, 0.9])
+    figure = drawn(monkeypatch, tmp_path, [in_folder(runs, f"r{n}", each) for n, each in enumerate(courses)])
+    for axes in figure.axes:
+        curves = [line for line in axes.lines if len(line.get_xdata()) == 3]
+        assert [line.get_linestyle() for line in curves] == ["-", "-", "--"]
+
+
 def test_many_runs_are_all_told_apart_and_inside_the_picture(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""`strata up` with its fleet, as real processes: `strata scale` during a run, and nothing left at the end."""
+"""`strata up` and `strata run` with their fleets, as real processes: `strata scale`, and nothing left at the end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,3 +107,26 @@ def test_a_number_that_cannot_be_is_refused_with_its_field(up: dict[str, Any], t
     assert refused.returncode == 1
     assert "unknown service 'phone'; known: device" in refused.stderr
     assert scale(tmp_path, "three").returncode == 2
+
+
+def test_devices_come_during_strata_run_and_nothing_is_left_at_its_end(tmp_path: Path) -> None:
+    data = "{name: digits, n_train: 300, n_test: 100}"
+    spec = f"data: {data}\nnum_rounds: 10000\nnum_edges: 1\nnum_devices: 2\nmax_devices: 3\neval_every: 10000\n"
+    (tmp_path / "scaled.yaml").write_text(spec, encoding="utf-8")
+    words = ["run", "scaled.yaml", "--agents", "2", "--format", "json"]
+    with subprocess.Popen(
+        [*STRATA, *words], cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        ready = next(line for line in process.stderr if b" at http" in line).decode()
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # so that the pipe never fills
+        url = ready.split(" at ")[1].strip()
+        done = scale(tmp_path, "3", "--url", url)
+        assert done.returncode == 0, done.stderr
+        with Client(url) as client:
+            until("a round of three", lambda: [row.n_used for row in client.rounds("latest").rounds[-1:]] == [3])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stdout is not None
+        assert json.loads(process.stdout.read().splitlines()[-1])["status"] == "stopped"
+    assert processes_of(tmp_path) == []

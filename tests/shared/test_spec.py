@@ -117,6 +117,20 @@ def test_numbers_that_do_not_fit_together_are_refused(raw: Any, said: str) -> No
 
 @pytest.mark.parametrize(
     ("raw", "field"),
+    [
+        ({"overselection": 0.5}, "overselection"),
+        ({"late": "next_round"}, "late"),
+        ({"partial_work": True}, "partial_work"),
+        ({"fraction_train": 0.5}, "fraction_train"),
+        ({"num_devices": 4, "max_devices": 3}, "max_devices"),
+    ],
+)
+def test_of_fields_that_do_not_fit_together_the_one_at_fault_is_named(raw: Any, field: str) -> None:
+    assert refusal(raw).field == field
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
     [({"algorithm": "fedavgg"}, "algorithm.name"), ({"data": "mnits"}, "data.name"), ({"model": "mlpp"}, "model")],
 )
 def test_an_unknown_name_is_refused_and_the_known_ones_listed(raw: Any, field: str) -> None:

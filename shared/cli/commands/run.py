@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from shared.cli.signals import INTERRUPTED, as_interrupt
 if TYPE_CHECKING:
     from shared.api import RoundInfo, RunInfo
     from shared.cli.launch import Topology
+    from shared.fleet.loop import Fleet
     from shared.spec import ExperimentSpec
 
 
@@ -65,18 +67,25 @@ def _on_cloud(url: str, spec: ExperimentSpec, runs_dir: Path, format: Format) ->
 def _locally(spec: ExperimentSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
     from shared.cli.client import Client
     from shared.cli.driving import attend, await_results, local_topology, size_of, sized
+    from shared.fleet.processes import fleet_of
 
     edges, devices = size_of(spec)
     spec = sized(spec)
     with local_topology(edges, devices, agents, runs_dir, spec.timeouts.ready_s) as topology:
-        with Client(topology.url) as client:
+        with Client(topology.url) as client, fleet_of(topology, "strata-run") as fleet:
             info = client.create_run(spec.model_dump(mode="json", exclude_none=True))
-            info, interrupted = attend(client, info, check=topology.check)
+            info, interrupted = attend(client, info, check=partial(_tend, topology, fleet))
             rounds = client.rounds(info.run).rounds
         await_results(info, runs_dir / info.run)
         if info.status == "failed":
             _keep_logs(topology, runs_dir / info.run)
     return report(info, rounds, runs_dir, format, interrupted)
+
+
+def _tend(topology: Topology, fleet: Fleet) -> None:
+    """See that all processes run, and bring their number to what `strata scale` asks for."""
+    topology.check()
+    fleet.settle()
 
 
 def _keep_logs(topology: Topology, folder: Path) -> None:

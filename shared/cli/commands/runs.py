@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -20,7 +21,10 @@ from shared.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from shared.api import RoundInfo, RunInfo
+    from shared.api import RoundDetail, RoundInfo, RunInfo
+    from shared.cli.client import Client
+
+T = TypeVar("T")
 
 
 def ls(
@@ -47,6 +51,7 @@ def ls(
 
 def show(
     run: RunArgument,
+    round_no: Annotated[int | None, typer.Option("--round", min=1, help="Show this round's visits instead.")] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
@@ -54,9 +59,16 @@ def show(
     """Show a run and its rounds, from the cloud or, where none knows it, from its results folder."""
     from shared.cli.output import print_json, stdout
     from shared.cli.tables import labels_table, rounds_table, run_table
-    from shared.results import summary
+    from shared.results import read_rounds, read_run, summary
 
-    info, rounds, folder = _find(run, url, runs_dir)
+    if round_no is not None:
+        _show_round(run, round_no, url, format, runs_dir)
+        return
+
+    def asked(client: Client, info: RunInfo) -> tuple[RunInfo, tuple[RoundInfo, ...]]:
+        return info, client.rounds(info.run).rounds
+
+    (info, rounds), folder = _found(run, url, runs_dir, asked, lambda path: (read_run(path), read_rounds(path)))
     if format is Format.json:
         print_json(summary(info, folder), indent=None)
         return
@@ -68,6 +80,23 @@ def show(
         console.print(labels_table(rounds))
     if folder is not None:
         console.print(f"results: {folder}", highlight=False, soft_wrap=True)
+
+
+def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_dir: Path) -> None:
+    """One training round, with a line for each visit."""
+    from shared.cli.output import print_json, stdout
+    from shared.cli.tables import rounds_table, visits_table
+    from shared.results import read_round
+
+    def asked(client: Client, info: RunInfo) -> RoundDetail:
+        return client.round(info.run, round_no)
+
+    detail, _ = _found(run, url, runs_dir, asked, lambda folder: read_round(folder, round_no))
+    if format is Format.json:
+        print_json(detail.model_dump(mode="json"), indent=None)
+        return
+    stdout().print(rounds_table([detail]))
+    stdout().print(visits_table(detail.seats))
 
 
 def watch(
@@ -140,28 +169,34 @@ def _local(runs_dir: Path, run: str) -> Path | None:
     return folder if (folder / "run.json").is_file() else None
 
 
-def _find(run: str, url: str | None, runs_dir: Path) -> tuple[RunInfo, tuple[RoundInfo, ...], Path | None]:
-    """A run from the cloud; where none is known, answers or knows it, from its results folder.
+def _found(
+    run: str,
+    url: str | None,
+    runs_dir: Path,
+    asked: Callable[[Client, RunInfo], T],
+    read: Callable[[Path], T],
+) -> tuple[T, Path | None]:
+    """What is told of a run by the cloud; where none is known, answers or knows it, by its results folder.
 
     Raises:
         StrataError: it is in neither; a cloud's own answer is told rather than the folder's.
     """
     from shared.errors import NotFound, StrataError, Unreachable
-    from shared.results import newest_run, read_rounds, read_run
+    from shared.results import newest_run
 
     refusal: StrataError | None = None
     if known_url(url):
         try:
             with connect(url) as client:
                 info = client.run(run)
-                return info, client.rounds(info.run).rounds, _local(runs_dir, info.run)
+                return asked(client, info), _local(runs_dir, info.run)
         except StrataError as error:
             if not isinstance(error, Unreachable) and error.status != NotFound.status:
                 raise
             refusal = error
     try:
         folder = newest_run(runs_dir) if run == "latest" else _inside(runs_dir, run)
-        return read_run(folder), read_rounds(folder), folder
+        return read(folder), folder
     except NotFound as error:
         raise refusal or error from None
 

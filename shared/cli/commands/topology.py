@@ -43,6 +43,7 @@ def up(
     """Start Redis, the cloud, edges and agents as local processes, and keep them until Ctrl-C."""
     from shared.cli.launch import Topology
     from shared.cli.output import stderr
+    from shared.fleet.processes import fleet_of
 
     running = home.running()
     if running:
@@ -55,21 +56,9 @@ def up(
             stack.enter_context(topology)
             topology.wait_ready(ready_s)
         stack.enter_context(home.announced(topology.url))
-        fleet = _fleet(topology, stack)
+        fleet = stack.enter_context(fleet_of(topology, "strata-up"))
         _say_ready(topology, format)
         _keep(topology, fleet)
-
-
-def _fleet(topology: Topology, stack: contextlib.ExitStack) -> Fleet:
-    """What makes the number of devices the wanted one, to be used from this thread."""
-    from shared.fleet.cloud import CloudLine
-    from shared.fleet.loop import Fleet
-    from shared.fleet.processes import Processes
-
-    cloud = stack.enter_context(CloudLine(topology.url, topology.tier_token))
-    fleet = Fleet("strata-up", Processes(topology), cloud, begins=True)
-    fleet.settle()
-    return fleet
 
 
 def _port(wished: int | None) -> int:
@@ -156,7 +145,7 @@ def scale(
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Change the number of devices while everything runs; the fleet of `strata up` or of Compose makes it so.
+    """Change the number of devices while everything runs; the fleet of `strata up`, `run` or Compose makes it so.
 
     Exit status 0 if the number was taken; with --wait, if it was reached.
     """

@@ -1,0 +1,66 @@
+"""What the pages tell people to write works: YAML is (part of) a spec, commands exist with their options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from shared import strict_yaml
+from shared.cli.main import app
+from shared.spec import parse_spec, read_spec
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _found(pattern: str) -> list[tuple[str, str]]:
+    """What of all pages matches, with the page."""
+    return [
+        (page.relative_to(ROOT).as_posix(), found)
+        for page in PAGES
+        for found in re.findall(
+            pattern, page.read_text(encoding="utf-8").replace("\\\n", " "), re.MULTILINE | re.DOTALL
+        )
+    ]
+
+
+BLOCKS = _found(r"^```yaml\n(.*?)^```")
+COMMANDS = _found(r"^(?:    )?((?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?strata [^\n]*)")
+COMMANDS += [
+    (path.name, line.removeprefix("#").strip())
+    for path in sorted((ROOT / "experiments").glob("*.yaml"))
+    for line in path.read_text(encoding="utf-8").splitlines()
+    if re.match(r"#\s+(\w+=\S+ )*strata ", line)
+]
+
+
+@pytest.mark.parametrize(("page", "block"), BLOCKS)
+def test_yaml_of_a_page_is_part_of_a_spec(page: str, block: str) -> None:
+    parse_spec(strict_yaml.load(block, page))
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page: str, line: str) -> None:
+    words = shlex.split(line, comments=True)
+    name, *rest = words[next(n for n, word in enumerate(words) if word.endswith("strata")) + 1 :]
+    known = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    options = {option for param in known.params for option in param.opts}
+    assert [word for word in rest if word.startswith("--") and word not in options] == []
+    files = [word for word in rest if word.endswith(".yaml")]
+    if files and "algorithm=myprox" not in rest:  # which the reader has just written
+        read_spec(ROOT / files[0], [_first(word) for word in rest if "=" in word and not word.startswith("-")])
+
+
+def _first(override: str) -> str:
+    """Of a sweep's values the first one that stands by itself."""
+    key, _, value = override.partition("=")
+    return f"{key}={value if value.startswith(('{', '[')) else value.partition(',')[0]}"
+
+
+def test_there_is_something_to_read() -> None:
+    assert len(BLOCKS) >= 4
+    assert len(COMMANDS) >= 20
