@@ -120,6 +120,15 @@ def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(lef
         assert (found.steps, found.epochs) == (steps, None)
 
 
+def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
+    """5 samples a second, one a step; a model of 9 times 8 KiB takes 9 s to send, other parts of a body 1 s."""
+    there = ctx().at(flops=REFERENCE_FLOPS, model_bytes=9 * policies.HEAD_BYTES)
+    slow: dict[str, Any] = {"up_bps": 8 * policies.HEAD_BYTES, "down_bps": 1e15, "compute_sps": 5.0}
+    work = Work(epochs=10, batch_size=1)
+    assert policies.partial(there, work, able(1, **slow), 12.01).steps == 10
+    assert policies.partial(there, work, able(1, **slow), 12.01, update=False).steps == 55
+
+
 def test_of_no_seats_none_is_selected_and_none_has_work() -> None:
     assert policies.select(ctx(), []) == []
     assert policies.select(ctx(select="random", fraction_train=0.5), []) == []
