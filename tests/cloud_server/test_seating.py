@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -210,9 +211,9 @@ async def test_an_edge_beside_its_home_edge_hears_an_agent_for_as_long_as_it_wor
         host = fed.apps["agent-0"].state.agent.host
         whole = host.visits
 
-        async def long(body: bytearray, stop: object) -> object:
+        async def long(*order: Any, **told: Any) -> object:
             await asyncio.sleep(6.5)
-            return await whole(body, stop)
+            return await whole(*order, **told)
 
         host.visits = long
         info = await fed.run(small_spec(num_rounds=1, num_devices=6))
