@@ -9,24 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from shared import strict_yaml
 from shared.errors import BadInput
+from shared.explain import explain
 from shared.fits import check_fits
-from shared.names import hint
-from shared.profiles import DeviceSpec, EdgeLinkSpec, parse_traces
+from shared.profiles import DeviceSpec, EdgeLinkSpec
 from shared.records import Record
 from shared.sizes import check_counts
 from shared.training.partition import IidPartition, PartitionSpec
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
-MAX_ERRORS = 1000
-"""Of more faults than these none is described."""
 
 
 class AlgorithmSpec(Record):
@@ -216,7 +212,7 @@ def parse_spec(raw: Any) -> ExperimentSpec:
     try:
         spec = ExperimentSpec.model_validate(dict(raw))
     except ValidationError as error:
-        raise explain(error) from None
+        raise explain(error, ExperimentSpec) from None
     check_names(spec)
     check_counts(spec)
     return spec
@@ -231,120 +227,3 @@ def check_names(spec: ExperimentSpec) -> None:
     load_algorithm(spec.algorithm.name).check_spec(spec)
     check_data(spec.data.name)
     check_model(spec.model)
-
-
-def explain(error: ValidationError, kind: type[BaseModel] = ExperimentSpec, prefix: Sequence[str] = ()) -> BadInput:
-    """The first error of a validation of `kind` as `BadInput` with the field's path, which begins with `prefix`."""
-    if error.error_count() > MAX_ERRORS:
-        return BadInput(f"{error.error_count()} fields are wrong", field=".".join(prefix) or None)
-    errors = error.errors(include_url=False, include_input=False)
-    first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])  # it explains others
-    below, known = _place(kind, first["loc"])
-    path = ".".join([*prefix, *below])[:200]
-    message = first["msg"].removeprefix("Value error, ")[:500]
-    if not path and (named := message.split(" ")[0].rstrip(":")) in kind.model_fields:
-        return BadInput(message, field=".".join([*prefix, named]))  # several fields that do not go together
-    if first["type"] == "extra_forbidden":
-        message = "unknown field" + hint(str(first["loc"][-1]), known)
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if path:
-        return BadInput(f"{path}: {message}{more}", field=path)
-    word = message.partition(" ")[0].rstrip(":")  # fields that do not fit together: the one at fault is named first
-    return BadInput(f"{message}{more}", field=word if word in kind.model_fields else None)
-
-
-def _place(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:
-    """A field's path, and the known names beside it.
-
-    Where a value may be of several kinds, pydantic puts the kind's name into the path: here it is left out.
-    """
-    schema = kind.model_json_schema()
-    places, path, beside = _options(schema, schema), list[str](), list[str]()
-    for part in loc:
-        beside = sorted({name for place in places for name in place.get("properties", ())})
-        chosen = [place for place in places if _kind_of(place) == part]
-        if chosen and part not in beside:
-            places = chosen
-            continue
-        path.append(str(part))
-        found = [place["items"] for place in places if isinstance(part, int) and "items" in place]
-        found += [place["properties"][part] for place in places if part in place.get("properties", ())]
-        places = [option for item in found for option in _options(item, schema)]
-    return path, beside
-
-
-def _options(place: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """What may stand at a place of a JSON schema: what it refers to, or any of several kinds."""
-    if "$ref" in place:
-        return _options(schema["$defs"][place["$ref"].rpartition("/")[2]], schema)
-    several = [*place.get("anyOf", ()), *place.get("oneOf", ())]
-    return [option for item in several for option in _options(item, schema)] if several else [place]
-
-
-def _kind_of(place: dict[str, Any]) -> Any:
-    """The name of one of several kinds, as pydantic puts it into a path."""
-    return place.get("properties", {}).get("name", {}).get("const", place.get("type"))
-
-
-def read_spec(path: Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
-    """Read a YAML or JSON file, apply `key=value` overrides (dotted keys, YAML values), validate.
-
-    Raises:
-        BadInput: the file cannot be read, is no mapping, or a field is wrong.
-    """
-    raw = strict_yaml.load(_text_of(path), str(path))
-    if not isinstance(raw, dict):
-        raise BadInput(f"{path}: a spec is a mapping of fields")
-    for override in overrides:
-        override_field(raw, override)
-    return parse_spec({**raw, "devices": _with_traces(raw["devices"], path.parent)} if "devices" in raw else raw)
-
-
-def _with_traces(raw: Any, folder: Path) -> Any:
-    """The `devices` of a spec, with the trace files that they name read in: a spec travels without its files."""
-    if isinstance(raw, list):
-        return [_with_traces(item, folder) for item in raw]
-    if not isinstance(raw, dict):
-        return raw
-    if raw.get("name") != "trace" or not isinstance(raw.get("file"), str):
-        return {key: _with_traces(value, folder) for key, value in raw.items()}
-    path = folder / raw["file"]
-    try:
-        traces = parse_traces(_text_of(path))
-    except ValueError as error:
-        raise BadInput(f"{path}: {error}", field="devices") from None
-    return {**{key: value for key, value in raw.items() if key != "file"}, "traces": traces}
-
-
-def _text_of(path: Path) -> str:
-    """The text of a file, if it is not too long.
-
-    Raises:
-        BadInput: it cannot be read, or is no text.
-    """
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(strict_yaml.MAX_CHARS + 1)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is no text: {error}") from None
-    if len(text) > strict_yaml.MAX_CHARS:
-        raise BadInput(f"{path} is too long, the limit is {strict_yaml.MAX_CHARS} characters")
-    return text
-
-
-def override_field(raw: dict[str, Any], override: str) -> None:
-    """Set one dotted key of a raw spec: `partition.alpha=0.1`."""
-    key, found, text = override.partition("=")
-    if not found or not key:
-        raise BadInput(f"an override reads key=value, not {override!r}")
-    value = strict_yaml.load(text, f"the value of {key}")
-    *parents, last = key.split(".")
-    place = raw
-    for parent in parents:
-        below = place.get(parent)
-        if isinstance(below, str):
-            below = {"name": below}
-        place[parent] = place = dict(below) if isinstance(below, dict) else {}
-    place[last] = value

@@ -11,7 +11,8 @@ import typer
 
 from shared import strict_yaml
 from shared.cli.main import app
-from shared.spec import parse_spec, read_spec
+from shared.spec import parse_spec
+from shared.spec_files import read_spec
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -12,7 +12,7 @@ from scipy import integrate, stats
 
 from shared.costs import LinkUse, visit_cost
 from shared.lab import Lab
-from shared.spec import read_spec
+from shared.spec_files import read_spec
 from tests.algorithms.ways import lab_of, run
 
 SPEC = Path(__file__).parents[1] / "experiments" / "nvflare_stragglers.yaml"

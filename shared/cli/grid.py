@@ -11,7 +11,8 @@ from typing import Any
 from shared import strict_yaml
 from shared.errors import BadInput
 from shared.results.differences import described, text
-from shared.spec import ExperimentSpec, read_spec
+from shared.spec import ExperimentSpec
+from shared.spec_files import read_spec
 
 MAX_COMBINATIONS = 1000
 """As many runs as a cloud keeps by default."""

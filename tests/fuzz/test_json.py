@@ -14,7 +14,9 @@ from pydantic import ValidationError
 
 from shared.algorithms import load_algorithm
 from shared.errors import BadInput
-from shared.spec import ExperimentSpec, canonical, explain, parse_spec, read_spec
+from shared.explain import explain
+from shared.spec import ExperimentSpec, canonical, parse_spec
+from shared.spec_files import read_spec
 from shared.tiers import AgentBeat, AgentHello, BeatAnswer, EdgeBeat, EdgeHello, RosterLine
 from tests.fuzz.bodies import check_said, other_value
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from shared.errors import BadInput, UnknownName
-from shared.spec import ExperimentSpec, canonical, override_field, parse_spec, read_spec
+from shared.spec import ExperimentSpec, canonical, parse_spec
+from shared.spec_files import override_field, read_spec
 
 
 def refusal(raw: Any) -> BadInput:

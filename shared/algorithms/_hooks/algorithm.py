@@ -23,8 +23,9 @@ from shared.algorithms._hooks.values import (
 )
 from shared.context import NoParams
 from shared.errors import BadInput
+from shared.explain import explain
 from shared.records import Each, Record
-from shared.spec import ExperimentSpec, explain
+from shared.spec import ExperimentSpec
 from shared.sums import check_update_type
 from shared.sums.marks import fields_of
 

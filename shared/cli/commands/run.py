@@ -40,7 +40,7 @@ def run(
 
     Exit status 0 only if the run completed. With --format json the last line of stdout is one JSON object.
     """
-    from shared.spec import read_spec
+    from shared.spec_files import read_spec
 
     for override in overrides or []:
         if not override.partition("=")[0] or "=" not in override:

@@ -31,7 +31,8 @@ from shared.profiles import (
 from shared.profiles.__main__ import tables
 from shared.profiles.availability import is_on
 from shared.profiles.catalogue import DEVICES, LINKS, PROFILES
-from shared.spec import ExperimentSpec, parse_spec, read_spec
+from shared.spec import ExperimentSpec, parse_spec
+from shared.spec_files import read_spec
 from shared.training.flops import training_flops
 
 PAGE = Path(__file__).parents[3] / "docs" / "profiles.md"

@@ -1,0 +1,65 @@
+"""What pydantic found wrong, as one error that names the field and, for an unknown one, the nearest that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from shared.errors import BadInput
+from shared.names import hint
+
+MAX_ERRORS = 1000
+"""Of more faults than these none is described."""
+
+
+def explain(error: ValidationError, kind: type[BaseModel], prefix: Sequence[str] = ()) -> BadInput:
+    """The first error of a validation of `kind` as `BadInput` with the field's path, which begins with `prefix`."""
+    if error.error_count() > MAX_ERRORS:
+        return BadInput(f"{error.error_count()} fields are wrong", field=".".join(prefix) or None)
+    errors = error.errors(include_url=False, include_input=False)
+    first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])  # it explains others
+    below, known = _place(kind, first["loc"])
+    path = ".".join([*prefix, *below])[:200]
+    message = first["msg"].removeprefix("Value error, ")[:500]
+    if first["type"] == "extra_forbidden":
+        message = "unknown field" + hint(str(first["loc"][-1]), known)
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    word = message.partition(" ")[0].rstrip(":")  # fields that do not fit together: the one at fault is named first
+    if not below and word in kind.model_fields:
+        return BadInput(f"{message}{more}", field=".".join([*prefix, word]))
+    return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
+
+
+def _place(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:
+    """A field's path, and the known names beside it.
+
+    Where a value may be of several kinds, pydantic puts the kind's name into the path: here it is left out.
+    """
+    schema = kind.model_json_schema()
+    places, path, beside = _options(schema, schema), list[str](), list[str]()
+    for part in loc:
+        beside = sorted({name for place in places for name in place.get("properties", ())})
+        chosen = [place for place in places if _kind_of(place) == part]
+        if chosen and part not in beside:
+            places = chosen
+            continue
+        path.append(str(part))
+        found = [place["items"] for place in places if isinstance(part, int) and "items" in place]
+        found += [place["properties"][part] for place in places if part in place.get("properties", ())]
+        places = [option for item in found for option in _options(item, schema)]
+    return path, beside
+
+
+def _options(place: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """What may stand at a place of a JSON schema: what it refers to, or any of several kinds."""
+    if "$ref" in place:
+        return _options(schema["$defs"][place["$ref"].rpartition("/")[2]], schema)
+    several = [*place.get("anyOf", ()), *place.get("oneOf", ())]
+    return [option for item in several for option in _options(item, schema)] if several else [place]
+
+
+def _kind_of(place: dict[str, Any]) -> Any:
+    """The name of one of several kinds, as pydantic puts it into a path."""
+    return place.get("properties", {}).get("name", {}).get("const", place.get("type"))

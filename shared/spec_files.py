@@ -1,0 +1,76 @@
+"""Specs as people write them: YAML or JSON files, with overrides; trace files are read in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shared import strict_yaml
+from shared.errors import BadInput
+from shared.profiles import parse_traces
+from shared.spec import ExperimentSpec, parse_spec
+
+
+def read_spec(path: Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
+    """Read a YAML or JSON file, apply `key=value` overrides (dotted keys, YAML values), validate.
+
+    Raises:
+        BadInput: the file cannot be read, is no mapping, or a field is wrong.
+    """
+    raw = strict_yaml.load(_text_of(path), str(path))
+    if not isinstance(raw, dict):
+        raise BadInput(f"{path}: a spec is a mapping of fields")
+    for override in overrides:
+        override_field(raw, override)
+    return parse_spec({**raw, "devices": _with_traces(raw["devices"], path.parent)} if "devices" in raw else raw)
+
+
+def _with_traces(raw: Any, folder: Path) -> Any:
+    """The `devices` of a spec, with the trace files that they name read in: a spec travels without its files."""
+    if isinstance(raw, list):
+        return [_with_traces(item, folder) for item in raw]
+    if not isinstance(raw, dict):
+        return raw
+    if raw.get("name") != "trace" or not isinstance(raw.get("file"), str):
+        return {key: _with_traces(value, folder) for key, value in raw.items()}
+    path = folder / raw["file"]
+    try:
+        traces = parse_traces(_text_of(path))
+    except ValueError as error:
+        raise BadInput(f"{path}: {error}", field="devices") from None
+    return {**{key: value for key, value in raw.items() if key != "file"}, "traces": traces}
+
+
+def _text_of(path: Path) -> str:
+    """The text of a file, if it is not too long.
+
+    Raises:
+        BadInput: it cannot be read, or is no text.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(strict_yaml.MAX_CHARS + 1)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is no text: {error}") from None
+    if len(text) > strict_yaml.MAX_CHARS:
+        raise BadInput(f"{path} is too long, the limit is {strict_yaml.MAX_CHARS} characters")
+    return text
+
+
+def override_field(raw: dict[str, Any], override: str) -> None:
+    """Set one dotted key of a raw spec: `partition.alpha=0.1`."""
+    key, found, text = override.partition("=")
+    if not found or not key:
+        raise BadInput(f"an override reads key=value, not {override!r}")
+    value = strict_yaml.load(text, f"the value of {key}")
+    *parents, last = key.split(".")
+    place = raw
+    for parent in parents:
+        below = place.get(parent)
+        if isinstance(below, str):
+            below = {"name": below}
+        place[parent] = place = dict(below) if isinstance(below, dict) else {}
+    place[last] = value
