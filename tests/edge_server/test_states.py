@@ -107,14 +107,13 @@ async def test_an_edge_restarted_between_visits_and_uploads_ends_with_the_same_b
 async def test_held_updates_that_an_agent_lost_are_named(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
 
-        async def restart() -> None:
-            number = next(n for n in range(6) if fed.router.calls[-1][0] == AGENT_PORT + n)
+        async def restart(number: int) -> None:
             await fed.stop(f"agent-{number}")
             await fed.start_agent(number)
 
         async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             if request.url.path == "/uploads" and not restarted:
-                restarted.append(asyncio.create_task(restart()))
+                restarted.append(asyncio.create_task(restart((request.url.port or 0) - AGENT_PORT)))
                 await restarted[0]
             return await pass_on()
 
