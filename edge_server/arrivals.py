@@ -103,12 +103,13 @@ class Arrivals:
         """When enough answers are there, or all; where one is missing, when the gate closes, if it does."""
         if enough_s is not None:
             return enough_s
-        drops = [self._dropping(wave, seat).simulated_s for seat in self.fates.dropped]
-        last_s, closes_s = max([*arrivals.values(), *drops], default=0.0), self.gate.closes_s
-        if self.ctx.spec.clock == "real":
-            closes_s = max(last_s, closes_s)  # who answered in this world was in time
-        missing = bool(drops or wave.overdue)
-        return closes_s if closes_s < math.inf and (missing or last_s > closes_s) else last_s
+        drops, closes_s = [self._dropping(wave, seat).simulated_s for seat in self.fates.dropped], self.gate.closes_s
+        if self.ctx.spec.clock == "real":  # who answered in this world was in time, and drops are told there at once
+            overdue = any(self.works[seat].kind != "evaluate" for seat in wave.overdue)
+            told = [*arrivals.values(), *(min(drop_s, closes_s) for drop_s in drops)]
+            return max([*told, *([closes_s] if overdue else [])], default=0.0)
+        last_s = max([*arrivals.values(), *drops], default=0.0)
+        return closes_s if closes_s < math.inf and (drops or last_s > closes_s) else last_s
 
     def _goes_on(self, wave: Wave, refusals: Mapping[int, Refusal]) -> list[int]:
         """The late ones that have an update to send."""
