@@ -73,11 +73,6 @@ class Arrivals:
     fates: Fates = field(default_factory=Fates)
 
     @property
-    def two_exchanges(self) -> bool:
-        """Whether updates are asked for, by their reports."""
-        return self.clock.lab.algorithm.report is not None
-
-    @property
     def refuses(self) -> Gate:
         """What refuses on the simulated clock; with `clock: real` the wall clock has done so."""
         return self.gate if self.ctx.spec.clock == "simulated" else Gate()
@@ -156,7 +151,7 @@ class Arrivals:
         first, use = self._first(wave, seat), wave.links.get(seat, LinkUse())
         cost, done = self.clock.broken_off(seat, first, use, flops, until_s)
         report_bytes = done.up_bytes if outcome.report is not None else 0
-        if not (self.two_exchanges and outcome.held_bytes) or first.simulated_s > wave.answered_s:
+        if not (self.clock.lab.algorithm.reports and outcome.held_bytes) or first.simulated_s > wave.answered_s:
             return Paid(cost, done, report_bytes)
         asked = {} if seat in wave.failed() else wave.uploads
         upload = asked.get(seat, LinkUse())

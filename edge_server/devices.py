@@ -69,11 +69,6 @@ class Devices:
         """What differs with `clock: real`."""
         return RealTime(self.lab, self.order, self.seating)
 
-    @property
-    def _reports(self) -> bool:
-        """Whether updates wait for a verdict in the modelled system too."""
-        return self.lab.algorithm.report is not None
-
     # ---- visits
 
     async def visit(
@@ -161,14 +156,16 @@ class Devices:
     def _take_answer(
         self, wave: Wave, asked: list[Asked], answer: VisitAnswer[Any, Any], fold: Fold, hold: bool
     ) -> None:
-        check_visits(answer, {item.seat: item.work.kind for item in asked}, hold=hold, reports=self._reports)
+        check_visits(
+            answer, {item.seat: item.work.kind for item in asked}, hold=hold, reports=self.lab.algorithm.reports
+        )
         singles = {item.seat: item for item in answer.uploads.contributions}
         sizes: dict[Any, int] = {}
         for item, outcome in zip(asked, answer.outcomes, strict=True):
             self._note(wave, outcome)
             down = self._down_bytes(wave.stage, item, hold, sizes)
             up = answer.uploads.link_bytes.get(item.seat) or answer_bytes(outcome, singles.get(item.seat))
-            if outcome.held_bytes and not self._reports:
+            if outcome.held_bytes and not self.lab.algorithm.reports:
                 up = outcome.held_bytes  # it sends its update at once; only our services hold it back
             wave.links[item.seat] = LinkUse(down_bytes=down, up_bytes=up)
         if not hold:
@@ -188,7 +185,7 @@ class Devices:
         """
         alike = (id(item.message), id(item.work), item.base, len(str(item.seat)))
         if alike not in sizes:
-            sizes[alike] = wire.size(self._visit_order(stage, [item], hold and self._reports))
+            sizes[alike] = wire.size(self._visit_order(stage, [item], hold and self.lab.algorithm.reports))
         return sizes[alike]
 
     def _note(self, wave: Wave, outcome: Outcome[Any]) -> None:
@@ -236,7 +233,7 @@ class Devices:
         self, wave: Wave, seats: list[int], late: list[int], answer: UploadAnswer[Any], fold: Fold
     ) -> None:
         check_uploads(answer, [seat for seat in seats if seat not in late], late)
-        check_sizes(answer, wave.outcomes, reports=self._reports)
+        check_sizes(answer, wave.outcomes, reports=self.lab.algorithm.reports)
         wave.failures += answer.failures
         wave.late |= {item.seat: own(item) for item in answer.late}
         self._fold(wave, answer.uploads, fold)

@@ -13,7 +13,7 @@ from typing import Any
 from edge_server.wave import Asked, Deadline
 from shared.lab import Lab
 from shared.messages import Outcome, RoundOrder, Seating, Stage, Work
-from shared.pace import PROFILE_HEADER, Paced, longest_s, seat_with
+from shared.pace import PROFILE_HEADER, Paced, longest_s
 from shared.spec import ExperimentSpec
 
 
@@ -68,7 +68,7 @@ class RealTime:
         if not self.on:
             return 0.0
         ctx = self.lab.ctx(phase=self.order.phase, round_no=self.order.round_no, n_clients=self.order.n_clients)
-        seated = seat_with(self.lab, seat, self.seating.profiles.get(seat))
+        seated = self.lab.seat(seat, self.seating.profiles.get(seat))
         return longest_s(ctx.at(edge=self.order.edge), seated, work or Work(steps=1), n_bytes)
 
     def own_wall_s(self, stage: Stage, outcome: Outcome[Any]) -> float:

@@ -118,7 +118,7 @@ class EdgeRound:
 
     async def _wave(self, ctx: Ctx, works: Mapping[int, Work], fold: Fold) -> Wave:
         """Visit, admit, fetch; note what came of each seat."""
-        gate, hold = self._gate(ctx), self.lab.algorithm.report is not None or ctx.spec.may_refuse
+        gate, hold = self._gate(ctx), self.lab.algorithm.reports or ctx.spec.may_refuse
         stage = Stage(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave)
         asked_for, works = works, self._partial(ctx, works, gate)
         left_out, too_late = self._left_out(ctx, works), self._too_late(works, gate)
@@ -187,7 +187,7 @@ class EdgeRound:
         """Let the algorithm decide about those who came in time, fetch what is admitted."""
         admitted = [s for s, found in wave.outcomes.items() if found.held_bytes and s not in wave.refused]
         verdicts: dict[int, Verdict] = {}
-        if self.lab.algorithm.report is not None:
+        if self.lab.algorithm.reports:
             verdicts = await self._admit(ctx, wave)
             admitted = [seat for seat, verdict in verdicts.items() if verdict.upload]
             await self.worker.run(arrivals.updates, wave, admitted)
