@@ -68,6 +68,25 @@ async def test_where_updates_are_fetched_after_a_report_both_ways_are_waited_for
         assert row.measured_s >= row.simulated_s * 0.999 > 0
 
 
+async def test_an_agent_keeps_the_answers_of_the_present_wave_alone(tmp_path: Path) -> None:
+    """Other seats are asked in each round; what those of earlier rounds have sent is not kept for them."""
+    kept: list[tuple[str, int]] = []
+    async with federation(tmp_path, n_edges=1, rooms=(6,)) as fed:
+
+        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            answer = await pass_on()
+            if request.url.path == "/visits" and request.url.port == AGENT_PORT:
+                kind = wire.peek(request.content)["visits"][0]["work"]["kind"]
+                kept.append((kind, len(fed.apps["agent-0"].state.agent.once._work)))
+            return answer
+
+        fed.router.tamper = tamper
+        info = await fed.run(spec_of(1, 0.01, num_edges=1, num_rounds=4, select="random", fraction_train=0.33))
+        chosen = {row.seat for n in range(1, 5) for row in (await fed.round(info.run, n)).seats}
+    assert len(chosen) > 2
+    assert max(n for kind, n in kept if kind == "train") == 2
+
+
 # ---- late by the wall clock
 
 
