@@ -52,8 +52,8 @@ class Wave:
     """What came of one wave.
 
     Attributes:
-        unasked: seats that were chosen but not asked (absent, left out, off, about to drop): failures that no
-            quorum counts.
+        unasked: seats that were chosen but not asked (absent, left out, off, busy, about to drop, or too late): no
+            quorum counts them.
         refused: by their simulated arrival.
         unheard: of these, seats whose answer the edge has not got: in the modelled world it knows nothing of it.
         late: fetched updates of these, for a later round.
