@@ -22,7 +22,6 @@ from shared.blobs import storage_errors
 from shared.errors import StrataError
 from shared.lab import Lab
 from shared.population import counts_of
-from shared.population import seated as with_agents
 from shared.records import TensorMap
 from shared.results import Manifest, is_drawn, last_round, write_begun, write_results
 from shared.service import Worker
@@ -142,9 +141,8 @@ def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInf
     counts = counts_of(lab.members, lab.data)
     seated = chart(lab, table.binding, table.registry)
     visited, rows = seated.homes, []
-    for planned in lab.members.seats:
-        here = seated.profiles.get(planned.number)
-        seat = planned if here is None else with_agents(planned, here)
+    for number in range(len(lab.members.seats)):
+        seat = lab.seat(number, seated.profiles.get(number))
         agent = table.binding.agents.get(seat.number)
         worker = seat.role == "worker"
         state = "worker" if worker else "empty" if agent is None else "taken"
@@ -168,7 +166,7 @@ def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInf
                 compute_sps=seat.profile.compute_sps,
                 up_bps=None if worker else seat.profile.up_bps,
                 down_bps=None if worker else seat.profile.down_bps,
-                latency_s=None if worker else seat.latency_s[seat.home],
+                latency_s=None if worker else seat.latency_to(seat.home),
                 n_train=len(seat.train),
                 n_test=len(seat.test),
                 label_counts=() if worker else tuple(int(count) for count in counts[seat.number]),

@@ -16,7 +16,7 @@ from shared.costs import LinkUse
 from shared.errors import WireError
 from shared.lab import Lab, Labs
 from shared.messages import Contribution, Failure, Stage, UploadAnswer, UploadOrder, VisitOrder
-from shared.pace import PROFILE_HEADER, Paced, seat_with, wait_until
+from shared.pace import PROFILE_HEADER, Paced, wait_until
 from shared.profiles import PROFILES
 from shared.records import own
 from shared.service import Worker
@@ -72,6 +72,8 @@ class Host:
 
     def _visits(self, received: Received, stop: threading.Event, profile: str | None) -> tuple[wire.Body, float]:
         """The answer, and the wall seconds that the visit takes by its model."""
+        if profile is not None and profile not in PROFILES:
+            raise WireError(f"no profile {profile[:64]!r}", field=PROFILE_HEADER)
         lab, order, n_bytes = self._order(received)
         run_id, lane = order.stage.run_id, lane_of(lab.spec, [visit.seat for visit in order.visits])
         try:
@@ -108,9 +110,11 @@ class Host:
     def _uploads(self, order: UploadOrder, n_bytes: int) -> tuple[wire.Body, float]:
         lab = self.labs.of(order.spec)
         key = (order.stage.run_id, order.edge, lane_of(order.spec, [*order.seats, *order.late]))
-        found = self._held.pop(key, _Held(order.stage))
-        if found.stage != order.stage:
+        found = self._held.get(key)
+        if found is None or found.stage != order.stage:  # an order that comes late asks for nothing of a later wave
             found = _Held(order.stage)
+        else:
+            del self._held[key]
         held = found.updates
         collector = Collector(lab)
         for seat in sorted(held.keys() & set(order.seats)):
@@ -168,14 +172,12 @@ def _paced(
     lab: Lab, order: VisitOrder[Any], collector: Collector, down_bytes: int, up_bytes: int, profile: str | None
 ) -> Paced:
     """How long the order's one visit takes by its model."""
-    if profile is not None and profile not in PROFILES:
-        raise WireError(f"no profile {profile[:64]!r}", field=PROFILE_HEADER)
     stage, (outcome,) = order.stage, collector.outcomes
     ctx = lab.ctx(phase=order.phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
     return Paced(
         lab,
         ctx.at(edge_round=stage.edge_round, wave=stage.wave),
-        seat_with(lab, outcome.seat, profile),
+        lab.seat(outcome.seat, profile),
         outcome.n_trained,
         0.0 if outcome.kind == "evaluate" else 1.0,
         LinkUse(down_bytes=down_bytes, up_bytes=collector.link_bytes.get(outcome.seat, up_bytes)),

@@ -119,11 +119,23 @@ async def _answer(
     With `clock: real` an edge that hangs up has broken the visit off: nobody asks for it again.
     """
     check_for(request.headers, agent.membership.hello.agent)
-    agent.once.drop_unless(lambda line: line[0] == stage.run_id)  # one run trains at a time
+    line = _line(stage, edge, lane)
+    agent.once.drop_unless(lambda other: _may_come_again(other, line))
     where = place(
         what, stage.run_id, stage.round_no, stage.edge_round, stage.wave, edge, *([] if lane is None else [lane])
     )
     grace_s = None if lane is None else 0.0
     with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
-        answer = await agent.once.answer((stage.run_id, edge, lane), where, digest, work, request, grace_s=grace_s)
+        answer = await agent.once.answer(line, where, digest, work, request, grace_s=grace_s)
     return BodyResponse(answer, headers={PLACE_HEADER: where})
+
+
+def _line(stage: Stage, edge: int, lane: int | None) -> tuple[Any, ...]:
+    """Orders that follow each other: those of a home; where each seat has its own lane, those of a wave for it."""
+    home = (stage.run_id, edge)
+    return home if lane is None else (*home, stage.round_no, stage.edge_round, stage.wave, lane)
+
+
+def _may_come_again(line: tuple[Any, ...], newest: tuple[Any, ...]) -> bool:
+    """Whether orders of a line may still come: one run trains at a time, and the waves of a home follow each other."""
+    return line[0] == newest[0] and (line[1] != newest[1] or line[2:5] >= newest[2:5])

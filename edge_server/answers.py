@@ -7,11 +7,17 @@ from typing import Any
 
 from shared.errors import WireError
 from shared.messages import Kind, Outcome, UploadAnswer, Uploads, VisitAnswer
+from shared.records import Score
 from shared.visit import held_bytes
+
+MOST = 2**48
+"""No count is larger: in sums and products with such as these a float still has room."""
+MOST_LOSS = 1e100
+"""The same of a sum of losses, on both sides of 0."""
 
 
 def check_visits(answer: VisitAnswer[Any, Any], asked: Mapping[int, Kind], *, hold: bool, reports: bool) -> None:
-    """See that an answer holds one outcome for each visit, and updates of those that succeeded.
+    """See that an answer holds one outcome for each visit, in numbers that can be, and updates of those that succeeded.
 
     Args:
         answer: of the agent.
@@ -28,6 +34,7 @@ def check_visits(answer: VisitAnswer[Any, Any], asked: Mapping[int, Kind], *, ho
     for outcome in answer.outcomes:
         if outcome.failure is not None and outcome.failure.seat != outcome.seat:
             raise WireError(f"seat {outcome.seat} answers with the failure of another", field="outcomes")
+        _check_numbers(outcome)
     sound = {outcome.seat for outcome in answer.outcomes if outcome.failure is None and outcome.kind != "evaluate"}
     held = {outcome.seat for outcome in answer.outcomes if outcome.held_bytes}
     if not held <= (sound if hold else set()):
@@ -53,6 +60,8 @@ def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int], late: Sequenc
         raise WireError(f"the answer speaks of seats {told}, asked were {sorted([*seats, *late])}", field="uploads")
     if not set(apart) <= set(late) or not set(sent) <= set(seats):
         raise WireError(f"seats {apart} answer as late ones, asked so were {list(late)}", field="late")
+    for item in answer.late:
+        _check_count(item.n_samples, "late.n_samples")
 
 
 def check_sizes(answer: UploadAnswer[Any], outcomes: Mapping[int, Outcome[Any]], *, reports: bool) -> None:
@@ -67,14 +76,41 @@ def check_sizes(answer: UploadAnswer[Any], outcomes: Mapping[int, Outcome[Any]],
             raise WireError(f"the update of seat {item.seat} has {found} bytes, not the {said} said", field="uploads")
 
 
+def _check_numbers(outcome: Outcome[Any]) -> None:
+    """See that an outcome's numbers can be counted with: simulated time, records and losses are made of them.
+
+    Raises:
+        WireError: one is beyond all bounds.
+    """
+    for name in ("n_samples", "n_trained", "n_steps", "held_bytes"):
+        _check_count(getattr(outcome, name), f"outcomes.{name}")
+    for name in ("train", "received", "own"):
+        score: Score | None = getattr(outcome, name)
+        if score is None:
+            continue
+        _check_count(score.n, f"outcomes.{name}.n")
+        if score.n_correct > score.n or abs(score.loss_sum) > MOST_LOSS:
+            told = f"{min(score.n_correct, MOST)} of {score.n} correct and a loss of {score.loss_sum:g}"
+            raise WireError(f"seat {outcome.seat} has {told}", field=f"outcomes.{name}")
+
+
+def _check_count(count: int, field: str) -> None:
+    if count > MOST:
+        raise WireError(f"{field}: a count beyond {MOST}", field=field)
+
+
 def _sent(uploads: Uploads[Any]) -> list[int]:
     """Whose updates these are: singles, or those in a sum.
 
     Raises:
-        WireError: a seat is there twice, or it is both at once, or a sum does not say whose updates it holds.
+        WireError: a seat is there twice, or it is both at once, or a sum does not say whose updates it holds, or a
+            number is beyond all bounds.
     """
     singles, folded = [item.seat for item in uploads.contributions], uploads.folded
     summed = sorted(uploads.link_bytes)
+    n_samples = [item.n_samples for item in uploads.contributions] + ([folded.n_samples] if folded is not None else [])
+    _check_count(max(n_samples, default=0), "uploads.n_samples")
+    _check_count(max(uploads.link_bytes.values(), default=0), "uploads.link_bytes")
     if singles and (folded is not None or summed):
         raise WireError("updates come singly or as their sum, not both", field="uploads")
     if len(set(singles)) != len(singles):

@@ -73,11 +73,6 @@ class Arrivals:
     fates: Fates = field(default_factory=Fates)
 
     @property
-    def two_exchanges(self) -> bool:
-        """Whether updates are asked for, by their reports."""
-        return self.clock.lab.algorithm.report is not None
-
-    @property
     def refuses(self) -> Gate:
         """What refuses on the simulated clock; with `clock: real` the wall clock has done so."""
         return self.gate if self.ctx.spec.clock == "simulated" else Gate()
@@ -103,12 +98,13 @@ class Arrivals:
         """When enough answers are there, or all; where one is missing, when the gate closes, if it does."""
         if enough_s is not None:
             return enough_s
-        drops = [self._dropping(wave, seat).simulated_s for seat in self.fates.dropped]
-        last_s, closes_s = max([*arrivals.values(), *drops], default=0.0), self.gate.closes_s
-        if self.ctx.spec.clock == "real":
-            closes_s = max(last_s, closes_s)  # who answered in this world was in time
-        missing = bool(drops or wave.overdue)
-        return closes_s if closes_s < math.inf and (missing or last_s > closes_s) else last_s
+        drops, closes_s = [self._dropping(wave, seat).simulated_s for seat in self.fates.dropped], self.gate.closes_s
+        if self.ctx.spec.clock == "real":  # who answered in this world was in time, and drops are told there at once
+            overdue = any(self.works[seat].kind != "evaluate" for seat in wave.overdue)
+            told = [*arrivals.values(), *(min(drop_s, closes_s) for drop_s in drops)]
+            return max([*told, *([closes_s] if overdue else [])], default=0.0)
+        last_s = max([*arrivals.values(), *drops], default=0.0)
+        return closes_s if closes_s < math.inf and (drops or last_s > closes_s) else last_s
 
     def _goes_on(self, wave: Wave, refusals: Mapping[int, Refusal]) -> list[int]:
         """The late ones that have an update to send."""
@@ -155,7 +151,7 @@ class Arrivals:
         first, use = self._first(wave, seat), wave.links.get(seat, LinkUse())
         cost, done = self.clock.broken_off(seat, first, use, flops, until_s)
         report_bytes = done.up_bytes if outcome.report is not None else 0
-        if not (self.two_exchanges and outcome.held_bytes) or first.simulated_s > wave.answered_s:
+        if not (self.clock.lab.algorithm.reports and outcome.held_bytes) or first.simulated_s > wave.answered_s:
             return Paid(cost, done, report_bytes)
         asked = {} if seat in wave.failed() else wave.uploads
         upload = asked.get(seat, LinkUse())

@@ -15,7 +15,7 @@ from shared.context import Ctx
 from shared.costs import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
 from shared.lab import Lab
 from shared.messages import Outcome, Work
-from shared.population import Seat, run_seeds, seated
+from shared.population import Seat, run_seeds
 from shared.profiles import next_on
 
 
@@ -50,8 +50,7 @@ class EdgeClock:
 
     def seat(self, number: int) -> Seat:
         """A seat, with its agent's profile where the spec asks for that."""
-        planned = self.lab.seat(number)
-        return seated(planned, self.profiles[number]) if number in self.profiles else planned
+        return self.lab.seat(number, self.profiles.get(number))
 
     def fates(self, ctx: Ctx, works: Mapping[int, Work], at_s: float, busy: Mapping[int, float]) -> Fates:
         """Who of a wave that begins at `at_s` is off, who will drop; evaluation is not part of that world.
@@ -81,7 +80,7 @@ class EdgeClock:
     def upload_cost(self, ctx: Ctx, number: int, use: LinkUse, wait_s: float) -> Cost:
         """What it cost to wait for so long, and then to be asked for an update and to send it."""
         seat = self.seat(number)
-        return upload_cost(seat.profile, self._latency_s(seat), use, ctx.at(seat=number).seed, wait_s)
+        return upload_cost(seat.profile, seat.latency_to(self.home), use, ctx.at(seat=number).seed, wait_s)
 
     def dropped_cost(self, ctx: Ctx, number: int, use: LinkUse, work: Work, share: float) -> Cost:
         """What a visit cost that was dropped: receiving, and a share of the work that was asked for."""
@@ -100,8 +99,4 @@ class EdgeClock:
 
     def _cost(self, ctx: Ctx, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
         seat, flops = self.seat(number), n_trained * self.lab.flops
-        return visit_cost(seat.profile, self._latency_s(seat), use, flops, ctx.at(seat=number).seed, share)
-
-    def _latency_s(self, seat: Seat) -> float:
-        """One way; an edge's own worker has no link."""
-        return seat.latency_s[self.home] if seat.latency_s else 0.0
+        return visit_cost(seat.profile, seat.latency_to(self.home), use, flops, ctx.at(seat=number).seed, share)

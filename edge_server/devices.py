@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -18,7 +17,7 @@ from edge_server.answers import check_sizes, check_uploads, check_visits
 from edge_server.real_time import RealTime
 from edge_server.roster import Roster
 from edge_server.waiting import while_heard
-from edge_server.wave import Asked, Wave
+from edge_server.wave import Asked, Deadline, Wave
 from shared import wire
 from shared.costs import LinkUse
 from shared.errors import Cancelled, DeadlineExceeded, StrataError
@@ -46,6 +45,7 @@ from shared.versions import Versions
 from shared.visit import Collector, answer_bytes, run_visits
 
 log = logging.getLogger(__name__)
+NEVER = Deadline()
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,10 @@ class Devices:
         """What differs with `clock: real`."""
         return RealTime(self.lab, self.order, self.seating)
 
-    @property
-    def _reports(self) -> bool:
-        """Whether updates wait for a verdict in the modelled system too."""
-        return self.lab.algorithm.report is not None
-
     # ---- visits
 
     async def visit(
-        self, stage: Stage, asked: list[Asked], fold: Fold, *, hold: bool, ends_at: float = math.inf
+        self, stage: Stage, asked: list[Asked], fold: Fold, *, hold: bool, deadline: Deadline = NEVER
     ) -> Wave:
         """Visit seats; what they send is folded in (unless held), what was lost is named in the wave.
 
@@ -86,9 +81,9 @@ class Devices:
             asked: the visits.
             fold: takes updates in.
             hold: whether they are fetched later.
-            ends_at: the instant (monotonic) at which nobody is waited for any more.
+            deadline: when nobody is waited for any more.
         """
-        wave = Wave(stage, ends_at=ends_at)
+        wave = Wave(stage, deadline=deadline)
         workers = [item for item in asked if self.lab.seat(item.seat).role == "worker"]
         by_agent: dict[str, list[Asked]] = {}
         for item in asked:
@@ -143,10 +138,11 @@ class Devices:
         collector = await self.worker.run(lambda: run_visits(self.lab, order, self.states, stopped=self.stop.is_set))
         if self.real.on:
             there_at = max(began + self.real.own_wall_s(wave.stage, collector.outcomes[0]), time.monotonic())
-            await wait_until(min(there_at, wave.ends_at), self.stop)
+            await wait_until(min(there_at, wave.deadline.at), self.stop)
             wave.took([item.seat], time.monotonic() - began)
-            if there_at > wave.ends_at:
-                return wave.end_without([item.seat], self.order.edge, "the edge's own worker was not done in time")
+            if there_at > wave.deadline.at:
+                told = f"the edge's own worker was not done within {wave.deadline.limit}"
+                return wave.end_without([item.seat], self.order.edge, told)
         await self._guarded(wave, [item.seat], lambda: self._take_own(wave, collector, fold))
 
     def _take_own(self, wave: Wave, collector: Collector, fold: Fold) -> None:
@@ -160,14 +156,16 @@ class Devices:
     def _take_answer(
         self, wave: Wave, asked: list[Asked], answer: VisitAnswer[Any, Any], fold: Fold, hold: bool
     ) -> None:
-        check_visits(answer, {item.seat: item.work.kind for item in asked}, hold=hold, reports=self._reports)
+        check_visits(
+            answer, {item.seat: item.work.kind for item in asked}, hold=hold, reports=self.lab.algorithm.reports
+        )
         singles = {item.seat: item for item in answer.uploads.contributions}
         sizes: dict[Any, int] = {}
         for item, outcome in zip(asked, answer.outcomes, strict=True):
             self._note(wave, outcome)
             down = self._down_bytes(wave.stage, item, hold, sizes)
             up = answer.uploads.link_bytes.get(item.seat) or answer_bytes(outcome, singles.get(item.seat))
-            if outcome.held_bytes and not self._reports:
+            if outcome.held_bytes and not self.lab.algorithm.reports:
                 up = outcome.held_bytes  # it sends its update at once; only our services hold it back
             wave.links[item.seat] = LinkUse(down_bytes=down, up_bytes=up)
         if not hold:
@@ -187,7 +185,7 @@ class Devices:
         """
         alike = (id(item.message), id(item.work), item.base, len(str(item.seat)))
         if alike not in sizes:
-            sizes[alike] = wire.size(self._visit_order(stage, [item], hold and self._reports))
+            sizes[alike] = wire.size(self._visit_order(stage, [item], hold and self.lab.algorithm.reports))
         return sizes[alike]
 
     def _note(self, wave: Wave, outcome: Outcome[Any]) -> None:
@@ -197,8 +195,11 @@ class Devices:
 
     # ---- uploads
 
-    async def fetch(self, wave: Wave, admitted: list[int], fold: Fold, *, late: list[int]) -> None:
+    async def fetch(
+        self, wave: Wave, admitted: list[int], fold: Fold, *, late: list[int], deadline: Deadline = NEVER
+    ) -> None:
         """Fetch the held updates of the admitted seats and fold them in; late ones are kept in the wave."""
+        wave.deadline = deadline
         by_agent: dict[str, list[int]] = {}
         for seat in [*admitted, *late]:
             if seat not in wave.held:
@@ -232,7 +233,7 @@ class Devices:
         self, wave: Wave, seats: list[int], late: list[int], answer: UploadAnswer[Any], fold: Fold
     ) -> None:
         check_uploads(answer, [seat for seat in seats if seat not in late], late)
-        check_sizes(answer, wave.outcomes, reports=self._reports)
+        check_sizes(answer, wave.outcomes, reports=self.lab.algorithm.reports)
         wave.failures += answer.failures
         wave.late |= {item.seat: own(item) for item in answer.late}
         self._fold(wave, answer.uploads, fold)
@@ -260,15 +261,15 @@ class Devices:
         """The decoded answer, or None and failures in the wave; `model_s` are wall seconds of waiting by the model."""
         began = time.monotonic()
         limit_s = self.order.spec.timeouts.visit_s * max(self.loads.get(agent, 1), 1) + model_s
-        left_s = max(wave.ends_at - began, 0.0)
+        left_s = max(wave.deadline.at - began, 0.0)
         try:
             reply = await self._asked(wave, agent, path, body, kind, seats, min(limit_s, left_s))
         except Cancelled:
             raise
         except DeadlineExceeded as error:
             if left_s <= limit_s:
-                told = self.real.too_late(agent, self.roster.silent_s(agent, began))
-                wave.end_without(seats, self.order.edge, told)
+                heard = f"agent {agent} was heard {self.roster.silent_s(agent, began):.1f} s ago"  # slow, or silent
+                wave.end_without(seats, self.order.edge, f"no answer within {wave.deadline.limit}; {heard}")
             else:
                 wave.fail(seats, self.order.edge, "timeout", error.detail)
         except StrataError as error:

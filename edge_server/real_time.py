@@ -1,28 +1,38 @@
-"""`clock: real` at an edge: each seat is asked by itself, and an edge round's deadline is an instant of this world.
+"""`clock: real` at an edge: each seat is asked by itself, and deadlines are instants of this world.
 
 This is the one place where the wall clock decides what is used: who has not answered by then is `late`.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_server.wave import Asked
+from edge_server.wave import Asked, Deadline
 from shared.lab import Lab
 from shared.messages import Outcome, RoundOrder, Seating, Stage, Work
-from shared.pace import PROFILE_HEADER, Paced, longest_s, seat_with
+from shared.pace import PROFILE_HEADER, Paced, longest_s
 from shared.spec import ExperimentSpec
 
 
-def deadline_at(spec: ExperimentSpec) -> float:
-    """The instant (monotonic) at which an edge round that begins now ends; never, where that is the model's to say."""
-    if spec.clock == "simulated" or spec.round_deadline_s is None:
-        return math.inf
-    return time.monotonic() + spec.round_deadline_s * spec.time_scale
+def round_deadline(spec: ExperimentSpec) -> Deadline:
+    """The end of an edge round that begins now; never, where that is the model's to say."""
+    return _deadline(spec, spec.round_deadline_s, "the edge round")
+
+
+def report_deadline(spec: ExperimentSpec, of_round: Deadline) -> Deadline:
+    """The end of the wait for the answers of a wave that begins now: it decides by those, or its edge round is over."""
+    found = _deadline(spec, spec.report_deadline_s, "a wave's reports")
+    return min(found, of_round, key=lambda deadline: deadline.at)
+
+
+def _deadline(spec: ExperimentSpec, limit_s: float | None, what: str) -> Deadline:
+    if spec.clock == "simulated" or limit_s is None:
+        return Deadline()
+    wall_s = limit_s * spec.time_scale
+    return Deadline(time.monotonic() + wall_s, f"the {wall_s:g} s of {what}")
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class RealTime:
         if not self.on:
             return 0.0
         ctx = self.lab.ctx(phase=self.order.phase, round_no=self.order.round_no, n_clients=self.order.n_clients)
-        seated = seat_with(self.lab, seat, self.seating.profiles.get(seat))
+        seated = self.lab.seat(seat, self.seating.profiles.get(seat))
         return longest_s(ctx.at(edge=self.order.edge), seated, work or Work(steps=1), n_bytes)
 
     def own_wall_s(self, stage: Stage, outcome: Outcome[Any]) -> float:
@@ -69,9 +79,3 @@ class RealTime:
         ctx = ctx.at(edge=self.order.edge, edge_round=stage.edge_round, wave=stage.wave)
         share = 0.0 if outcome.kind == "evaluate" else 1.0
         return Paced(self.lab, ctx, self.lab.seat(outcome.seat), outcome.n_trained, share).wall_s()
-
-    def too_late(self, agent: str, silent_s: float) -> str:
-        """What is said of a seat that did not answer in time: whether it was slow or silent, its last word tells."""
-        spec = self.lab.spec
-        wall_s = (spec.round_deadline_s or 0.0) * spec.time_scale
-        return f"no answer within the {wall_s:g} s of the edge round; agent {agent} was heard {silent_s:.1f} s ago"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edge_server.arrivals import Arrivals, Gate
@@ -15,8 +15,8 @@ from edge_server.book import Book
 from edge_server.clock import EdgeClock, Fates
 from edge_server.devices import Devices
 from edge_server.late import Late, Stock, fold_in
-from edge_server.real_time import deadline_at
-from edge_server.wave import Asked, Refusal, Wave
+from edge_server.real_time import report_deadline, round_deadline
+from edge_server.wave import Asked, Deadline, Refusal, Wave
 from shared import policies
 from shared.algorithms._hooks import Verdict
 from shared.context import Ctx
@@ -41,7 +41,7 @@ class EdgeRound:
         order_bytes: size of the order's body.
         fresh_state: the state is None although this home has been served before.
         deadline_s: of the present edge round, on the clock of `book.simulated_s`.
-        ends_at: with `clock: real`, the same as an instant of the monotonic clock.
+        wall_deadline: with `clock: real`, the same in this world.
     """
 
     lab: Lab
@@ -53,7 +53,7 @@ class EdgeRound:
     order_bytes: int
     fresh_state: bool = False
     deadline_s: float = math.inf
-    ends_at: float = math.inf
+    wall_deadline: Deadline = field(default_factory=Deadline)
 
     def __post_init__(self) -> None:
         order, members = self.order, self.lab.members
@@ -91,7 +91,7 @@ class EdgeRound:
         """Waves until nobody is visited again; the exact sum of what they brought."""
         fold = Fold(self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
         self.deadline_s = self.book.simulated_s + (ctx.spec.round_deadline_s or math.inf)
-        self.ends_at = deadline_at(ctx.spec)
+        self.wall_deadline = round_deadline(ctx.spec)
         chosen = self._active(self._select(ctx) if self.trainers else [])
         while chosen or ctx.wave == 0:
             works = await self.worker.run(self.hooks.schedule, ctx, self.state, chosen) if chosen else {}
@@ -118,7 +118,7 @@ class EdgeRound:
 
     async def _wave(self, ctx: Ctx, works: Mapping[int, Work], fold: Fold) -> Wave:
         """Visit, admit, fetch; note what came of each seat."""
-        gate, hold = self._gate(ctx), self.lab.algorithm.report is not None or ctx.spec.may_refuse
+        gate, hold = self._gate(ctx), self.lab.algorithm.reports or ctx.spec.may_refuse
         stage = Stage(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave)
         asked_for, works = works, self._partial(ctx, works, gate)
         left_out, too_late = self._left_out(ctx, works), self._too_late(works, gate)
@@ -127,7 +127,8 @@ class EdgeRound:
         fates = await self.worker.run(self.clock.fates, ctx, works_now, at_s, self.stock.busy(at_s))
         asked = await self.worker.run(self._asked, ctx, _without(works_now, [*fates.off, *fates.busy]))
         visited = [item for item in asked if item.seat not in fates.dropped]
-        wave = await self.devices.visit(stage, visited, fold, hold=hold, ends_at=self.ends_at)
+        answers_by = report_deadline(ctx.spec, self.wall_deadline)
+        wave = await self.devices.visit(stage, visited, fold, hold=hold, deadline=answers_by)
         wave.shares = {
             seat: policies.share_of(ctx, works[seat], asked_for[seat], self.clock.seat(seat)) for seat in works
         }
@@ -186,12 +187,13 @@ class EdgeRound:
         """Let the algorithm decide about those who came in time, fetch what is admitted."""
         admitted = [s for s, found in wave.outcomes.items() if found.held_bytes and s not in wave.refused]
         verdicts: dict[int, Verdict] = {}
-        if self.lab.algorithm.report is not None:
+        if self.lab.algorithm.reports:
             verdicts = await self._admit(ctx, wave)
             admitted = [seat for seat, verdict in verdicts.items() if verdict.upload]
             await self.worker.run(arrivals.updates, wave, admitted)
         in_time = [seat for seat in sorted(admitted) if seat not in wave.refused]
-        await self.devices.fetch(wave, in_time, fold, late=sorted(wave.kept_for_later()))
+        late = sorted(wave.kept_for_later())
+        await self.devices.fetch(wave, in_time, fold, late=late, deadline=self.wall_deadline)
         return verdicts
 
     def _spare(self, wave: Wave, fates: Fates, dropping: list[Asked], at_s: float, hold: bool) -> None:

@@ -34,13 +34,26 @@ class Refusal:
     at_s: float | None
 
 
+@dataclass(frozen=True)
+class Deadline:
+    """With `clock: real`, when nobody is waited for any more; without, never.
+
+    Attributes:
+        at: the instant, of the monotonic clock.
+        limit: what it is the end of, as people are told.
+    """
+
+    at: float = math.inf
+    limit: str = ""
+
+
 @dataclass
 class Wave:
     """What came of one wave.
 
     Attributes:
-        unasked: seats that were chosen but not asked (absent, left out, off, about to drop): failures that no
-            quorum counts.
+        unasked: seats that were chosen but not asked (absent, left out, off, busy, about to drop, or too late): no
+            quorum counts them.
         refused: by their simulated arrival.
         unheard: of these, seats whose answer the edge has not got: in the modelled world it knows nothing of it.
         late: fetched updates of these, for a later round.
@@ -51,7 +64,7 @@ class Wave:
         links: modelled bytes by seat, of the exchange that brings the answer.
         uploads: of the exchange that brings an update which the algorithm has admitted by its report.
         socket_bytes: bodies that this layout of processes moved.
-        ends_at: with `clock: real` and a deadline, the instant (monotonic) at which it ends.
+        deadline: of its present exchange: until its reports are there, or its updates.
         overdue: seats that had not answered by then.
         measured: with `clock: real`, wall seconds by seat from its orders until their answers or the edge gave up.
     """
@@ -70,7 +83,7 @@ class Wave:
     links: dict[int, LinkUse] = field(default_factory=dict)
     uploads: dict[int, LinkUse] = field(default_factory=dict)
     socket_bytes: int = 0
-    ends_at: float = math.inf
+    deadline: Deadline = Deadline()
     overdue: set[int] = field(default_factory=set)
     measured: dict[int, float] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ from shared.algorithms import load_algorithm
 from shared.algorithms._hooks import Algorithm, Fit, Phase
 from shared.context import Ctx, stream_seed
 from shared.messages import Work, wire_types
-from shared.population import Indices, Population, Samples, Seat, population
+from shared.population import Indices, Population, Samples, Seat, population, seated
 from shared.records import Record, Score, Tensor, TensorMap
 from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
@@ -89,9 +89,10 @@ class Lab:
                 return phase
         return self.phases[-1]
 
-    def seat(self, number: int) -> Seat:
-        """A seat by number."""
-        return self.members.seats[number]
+    def seat(self, number: int, profile: str | None = None) -> Seat:
+        """A seat by number, with the profile of its agent where one is named."""
+        planned = self.members.seats[number]
+        return planned if profile is None else seated(planned, profile)
 
     def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Ctx:
         """The context of hooks of this run."""

@@ -16,7 +16,7 @@ from shared.costs import Cost, LinkUse, upload_cost, visit_cost
 from shared.errors import Cancelled
 from shared.lab import Lab
 from shared.messages import Work
-from shared.population import Seat, seated
+from shared.population import Seat
 
 POLL_S = 0.2
 MOST_S = 1e9
@@ -53,27 +53,22 @@ class Paced:
         if not self.share:
             return 0.0
         flops = self.n_trained * self.lab.flops
-        return self._wall_s(visit_cost(self.seat.profile, self._latency_s, self.use, flops, self._ctx.seed, self.share))
+        return self._wall_s(visit_cost(self.seat.profile, self._far_s, self.use, flops, self._ctx.seed, self.share))
 
     def upload_wall_s(self, use: LinkUse) -> float:
         """Wall seconds of the second exchange, which brings the update that the edge has admitted."""
-        return self._wall_s(upload_cost(self.seat.profile, self._latency_s, use, self._ctx.seed, wait_s=0.0))
+        return self._wall_s(upload_cost(self.seat.profile, self._far_s, use, self._ctx.seed, wait_s=0.0))
 
     @property
     def _ctx(self) -> Ctx:
         return self.ctx.at(seat=self.seat.number)
 
     @property
-    def _latency_s(self) -> float:
-        return self.seat.latency_s[self.ctx.edge or 0] if self.seat.latency_s else 0.0
+    def _far_s(self) -> float:
+        return self.seat.latency_to(self.ctx.edge)
 
     def _wall_s(self, cost: Cost) -> float:
         return min(cost.simulated_s * self.lab.spec.time_scale, MOST_S)
-
-
-def seat_with(lab: Lab, number: int, profile: str | None) -> Seat:
-    """A seat, with its agent's profile where one is named."""
-    return lab.seat(number) if profile is None else seated(lab.seat(number), profile)
 
 
 def longest_s(ctx: Ctx, seat: Seat, work: Work, down_bytes: int) -> float:
@@ -81,7 +76,7 @@ def longest_s(ctx: Ctx, seat: Seat, work: Work, down_bytes: int) -> float:
     if work.kind == "evaluate":
         return 0.0
     n_trained = policies.samples_due(ctx, work, seat)
-    return _longest_s(ctx, seat, seat.latency_s[ctx.edge or 0] if seat.latency_s else 0.0, n_trained, down_bytes)
+    return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_trained, down_bytes)
 
 
 def longest_round_s(lab: Lab, waves: int) -> float:

@@ -76,11 +76,10 @@ def expected(ctx: Ctx, seat: Seat, n_trained: float, *, update: bool = True) -> 
 
     `update`: its answer brings the update; else a report, which is small.
     """
-    latency_s = seat.latency_s[ctx.edge] if seat.latency_s and ctx.edge is not None else 0.0
     whole = ctx.model_bytes + HEAD_BYTES
     linked = LinkUse(down_bytes=whole, up_bytes=whole if update else HEAD_BYTES)
     use = LinkUse() if seat.role == "worker" else linked
-    return expected_cost(seat.profile, latency_s, use, n_trained * ctx.flops)
+    return expected_cost(seat.profile, seat.latency_to(ctx.edge), use, n_trained * ctx.flops)
 
 
 def partial(ctx: Ctx, work: Work, seat: Seat, left_s: float, *, update: bool = True) -> Work:

@@ -54,6 +54,10 @@ class Seat:
     test: Samples
     latency_s: tuple[float, ...] = ()
 
+    def latency_to(self, home: int | None) -> float:
+        """Seconds one way to an edge; none where there is no link."""
+        return self.latency_s[home] if self.latency_s and home is not None else 0.0
+
 
 def seated(seat: Seat, profile: str) -> Seat:
     """A seat of `devices.profile: agent`, with the named profile of the agent that hosts it."""

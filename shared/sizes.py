@@ -46,7 +46,7 @@ def check_counts(spec: ExperimentSpec) -> None:
 def keeps_each(algorithm: Algorithm) -> bool:
     """Whether updates are kept singly."""
     kinds = [algorithm.update.model_fields[name].annotation for name in fields_of(algorithm.update, Each)]
-    return algorithm.report is not None or any(_holds_models(kind) for kind in kinds)
+    return algorithm.reports or any(_holds_models(kind) for kind in kinds)
 
 
 def _holds_models(annotation: Any) -> bool:

@@ -109,7 +109,7 @@ def pay_visit(
     if visit.work.kind != "evaluate":
         local = algorithm.device.local_update(ctx, state, message, bench)
         state = local.state
-        if algorithm.report is not None and local.update is not None:
+        if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
         kept.save(Version(stage.round_no, stage.edge_round, stage.wave), state)
     received, mine = _tested(algorithm, ctx, state, message, local, bench)
@@ -127,7 +127,7 @@ def pay_visit(
         return Visited(outcome)
     check_update(local.update, lab.grid)
     made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update)
-    size = held_bytes(outcome, made, reports=algorithm.report is not None) if order.hold else 0
+    size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
     return Visited(outcome.but(held_bytes=size), made)
 
 

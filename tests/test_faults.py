@@ -17,6 +17,7 @@ from shared.api import RoundDetail
 from shared.context import Ctx
 from shared.lab import Lab, Labs
 from shared.messages import Work
+from shared.pace import PROFILE_HEADER
 from shared.spec import parse_spec
 from shared.transport import GARBLED_TIMES
 from tests.faults import Reply, answer, at, broken, ending_in, flipped, garbage, half, half_order, hang, without_token
@@ -265,5 +266,10 @@ async def test_orders_that_make_no_sense_are_refused_with_a_reason(tmp_path: Pat
             got = await fed.client.post(url, content=body)
             assert got.status_code in (400, 413)
             assert got.headers["content-type"] == "application/problem+json"
+        host = fed.apps["agent-0"].state.agent.host
+        n_visits = host.n_visits
+        got = await fed.client.post(url, content=orders[0], headers={PROFILE_HEADER: "abacus"})
+        assert (got.status_code, got.json()["detail"]) == (400, "no profile 'abacus'")
+        assert host.n_visits == n_visits  # it is refused before anything is trained
         got = await fed.client.post(url, content=orders[0], headers={"strata-digest": "0" * 64})
         assert got.json()["detail"] == "the body is not what its digest says"

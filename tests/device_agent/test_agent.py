@@ -41,6 +41,29 @@ def test_a_damaged_id_is_drawn_anew(tmp_path: Path, content: bytes) -> None:
 # ---- restarts
 
 
+async def test_an_order_for_updates_of_an_earlier_round_that_comes_late_takes_none_of_the_present_one(
+    tmp_path: Path,
+) -> None:
+    """As of an agent that was paused, and reads when it wakes what an edge has given up."""
+    orders: list[bytes] = []
+    stale: list[httpx.Response] = []
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(6,)) as fed:
+
+        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            if request.url.path == "/uploads" and request.content not in orders:
+                orders.append(request.content)
+                if len(orders) == 2:
+                    stale.append(await fed.client.post(str(request.url), content=orders[0]))
+            return await pass_on()
+
+        fed.router.tamper = tamper
+        info = await fed.run(small_spec(num_edges=1, round_deadline_s=1e6))
+        rows = [row for number in (1, 2) for row in (await fed.round(info.run, number)).seats]
+    assert [row.outcome for row in rows] == ["used"] * 12
+    assert [answer.status_code for answer in stale] == [200]
+    assert b"the agent no longer holds this update" in stale[0].content
+
+
 async def test_an_agent_restarted_between_rounds_keeps_id_and_states(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec(num_rounds=3))

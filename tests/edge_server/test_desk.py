@@ -13,6 +13,7 @@ from edge_server.answers import check_sizes, check_uploads, check_visits
 from shared import keys
 from shared.errors import WireError
 from shared.messages import Contribution, Failure, Outcome, UploadAnswer, Uploads, VisitAnswer
+from shared.records import Score
 from shared.sums import Folded
 from shared.visit import held_bytes
 from tests.federation import EDGE_PORT, Federation, Gate, PassOn, small_spec
@@ -222,6 +223,45 @@ def test_only_updates_that_are_due_are_held_and_reports_announce_them(
     with pytest.raises(WireError) as caught:
         check_visits(answer, asked, hold=hold, reports=reports)
     assert says in caught.value.detail
+
+
+HUGE = 10**400
+"""More than a float can be: JSON between tiers has room for it."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        *(({name: HUGE}, f"outcomes.{name}") for name in ("n_samples", "n_trained", "n_steps", "held_bytes")),
+        ({"train": Score(n=HUGE, n_correct=0, loss_sum=0.0)}, "outcomes.train.n"),
+        ({"received": Score(n=1, n_correct=HUGE, loss_sum=0.0)}, "outcomes.received"),
+        ({"own": Score(n=1, n_correct=2, loss_sum=0.0)}, "outcomes.own"),
+        ({"train": Score(n=1, n_correct=0, loss_sum=-1e308)}, "outcomes.train"),
+    ],
+)
+def test_numbers_with_which_nothing_can_be_counted_are_refused(changes: dict[str, Any], field: str) -> None:
+    """One of them would end the round of everybody where time, records or losses are computed from it."""
+    answer: VisitAnswer[None, None] = VisitAnswer(outcomes=(outcome(0).but(**changes),), uploads=Uploads())
+    with pytest.raises(WireError) as caught:
+        check_visits(answer, {0: "train"}, hold=True, reports=False)
+    assert caught.value.field == field
+
+
+def test_weights_with_which_nothing_can_be_counted_are_refused() -> None:
+    heavy = single(0).but(n_samples=HUGE)
+    sums = Uploads[None](folded=SUM_OF_TWO.but(n_samples=HUGE), link_bytes={0: 9, 1: 9})
+    large = Uploads[None](folded=SUM_OF_TWO, link_bytes={0: 9, 1: HUGE})
+    for uploads, field in (
+        (Uploads[None](contributions=(heavy, single(1))), "uploads.n_samples"),
+        (sums, "uploads.n_samples"),
+        (large, "uploads.link_bytes"),
+    ):
+        with pytest.raises(WireError) as caught:
+            check_uploads(UploadAnswer(uploads=uploads), [0, 1])
+        assert caught.value.field == field
+    with pytest.raises(WireError) as caught:
+        check_uploads(UploadAnswer(uploads=Uploads(), late=(heavy,)), [], [0])
+    assert caught.value.field == "late.n_samples"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.api import SeatRow
+from shared import wire
+from shared.api import RoundDetail, SeatRow
 from shared.errors import BadInput
 from shared.spec import parse_spec
 from tests.algorithms.ways import Ended, federation, run
@@ -65,6 +66,25 @@ async def test_where_updates_are_fetched_after_a_report_both_ways_are_waited_for
     for row in used:
         assert row.measured_s is not None
         assert row.measured_s >= row.simulated_s * 0.999 > 0
+
+
+async def test_an_agent_keeps_the_answers_of_the_present_wave_alone(tmp_path: Path) -> None:
+    """Other seats are asked in each round; what those of earlier rounds have sent is not kept for them."""
+    kept: list[tuple[str, int]] = []
+    async with federation(tmp_path, n_edges=1, rooms=(6,)) as fed:
+
+        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            answer = await pass_on()
+            if request.url.path == "/visits" and request.url.port == AGENT_PORT:
+                kind = wire.peek(request.content)["visits"][0]["work"]["kind"]
+                kept.append((kind, len(fed.apps["agent-0"].state.agent.once._work)))
+            return answer
+
+        fed.router.tamper = tamper
+        info = await fed.run(spec_of(1, 0.01, num_edges=1, num_rounds=4, select="random", fraction_train=0.33))
+        chosen = {row.seat for n in range(1, 5) for row in (await fed.round(info.run, n)).seats}
+    assert len(chosen) > 2
+    assert max(n for kind, n in kept if kind == "train") == 2
 
 
 # ---- late by the wall clock
@@ -177,6 +197,107 @@ async def test_an_agent_that_waits_stops_at_once(tmp_path: Path) -> None:
         assert (await fed.finish(run_id)).status == "stopped"
 
 
+# ---- late at one of two exchanges
+
+WIDE = {"name": "bofl", "params": {"phi": 1e6, "omega": 1e6}}
+"""BOFL, with margins so wide that everybody is admitted."""
+
+
+def bofl_spec(**more: Any) -> dict[str, Any]:
+    """BOFL on three devices of one edge by the real clock, a hundred times faster."""
+    layout = {"num_devices": 3, "num_edges": 1, "algorithm": WIDE}
+    return spec_of({"name": "uniform", "low": 1, "high": 20}, 0.01, **{**layout, **more})
+
+
+def lasted_s(detail: RoundDetail) -> float:
+    """Simulated seconds of a round at its one edge, without the link to the cloud."""
+    (edge,) = detail.edges
+    return edge.simulated_s - edge.down_s - edge.up_s
+
+
+async def test_bofl_decides_without_a_report_that_is_overdue(tmp_path: Path) -> None:
+    wall_s = await ample_s(tmp_path)
+    limits = {"report_deadline_s": wall_s / 0.01, "round_deadline_s": 3 * wall_s / 0.01}
+    done = await run(tmp_path, bofl_spec(**limits), n_edges=1, rooms=(1,) * 3, tamper=Slow(1))
+    first, second = done.rounds
+    (late,) = [row for row in first.seats if row.outcome != "used"]
+    assert (late.outcome, late.reason, late.label, late.simulated_s, late.up_bytes) == ("failed", "late", None, 0, 0)
+    assert [(failure.seat, failure.reason) for failure in first.failures] == [(late.seat, "late")]
+    assert f"no answer within the {wall_s:g} s of a wave's reports" in first.failures[0].detail
+    used = [row for row in first.seats if row.outcome == "used"]
+    assert {row.label for row in used} == {"leader", "A"}
+    for row in used:  # they wait for the decision, and upload then
+        assert row.wait_s > 0
+        assert row.simulated_s == pytest.approx(row.down_s + row.compute_s + row.wait_s + row.up_s)
+        assert limits["report_deadline_s"] < row.simulated_s < limits["round_deadline_s"]
+        assert (row.measured_s or 0) < wall_s * 3
+    assert lasted_s(first) == pytest.approx(max(row.simulated_s for row in used))
+    assert first.wall_s >= wall_s
+    assert ([row.outcome for row in second.seats], second.failures) == (["used"] * 3, ())
+    assert lasted_s(second) < limits["report_deadline_s"]
+    told = bofl_spec(losses=[{"round_no": 1, "seats": [late.seat]}])
+    assert (await run(tmp_path, told, n_edges=1, rooms=(3,))).info.model_sha256 == done.info.model_sha256
+
+
+async def test_bofl_ends_a_round_without_an_upload_that_is_overdue(tmp_path: Path) -> None:
+    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.path == "/uploads" and request.url.port == AGENT_PORT + 1:
+            await asyncio.Event().wait()
+        return await pass_on()
+
+    wall_s = await ample_s(tmp_path)
+    spec = bofl_spec(round_deadline_s=wall_s / 0.01, num_rounds=1)
+    done = await run(tmp_path, spec, n_edges=1, rooms=(1,) * 3, tamper=tamper)
+    (detail,) = done.rounds
+    (late,) = [row for row in detail.seats if row.outcome != "used"]
+    assert (late.outcome, late.reason, late.label in ("leader", "A")) == ("failed", "late", True)
+    assert f"no answer within the {wall_s:g} s of the edge round" in detail.failures[0].detail
+    assert late.up_bytes == late.report_bytes > 0  # its report came, and counts; its update did not
+    used = [row for row in detail.seats if row.outcome == "used"]
+    assert all(late.simulated_s < row.simulated_s < wall_s / 0.01 for row in used)  # it waited for the decision
+    assert len(used) == 2
+    assert lasted_s(detail) == pytest.approx(wall_s / 0.01)
+
+
+async def test_without_a_deadline_for_reports_a_round_that_waits_for_one_has_no_time_for_uploads(
+    tmp_path: Path,
+) -> None:
+    deadline_s = await ample_s(tmp_path) / 0.01
+    async with federation(tmp_path, n_edges=1, rooms=(1,) * 3) as fed:
+        fed.router.tamper = Slow(1, rounds=100)
+        info = await fed.run(bofl_spec(round_deadline_s=deadline_s))
+    assert info.status == "failed"
+    assert "quorum of 2 of 3 visits missed" in str(info.reason)
+    assert str(info.reason).count("late (no answer within the ") == 3
+
+
+async def test_who_drops_is_not_waited_for_by_the_real_clock(tmp_path: Path) -> None:
+    """It is told at once: the edge decides, and the others upload, as if it knew."""
+    spec = bofl_spec(round_deadline_s=90_000, num_rounds=4, quorum=0.1)
+    spec["devices"]["profile"]["drop_rate"] = 0.5
+    done = await run(tmp_path, spec, n_edges=1, rooms=(3,))
+    assert {row.reason for row in trained(done)} == {None, "dropped"}
+    for detail in done.rounds:
+        assert lasted_s(detail) == pytest.approx(max(row.simulated_s for row in detail.seats))
+        assert all(row.simulated_s < 100 for row in detail.seats)
+
+
+async def test_a_test_of_models_that_is_overdue_takes_no_simulated_time(tmp_path: Path) -> None:
+    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.path == "/visits" and (request.url.port or 0) >= AGENT_PORT:
+            order = wire.peek(request.content)
+            if (order["stage"]["round_no"], order["visits"][0]["work"]["kind"]) == (1, "evaluate"):
+                await asyncio.Event().wait()
+        return await pass_on()
+
+    wall_s = await ample_s(tmp_path)
+    spec = bofl_spec(algorithm="fedavg", round_deadline_s=wall_s / 0.01, held_out_fraction=0.34)
+    done = await run(tmp_path, spec, n_edges=1, rooms=(1,) * 3, tamper=tamper)
+    first = done.rounds[0]
+    assert sorted((row.outcome, row.reason) for row in first.seats) == [("failed", "late")] + [("used", None)] * 2
+    assert lasted_s(first) == pytest.approx(max(row.simulated_s for row in first.seats)) != wall_s / 0.01
+
+
 # ---- what a spec may say
 
 
@@ -192,6 +313,10 @@ async def test_an_agent_that_waits_stops_at_once(tmp_path: Path) -> None:
         (
             {"clock": "real", "time_scale": 0.001, "round_deadline_s": 5},
             "round_deadline_s 5 at time_scale 0.001 is 0.005 s of wall time",
+        ),
+        (
+            {"clock": "real", "time_scale": 0.001, "report_deadline_s": 5, "algorithm": "bofl"},
+            "report_deadline_s 5 at time_scale 0.001 is 0.005 s of wall time",
         ),
         ({"clock": "real", "round_deadline_s": 1e6}, "with clock: real it is 0.1 to 86400 s"),
         ({"clock": "reel"}, "clock: Input should be 'simulated' or 'real'"),

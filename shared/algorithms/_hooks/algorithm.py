@@ -82,6 +82,11 @@ class Algorithm:
         return self.message or self.broadcast
 
     @property
+    def reports(self) -> bool:
+        """Whether a visit reports first, and its update waits for the edge's verdict on that."""
+        return self.report is not None
+
+    @property
     def device_remembers(self) -> bool:
         """Whether a seat keeps anything from visit to visit: the default state holds just buffers that stay local."""
         return self.device_state is not OwnBuffers or self.buffers == "local"
@@ -96,10 +101,10 @@ class Algorithm:
         for name, value in self.needs.items():
             if getattr(spec, name) != value:
                 raise BadInput(f"{self.name} needs {name}: {value}, not {getattr(spec, name)}", field=name)
-        if spec.report_deadline_s is not None and self.report is None:
+        if spec.report_deadline_s is not None and not self.reports:
             raise BadInput(f"report_deadline_s: {self.name} has no reports", field="report_deadline_s")
         alone = fields_of(self.update, Each)
-        if spec.late == "next_round" and (self.report is not None or alone):
+        if spec.late == "next_round" and (self.reports or alone):
             why = f"its updates speak of single clients ({', '.join(alone)})" if alone else "it decides by reports"
             raise BadInput(f"late: next_round: {self.name} cannot use updates of other rounds, {why}", field="late")
 
