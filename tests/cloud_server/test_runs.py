@@ -135,11 +135,11 @@ async def test_the_idempotency_key_of_a_deleted_run_is_free_again(tmp_path: Path
         ({"algorithm": {"name": "fedprox", "params": {"nu": 1}}}, "bad_input", "algorithm.params.nu", "mu"),
         ({"model": "transformer"}, "unknown_name", "model", "cnn_mnist"),
         ({"data": "cats"}, "unknown_name", "data.name", "digits"),
-        ({"min_devices": 7}, "bad_input", None, "min_devices 7 is above num_devices 6"),
+        ({"min_devices": 7}, "bad_input", "min_devices", "min_devices 7 is above num_devices 6"),
     ],
 )
 async def test_a_wrong_spec_is_refused_with_its_field(
-    tmp_path: Path, changes: dict[str, Any], code: str, field: str | None, says: str
+    tmp_path: Path, changes: dict[str, Any], code: str, field: str, says: str
 ) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
         refused = await fed.client.post("/runs", json={"spec": small_spec(**changes)})
