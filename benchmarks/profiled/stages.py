@@ -45,7 +45,7 @@ STAGES: dict[str, dict[str, str]] = {
         "wait for agents": "shared.transport:Caller.post_record",
         "take answers": "edge_server.devices:Devices._take_answer",
         "check and add sums": "shared.sums.fold:Fold.merge",
-        "record of visits": "edge_server.rounds:EdgeRound._note",
+        "record of visits": "edge_server.book:Book.note",
         "write files": "shared.blobs:Blobs.put",
     },
     "device_agent": {
