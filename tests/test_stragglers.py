@@ -21,7 +21,7 @@ from shared.visit import pay_visit
 from tests.algorithms.ways import Ended, ended, federation, run
 from tests.edge_server.test_desk import single
 from tests.edge_server.test_states import refuse_spec
-from tests.federation import EDGE_PORT, PassOn, small_spec
+from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
 
 SLOW: dict[str, Any] = {"delay_s": {"name": "uniform", "low": 0, "high": 100}, "latency_s": 0}
 LAYOUTS: list[dict[str, Any]] = [
@@ -401,17 +401,22 @@ async def test_late_updates_count_where_the_edge_forms_a_model(tmp_path: Path) -
     assert done.info.model_sha256 != dropped.info.model_sha256
 
 
+async def one_more_after_restarts(fed: Federation, run_id: str, tmp_path: Path) -> Ended:
+    """Finish a run, restart both edges, run one more round."""
+    await fed.finish(run_id)
+    for number in (0, 1):
+        await fed.stop(f"edge-{number}")
+        await fed.start_edge(number)
+    await fed.until(lambda: fed.n_agents() == 6)
+    await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})
+    return await ended(fed, run_id, tmp_path)
+
+
 async def test_a_late_update_outlives_its_edges_restart(tmp_path: Path) -> None:
     plain = await run(tmp_path, one_slow(num_rounds=2))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(one_slow(num_rounds=1))
-        await fed.finish(run_id)
-        for number in (0, 1):
-            await fed.stop(f"edge-{number}")
-            await fed.start_edge(number)
-        await fed.until(lambda: fed.n_agents() == 6)
-        await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})
-        again = await ended(fed, run_id, tmp_path)
+        again = await one_more_after_restarts(fed, run_id, tmp_path)
     assert again.links() == plain.links()
     assert again.info.model_sha256 == plain.info.model_sha256
 
@@ -540,13 +545,7 @@ async def test_losses_outlive_the_edges_restart(tmp_path: Path) -> None:
     plain = await run(tmp_path, small_spec(**{**more, "num_rounds": 4}))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(small_spec(**{**more, "num_rounds": 3}))
-        await fed.finish(run_id)
-        for number in (0, 1):
-            await fed.stop(f"edge-{number}")
-            await fed.start_edge(number)
-        await fed.until(lambda: fed.n_agents() == 6)
-        await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})
-        again = await ended(fed, run_id, tmp_path)
+        again = await one_more_after_restarts(fed, run_id, tmp_path)
     assert again.info.model_sha256 == plain.info.model_sha256
 
 

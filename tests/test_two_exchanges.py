@@ -155,11 +155,15 @@ async def test_uploads_begin_when_the_slowest_report_is_there(tmp_path: Path) ->
         assert max(ends) > decided_s + 1
 
 
+async def before_the_last_report(tmp_path: Path) -> tuple[int, float]:
+    """The slowest seat, and an instant after all other reports and before its own."""
+    free, tape = await taped(tmp_path, spec_of(num_rounds=1))
+    arrivals = sorted(sum(times.values()) for times in first_exchange(free, tape, 1).values())
+    return seat_like(free, WEAK), float(np.mean(arrivals[-2:]))
+
+
 async def test_a_report_deadline_cuts_a_report_and_the_others_upload_from_then_on(tmp_path: Path) -> None:
-    free, free_tape = await taped(tmp_path, spec_of(num_rounds=1))
-    slow = seat_like(free, WEAK)
-    arrivals = {seat: sum(times.values()) for seat, times in first_exchange(free, free_tape, 1).items()}
-    deadline_s = float(np.mean(sorted(arrivals.values())[-2:]))
+    slow, deadline_s = await before_the_last_report(tmp_path)
     done, tape = await taped(tmp_path, spec_of(num_rounds=1, report_deadline_s=deadline_s))
     rows, first = rows_of(done, 1), first_exchange(done, tape, 1)
     second = second_exchange(done, sizes(tape, "/uploads", 1), 1)
@@ -175,10 +179,7 @@ async def test_a_report_deadline_cuts_a_report_and_the_others_upload_from_then_o
 
 async def test_where_the_edge_rounds_own_deadline_cuts_a_report_no_update_can_come_in_time(tmp_path: Path) -> None:
     """The edge must wait for the report until the deadline; what it asks for then comes after it."""
-    free, free_tape = await taped(tmp_path, spec_of(num_rounds=1))
-    slow = seat_like(free, WEAK)
-    arrivals = {seat: sum(times.values()) for seat, times in first_exchange(free, free_tape, 1).items()}
-    deadline_s = float(np.mean(sorted(arrivals.values())[-2:]))
+    slow, deadline_s = await before_the_last_report(tmp_path)
     done, tape = await taped(tmp_path, spec_of(num_rounds=1, round_deadline_s=deadline_s))
     assert sizes(tape, "/uploads", 1) == {}
     first = first_exchange(done, tape, 1)

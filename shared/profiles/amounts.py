@@ -89,25 +89,17 @@ def _known(raw: Any) -> Any:
 
 
 Table = Annotated[tuple[Annotated[tuple[Finite, ...], Field(max_length=1000)], ...], Field(max_length=100_000)]
-Amount = Annotated[
-    Annotated[Finite, Tag("number")]
-    | Annotated[Uniform, Tag("uniform")]
-    | Annotated[Normal, Tag("normal")]
-    | Annotated[Pareto, Tag("pareto")]
-    | Annotated[Zipf, Tag("zipf")],
-    Discriminator(_kind),
-    BeforeValidator(_known),
-]
-"""A number of at least 0, or a distribution of such."""
-AmountOrTable = Annotated[
+_Kinds = (
     Annotated[Finite, Tag("number")]
     | Annotated[Uniform, Tag("uniform")]
     | Annotated[Normal, Tag("normal")]
     | Annotated[Pareto, Tag("pareto")]
     | Annotated[Zipf, Tag("zipf")]
-    | Annotated[Table, Tag("array")],
-    Discriminator(_kind_or_table),
-    BeforeValidator(_known),
+)
+Amount = Annotated[_Kinds, Discriminator(_kind), BeforeValidator(_known)]
+"""A number of at least 0, or a distribution of such."""
+AmountOrTable = Annotated[
+    _Kinds | Annotated[Table, Tag("array")], Discriminator(_kind_or_table), BeforeValidator(_known)
 ]
 """The same, or a number for each row and column."""
 
