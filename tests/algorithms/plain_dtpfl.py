@@ -58,16 +58,18 @@ def run(
     num_rounds: int,
     pretrain_rounds: int | None = None,
     threshold: float = 0.0,
+    start: TensorMap | None = None,
+    first: int = 1,
 ) -> Plain:
-    """All rounds; without `pretrain_rounds` there is no clustering: FedPer."""
-    start = lab.initial
+    """Rounds `first` to `num_rounds` from a model; without `pretrain_rounds` there is no clustering: FedPer."""
+    start = start or lab.initial
     mine = [name for layer in LAYERS[lab.spec.model][len(LAYERS[lab.spec.model]) - personal_layers :] for name in layer]
     clients, total = clients_of(lab), lab.members.total_samples
     weights = {c: sum(len(lab.members.seats[s].train) for s in seats) for c, seats in clients.items()}
     done = Plain(start, dict.fromkeys(clients, start))
     if pretrain_rounds == 0:
         done.groups = [sorted(clients)]
-    for round_no in range(1, num_rounds + 1):
+    for round_no in range(first, num_rounds + 1):
         after = {c: _trained(lab, seats, round_no, done.models[c]) for c, seats in clients.items()}
         moved = {c: _minus(after[c], done.models[c]) for c in clients}
         mean = flat.exact_mean([_without(moved[c], mine) for c in clients], list(weights.values()), total)
