@@ -27,6 +27,7 @@ async def final_figures(tools: Tools, run_id: str, at: Standing, ctx: Ctx, detai
     head = final.get(key) or final.get("clients_received")
     return {
         "final": final,
+        "clients": detail.clients,
         "accuracy": head.accuracy if head else None,
         "loss": head.loss if head else None,
         "accuracy_of": lab.algorithm.headline,

@@ -67,12 +67,12 @@ class Judge:
 
 
 def _scores(lab: Lab, ctx: Ctx, state: Any, final: bool) -> dict[str, Score]:
-    """The algorithm's scores; after the last round also the global model on the test set of each home's seats."""
+    """The algorithm's scores; after the last round a global model that is tested also on the tests of each home."""
     bench = lab.bench(Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
     hooks = lab.algorithm.cloud
     scores = hooks.evaluate(ctx, state, bench)
-    model = hooks.models(ctx, state).get("global")
-    if final and model is not None:
+    if final and "global" in scores:
+        model = hooks.models(ctx, state)["global"]
         homes = [home for home in lab.members.homes if len(home.test)]
         scores |= {f"global_at_edge_{home.number}": bench.test(model, home.test) for home in homes}
     return scores

@@ -16,6 +16,7 @@ from shared.costs import LinkUse, link_cost
 from shared.lab import Lab
 from shared.messages import Failure, RoundAnswer, SeatLine
 from shared.records import Score
+from shared.spread import Spread
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,13 @@ class Recorder:
         model_sha256: str,
         wall_s: float,
         attempts: int,
+        figures: Mapping[str, Any],
     ) -> RoundDetail:
-        """The whole record of the round."""
+        """The whole record of the round; `figures` are the cloud's own."""
         replies = answers.replies
         lines = [line for reply in replies.values() for line in reply.answer.lines]
         train = sum((line.train for line in lines if line.train), Score(n=0, n_correct=0, loss_sum=0.0))
-        edges = self._edge_rows(answers)
+        edges, clients = self._edge_rows(answers), self._spreads(answers)
         return RoundDetail(
             round_no=self.ctx.round_no,
             phase=self.ctx.phase,
@@ -78,7 +80,8 @@ class Recorder:
             n_used=sum(line.outcome in ("used", "used_late") for line in lines),
             labels=dict(sorted(Counter(line.label for line in lines if line.label is not None).items())),
             train_loss=train.loss,
-            client_accuracy=_mean_accuracy(lines, [reply.answer for reply in replies.values()]),
+            client_accuracy=clients["own"].mean if "own" in clients else None,
+            clients=clients,
             **_bytes_of(lines, edges),
             report_bytes=sum(line.report_bytes for line in lines),
             socket_bytes=sum(reply.socket_bytes for reply in replies.values()),
@@ -88,7 +91,7 @@ class Recorder:
             model_sha256=model_sha256,
             failures=tuple(self._failures(answers)),
             retired={seat: why for reply in replies.values() for seat, why in reply.answer.retired.items()},
-            figures={str(home): reply.answer.figures for home, reply in replies.items() if reply.answer.figures},
+            figures=_figures(answers, figures),
             edges=edges,
             seats=self._seat_rows(answers),
         )
@@ -116,6 +119,18 @@ class Recorder:
             )
             for home, failure in sorted(answers.failed.items())
         ]
+
+    def _spreads(self, answers: Answers) -> dict[str, Spread]:
+        """Over clients, seats or edges; held-out seats are none."""
+        told: list[SeatLine | RoundAnswer[Any]] = []
+        for _, reply in sorted(answers.replies.items()):
+            told += [line for line in reply.answer.lines if self.lab.seat(line.seat).role != "held_out"]
+            told.append(reply.answer)
+        found = {
+            which: [score.accuracy for item in told if (score := getattr(item, which)) is not None and score.n]
+            for which in ("received", "own")
+        }
+        return {which: Spread.of(values) for which, values in found.items() if values}
 
     def _edge_name(self, home: int | None) -> str | None:
         return None if home is None else self.chart.edges.get(home) or self.chart.away.get(home)
@@ -206,17 +221,16 @@ class Recorder:
         )
 
 
+def _figures(answers: Answers, cloud: Mapping[str, Any]) -> dict[str, Any]:
+    """The algorithm's figures of a round, by home and of the cloud."""
+    found = {str(home): reply.answer.figures for home, reply in answers.replies.items() if reply.answer.figures}
+    return found | ({"cloud": dict(cloud)} if cloud else {})
+
+
 def _all_off(lines: Sequence[SeatLine]) -> bool:
     """Whether somebody was chosen, and everybody chosen was off, or busy with what it is late with."""
     chosen = [line for line in lines if line.outcome != "evaluated"]
     return bool(chosen) and all(line.reason in ("unavailable", "busy") for line in chosen)
-
-
-def _mean_accuracy(lines: list[SeatLine], answers: list[RoundAnswer[Any]]) -> float | None:
-    """Plain mean over clients (seats, or edges) of the accuracy of their own models."""
-    scores = [line.own for line in lines] + [answer.own for answer in answers]
-    found = [score.accuracy for score in scores if score is not None and score.accuracy is not None]
-    return sum(found) / len(found) if found else None
 
 
 def _bytes_of(lines: list[SeatLine], edges: tuple[EdgeRow, ...]) -> dict[str, int]:

@@ -73,7 +73,7 @@ class CloudRound:
         """
         began = time.monotonic()
         answers = await self._ask_all()
-        after, model_sha256 = await self.worker.run(self._aggregate, answers)
+        after, model_sha256, figures = await self.worker.run(self._aggregate, answers)
         recorder = Recorder(self.lab, self.chart, self.table.binding, self.before.retired, self.ctx, self.clock_s)
         return after, recorder.detail(
             answers,
@@ -81,6 +81,7 @@ class CloudRound:
             model_sha256=model_sha256,
             wall_s=time.monotonic() - began,
             attempts=self.attempt,
+            figures=figures,
         )
 
     async def _ask_all(self) -> Answers:
@@ -155,8 +156,8 @@ class CloudRound:
 
     # ---- the new state
 
-    def _aggregate(self, answers: Answers) -> tuple[Committed[Any], str]:
-        """Add up what came; an answer that cannot be added is its edge's failure."""
+    def _aggregate(self, answers: Answers) -> tuple[Committed[Any], str, dict[str, Any]]:
+        """Add up what came; an answer that cannot be added is its edge's failure. The state, its digest and figures."""
         replies, failed = answers.replies, answers.failed
         state, update = self.before.state, self.lab.algorithm.update
         fold = Fold(update, self.lab.grid, model=self.lab.shapes)
@@ -173,7 +174,9 @@ class CloudRound:
             if mean is not None:
                 state = self.hooks.aggregate(self.ctx, state, mean)
         models = self.hooks.models(self.ctx, state)
-        return self._after(state, replies), digest(models["global"]) if "global" in models else ""
+        model_sha256 = digest(models["global"]) if "global" in models else ""
+        figures = self.hooks.figures(self.ctx, state) if self.kind == "train" else {}
+        return self._after(state, replies), model_sha256, figures
 
     def _fold(self, fold: Fold, answer: RoundAnswer[Any]) -> None:
         if answer.folded is not None:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from shared.records import Record
 from shared.spec import ExperimentSpec
+from shared.spread import Spread
 from shared.tiers import Id
 
 Status = Literal["pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"]
@@ -133,7 +134,8 @@ class RoundInfo(Record):
     moved. `evaluation` is filled in when the evaluation, which runs beside the next round, is ready. `attempts` is
     above 1 where the round was done again on a new map; only the last attempt counts. `report_bytes` are those of
     `device_bytes_up` that travelled before a verdict; `labels` counts visits by the algorithm's word for them;
-    `energy_j` is that of all visits.
+    `energy_j` is that of all visits. `figures` are the algorithm's own, by home, and of the `cloud`. `clients` are the
+    accuracies of the models that clients (seats, or edges) `received` and of their `own`, each on its own test set.
     """
 
     round_no: int
@@ -145,6 +147,7 @@ class RoundInfo(Record):
     labels: dict[str, int] = Field(default_factory=dict)
     train_loss: float | None = None
     client_accuracy: float | None = None
+    clients: dict[str, Spread] = Field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
     device_bytes_up: int = 0
@@ -175,8 +178,8 @@ class RunInfo(Record):
 
     `run` names its results folder, so that it can be no path.
     `accuracy` and `loss` are the algorithm's headline figures; `accuracy_of` says which: `global model` or
-    `mean over clients`. `bytes_up` and `bytes_down` add both links of all training rounds. `simulated_s` adds the
-    rounds. `model_sha256` is the digest of the newest global model.
+    `mean over clients`, whose spread after the last round is in `clients`. `bytes_up` and `bytes_down` add both links
+    of all training rounds. `simulated_s` adds the rounds. `model_sha256` is the digest of the newest global model.
     """
 
     run: Id
@@ -198,6 +201,7 @@ class RunInfo(Record):
     model_sha256: str | None = None
     models: tuple[str, ...] = ()
     final: dict[str, Evaluation] = Field(default_factory=dict)
+    clients: dict[str, Spread] = Field(default_factory=dict)
     resolved: bool = False
     spec: ExperimentSpec
 

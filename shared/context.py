@@ -16,6 +16,7 @@ import torch
 
 from shared.records import Record
 from shared.spec import ExperimentSpec
+from shared.training.models import Layer
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Ctx:
         seat: None at cloud and edge.
         n_clients: training clients of the run (seats, or edges with `client: edge`).
         buffer_names: names of the model's buffers; all other names are parameters.
+        layers: the model's layers with parameters, from input to output.
         buffers: what happens to float buffers: `average`, `local` or `drop`.
         flops: operations of training the model on one sample.
         model_bytes: of its tensors.
@@ -47,6 +49,7 @@ class Ctx:
     edge: int | None = None
     seat: int | None = None
     buffer_names: frozenset[str] = frozenset()
+    layers: tuple[Layer, ...] = ()
     buffers: str = "average"
     flops: int = 0
     model_bytes: int = 0

@@ -53,6 +53,7 @@ class Lab:
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
         check_memory(spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()))
         self.buffer_names = frozenset(models.buffer_names(first))
+        self.layers = tuple(models.layers(first))
         in_a_sum = 2 if spec.late == "next_round" else 1  # of a seat: what it made now, and what came late
         self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
 
@@ -104,6 +105,7 @@ class Lab:
             n_clients=n_clients,
             edge=edge,
             buffer_names=self.buffer_names,
+            layers=self.layers,
             buffers=self.algorithm.buffers,
             flops=self.flops,
             model_bytes=n_bytes(self.shapes),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shared.context import stream_seed
 from shared.errors import BadInput
-from shared.profiles import Link, Profile, Seeds, link_of, named, profiles_of, quantile
+from shared.profiles import Link, Profile, Seeds, link_of, named, part_of, profiles_of, quantile
 from shared.shares import largest_remainder
 from shared.sizes import check_counts
 from shared.spec import ExperimentSpec
@@ -246,9 +246,10 @@ def _split_tests(
         return parts, [Samples("test", indices) for indices in dealt]
     rng = _rng(spec, "split")
     trains, tests = [], []
-    for part in parts:
+    for number, part in enumerate(parts):
         order = rng.permutation(part)
-        n_test = min(round(spec.test_fraction * len(part)), max(len(part) - 1, 0))
+        share = part_of(spec.test_fraction, number, run_seeds(spec, f"client {number}"), "test fraction")
+        n_test = min(round(share * len(part)), max(len(part) - 1, 0))
         tests.append(Samples("train", np.sort(order[:n_test])))
         trains.append(np.sort(order[n_test:]))
     return trains, tests

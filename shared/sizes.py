@@ -3,8 +3,8 @@
 The estimate of memory is a lower bound of what one process must hold at a time: of every element of the model
 
 - 8 bytes in each of `num_edges + 2` exact sums (those that arrive, their total, the model), or
-- where updates are kept singly (held back until admitted, or an `Each` field of tensors by name, which is taken to
-  be a whole model), 8 bytes for each device besides: 4 as it arrives and 4 in what is kept.
+- where updates are kept singly, 8 bytes besides, 4 as one arrives and 4 in what is kept: for each device where they are
+  held back until admitted, for each client that has an `Each` field of tensors by name, taken to be a whole model.
 
 Training, data and what Python takes come on top; so what is refused could not have run, and what is not may still be
 too much.
@@ -43,10 +43,14 @@ def check_counts(spec: ExperimentSpec) -> None:
         raise BadInput(f"data.n_train: {many}", field="data.n_train")
 
 
-def keeps_each(algorithm: Algorithm) -> bool:
-    """Whether updates are kept singly."""
+def n_singly(spec: ExperimentSpec, algorithm: Algorithm) -> int:
+    """How many updates are kept singly at a time."""
+    devices = spec.max_devices or spec.num_devices or 1
+    if algorithm.reports or spec.may_refuse:
+        return devices
     kinds = [algorithm.update.model_fields[name].annotation for name in fields_of(algorithm.update, Each)]
-    return algorithm.reports or any(_holds_models(kind) for kind in kinds)
+    clients = spec.num_edges or 1 if spec.client == "edge" else devices
+    return clients if any(_holds_models(kind) for kind in kinds) else 0
 
 
 def _holds_models(annotation: Any) -> bool:
@@ -57,8 +61,7 @@ def _holds_models(annotation: Any) -> bool:
 
 def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> int:
     """What one process must hold at a time, at least; see the module."""
-    singly = spec.max_devices or spec.num_devices or 1 if keeps_each(algorithm) or spec.may_refuse else 0
-    return 8 * n_elements * ((spec.num_edges or 1) + 2 + singly)
+    return 8 * n_elements * ((spec.num_edges or 1) + 2 + n_singly(spec, algorithm))
 
 
 def check_memory(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> None:

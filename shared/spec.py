@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from shared.errors import BadInput
 from shared.explain import explain
 from shared.fits import check_fits
-from shared.profiles import DeviceSpec, EdgeLinkSpec
+from shared.profiles import DeviceSpec, EdgeLinkSpec, Parts
 from shared.records import Record
 from shared.sizes import check_counts
 from shared.training.partition import IidPartition, PartitionSpec
@@ -84,8 +84,8 @@ class ExperimentSpec(Record):
         partial_work: whether seats are given fewer steps where they would else be late.
         overselection: share of seats chosen beyond those that are wanted; of all, the first to answer are admitted.
         held_out_fraction: share of the seats that never train and only evaluate.
-        test_fraction: share of a client's own part that is its test set; None = the data set's test images are
-            dealt like the training images.
+        test_fraction: share of a client's own part that is its test set, drawn for each client, or from a list that
+            clients take in turn; None = the data set's test images are dealt like the training images.
         eval_every: the global model and held-out seats are evaluated every so many rounds, and after the last.
         losses: contributions to leave out; what the record of a disturbed run names, an undisturbed one repeats.
         edge_upload: `sum` sends exact sums to the cloud (8 bytes a parameter), `mean` rounded means (4 bytes).
@@ -128,7 +128,7 @@ class ExperimentSpec(Record):
     overselection: Annotated[float, Field(ge=0, le=100)] = 0.0
     association: Literal["balanced", "latency"] = "balanced"
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    test_fraction: Parts | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
     edge_upload: Literal["sum", "mean"] = "sum"
     clock: Literal["simulated", "real"] = "simulated"

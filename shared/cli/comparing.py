@@ -23,6 +23,7 @@ def comparison_table(comparison: Comparison) -> FittedTable:
         *([Column("differs in", differ, justify="left", fold=True)] if any(c.differs for c in courses) else []),
         Column("status", [status_text(info.status, info.reason) for info in infos], 4, "left", fold=True),
         Column("accuracy", [percent(course.accuracy) for course in courses]),
+        *([Column("clients", list(map(_clients, courses)), spare=2)] if any(c.clients for c in courses) else []),
         Column(f"rounds\nto {goal}", [str(first.round_no) if first else "-" for first in firsts]),
         Column(f"simulated\nto {goal}", [duration(first.simulated_s) if first else "-" for first in firsts]),
         Column(f"up\nto {goal}", [size(first.bytes_up) if first else "-" for first in firsts]),
@@ -34,13 +35,18 @@ def comparison_table(comparison: Comparison) -> FittedTable:
     return FittedTable(columns)
 
 
+def _clients(course: Course) -> str:
+    found = course.clients
+    return f"{percent(found.mean)} ({percent(found.min)} to {percent(found.max)})" if found else "-"
+
+
 def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """A row for each run with the same columns in all; the keys in which specs differ come after its name."""
     return [_row(course, comparison.target) for course in comparison.courses]
 
 
 def _row(course: Course, target: float | None) -> dict[str, Any]:
-    info, first = course.info, course.reached(target)
+    info, first, clients = course.info, course.reached(target), course.clients
     return {
         "run": info.run,
         "name": info.name,
@@ -49,6 +55,9 @@ def _row(course: Course, target: float | None) -> dict[str, Any]:
         "accuracy": course.accuracy,
         "accuracy_of": course.measure,
         "loss": info.loss,
+        "clients_mean": clients.mean if clients else None,
+        "clients_min": clients.min if clients else None,
+        "clients_max": clients.max if clients else None,
         "target": target,
         "rounds_to_target": first.round_no if first else None,
         "simulated_s_to_target": first.simulated_s if first else None,

@@ -17,6 +17,7 @@ for _command in (
     run.run,
     runs.ls,
     runs.show,
+    runs.groups,
     runs.watch,
     runs.pause,
     runs.resume,

@@ -11,6 +11,7 @@ from rich.text import Text
 from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, RoundInfo, RunInfo, SeatInfo, SeatRow
 from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import duration, number, percent, size, status_text
+from shared.spread import Spread
 
 _MOST_ROUNDS = 40
 
@@ -47,6 +48,7 @@ def run_table(info: RunInfo) -> Table:
         ("rounds", f"{info.rounds} of {info.num_rounds}"),
         ("accuracy", f"{percent(info.accuracy)} ({info.accuracy_of})"),
         ("loss", number(info.loss)),
+        *((f"clients, {name}", _spread_text(spread)) for name, spread in sorted(info.clients.items())),
         ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
         ("time", f"{duration(info.wall_s)} here, {duration(info.simulated_s)} simulated"),
         ("model", info.model_sha256 or "-"),
@@ -54,6 +56,10 @@ def run_table(info: RunInfo) -> Table:
     for label, value in rows:
         table.add_row(Text(label, style="dim"), value)
     return table
+
+
+def _spread_text(spread: Spread) -> str:
+    return f"{percent(spread.mean)} in the mean of {spread.n}, from {percent(spread.min)} to {percent(spread.max)}"
 
 
 def rounds_table(rounds: Sequence[RoundInfo]) -> FittedTable:
@@ -68,6 +74,8 @@ def rounds_table(rounds: Sequence[RoundInfo]) -> FittedTable:
         Column("accuracy", [percent(found.accuracy if found else None) for found in on_global]),
         Column("loss", [number(found.loss if found else None) for found in on_global], spare=2),
         Column("clients", [percent(row.client_accuracy) for row in shown], spare=3),
+        Column("least", [percent(_own(row, "min")) for row in shown], spare=7),
+        Column("most", [percent(_own(row, "max")) for row in shown], spare=7),
         Column("train\nloss", [number(row.train_loss) for row in shown], spare=6),
         Column("up", [size(row.bytes_up) for row in shown]),
         Column("down", [size(row.bytes_down) for row in shown], spare=4),
@@ -76,6 +84,19 @@ def rounds_table(rounds: Sequence[RoundInfo]) -> FittedTable:
         Column("lost", lost),
     ]
     return FittedTable(columns, None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds")
+
+
+def _own(row: RoundInfo, field: str) -> float | None:
+    """A figure of the spread over clients' own models."""
+    return getattr(row.clients["own"], field) if "own" in row.clients else None
+
+
+def groups_table(threshold: float, groups: Sequence[Sequence[str]]) -> Table:
+    """A line for each group of clients."""
+    table = Table("group", "clients", title=f"groups at distances up to {threshold:.4g}", title_justify="left")
+    for place, members in enumerate(groups):
+        table.add_row(str(place), " ".join(members))
+    return table
 
 
 def visits_table(visits: Sequence[SeatRow]) -> FittedTable:

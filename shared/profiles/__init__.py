@@ -7,10 +7,12 @@ latencies and delays in seconds, energy in joules, compute in training samples a
 from shared.profiles.amounts import Amount as Amount
 from shared.profiles.amounts import Normal as Normal
 from shared.profiles.amounts import Pareto as Pareto
+from shared.profiles.amounts import Parts as Parts
 from shared.profiles.amounts import Seeds as Seeds
 from shared.profiles.amounts import Uniform as Uniform
 from shared.profiles.amounts import Zipf as Zipf
 from shared.profiles.amounts import drawn as drawn
+from shared.profiles.amounts import part_of as part_of
 from shared.profiles.amounts import quantile as quantile
 from shared.profiles.amounts import unit as unit
 from shared.profiles.availability import Always as Always

@@ -115,6 +115,36 @@ Positive = Annotated[Amount, AfterValidator(_positive)]
 """An amount that is divided by: a number is at least `LEAST`, and so is taken what is drawn."""
 
 
+def _part_kind(raw: Any) -> Any:
+    if isinstance(raw, Mapping):
+        check_known("distribution", raw.get("name"), ("uniform",))
+    return raw
+
+
+def _within_one(amount: Uniform) -> Uniform:
+    if amount.high > 1:
+        raise ValueError(f"high {amount.high:g} is above 1")
+    return amount
+
+
+Part = Annotated[float, Field(gt=0, lt=1)]
+Parts = Annotated[
+    Annotated[Part, Tag("number")]
+    | Annotated[Uniform, AfterValidator(_within_one), Tag("uniform")]
+    | Annotated[tuple[Part, ...], Field(min_length=1, max_length=100_000), Tag("array")],
+    Discriminator(_kind_or_table),
+    BeforeValidator(_part_kind),
+]
+"""A part of something for each of several: the same, drawn for each, or from a list that they take in turn."""
+
+
+def part_of(parts: Parts, number: int, seeds: Seeds, purpose: str) -> float:
+    """The part of one of them, by its number; what is drawn comes from its own stream."""
+    if isinstance(parts, tuple):
+        return parts[number % len(parts)]
+    return drawn(parts, seeds, purpose)
+
+
 def unit(seed: int) -> float:
     """A seed of 63 bits as a number strictly between 0 and 1."""
     return ((seed >> 11) + 0.5) / 2**52

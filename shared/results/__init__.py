@@ -7,7 +7,7 @@
     devices.ndjson      a line for each visit
     links.csv           a line for each link, purpose and round
     model.safetensors   the newest global model
-    plots/              accuracy.png, bytes.png, partition.png
+    plots/              accuracy.png, bytes.png, clients.png, partition.png; groups.png where clients were clustered
 
 Tables grow by whole lines; every other file is replaced as a whole, so a reader never sees half of one. No tier
 needs what is here: the state of a run lives in its stores. (A cloud that returns looks up the last round written.)
@@ -27,19 +27,24 @@ from shared.results.files import (
     write_file,
 )
 from shared.results.find import find_folders
+from shared.results.groups import Grouping, cut, newest_grouping, newest_tree
 from shared.results.manifest import Manifest
 from shared.results.write import is_drawn, last_round, write_begun, write_results
 
 __all__ = [
     "Comparison",
     "Course",
+    "Grouping",
     "Manifest",
     "compare",
+    "cut",
     "file_names",
     "find_folders",
     "is_drawn",
     "last_round",
+    "newest_grouping",
     "newest_run",
+    "newest_tree",
     "read_round",
     "read_rounds",
     "read_run",

@@ -12,6 +12,7 @@ from shared.api import FINAL, RoundInfo, RunInfo
 from shared.errors import UnknownName
 from shared.results.differences import differing, flat, labels
 from shared.results.files import read_rounds, read_run
+from shared.spread import Spread
 
 _CLIENTS = "mean over clients"
 _LISTED = 5
@@ -51,6 +52,13 @@ class Course:
         if self.info.accuracy is not None:
             return self.info.accuracy
         return self.points[-1].accuracy if self.points else None
+
+    @property
+    def clients(self) -> Spread | None:
+        """How the accuracy spreads over clients at the end: of the global model, or of their own where that counts."""
+        found = self.info.clients
+        own = found.get("own") if self.measure == _CLIENTS else None
+        return own or found.get("received")
 
     def reached(self, target: float | None) -> Point | None:
         """The first evaluation that is not below the target."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from shared.api import RoundInfo, RunInfo, SeatInfo
 from shared.results.files import write_file
 
 _MEGA = 1e6
+_MODELS = {"own": "of its own", "received": "that it received"}
+_MOST_NAMED = 60
+"""Clients whose names stand below a dendrogram."""
 
 
 def draw_partition(path: Path, seats: Sequence[SeatInfo], title: str) -> None:
@@ -61,19 +64,71 @@ def draw_bytes(path: Path, info: RunInfo, rounds: Sequence[RoundInfo]) -> None:
     _save(figure, path)
 
 
-def _figure(title: str, *, n_axes: int) -> tuple[Any, list[Any]]:
+def draw_clients(path: Path, info: RunInfo, rounds: Sequence[RoundInfo]) -> None:
+    """How accuracies spread over clients: mean and range by round, and a box for each kind of model at the end."""
+    from matplotlib.ticker import PercentFormatter
+
+    which = "own" if any("own" in row.clients for row in rounds) else "received"
+    course = [(row.round_no, row.clients[which]) for row in rounds if row.kind == "train" and which in row.clients]
+    ends = {name: spread for row in rounds if row.kind == "evaluate" for name, spread in row.clients.items()}
+    if not course or not ends:
+        return
+    figure, (left, right) = _figure(f"{info.name} ({info.algorithm}): clients, each on its own test set", n_columns=2)
+    numbers = [number for number, _ in course]
+    for low, high, alpha, label in (("min", "max", 0.15, "from least to most"), ("q1", "q3", 0.3, "the middle half")):
+        between = [[getattr(spread, side) for _, spread in course] for side in (low, high)]
+        left.fill_between(numbers, *between, color="C0", alpha=alpha, linewidth=0, label=label)
+    left.plot(numbers, [s.mean for _, s in course], color="C0", label="mean")
+    left.set(ylabel=f"accuracy of the model {_MODELS[which]}", xlabel="round")
+    left.legend(frameon=False, loc="lower right")
+    boxes = [
+        {"label": name, "mean": s.mean, "whislo": s.min, "q1": s.q1, "med": s.median, "q3": s.q3, "whishi": s.max}
+        for name, s in sorted(ends.items())
+    ]
+    right.bxp(boxes, showfliers=False, showmeans=True, widths=0.5)
+    right.set_xlabel(f"at the end, {max(s.n for s in ends.values())} clients")
+    left.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
+    _write(figure, path)
+
+
+def draw_groups(path: Path, info: RunInfo, tree: Mapping[str, Any]) -> None:
+    """The dendrogram of a clustering in a round's figures, and where it was cut."""
+    from scipy.cluster.hierarchy import dendrogram
+
+    merges, users = np.asarray(tree["linkage"], np.float64), tree["users"]
+    if not len(merges):
+        return
+    found = dendrogram(merges, no_plot=True, labels=users, color_threshold=tree["threshold"])
+    figure, (axes,) = _figure(f"{info.name} ({info.algorithm}): groups of clients", n_axes=1)
+    for x, y, colour in zip(found["icoord"], found["dcoord"], found["color_list"], strict=True):
+        axes.plot(x, y, color=colour, linewidth=1.2)
+    axes.axhline(tree["threshold"], color="0.4", linestyle="--", linewidth=0.9)
+    where = (1, tree["threshold"])
+    axes.annotate(f"TH {where[1]:.3g}", where, xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    places = [5 + 10 * n for n in range(len(users))]  # where scipy puts the leaves
+    shown = len(users) <= _MOST_NAMED
+    axes.set_xticks(places if shown else [], found["ivl"] if shown else [], rotation=90)
+    axes.set(ylabel="cosine distance", xlabel=None if shown else f"{len(users)} clients")
+    axes.set_ylim(bottom=0)
+    _write(figure, path)
+
+
+def _figure(title: str, *, n_axes: int = 1, n_columns: int = 1) -> tuple[Any, list[Any]]:
+    """Axes below each other with one x, or beside each other with one y, the first the widest."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8.5, 2.6 * n_axes + 1), layout="constrained")
     FigureCanvasAgg(figure)
-    all_axes = list(figure.subplots(n_axes, 1, sharex=True, squeeze=False)[:, 0])
-    all_axes[0].set_title(title)
+    widths = [3] + [1] * (n_columns - 1)
+    grid = figure.subplots(n_axes, n_columns, sharex="col", sharey="row", squeeze=False, width_ratios=widths)
+    all_axes = list(grid.flat)
+    figure.suptitle(title, parse_math=False) if n_columns > 1 else all_axes[0].set_title(title)
     for axes in all_axes:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    all_axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, all_axes
 
 
@@ -99,6 +154,10 @@ def _save(figure: Any, path: Path) -> None:
             # beside the curves, never on one
             axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.align_ylabels()
+    _write(figure, path)
+
+
+def _write(figure: Any, path: Path) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     write_file(path, buffer.getvalue())

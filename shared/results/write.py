@@ -17,6 +17,7 @@ from safetensors.torch import save
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
 from shared.costs import LinkUse
 from shared.results.files import ROUND_FIELDS, append_file, read_last_line, read_rounds, write_file
+from shared.results.groups import newest_tree
 from shared.results.manifest import Manifest
 from shared.spec import ExperimentSpec, canonical
 
@@ -110,6 +111,10 @@ def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:
         if rounds:
             plots.draw_accuracy(folder / "plots" / "accuracy.png", info, rounds)
             plots.draw_bytes(folder / "plots" / "bytes.png", info, rounds)
+            plots.draw_clients(folder / "plots" / "clients.png", info, rounds)
+        tree = newest_tree(rounds)
+        if tree is not None:
+            plots.draw_groups(folder / "plots" / "groups.png", info, tree)
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -223,6 +223,24 @@ def test_a_fraction_of_the_own_part_is_the_test_set() -> None:
     assert every_one(parts) == list(range(240))
 
 
+@pytest.mark.parametrize("client", ["device", "edge"])
+def test_clients_take_fractions_of_a_list_in_turn(client: str) -> None:
+    found = members(client=client, partition="iid", test_fraction=[0.7, 0.4])
+    owners: Any = found.seats if client == "device" else found.homes
+    for owner in owners:
+        whole = len(owner.train) + len(owner.test)
+        assert len(owner.test) == round((0.7, 0.4)[owner.number % 2] * whole)
+
+
+def test_fractions_are_drawn_for_each_client_from_its_own_stream() -> None:
+    uniform = {"name": "uniform", "low": 0.3, "high": 1.0}
+    sizes = [len(seat.test) for seat in members(partition="iid", test_fraction=uniform).seats]
+    assert all(12 <= n < 40 for n in sizes)
+    assert len(set(sizes)) > 2
+    others = members(partition="iid", test_fraction={**uniform, "low": 0.31}).seats
+    assert max(abs(n - len(seat.test)) for n, seat in zip(sizes, others, strict=True)) <= 1
+
+
 def test_an_edges_test_set_is_that_of_its_seats() -> None:
     found = members()
     for home in found.homes:

@@ -23,6 +23,14 @@ def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkey
         sizes.check_memory(spec, held, RESNET18)
 
 
+def test_what_users_send_singly_counts_for_each_user_and_not_for_its_devices() -> None:
+    many = {"num_devices": 1000, "num_edges": 10, "client": "edge", "algorithm": "dtpfl"}
+    spec = parse_spec(many)
+    assert sizes.needed_bytes(spec, load_algorithm("dtpfl"), 100) == 8 * 100 * (10 + 2 + 10)
+    refusing = spec.but(round_deadline_s=1.0)
+    assert sizes.needed_bytes(refusing, load_algorithm("dtpfl"), 100) == 8 * 100 * (10 + 2 + 1000)
+
+
 def test_more_processes_than_fit_are_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "available_bytes", lambda: 10**9)
     sizes.check_processes(6)

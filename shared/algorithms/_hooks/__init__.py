@@ -10,6 +10,7 @@ from shared.algorithms._hooks.hooks import (
     kept_back,
     starting_model,
 )
+from shared.algorithms._hooks.layers import last_layers
 from shared.algorithms._hooks.values import (
     Admission,
     Advance,
@@ -49,6 +50,7 @@ __all__ = [
     "default_local",
     "delta_of",
     "kept_back",
+    "last_layers",
     "one_phase",
     "starting_model",
 ]

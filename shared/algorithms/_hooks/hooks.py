@@ -5,7 +5,7 @@ message in, state and message out. They do no I/O, keep no attributes and draw r
 
 Order of the hooks in a round:
 
-    cloud    broadcast -> ... -> aggregate        evaluate (beside the next round)
+    cloud    broadcast -> ... -> aggregate -> figures        evaluate (beside the next round)
     edge     begin -> (select -> schedule -> dispatch -> ... admit -> aggregate -> advance)* -> finish [-> evaluate]
     device   local_update -> [report] -> personalise -> evaluate
 """
@@ -57,6 +57,10 @@ class CloudHooks:
         """The models that can be downloaded, by name; `global` is the one whose digest is reported."""
         return {"global": state.model}
 
+    def figures(self, ctx: Ctx, state: Any) -> dict[str, Any]:
+        """What the new state says in the round's record, as JSON values; small, since every reader of a run gets it."""
+        return {}
+
     def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
         """Scores by name, off the round's path; by default the global model on the global test set."""
         return {"global": bench.test(self.models(ctx, state)["global"])}
@@ -69,10 +73,15 @@ class EdgeHooks:
         """The state before the edge's first round."""
         return EdgeModel()
 
+    def forms_model(self, ctx: Ctx) -> bool:
+        """Whether the edge forms a model of its own; else the sums of its only edge round go up as they are."""
+        own = type(self).aggregate is not EdgeHooks.aggregate or type(self).finish is not EdgeHooks.finish
+        return own or ctx.spec.edge_rounds > 1
+
     def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
         """Take the broadcast in; says how many edge rounds follow."""
         begun = state.but(start=broadcast.model, received=broadcast.model, model=broadcast.model)
-        return Begin(begun, ctx.spec.edge_rounds, through=_forms_no_model(ctx, self))
+        return Begin(begun, ctx.spec.edge_rounds, through=not self.forms_model(ctx))
 
     def select(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> list[int]:
         """Who trains in this edge round; by default as the spec's policy says. Held-out seats are not asked."""
@@ -104,7 +113,7 @@ class EdgeHooks:
     def finish(self, ctx: Ctx, state: Any) -> Finish:
         """The end of the round at this edge; by default the edge's model minus the one received."""
         between = state.but(start={}, received={}, model={})
-        if _forms_no_model(ctx, self):
+        if not self.forms_model(ctx):
             return Finish(between)
         return Finish(between, Update(delta=delta_of(ctx, state.model, state.received)))
 
@@ -140,12 +149,6 @@ class DeviceHooks:
     ) -> tuple[Score | None, Score | None]:
         """The model received and the seat's own on the seat's test samples."""
         return bench.test(starting_model(state, message)), bench.test(own) if own is not None else None
-
-
-def _forms_no_model(ctx: Ctx, hooks: EdgeHooks) -> bool:
-    """Whether the sums of the only edge round may go up as they are: nothing at the edge asks for a model."""
-    own = type(hooks).aggregate is not EdgeHooks.aggregate or type(hooks).finish is not EdgeHooks.finish
-    return ctx.spec.edge_rounds == 1 and not own
 
 
 def starting_model(state: Any, message: Any) -> TensorMap:

@@ -166,7 +166,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class Local:
-    """What a visit leaves behind: the seat's state, its update (None: no contribution), its trained model."""
+    """What a visit leaves behind: the seat's state, its update (None: no contribution), its model to be tested."""
 
     state: Any
     update: Record | None

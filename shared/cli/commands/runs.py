@@ -58,8 +58,8 @@ def show(
 ) -> None:
     """Show a run and its rounds, from the cloud or, where none knows it, from its results folder."""
     from shared.cli.output import print_json, stdout
-    from shared.cli.tables import labels_table, rounds_table, run_table
-    from shared.results import read_rounds, read_run, summary
+    from shared.cli.tables import groups_table, labels_table, rounds_table, run_table
+    from shared.results import newest_grouping, read_rounds, read_run, summary
 
     if round_no is not None:
         _show_round(run, round_no, url, format, runs_dir)
@@ -78,6 +78,8 @@ def show(
         console.print(rounds_table(rounds))
     if any(row.labels for row in rounds):
         console.print(labels_table(rounds))
+    if grouping := newest_grouping(rounds):
+        console.print(groups_table(grouping.threshold, grouping.groups))
     if folder is not None:
         console.print(f"results: {folder}", highlight=False, soft_wrap=True)
 
@@ -97,6 +99,36 @@ def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_d
         return
     stdout().print(rounds_table([detail]))
     stdout().print(visits_table(detail.seats))
+
+
+def groups(
+    run: RunArgument,
+    at: Annotated[
+        list[float] | None, typer.Option(min=0, max=2, help="A cosine distance, as 0.3; may be given several times.")
+    ] = None,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Show into which groups a run's clients fall at some thresholds, by the distances at which it clustered them."""
+    from shared.cli.output import print_json, stdout
+    from shared.cli.tables import groups_table
+    from shared.errors import NotFound
+    from shared.results import cut, newest_tree, read_rounds
+
+    def asked(client: Client, info: RunInfo) -> tuple[RoundInfo, ...]:
+        return client.rounds(info.run).rounds
+
+    rounds, _ = _found(run, url, runs_dir, asked, read_rounds)
+    tree = newest_tree(rounds)
+    if tree is None:
+        raise NotFound(f"run {run} has clustered nobody")
+    found = {threshold: cut(tree, threshold) for threshold in at or [tree["threshold"]]}
+    if format is Format.json:
+        print_json([{"threshold": threshold, "groups": members} for threshold, members in found.items()])
+        return
+    for threshold, members in found.items():
+        stdout().print(groups_table(threshold, members))
 
 
 def watch(
