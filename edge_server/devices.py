@@ -165,7 +165,7 @@ class Devices:
         sizes: dict[Any, int] = {}
         for item, outcome in zip(asked, answer.outcomes, strict=True):
             self._note(wave, outcome)
-            down = self._down_bytes(wave.stage, item, hold, sizes)
+            down = self._down_bytes(wave.stage, item, hold, sizes) + item.moved_bytes
             up = answer.uploads.link_bytes.get(item.seat) or answer_bytes(outcome, singles.get(item.seat))
             if outcome.held_bytes and not self._reports:
                 up = outcome.held_bytes  # it sends its update at once; only our services hold it back
@@ -178,7 +178,8 @@ class Devices:
         sizes: dict[Any, int] = {}
         for item in asked:
             if self.lab.seat(item.seat).role != "worker":
-                wave.links[item.seat] = LinkUse(down_bytes=self._down_bytes(wave.stage, item, hold, sizes))
+                down = self._down_bytes(wave.stage, item, hold, sizes) + item.moved_bytes
+                wave.links[item.seat] = LinkUse(down_bytes=down)
 
     def _down_bytes(self, stage: Stage, item: Asked, hold: bool, sizes: dict[Any, int]) -> int:
         """Bytes of the order if it had gone to this seat alone; orders that differ in the seat's digits only are alike.

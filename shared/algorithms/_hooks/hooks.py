@@ -145,7 +145,7 @@ class DeviceHooks:
 def _forms_no_model(ctx: Ctx, hooks: EdgeHooks) -> bool:
     """Whether the sums of the only edge round may go up as they are: nothing at the edge asks for a model."""
     own = type(hooks).aggregate is not EdgeHooks.aggregate or type(hooks).finish is not EdgeHooks.finish
-    return ctx.spec.edge_rounds == 1 and not own
+    return ctx.spec.edge_rounds == 1 and ctx.spec.sync == "round" and not own
 
 
 def starting_model(state: Any, message: Any) -> TensorMap:
