@@ -11,6 +11,7 @@ from rich.text import Text
 from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, RoundInfo, RunInfo, SeatInfo, SeatRow
 from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import duration, number, percent, size, status_text
+from shared.twins import Twin
 
 _MOST_ROUNDS = 40
 
@@ -177,6 +178,24 @@ def edges_table(edges: Sequence[EdgeInfo]) -> Table:
     for edge in edges:
         state = Text(edge.state, style="" if edge.state == "alive" else "red")
         table.add_row(edge.edge, edge.url, state, f"{edge.last_seen_s:.1f} s ago", str(edge.n_agents))
+    return table
+
+
+def twins_table(twins: Sequence[Twin]) -> Table:
+    """A line for each twin: what it makes of its worker, and its newest prediction beside what came."""
+    table = Table("seat", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
+    for twin in twins:
+        newest = twin.history[-1] if twin.history else None
+        table.add_row(
+            str(twin.seat),
+            Text(twin.health, style="" if twin.health == "healthy" else "red"),
+            f"{twin.telemetry.free_sps:.4g} /s",
+            str(twin.telemetry.n_collected),
+            f"{twin.ratio:.2f} ± {twin.ratio_var**0.5:.2f}",
+            str(twin.strikes),
+            "-" if newest is None else duration(newest.predicted_s),
+            "-" if newest is None or newest.took_s is None else duration(newest.took_s),
+        )
     return table
 
 
