@@ -67,8 +67,9 @@ class EdgeClock:
         if number not in self._seats:
             seat = self._seated(number)
             free = 1.0 if isinstance(seat.profile.load, NoLoad) else max(self._free(seat), LEAST_FREE)
-            slowed = seat.profile if free == 1 else seat.profile.but(compute_sps=seat.profile.compute_sps * free)
-            self._seats[number] = replace(seat, profile=slowed)
+            if free != 1:
+                seat = replace(seat, profile=seat.profile.but(compute_sps=seat.profile.compute_sps * free))
+            self._seats[number] = seat
         return self._seats[number]
 
     def _seated(self, number: int) -> Seat:

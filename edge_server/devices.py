@@ -131,7 +131,7 @@ class Devices:
     async def _visit_agent(self, wave: Wave, agent: str, asked: list[Asked], fold: Fold, hold: bool) -> None:
         body = wire.encode(self._visit_order(wave.stage, asked, hold))
         wave_seats = [item.seat for item in asked]
-        model_s = max(self.real.longest_s(item.seat, item.work, body.n_bytes) for item in asked)
+        model_s = max(self.real.longest_s(item.seat, item.work, body.n_bytes + item.moved_bytes) for item in asked)
         reply = await self._post(wave, agent, "visits", body, self.lab.wire.visit_answer, wave_seats, model_s)
         if reply is not None:
             await self._guarded(wave, wave_seats, lambda: self._take_answer(wave, asked, reply, fold, hold))

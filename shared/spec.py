@@ -189,6 +189,11 @@ class ExperimentSpec(Record):
         return self.local_epochs if self.sync == "round" else 1
 
     @property
+    def inner_rounds(self) -> int:
+        """Edge rounds of a round, each epoch counted where it is one; the steps of an epoch are one visit's work."""
+        return self.edge_rounds * (1 if self.sync == "round" else self.local_epochs)
+
+    @property
     def is_resolved(self) -> bool:
         """True once every number that may depend on who is there has been fixed."""
         return None not in (self.num_devices, self.num_edges, self.max_devices)

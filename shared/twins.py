@@ -12,9 +12,9 @@ mean and variance, 2009), begun from the profile, that is at the ratio 1.
 `SLOW_SDS` standard deviations. Each bad visit in a row is a strike.
 
     off at the instant of planning                    -> offline until it is on again
-    one strike, of a worker that did not answer       -> offline for 1, 2, 4, then 8 edge rounds (doubled each strike)
-    one other strike                                  -> recovering
-    two other strikes or more                         -> degraded, for as many edge rounds as above
+    a strike, its contribution was lost in this world -> offline for 1, 2, 4, then 8 edge rounds, as strikes go on
+    the first strike else (dropped, late, slow)       -> recovering
+    a further strike else                             -> degraded, for as many edge rounds as above
     battery below `LEAST_CHARGE`                      -> degraded until it is charged
     offline or degraded, and its time is over         -> recovering: planned with `CAUTION` of its compute
     recovering, `GOOD_VISITS` good visits in a row    -> healthy, no strikes
@@ -38,8 +38,6 @@ CAUTION = 0.5
 GOOD_VISITS = 2
 MOST_REST = 8
 HISTORY = 16
-SILENT = frozenset({"unreachable", "timeout", "lost", "offline", "left_out"})
-"""Reasons of failures for which nobody answered; what a spec's `losses` repeats is one of them."""
 
 
 class Telemetry(Record):
@@ -161,7 +159,8 @@ def observe(twin: Twin, seen: Sighting, *, ratio: float | None, energy_j: float 
     """
     after = twin if ratio is None else learn(twin, ratio)
     after = after.but(spent_j=after.spent_j + energy_j, history=(*after.history, seen)[-HISTORY:])
-    return judge(after, bad=is_bad(seen), silent=seen.reason in SILENT)
+    lost = seen.outcome == "failed" and seen.reason != "dropped"  # whatever took it: `losses` repeats it as left out
+    return judge(after, bad=is_bad(seen), silent=lost)
 
 
 def is_bad(seen: Sighting) -> bool:
