@@ -1,7 +1,7 @@
 """`python -m benchmarks.fig7 [PICTURE]`: the table and the picture of docs/scheduler.md.
 
 Time until all users have trained, by samples a device: what the population of experiments/dtpfl_fig7.yaml takes on the
-simulated clock with each schedule, and the closed form. Nobody trains: the shares and what they cost are all that counts.
+simulated clock with each schedule, and the closed form. Nobody trains: shares and what they cost are all that counts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def simulated_s(lab: Lab) -> float:
         ctx = lab.ctx(phase="train", round_no=1, n_clients=10, edge=home)
         clock = EdgeClock(lab, home)
         works = schedule(ctx, [clock.seat(seat.number) for seat in lab.members.at(home)])
-        done = {s: Outcome[Any](seat=s, kind="train", n_trained=samples_due(ctx, w, clock.seat(s))) for s, w in works.items()}
+        done = {
+            s: Outcome[Any](seat=s, kind="train", n_trained=samples_due(ctx, w, clock.seat(s)))
+            for s, w in works.items()
+        }
         users.append(max(clock.cost(ctx, s, LinkUse(), outcome).simulated_s for s, outcome in done.items()))
     return max(users)
 

@@ -1,7 +1,8 @@
 """How one user's training samples are divided among its workers: numbers in, positions out.
 
-`proportional` is the rule of the digital-twin paper (eq. 2: Task_j = Comp_j / sum Comp x Task); `balanced` lets all
-workers finish as early as the predictions allow. No sample is lost or given twice, whatever the figures are.
+`proportional` is eq. 2 (Task_j = Comp_j / sum Comp x Task) of Liu, Wu, Liu: Research on Personalized Federated Learning
+Algorithm in Industrial Internet of Things, 2025; `balanced` lets all workers finish as early as the predictions allow.
+No sample is lost or given twice, whatever the figures are.
 """
 
 from __future__ import annotations

@@ -95,10 +95,12 @@ def visits_table(visits: Sequence[SeatRow]) -> FittedTable:
         Column("share\nof work", [f"{row.work_share:.2f}" for row in visits], spare=8),
         Column("up", [size(row.up_bytes) for row in visits], spare=4),
         Column("down", [size(row.down_bytes) for row in visits], spare=6),
+        Column("moved", [size(row.moved_bytes) for row in visits], spare=8),
         Column("simulated", [duration(row.simulated_s) for row in visits], spare=1),
+        Column("predicted", ["-" if row.predicted_s is None else duration(row.predicted_s) for row in visits], spare=3),
         Column("energy", [f"{row.energy_j:.3g} J" for row in visits], spare=8),
     ]
-    telling = {"label", "edge\nround", "wave", "share\nof work", "energy"}
+    telling = {"label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
     return FittedTable([column for column in columns if column.name not in telling or len(set(column.cells)) > 1])
 
 

@@ -273,9 +273,7 @@ def test_devices_edges_and_seats_are_listed(strata: Strata, url: str) -> None:
     assert "10 20 0" in strata("devices", "r1", "--url", url).out
 
 
-def test_twins_are_listed_of_all_edges_of_one_and_of_a_device(
-    strata: Strata, url: str, cloud: FakeCloud
-) -> None:
+def test_twins_are_listed_of_all_edges_of_one_and_of_a_device(strata: Strata, url: str, cloud: FakeCloud) -> None:
     for words in (["twins"], ["twins", "edge-1"], ["twins", "--device", "a1", "--run", "r1"]):
         (twin,) = json.loads(strata(*words, "--url", url, "--format", "json").out)
         assert (twin["seat"], twin["history"][0]["error_s"]) == (3, 2.0)

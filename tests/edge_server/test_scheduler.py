@@ -329,9 +329,7 @@ async def test_load_slows_a_visit_down_and_shares_follow_it(tmp_path: Path) -> N
 async def test_run_that_leaves_out_what_a_fault_took_plans_the_same_shares_and_ends_with_the_same_bits(
     tmp_path: Path,
 ) -> None:
-    hurt = await run(
-        tmp_path, planned(num_rounds=3), tamper=at(AGENT_PORT, "/visits", broken, times=1), **ONE_EDGE
-    )
+    hurt = await run(tmp_path, planned(num_rounds=3), tamper=at(AGENT_PORT, "/visits", broken, times=1), **ONE_EDGE)
     (failure,) = [row for detail in hurt.rounds for row in detail.seats if row.outcome == "failed"]
     losses = [{"round_no": 1, "seats": [failure.seat], "edge_round": 0, "wave": 0}]
     quiet = await run(tmp_path, planned(num_rounds=3, losses=losses), **ONE_EDGE)
