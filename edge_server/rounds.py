@@ -112,7 +112,7 @@ class EdgeRound:
 
     async def _all_shares(self, ctx: Ctx, chosen: list[Seat], fold: Fold) -> tuple[Ctx, Shares]:
         """A wave; where shares are planned, further ones until each sample was trained on, or nobody is left."""
-        shares = Shares()
+        shares, all_chosen = Shares(), chosen
         while True:
             ctx = self._planning(ctx, chosen, shares)
             works = await self.worker.run(self.hooks.schedule, ctx, self.state, self._now(chosen)) if chosen else {}
@@ -123,7 +123,7 @@ class EdgeRound:
                 require_quorum(self.lab, self.order.edge, wave, works)
                 return ctx, shares
             out_of_time = self.book.simulated_s >= self.deadline_s
-            others = [] if out_of_time else shares.next(chosen, self.book.retired)
+            others = [] if out_of_time else shares.next(all_chosen, self.book.retired)
             if not others:
                 shares.require(self.order.edge, ctx.spec.quorum_of(shares.n_task), out_of_time=out_of_time)
                 return ctx, shares

@@ -6,6 +6,7 @@ algorithm sees them as one wave.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ from shared.planning import Indices
 from shared.population import Seat
 from shared.records import Score
 
+MOST_TRIES = 3
+"""So often a worker may drop its share, or overrun, before it gets no more of them in an edge round."""
 NOBODY = np.empty(0, np.int64)
 
 
@@ -31,14 +34,14 @@ class Shares:
     Attributes:
         left: samples that nobody has trained on yet; None before the first wave.
         lost: by seat, why it gets no more of them.
-        overran: seats that were not waited for, though they may still be there.
+        again: seats that dropped a share or were not waited for, and how often: they are there, and may be asked again.
         works, outcomes: of all waves together, by seat.
     """
 
     left: Indices | None = None
     n_task: int = 0
     lost: dict[int, Failure] = field(default_factory=dict)
-    overran: set[int] = field(default_factory=set)
+    again: Counter[int] = field(default_factory=Counter)
     works: dict[int, Work] = field(default_factory=dict)
     outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
     asked_in_vain: bool = False
@@ -48,11 +51,11 @@ class Shares:
         failed = wave.failed()
         undone = [seat for seat in sorted(works) if seat in failed or seat in wave.refused]
         for seat in undone:
-            if seat in failed:
+            if seat not in failed or failed[seat].reason == "dropped":
+                self.again[seat] += 1
+            else:
                 self.lost[seat] = failed[seat]
                 self.asked_in_vain |= seat not in wave.unasked
-            else:
-                self.overran.add(seat)
         if self.left is None:
             self.n_task = sum(_n(work) for work in works.values())
         self.left = np.sort(np.concatenate([NOBODY, *(_samples(works[seat]) for seat in undone)]))
@@ -77,11 +80,12 @@ class Shares:
         )
 
     def next(self, seats: Sequence[Seat], retired: Collection[int]) -> list[Seat]:
-        """Who may do what is left: those who are not lost and did not overrun; of nobody else, those who overran."""
+        """Who may do what is left: those who did their share; where there are none, those who may do it yet."""
         if self.left is None or not len(self.left):
             return []
         there = [seat for seat in seats if seat.number not in self.lost and seat.number not in retired]
-        return [seat for seat in there if seat.number not in self.overran] or there
+        there = [seat for seat in there if self.again[seat.number] < MOST_TRIES]
+        return [seat for seat in there if not self.again[seat.number]] or there
 
     def require(self, edge: int, quorum: int, *, out_of_time: bool) -> None:
         """See that enough samples were trained on, unless the deadline or the modelled world took the others.

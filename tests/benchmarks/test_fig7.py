@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.fig7 import SIZES, closed_form_s, lab_of, one_sample_s, rows, simulated_s, spec_of, table
-from tests.test_docs import ROOT
+
+PAGE = Path(__file__).parents[2] / "docs" / "scheduler.md"
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -21,8 +24,8 @@ def test_simulated_times_are_those_of_the_closed_form_to_one_sample(seed: int) -
 def test_finish_time_is_never_later_than_the_papers_rule_and_not_before_its_closed_form(seed: int) -> None:
     for n in (SIZES[0], SIZES[-1]):
         paper, ours = (lab_of(spec_of(n, name, seed)) for name in ("free_compute", "finish_time"))
-        assert closed_form_s(ours) * (1 - 1e-9) <= simulated_s(ours) <= simulated_s(paper) * (1 + 1e-9)
+        assert closed_form_s(ours) * (1 - 1e-9) <= simulated_s(ours) <= simulated_s(paper) + 1e-6
 
 
 def test_table_of_the_docs_is_what_the_command_prints() -> None:
-    assert table(rows()) in (ROOT / "docs" / "scheduler.md").read_text(encoding="utf-8")
+    assert table(rows()) in PAGE.read_text(encoding="utf-8")

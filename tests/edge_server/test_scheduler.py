@@ -43,7 +43,8 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     record = Book.record
 
     def noted(book: Book) -> dict[str, Any]:
-        found.append([int(sample) for samples in book.trained_on for sample in samples])
+        if book.trained_on:  # not in the evaluation after the last round
+            found.append([int(sample) for samples in book.trained_on for sample in samples])
         return record(book)
 
     monkeypatch.setattr(Book, "record", noted)
@@ -169,11 +170,8 @@ async def test_shares_and_twins_are_the_same_wherever_and_in_whatever_order_agen
     assert reasons == {None, "dropped"}
     twice = sorted(everything(one) * 2)  # in each of two epochs
     assert [sorted(samples) for samples in trained_on] == [twice] * 6
-    shares = {row.seat: set[int]() for row in one.rounds[0].seats}
-    for detail in one.rounds:
-        for row in detail.seats:
-            shares[row.seat].add(row.n_samples)
-    assert all(len(sizes) > 1 for sizes in shares.values())  # the load goes up and down
+    server = {row.n_samples for detail in one.rounds for row in detail.seats if row.seat == 4 and row.wave == 0}
+    assert len(server) > 1  # the load of the others goes up and down
 
 
 # ---- lost shares are planned anew
@@ -201,9 +199,7 @@ async def test_share_of_a_worker_that_fails_is_trained_by_the_others_once_and_it
     assert rows_of(third)[failed.seat].n_samples == pytest.approx(with_care, abs=1)  # then with half of its compute
 
 
-async def test_everybody_else_gone_the_last_one_alive_trains_on_all(
-    tmp_path: Path, trained_on: list[list[int]]
-) -> None:
+async def test_dropped_shares_go_on_to_whoever_is_there(tmp_path: Path, trained_on: list[list[int]]) -> None:
     spec = planned(num_rounds=1, edge_worker=False, devices={"profile": {"drop_rate": 0.5}}, num_devices=6)
     done = await run(tmp_path, spec, n_edges=1, rooms=(3, 3))
     (first,) = done.rounds
