@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from edge_server.clock import EdgeClock
 from shared.costs import LinkUse
 from shared.lab import Lab
 from shared.messages import Outcome
 from shared.policies import samples_due, schedule
-from shared.spec import ExperimentSpec, parse_spec
+from shared.spec import ExperimentSpec
+from shared.spec_files import read_spec
 from shared.training.data import Dataset
 
 SPEC = Path(__file__).parent.parent / "experiments" / "dtpfl_fig7.yaml"
@@ -28,9 +28,8 @@ SIZES = tuple(range(100, 1001, 100))
 
 def spec_of(n_a_device: int, name: str, seed: int = 1) -> ExperimentSpec:
     """The experiment with so many samples a device and this schedule."""
-    raw = yaml.safe_load(SPEC.read_text(encoding="utf-8"))
-    raw["data"]["n_train"] = raw["num_devices"] * n_a_device
-    return parse_spec({**raw, "schedule": name, "seed": seed}).resolved(n_devices=1, n_edges=1)
+    overrides = [f"data.n_train={100 * n_a_device}", f"schedule={name}", f"seed={seed}"]
+    return read_spec(SPEC, overrides).resolved(n_devices=1, n_edges=1)
 
 
 def lab_of(spec: ExperimentSpec) -> Lab:

@@ -33,6 +33,7 @@ from shared.visit import own
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 ADDRESS_S = 10.0
+MOST_SIGHTINGS = 2000
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,8 @@ class Desk:
     async def twins(self, run_id: str) -> TwinList:
         """The twins of a run after the newest committed round, of all homes that this edge served.
 
+        Of very many, less of their history: the answer stays small.
+
         Raises:
             NotFound: none are kept of that run here.
         """
@@ -176,7 +179,9 @@ class Desk:
         if not newest:
             raise NotFound(f"edge {self.edge_id} keeps no twins of run {run_id}")
         found = [twin for data in newest.values() for twin in TwinList.model_validate_json(data).twins]
-        return TwinList(twins=tuple(sorted(found, key=lambda twin: twin.seat)))
+        most = max(MOST_SIGHTINGS // max(len(found), 1), 1)
+        shown = [twin.but(history=twin.history[-most:]) for twin in sorted(found, key=lambda twin: twin.seat)]
+        return TwinList(twins=tuple(shown))
 
     async def _commit(
         self, order: RoundOrder[Any], pack: Callable[[], wire.Body], twins: Twins, answer: RoundAnswer[Any]
