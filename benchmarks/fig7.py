@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fig7 [PICTURE]`: the table and the picture of docs/scheduler.md.
+"""`python -m benchmarks.fig7 [PICTURE]`: Fig. 7 of the digital-twin paper (docs/scheduler.md), as a table and a picture.
 
 Time until all users have trained, by samples a device: what the population of experiments/dtpfl_fig7.yaml takes on the
 simulated clock with each schedule, and the closed form. Nobody trains: shares and what they cost are all that counts.
@@ -79,7 +79,7 @@ def rows() -> list[list[float]]:
 
 
 def table(found: list[list[float]]) -> str:
-    """The rows as the table of docs/scheduler.md."""
+    """The rows as a table."""
     head = ("samples a device", *(f"`{name}`, s" for name in SCHEDULES), "closed form own, s", "scheduled, s")
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += [f"| {row[0]:g} | " + " | ".join(f"{s:.3f}" for s in row[1:]) + " |" for row in found]

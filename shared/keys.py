@@ -171,7 +171,7 @@ def edge_state(edge_id: str, run_id: str, home: int, version: Version) -> str:
 
 
 def edge_twins(edge_id: str, run_id: str, home: int, version: Version) -> str:
-    """The twins of a home's workers after a round. Owner: edge. JSON: by seat. As `edge_state`."""
+    """The twins of a home's workers after a round. Owner: edge. JSON: by seat. Dropped like that state."""
     return f"{edge_twins_of(edge_id, run_id, home)}{version.text}"
 
 

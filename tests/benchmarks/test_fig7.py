@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks.fig7 import SIZES, closed_form_s, lab_of, one_sample_s, rows, simulated_s, spec_of, table
-
-PAGE = Path(__file__).parents[2] / "docs" / "scheduler.md"
+from benchmarks.fig7 import SIZES, closed_form_s, lab_of, one_sample_s, simulated_s, spec_of
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -25,7 +21,3 @@ def test_finish_time_is_never_later_than_the_papers_rule_and_not_before_its_clos
     for n in (SIZES[0], SIZES[-1]):
         paper, ours = (lab_of(spec_of(n, name, seed)) for name in ("free_compute", "finish_time"))
         assert closed_form_s(ours) * (1 - 1e-9) <= simulated_s(ours) <= simulated_s(paper) + 1e-6
-
-
-def test_table_of_the_docs_is_what_the_command_prints() -> None:
-    assert table(rows()) in PAGE.read_text(encoding="utf-8")
