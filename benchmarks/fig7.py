@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fig7 [PICTURE]`: Fig. 7 of the digital-twin paper (docs/scheduler.md), as a table and a picture.
+"""`python -m benchmarks.fig7 [PICTURE]`: Fig. 7 of the digital-twin paper (docs/scheduler.md), as table and picture.
 
 Time until all users have trained, by samples a device: what the population of experiments/dtpfl_fig7.yaml takes on the
 simulated clock with each schedule, and the closed form. Nobody trains: shares and what they cost are all that counts.
