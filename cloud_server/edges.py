@@ -101,7 +101,7 @@ class Edges:
         """Derived from the edge's own limits: it waits for its fullest agent, wave after wave."""
         spec = lab.spec
         fullest = max(loads.values(), default=1)
-        return spec.timeouts.visit_s * fullest * spec.edge_rounds * WAVES + MARGIN_S + longest_round_s(lab, WAVES)
+        return spec.timeouts.visit_s * fullest * spec.inner_rounds * WAVES + MARGIN_S + longest_round_s(lab, WAVES)
 
     def _url(self, edge: str) -> str:
         if edge not in self.registry.edges:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 
 from cloud_server.dependencies import Cloud, TheCloud
 from cloud_server.routes import Name
+from cloud_server.twins import twins_at, twins_of
 from shared.api import AgentInfo, AgentPage, EdgePage
 from shared.errors import Conflict
 from shared.openapi import problems
 from shared.topology import DeviceChange, TopologyInfo, WantedTopology
+from shared.twins import TwinList
 
 router = APIRouter(tags=["topology"])
+RunQuery = Annotated[str, Query(max_length=300, description="A run's id, or `latest`.")]
 
 
 def _agents(cloud: Cloud) -> tuple[AgentInfo, ...]:
@@ -56,6 +61,12 @@ async def edges(cloud: TheCloud) -> EdgePage:
     return EdgePage(edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)))
 
 
+@router.get("/edges/{edge}/twins", responses=problems(404, 502, 504))
+async def edge_twins(edge: Name, cloud: TheCloud, run: RunQuery = "latest") -> TwinList:
+    """The digital twins that an edge keeps of its workers in a run, after the newest committed round."""
+    return await twins_at(cloud.registry, edge, (await cloud.archive.info(run)).run)
+
+
 @router.get("/devices")
 async def devices(cloud: TheCloud) -> AgentPage:
     """The registered device agents."""
@@ -66,6 +77,16 @@ async def devices(cloud: TheCloud) -> AgentPage:
 async def device(agent: Name, cloud: TheCloud) -> AgentInfo:
     """One device agent."""
     return _agent(cloud, agent)
+
+
+@router.get("/devices/{agent}/twin", responses=problems(404, 502, 504))
+async def device_twin(agent: Name, cloud: TheCloud, run: RunQuery = "latest") -> TwinList:
+    """The digital twins of the seats that a device agent has in a run: of a device of its own, one."""
+    _agent(cloud, agent)
+    info = await cloud.archive.info(run)
+    binding = await cloud.archive.binding(info.run)
+    seats = {seat for seat, name in binding.agents.items() if name == agent}
+    return await twins_of(cloud.registry, info.run, agent, seats)
 
 
 @router.patch("/devices/{agent}", responses=problems(404, 409))

@@ -174,13 +174,14 @@ def _paced(
     """How long the order's one visit takes by its model."""
     stage, (outcome,) = order.stage, collector.outcomes
     ctx = lab.ctx(phase=order.phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
+    moved = lab.moved_bytes(outcome.seat, order.visits[0].work)
     return Paced(
         lab,
         ctx.at(edge_round=stage.edge_round, wave=stage.wave),
         lab.seat(outcome.seat, profile),
         outcome.n_trained,
         0.0 if outcome.kind == "evaluate" else 1.0,
-        LinkUse(down_bytes=down_bytes, up_bytes=collector.link_bytes.get(outcome.seat, up_bytes)),
+        LinkUse(down_bytes=down_bytes + moved, up_bytes=collector.link_bytes.get(outcome.seat, up_bytes)),
     )
 
 

@@ -55,8 +55,8 @@ class Book:
         works: Mapping[int, Work],
         verdicts: Mapping[int, Verdict],
         arrivals: Arrivals,
-    ) -> None:
-        """Write a wave down."""
+    ) -> list[SeatLine]:
+        """Write a wave down; its lines."""
         lines = [seat_line(wave, self.lab.seat(n), verdicts.get(n), arrivals.paid(wave, n)) for n in sorted(works)]
         for line in lines:
             self._remember(line, works[line.seat], verdicts.get(line.seat), wave)
@@ -64,6 +64,7 @@ class Book:
         self.failures += wave.failures
         self.simulated_s += arrivals.lasted_s(wave)
         self.socket_bytes += wave.socket_bytes
+        return lines
 
     def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, wave: Wave) -> None:
         """Which state counts from now on, and whose samples stand behind the edge's update."""
@@ -75,7 +76,7 @@ class Book:
             self.bases[line.seat] = Version(self.round_no, line.edge_round, line.wave)
         if line.seat in wave.used:
             self.n_used += 1
-            samples = self.lab.seat(line.seat).train if work.samples is None else work.samples.numpy()
+            samples = self.lab.seat_in(line.seat, self.round_no).train if work.samples is None else work.samples.numpy()
             self.trained_on.append(samples)
 
     def note_late(self, line: SeatLine) -> None:

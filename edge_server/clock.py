@@ -7,7 +7,8 @@ All of it follows from the spec, the seed and the simulated instant; nothing wai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from shared import policies
@@ -16,7 +17,8 @@ from shared.costs import Cost, LinkUse, broken_off, drop_share, upload_cost, vis
 from shared.lab import Lab
 from shared.messages import Outcome, Work
 from shared.population import Seat, run_seeds
-from shared.profiles import next_on
+from shared.profiles import LEAST_FREE, NoLoad, free_share, next_on
+from shared.twins import Telemetry, Twin
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,51 @@ class EdgeClock:
         lab: of the run.
         home: its number.
         profiles: of seats that have their agent's.
+        round_no: by which seats have collected their samples; 0: all of them.
+        at_s: the simulated instant by which it is known how much compute is free.
     """
 
     lab: Lab
     home: int
     profiles: Mapping[int, str] = field(default_factory=dict)
+    round_no: int = 0
+    at_s: float = 0.0
+
+    def at(self, at_s: float) -> EdgeClock:
+        """The same at another instant."""
+        return replace(self, at_s=at_s)
+
+    @cached_property
+    def _seats(self) -> dict[int, Seat]:
+        return {}
 
     def seat(self, number: int) -> Seat:
-        """A seat, with its agent's profile where the spec asks for that."""
-        return self.lab.seat(number, self.profiles.get(number))
+        """A seat at this instant: with what it has collected, the compute that is free, maybe its agent's profile."""
+        if number not in self._seats:
+            seat = self._seated(number)
+            free = 1.0 if isinstance(seat.profile.load, NoLoad) else max(self._free(seat), LEAST_FREE)
+            if free != 1:
+                seat = replace(seat, profile=seat.profile.but(compute_sps=seat.profile.compute_sps * free))
+            self._seats[number] = seat
+        return self._seats[number]
+
+    def _seated(self, number: int) -> Seat:
+        return self.lab.seat_in(number, self.round_no, self.profiles.get(number))
+
+    def _free(self, seat: Seat) -> float:
+        return free_share(seat.profile.load, self.at_s, run_seeds(self.lab.spec, f"seat {seat.number}"))
+
+    def telemetry(self, twin: Twin) -> Telemetry:
+        """What a twin's worker says of itself at this instant."""
+        number, seat = twin.seat, self._seated(twin.seat)
+        seeds, battery_j = run_seeds(self.lab.spec, f"seat {number}"), seat.profile.battery_j
+        return Telemetry(
+            at_s=self.at_s,
+            on=next_on(seat.profile.availability, number, self.at_s, seeds) == self.at_s,
+            free_sps=seat.profile.compute_sps * self._free(seat),
+            n_collected=len(seat.train),
+            charge=None if battery_j is None else max(1 - twin.spent_j / battery_j, 0.0),
+        )
 
     def fates(self, ctx: Ctx, works: Mapping[int, Work], at_s: float, busy: Mapping[int, float]) -> Fates:
         """Who of a wave that begins at `at_s` is off, who will drop; evaluation is not part of that world.

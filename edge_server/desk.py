@@ -15,9 +15,10 @@ from edge_server.devices import Devices
 from edge_server.late import Stock, packed, unpacked
 from edge_server.roster import Roster
 from edge_server.rounds import EdgeRound
+from edge_server.twins import Twins
 from shared import keys, wire
 from shared.blobs import Blobs
-from shared.errors import Conflict, NotReady, SeatingUnknown, WireError
+from shared.errors import Conflict, NotFound, NotReady, SeatingUnknown, WireError
 from shared.lab import Lab, Labs
 from shared.messages import RoundAnswer, RoundOrder, Seating
 from shared.patience import STORE_S, patiently
@@ -25,12 +26,14 @@ from shared.service import Worker
 from shared.spec import canonical, parse_spec
 from shared.store import Batch, Store, StoreUnavailable
 from shared.transport import Caller, Received
+from shared.twins import Twin, TwinList
 from shared.versions import Version, Versions
 from shared.visit import own
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 ADDRESS_S = 10.0
+MOST_SIGHTINGS = 2000
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Desk:
         await self._address()
         seating, loads = await self._seating(order)
         state, stock = await self._state(lab, order)
+        twins = Twins(await self._twins(order))
         devices = Devices(
             lab,
             order,
@@ -111,9 +115,9 @@ class Desk:
             self.ttl_s,
         )
         fresh = state is None and order.base is not None
-        work = EdgeRound(lab, order, devices, self.worker, state, stock, n_bytes, fresh)
+        work = EdgeRound(lab, order, devices, self.worker, state, stock, twins, n_bytes, fresh)
         answer = await work.run()
-        await self._commit(order, lambda: packed(lab, work.state, stock), answer)
+        await self._commit(order, lambda: packed(lab, work.state, stock), twins, answer)
         return Answered(await self.worker.run(wire.encode, answer), work.book.socket_bytes)
 
     async def _address(self) -> None:
@@ -155,18 +159,49 @@ class Desk:
         data = await self.worker.run(self.blobs.open, digest.decode())
         return await self.worker.run(unpacked, lab, data)
 
-    async def _commit(self, order: RoundOrder[Any], pack: Callable[[], wire.Body], answer: RoundAnswer[Any]) -> None:
-        """The state first as a file, then its reference; states older than the one this round began from go."""
+    async def _twins(self, order: RoundOrder[Any]) -> dict[int, Twin]:
+        """The twins as they were after the round from which this one goes on."""
+        if order.base is None:
+            return {}
+        key = self._twins_key(order, order.base)
+        data = await self._stored(lambda: self.store.get(key))
+        return {} if data is None else TwinList.model_validate_json(data).by_seat()
+
+    async def twins(self, run_id: str) -> TwinList:
+        """The twins of a run after the newest committed round, of all homes that this edge served.
+
+        Of very many, less of their history: the answer stays small.
+
+        Raises:
+            NotFound: none are kept of that run here.
+        """
+        known = await self.store.scan(keys.edge_all_twins(self.edge_id, run_id))
+        newest = {key.rpartition(":")[0]: data for key, data in sorted(known.items())}
+        if not newest:
+            raise NotFound(f"edge {self.edge_id} keeps no twins of run {run_id}")
+        found = [twin for data in newest.values() for twin in TwinList.model_validate_json(data).twins]
+        most = max(MOST_SIGHTINGS // max(len(found), 1), 1)
+        shown = [twin.but(history=twin.history[-most:]) for twin in sorted(found, key=lambda twin: twin.seat)]
+        return TwinList(twins=tuple(shown))
+
+    async def _commit(
+        self, order: RoundOrder[Any], pack: Callable[[], wire.Body], twins: Twins, answer: RoundAnswer[Any]
+    ) -> None:
+        """The state first as a file, then its reference, and twins; what is older than where this round began goes."""
         if order.kind != "train" or answer.base is None:
             return
         async with self.committing:
             digest = await self.worker.run(lambda: self.blobs.put(pack().parts))
-            kept = {self._state_key(order, version) for version in (order.base, answer.base) if version is not None}
-            base = answer.base
+            base, before = answer.base, order.base or answer.base
+            kept = {key(order, version) for version in (before, base) for key in (self._state_key, self._twins_key)}
+            told = TwinList(twins=tuple(twin for _, twin in sorted(twins.known.items())))
 
             async def commit() -> None:
                 old = await self.store.keys(keys.edge_states(self.edge_id, order.run_id, order.edge))
                 batch = Batch().put(self._state_key(order, base), digest.encode())
+                if told.twins:
+                    old += await self.store.keys(keys.edge_twins_of(self.edge_id, order.run_id, order.edge))
+                    batch = batch.put(self._twins_key(order, base), told.model_dump_json().encode())
                 await self.store.commit(batch.delete(*(key for key in old if key not in kept)))
                 await self._collect()
 
@@ -180,6 +215,9 @@ class Desk:
 
     def _state_key(self, order: RoundOrder[Any], version: Version) -> str:
         return keys.edge_state(self.edge_id, order.run_id, order.edge, version)
+
+    def _twins_key(self, order: RoundOrder[Any], version: Version) -> str:
+        return keys.edge_twins(self.edge_id, order.run_id, order.edge, version)
 
     async def runs(self) -> set[str]:
         """The runs of which something is kept here."""

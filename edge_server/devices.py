@@ -126,7 +126,7 @@ class Devices:
     async def _visit_agent(self, wave: Wave, agent: str, asked: list[Asked], fold: Fold, hold: bool) -> None:
         body = wire.encode(self._visit_order(wave.stage, asked, hold))
         wave_seats = [item.seat for item in asked]
-        model_s = max(self.real.longest_s(item.seat, item.work, body.n_bytes) for item in asked)
+        model_s = max(self.real.longest_s(item.seat, item.work, body.n_bytes + item.moved_bytes) for item in asked)
         reply = await self._post(wave, agent, "visits", body, self.lab.wire.visit_answer, wave_seats, model_s)
         if reply is not None:
             await self._guarded(wave, wave_seats, lambda: self._take_answer(wave, asked, reply, fold, hold))
@@ -163,7 +163,7 @@ class Devices:
         sizes: dict[Any, int] = {}
         for item, outcome in zip(asked, answer.outcomes, strict=True):
             self._note(wave, outcome)
-            down = self._down_bytes(wave.stage, item, hold, sizes)
+            down = self._down_bytes(wave.stage, item, hold, sizes) + item.moved_bytes
             up = answer.uploads.link_bytes.get(item.seat) or answer_bytes(outcome, singles.get(item.seat))
             if outcome.held_bytes and not self.lab.algorithm.reports:
                 up = outcome.held_bytes  # it sends its update at once; only our services hold it back
@@ -176,7 +176,8 @@ class Devices:
         sizes: dict[Any, int] = {}
         for item in asked:
             if self.lab.seat(item.seat).role != "worker":
-                wave.links[item.seat] = LinkUse(down_bytes=self._down_bytes(wave.stage, item, hold, sizes))
+                down = self._down_bytes(wave.stage, item, hold, sizes) + item.moved_bytes
+                wave.links[item.seat] = LinkUse(down_bytes=down)
 
     def _down_bytes(self, stage: Stage, item: Asked, hold: bool, sizes: dict[Any, int]) -> int:
         """Bytes of the order if it had gone to this seat alone; orders that differ in the seat's digits only are alike.

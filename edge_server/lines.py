@@ -30,11 +30,13 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, paid: Paid) -> Se
         down_bytes=paid.use.down_bytes,
         up_bytes=paid.use.up_bytes,
         report_bytes=paid.report_bytes,
+        moved_bytes=_moved_bytes(wave, number, paid),
         down_s=cost.down_s,
         compute_s=cost.compute_s,
         wait_s=cost.wait_s,
         up_s=cost.up_s,
         simulated_s=cost.simulated_s,
+        predicted_s=wave.predicted.get(number, (None, None))[0],
         measured_s=wave.measured.get(number),
         energy_j=cost.energy_j,
         fresh_state=outcome.fresh_state if outcome else False,
@@ -56,3 +58,10 @@ def _outcome(wave: Wave, number: int, verdict: Verdict | None) -> tuple[str, str
     if outcome.kind == "collect":
         return "collected", None
     return ("used", None) if number in wave.used else ("idle", "no update")
+
+
+def _moved_bytes(wave: Wave, number: int, paid: Paid) -> int:
+    """Of the bytes that the seat received, those of moved samples: they follow its order."""
+    moved = wave.moved_bytes.get(number, 0)
+    order = wave.links[number].down_bytes - moved if number in wave.links else 0
+    return min(max(paid.use.down_bytes - order, 0), moved)

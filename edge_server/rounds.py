@@ -6,7 +6,7 @@ begin -> (select -> schedule -> dispatch -> visits -> admit [-> uploads] -> aggr
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,15 @@ from edge_server.clock import EdgeClock, Fates
 from edge_server.devices import Devices
 from edge_server.late import Late, Stock, fold_in
 from edge_server.real_time import report_deadline, round_deadline
+from edge_server.shares import Shares, require_quorum
+from edge_server.twins import Twins
 from edge_server.wave import Asked, Deadline, Refusal, Wave
+from edge_server.works import in_phase, left_out, too_late, without
 from shared import policies
 from shared.algorithms._hooks import Verdict
 from shared.context import Ctx
 from shared.costs import LinkUse, link_cost
-from shared.errors import NotReady, StrataError
+from shared.errors import StrataError
 from shared.lab import Lab
 from shared.messages import Failure, RoundAnswer, RoundOrder, Stage, Work
 from shared.population import Seat
@@ -38,6 +41,7 @@ class EdgeRound:
     Attributes:
         state: the edge's state; None before its first round.
         stock: late updates that wait for their round.
+        twins: of the home's workers.
         order_bytes: size of the order's body.
         fresh_state: the state is None although this home has been served before.
         deadline_s: of the present edge round, on the clock of `book.simulated_s`.
@@ -50,6 +54,7 @@ class EdgeRound:
     worker: Worker
     state: Any
     stock: Stock
+    twins: Twins
     order_bytes: int
     fresh_state: bool = False
     deadline_s: float = math.inf
@@ -61,10 +66,10 @@ class EdgeRound:
             phase=order.phase, round_no=order.round_no, n_clients=order.n_clients, edge=order.edge
         )
         self.hooks = self.lab.algorithm.edge
-        self.clock = EdgeClock(self.lab, order.edge, self.devices.seating.profiles)
         self.book = Book(self.lab, order.round_no)
         down = link_cost(members.homes[order.edge].link, LinkUse(down_bytes=self.order_bytes), self.ctx.seed)
         self.began_s = order.clock_s + down.down_s
+        self.clock = EdgeClock(self.lab, order.edge, self.devices.seating.profiles, order.round_no, self.began_s)
         self.seats = [self.clock.seat(seat.number) for seat in members.seats if self._takes_part(seat)]
         self.trainers = [seat for seat in self.seats if seat.role != "held_out"]
 
@@ -83,7 +88,7 @@ class EdgeRound:
         if self.order.kind == "evaluate":
             return await self._evaluate_all()
         folded = None
-        for edge_round in range(begun.edge_rounds):
+        for edge_round in range(begun.edge_rounds * policies.n_syncs(self.ctx, self.trainers)):
             folded = await self._edge_round(self.ctx.at(edge_round=edge_round), through=begun.through)
         return await self._finish(folded)
 
@@ -94,19 +99,48 @@ class EdgeRound:
         self.wall_deadline = round_deadline(ctx.spec)
         chosen = self._active(self._select(ctx) if self.trainers else [])
         while chosen or ctx.wave == 0:
-            works = await self.worker.run(self.hooks.schedule, ctx, self.state, chosen) if chosen else {}
-            works = self._with_phase(works)
-            wave = await self._wave(ctx, works | self._held_out_work(ctx), fold)
-            self._require_quorum(wave, works)
+            ctx, done = await self._all_shares(ctx, chosen, fold)
             if not through:
                 await self.worker.run(self._aggregate, ctx, fold)
-            outcomes = [wave.outcome(seat, works[seat].kind) for seat in sorted(works)]
-            step = await self.worker.run(self.hooks.advance, ctx, self.state, works, outcomes)
+            outcomes = [done.outcomes[seat] for seat in sorted(done.works)]
+            step = await self.worker.run(self.hooks.advance, ctx, self.state, done.works, outcomes)
             self.state = step.state
             self.book.retired |= step.retire
             chosen = self._active(step.again)
             ctx = ctx.at(wave=ctx.wave + 1)
         return fold.result()
+
+    async def _all_shares(self, ctx: Ctx, chosen: list[Seat], fold: Fold) -> tuple[Ctx, Shares]:
+        """A wave; where shares are planned, further ones until each sample was trained on, or nobody is left."""
+        shares, all_chosen = Shares(), chosen
+        while True:
+            ctx = self._planning(ctx, chosen, shares)
+            works = await self.worker.run(self.hooks.schedule, ctx, self.state, self._now(chosen)) if chosen else {}
+            works = in_phase(self.lab, ctx, works)
+            wave = await self._wave(ctx, works | self._held_out_work(ctx), fold)
+            shares.take(works, wave)
+            if not ctx.spec.plans:
+                require_quorum(self.lab, self.order.edge, wave, works)
+                return ctx, shares
+            out_of_time = self.book.simulated_s >= self.deadline_s
+            others = [] if out_of_time else shares.next(all_chosen, self.book.retired)
+            if not others:
+                shares.require(self.order.edge, ctx.spec.quorum_of(shares.n_task), out_of_time=out_of_time)
+                return ctx, shares
+            chosen, ctx = others, ctx.at(wave=ctx.wave + 1)
+
+    def _planning(self, ctx: Ctx, chosen: list[Seat], shares: Shares) -> Ctx:
+        """What a schedule goes by now: twins as they are at this instant, and what is left to do."""
+        self.clock = self.clock.at(self.began_s + self.book.simulated_s)
+        if not ctx.spec.keeps_twins:
+            return ctx
+        new = shares.left is None and ctx.wave == 0
+        self.twins.look(self.clock, [seat.number for seat in chosen], new_edge_round=new)
+        return ctx.at(twins=self.twins.known, unfinished=shares.left)
+
+    def _now(self, chosen: list[Seat]) -> list[Seat]:
+        """Seats as they are at this instant."""
+        return [self.clock.seat(seat.number) for seat in chosen]
 
     def _select(self, ctx: Ctx) -> list[int]:
         return self.hooks.select(ctx.at(losses=self.stock.losses), self.state, self.trainers)
@@ -118,28 +152,32 @@ class EdgeRound:
 
     async def _wave(self, ctx: Ctx, works: Mapping[int, Work], fold: Fold) -> Wave:
         """Visit, admit, fetch; note what came of each seat."""
-        gate, hold = self._gate(ctx), self.lab.algorithm.reports or ctx.spec.may_refuse
+        predicted = self.twins.predict(ctx, self.clock, works)
+        gate, hold = self._gate(ctx, predicted), self.lab.algorithm.reports or ctx.spec.may_refuse
         stage = Stage(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave)
         asked_for, works = works, self._partial(ctx, works, gate)
-        left_out, too_late = self._left_out(ctx, works), self._too_late(works, gate)
+        skipped, overdue = left_out(ctx, works), too_late(works, gate)
         at_s = self.began_s + self.book.simulated_s
-        works_now = _without(works, [*left_out, *too_late])
+        works_now = without(works, [*skipped, *overdue])
         fates = await self.worker.run(self.clock.fates, ctx, works_now, at_s, self.stock.busy(at_s))
-        asked = await self.worker.run(self._asked, ctx, _without(works_now, [*fates.off, *fates.busy]))
+        asked = await self.worker.run(self._asked, ctx, without(works_now, [*fates.off, *fates.busy]))
         visited = [item for item in asked if item.seat not in fates.dropped]
         answers_by = report_deadline(ctx.spec, self.wall_deadline)
         wave = await self.devices.visit(stage, visited, fold, hold=hold, deadline=answers_by)
         wave.shares = {
             seat: policies.share_of(ctx, works[seat], asked_for[seat], self.clock.seat(seat)) for seat in works
         }
-        wave.not_asked(left_out, self.order.edge, "left_out", "the spec's losses say so")
-        wave.not_waited_for(too_late, Refusal("late", 0.0))
+        wave.predicted = predicted
+        wave.moved_bytes = {item.seat: item.moved_bytes for item in asked if item.moved_bytes}
+        wave.not_asked(skipped, self.order.edge, "left_out", "the spec's losses say so")
+        wave.not_waited_for(overdue, Refusal("late", 0.0))
         dropping = [item for item in asked if item not in visited]
         await self.worker.run(self._spare, wave, fates, dropping, at_s, hold)
         arrivals = Arrivals(self.clock, self.devices, gate, ctx, works, fates)
         await self.worker.run(arrivals.answers, wave)
         verdicts = await self._settle(ctx, wave, arrivals, fold) if hold else {}
-        await self.worker.run(self.book.note, wave, works, verdicts, arrivals)
+        lines = await self.worker.run(self.book.note, wave, works, verdicts, arrivals)
+        await self.worker.run(self.twins.note, ctx, wave, arrivals, lines)
         self.stock.hear(wave)
         await self.worker.run(self._use_late, ctx, fold)
         await self.worker.run(self._keep_late, wave, arrivals, at_s)
@@ -162,10 +200,15 @@ class EdgeRound:
             arrives_s = at_s + arrivals.paid(wave, seat).cost.simulated_s
             self.stock.add(Late[Any](round_no=self.order.round_no, arrives_s=arrives_s, contribution=contribution))
 
-    def _gate(self, ctx: Ctx) -> Gate:
-        """Waves after the first have what is left until the deadline, and want all that the algorithm asked again."""
+    def _gate(self, ctx: Ctx, predicted: Mapping[int, tuple[float, float]]) -> Gate:
+        """Waves after the first have what is left until the deadline, and want all that the algorithm asked again.
+
+        With `overrun` the first wave of planned shares ends some time after it was planned to.
+        """
         beyond = ctx.spec.overselection > 0 and ctx.wave == 0
         left_s, n_wanted = self.deadline_s - self.book.simulated_s, policies.n_wanted(ctx, self.trainers)
+        if ctx.spec.overrun is not None and ctx.wave == 0 and predicted:
+            left_s = min(left_s, ctx.spec.overrun * max(mean_s for mean_s, _ in predicted.values()))
         return Gate(left_s, n_wanted if beyond else None, ctx.spec.report_deadline_s or math.inf)
 
     def _partial(self, ctx: Ctx, works: Mapping[int, Work], gate: Gate) -> Mapping[int, Work]:
@@ -178,10 +221,6 @@ class EdgeRound:
         return {
             s: policies.partial(ctx, work, self.clock.seat(s), gate.report_s, update=False) for s, work in found.items()
         }
-
-    def _too_late(self, works: Mapping[int, Work], gate: Gate) -> list[int]:
-        """Seats that are to be visited again although the deadline has passed."""
-        return sorted(s for s, work in works.items() if gate.deadline_s <= 0 and work.kind != "evaluate")
 
     async def _settle(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, fold: Fold) -> dict[int, Verdict]:
         """Let the algorithm decide about those who came in time, fetch what is admitted."""
@@ -208,10 +247,6 @@ class EdgeRound:
         self.devices.charge_orders(wave, dropping, hold=hold)
         self.book.wait_for([on_s for on_s in (*fates.off.values(), *fates.busy.values()) if on_s is not None])
 
-    def _left_out(self, ctx: Ctx, works: Mapping[int, Work]) -> list[int]:
-        named = ctx.spec.left_out(ctx.round_no, ctx.edge_round, ctx.wave)
-        return sorted(seat for seat, work in works.items() if seat in named and work.kind != "evaluate")
-
     def _asked(self, ctx: Ctx, works: Mapping[int, Work]) -> list[Asked]:
         """The visits of a wave; equal messages become one object, so that they travel once."""
         asked: list[Asked] = []
@@ -222,7 +257,8 @@ class EdgeRound:
             if known is None:
                 distinct.append(message)
             base = self.book.bases.get(number, self.order.bases.get(number))
-            asked.append(Asked(number, works[number], message if known is None else known, base))
+            same, moved = message if known is None else known, self.lab.moved_bytes(number, works[number])
+            asked.append(Asked(number, works[number], same, base, moved))
         return asked
 
     async def _admit(self, ctx: Ctx, wave: Wave) -> dict[int, Verdict]:
@@ -303,30 +339,3 @@ class EdgeRound:
     def _active(self, numbers: Sequence[int]) -> list[Seat]:
         known = {seat.number: seat for seat in self.trainers}
         return [known[number] for number in sorted(set(numbers)) if number in known and number not in self.book.retired]
-
-    def _with_phase(self, works: Mapping[int, Work]) -> dict[int, Work]:
-        """In a collecting phase nobody trains."""
-        kinds = {phase.name: phase.kind for phase in self.lab.phases}
-        return {
-            seat: work.but(kind="collect")
-            if work.kind == "train" and kinds.get(work.phase or self.ctx.phase) == "collect"
-            else work
-            for seat, work in works.items()
-        }
-
-    def _require_quorum(self, wave: Wave, works: Mapping[int, Work]) -> None:
-        """Enough of the visits that were asked for must have answered; the absent and the left out were not.
-
-        Raises:
-            NotReady: naming the lost ones.
-        """
-        asked = works.keys() - wave.unasked
-        lost = [failure for seat, failure in sorted(wave.failed().items()) if seat in asked]
-        need = self.lab.spec.quorum_of(len(asked))
-        if len(asked) - len(lost) < need:
-            names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
-            raise NotReady(f"edge {self.order.edge}: quorum of {need} of {len(asked)} visits missed: {names}")
-
-
-def _without(works: Mapping[int, Work], seats: Collection[int]) -> dict[int, Work]:
-    return {seat: work for seat, work in works.items() if seat not in seats}

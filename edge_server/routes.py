@@ -12,12 +12,13 @@ from edge_server.desk import order_place
 from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Seating
-from shared.openapi import content, describe, problems, record_body
+from shared.openapi import RunId, content, describe, problems, record_body
 from shared.places import PLACE_HEADER, check_for, place
 from shared.records import Record
 from shared.service import answers, guard, health, metrics_response
 from shared.tiers import AgentBeat, AgentBeatAnswer, NonceAnswer
 from shared.transport import MEDIA_TYPE, SOCKET_HEADER, BodyResponse, Received, read_body
+from shared.twins import TwinList
 
 if TYPE_CHECKING:
     from edge_server.app import Edge
@@ -89,6 +90,13 @@ async def heartbeats(beat: AgentBeat, edge: TheEdge) -> AgentBeatAnswer:
 async def seatings(body: SeatingBody, edge: TheEdge) -> dict[str, str]:
     """Remember a seating; answers with its digest."""
     return {"digest": await edge.desk.keep_seating(body.seating, body.loads)}
+
+
+@_tier.get("/runs/{run_id}/twins", responses=problems(404))
+async def twins(run_id: RunId, edge: TheEdge) -> TwinList:
+    """The twins of a run's workers here, after the newest committed round."""
+    found: TwinList = await edge.desk.twins(run_id)
+    return found
 
 
 @_tier.post(

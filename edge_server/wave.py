@@ -13,12 +13,16 @@ from shared.versions import Version
 
 @dataclass(frozen=True)
 class Asked:
-    """One seat of a wave: its work, its message (the same object for equal ones), its state's version."""
+    """One seat of a wave: its work, its message (the same object for equal ones), its state's version.
+
+    `moved_bytes`: of samples that are sent to it, since it does not hold them.
+    """
 
     seat: int
     work: Work
     message: Any
     base: Version | None
+    moved_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Wave:
         unheard: of these, seats whose answer the edge has not got: in the modelled world it knows nothing of it.
         late: fetched updates of these, for a later round.
         shares: by seat, which part of the work that the algorithm asked for there was time for.
+        predicted: by seat, seconds that its twin expects of its visit, and their standard deviation.
+        moved_bytes: by seat, of the bytes that go down, samples that it does not hold.
         answered_s: when the edge stopped waiting for answers, in simulated seconds after the wave began; where the
             algorithm has reports it decides then, and asks for updates.
         held: what the edge's own worker brought and has not been admitted yet.
@@ -78,6 +84,8 @@ class Wave:
     unheard: set[int] = field(default_factory=set)
     late: dict[int, Contribution[Any]] = field(default_factory=dict)
     shares: dict[int, float] = field(default_factory=dict)
+    predicted: dict[int, tuple[float, float]] = field(default_factory=dict)
+    moved_bytes: dict[int, int] = field(default_factory=dict)
     answered_s: float = 0.0
     held: dict[int, Contribution[Any]] = field(default_factory=dict)
     links: dict[int, LinkUse] = field(default_factory=dict)

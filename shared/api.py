@@ -60,6 +60,7 @@ class SeatRow(Record):
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update. An update that came
     late has a row of its own in the round that uses it (`used_late`). `work_share`: of the work that the algorithm
     asked for, what the seat was given (`partial_work`). `profile` is the one that the seat had in this round.
+    `moved_bytes`: of `down_bytes`, samples that the seat does not hold. `predicted_s`: what its twin expected.
     `measured_s`: with `clock: real`, wall seconds from the edge's orders until their answers.
     """
 
@@ -83,11 +84,13 @@ class SeatRow(Record):
     down_bytes: int = 0
     up_bytes: int = 0
     report_bytes: int = 0
+    moved_bytes: int = 0
     down_s: float = 0.0
     compute_s: float = 0.0
     wait_s: float = 0.0
     up_s: float = 0.0
     simulated_s: float = 0.0
+    predicted_s: float | None = None
     measured_s: float | None = None
     energy_j: float = 0.0
     fresh_state: bool = False

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from shared.records import Record
 from shared.spec import ExperimentSpec
 from shared.training.models import Layer
+from shared.twins import Twin
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,10 @@ class Ctx:
         buffers: what happens to float buffers: `average`, `local` or `drop`.
         flops: operations of training the model on one sample.
         model_bytes: of its tensors.
+        sample_bytes: of a training sample as it travels.
         losses: at an edge that selects by them, by seat, the training loss of the last visit that it heard of.
+        twins: at an edge that keeps them, by seat, as they are when work is scheduled.
+        unfinished: in a further wave, the samples that are still to be trained on; None: all.
     """
 
     spec: ExperimentSpec
@@ -53,7 +58,10 @@ class Ctx:
     buffers: str = "average"
     flops: int = 0
     model_bytes: int = 0
+    sample_bytes: int = 0
     losses: Mapping[int, float] = field(default_factory=dict)
+    twins: Mapping[int, Twin] = field(default_factory=dict)
+    unfinished: npt.NDArray[np.int64] | None = None
 
     def at(self, **changes: Any) -> Ctx:
         """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""

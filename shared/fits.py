@@ -21,6 +21,7 @@ def check_fits(spec: ExperimentSpec) -> None:
     _selection(spec)
     _deadline(spec)
     _clock(spec)
+    _shares(spec)
 
 
 def _numbers(spec: ExperimentSpec) -> None:
@@ -75,3 +76,30 @@ def _clock(spec: ExperimentSpec) -> None:
                 f"{name} {limit_s:g} at time_scale {spec.time_scale:g} is {limit_s * spec.time_scale:g} s of wall "
                 f"time; with clock: real it is {LEAST_WAIT_S:g} to {LONGEST_WAIT_S:g} s"
             )
+    profiles = [part.profile for part in spec.devices.mixture]
+    if any(profile.load is not None and profile.load.name != "none" for profile in profiles):
+        raise ValueError("load needs clock: simulated: with clock: real the twins go by what was measured")
+
+
+def _shares(spec: ExperimentSpec) -> None:
+    if spec.sync != "round" and spec.schedule == "own_data":
+        raise ValueError(f"sync: {spec.sync} needs a schedule that divides samples, such as schedule: free_compute")
+    if spec.sync == "step" and spec.momentum:
+        raise ValueError("momentum needs sync: round or epoch: with sync: step every worker takes one plain SGD step")
+    if spec.sync == "step" and spec.select != "all":
+        raise ValueError("select needs sync: round or epoch: with sync: step an epoch is one for all seats")
+    if spec.overrun is not None and not spec.plans:
+        raise ValueError("overrun needs a schedule that plans shares: free_compute or finish_time")
+    if spec.overrun is not None and spec.clock == "real":
+        raise ValueError("overrun needs clock: simulated: with clock: real round_deadline_s ends all waits")
+    rate = spec.arrival_rate
+    if rate is not None and rate > 1 and rate != int(rate):
+        raise ValueError(f"arrival_rate {rate:g} is neither a share of a part (up to 1) nor whole samples a round")
+    if not spec.plans:
+        return
+    if spec.late == "next_round":
+        raise ValueError("late: next_round needs schedule: own_data or equal: a planned share is planned anew")
+    if spec.partial_work:
+        raise ValueError("partial_work needs schedule: own_data or equal: a planned share is trained on as a whole")
+    if spec.overselection:
+        raise ValueError("overselection needs schedule: own_data or equal: of planned shares none is surplus")

@@ -170,6 +170,21 @@ def edge_state(edge_id: str, run_id: str, home: int, version: Version) -> str:
     return f"{edge_states(edge_id, run_id, home)}{version.text}"
 
 
+def edge_twins(edge_id: str, run_id: str, home: int, version: Version) -> str:
+    """The twins of a home's workers after a round. Owner: edge. JSON: by seat. Dropped like that state."""
+    return f"{edge_twins_of(edge_id, run_id, home)}{version.text}"
+
+
+def edge_twins_of(edge_id: str, run_id: str, home: int) -> str:
+    """Prefix of a home's twins in a run; sorted keys are sorted versions."""
+    return f"{edge_all_twins(edge_id, run_id)}{home}:"
+
+
+def edge_all_twins(edge_id: str, run_id: str) -> str:
+    """Prefix of the twins of a run at an edge."""
+    return f"{_edge_run(edge_id, run_id)}twins:"
+
+
 def edge_seating(edge_id: str, run_id: str, digest: str) -> str:
     """A seating that rounds refer to by digest. Owner: edge. JSON. Goes when another comes, or the run."""
     return f"{edge_seatings(edge_id, run_id)}{_part(digest)}"

@@ -19,6 +19,7 @@ from torch import nn
 
 from shared.algorithms import load_algorithm
 from shared.algorithms._hooks import Algorithm, Fit, Phase
+from shared.arrival import collected
 from shared.context import Ctx, stream_seed
 from shared.messages import Work, wire_types
 from shared.population import Indices, Population, Samples, Seat, population, seated
@@ -95,6 +96,23 @@ class Lab:
         planned = self.members.seats[number]
         return planned if profile is None else seated(planned, profile)
 
+    def seat_in(self, number: int, round_no: int, profile: str | None = None) -> Seat:
+        """A seat with the samples that it has collected by that round; before the first, and after the last, all."""
+        return collected(self.spec, self.seat(number, profile), round_no)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Of one training sample as it travels: its image and its label."""
+        x, y = self.data.train_x, self.data.train_y
+        return int(x.nbytes // max(len(x), 1)) + y.itemsize
+
+    def moved_bytes(self, number: int, work: Work) -> int:
+        """Of the samples of a work that its seat does not hold; the edge's own machine has them all."""
+        seat = self.seat(number)
+        if work.samples is None or seat.role == "worker":
+            return 0
+        return int((~np.isin(work.samples.numpy(), seat.train)).sum()) * self.sample_bytes
+
     def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Ctx:
         """The context of hooks of this run."""
         return Ctx(
@@ -109,6 +127,7 @@ class Lab:
             buffers=self.algorithm.buffers,
             flops=self.flops,
             model_bytes=n_bytes(self.shapes),
+            sample_bytes=self.sample_bytes,
         )
 
     def bench(self, work: Work, own: Indices, test: Samples, stopped: Stopped | None = None) -> Workbench:

@@ -217,6 +217,8 @@ class SeatLine(Record):
     `wait_s`: from the arrival of its report until the edge decided. `simulated_s` is the sum of `down_s`, `compute_s`,
     `wait_s` and `up_s`; `measured_s`: wall seconds, with `clock: real` only, since nothing else that travels varies
     from run to run. `work_share`: of the work that the algorithm asked for, what the seat was given (`partial_work`).
+    `moved_bytes`: of `down_bytes`, samples that the seat does not hold. `predicted_s`: what its twin made of
+    `simulated_s` beforehand.
     """
 
     seat: int
@@ -233,11 +235,13 @@ class SeatLine(Record):
     down_bytes: Count = 0
     up_bytes: Count = 0
     report_bytes: Count = 0
+    moved_bytes: Count = 0
     down_s: NotNegative = 0.0
     compute_s: NotNegative = 0.0
     wait_s: NotNegative = 0.0
     up_s: NotNegative = 0.0
     simulated_s: NotNegative = 0.0
+    predicted_s: NotNegative | None = None
     measured_s: NotNegative | None = None
     energy_j: NotNegative = 0.0
     fresh_state: bool = False

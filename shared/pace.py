@@ -85,14 +85,14 @@ def longest_round_s(lab: Lab, waves: int) -> float:
     if spec.clock == "simulated":
         return 0.0
     if spec.round_deadline_s is not None:
-        return min(spec.round_deadline_s * spec.time_scale * spec.edge_rounds, MOST_S)
+        return min(spec.round_deadline_s * spec.time_scale * spec.inner_rounds, MOST_S)
     ctx = lab.ctx(phase="", round_no=1, n_clients=1)
     n_trained = spec.local_epochs * lab.members.total_samples
-    down_bytes = AT_MOST * (ctx.model_bytes + policies.HEAD_BYTES)
+    down_bytes = AT_MOST * (ctx.model_bytes + policies.HEAD_BYTES) + lab.members.total_samples * ctx.sample_bytes
     slowest = max(
         _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_trained, down_bytes) for seat in lab.members.seats
     )
-    return min(slowest * waves * spec.edge_rounds, MOST_S)
+    return min(slowest * waves * spec.inner_rounds, MOST_S)
 
 
 def _longest_s(ctx: Ctx, seat: Seat, latency_s: float, n_trained: int, down_bytes: int) -> float:

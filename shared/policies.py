@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial as bound
 
 import numpy as np
 import torch
 
+from shared import twins
 from shared.context import Ctx
 from shared.costs import Cost, LinkUse, expected_cost
 from shared.messages import Work
+from shared.planning import Indices, Shares, Worker, balanced, proportional
 from shared.population import Seat
 from shared.profiles import REFERENCE_FLOPS
 
@@ -42,7 +45,7 @@ def schedule(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
 def plain_work(ctx: Ctx) -> Work:
     """The spec's epochs and batch size; models are tested in the first edge round of a round that is due."""
     due = ctx.edge_round == 0 and ctx.wave == 0 and evaluation_due(ctx)
-    return Work(epochs=ctx.spec.local_epochs, batch_size=ctx.spec.batch_size, evaluate=due)
+    return Work(epochs=ctx.spec.epochs_a_visit, batch_size=ctx.spec.batch_size, evaluate=due)
 
 
 def evaluation_due(ctx: Ctx) -> bool:
@@ -56,7 +59,7 @@ def samples_due(ctx: Ctx, work: Work, seat: Seat) -> int:
     if work.kind != "train" or not n:
         return 0
     if work.steps is None:
-        return n * (ctx.spec.local_epochs if work.epochs is None else work.epochs)
+        return n * (ctx.spec.epochs_a_visit if work.epochs is None else work.epochs)
     full, rest = divmod(work.steps, -(-n // work.batch_size))
     return full * n + min(rest * work.batch_size, n)
 
@@ -71,15 +74,29 @@ HEAD_BYTES = 8192
 """What bodies are expected to hold beside a model: the spec, names and shapes."""
 
 
-def expected(ctx: Ctx, seat: Seat, n_trained: float, *, update: bool = True) -> Cost:
+def expected(ctx: Ctx, seat: Seat, n_trained: float, *, update: bool = True, n_moved: int = 0) -> Cost:
     """What a visit of so many samples is expected to cost, by the seat's profile and the model's size.
 
-    `update`: its answer brings the update; else a report, which is small.
+    `update`: its answer brings the update; else a report, which is small. `n_moved`: samples that are sent to it.
     """
     whole = ctx.model_bytes + HEAD_BYTES
-    linked = LinkUse(down_bytes=whole, up_bytes=whole if update else HEAD_BYTES)
+    linked = LinkUse(down_bytes=whole + n_moved * ctx.sample_bytes, up_bytes=whole if update else HEAD_BYTES)
     use = LinkUse() if seat.role == "worker" else linked
     return expected_cost(seat.profile, seat.latency_to(ctx.edge), use, n_trained * ctx.flops)
+
+
+def predicted(ctx: Ctx, seat: Seat, work: Work) -> tuple[float, float]:
+    """Seconds that a visit is predicted to take by its seat's twin, and their standard deviation."""
+    n_moved = 0 if work.samples is None else int((~np.isin(work.samples.numpy(), seat.train)).sum())
+    cost = expected(ctx, seat, samples_due(ctx, work, seat), n_moved=n_moved)
+    work_s, sd_s = twins.predict(_twin(ctx, seat), cost.compute_s)
+    return cost.simulated_s - cost.compute_s + work_s, sd_s
+
+
+def _twin(ctx: Ctx, seat: Seat) -> twins.Twin:
+    """What is known of a seat; without twins, what its profile says."""
+    told = twins.Telemetry(free_sps=seat.profile.compute_sps)
+    return ctx.twins.get(seat.number) or twins.Twin(seat=seat.number, telemetry=told)
 
 
 def partial(ctx: Ctx, work: Work, seat: Seat, left_s: float, *, update: bool = True) -> Work:
@@ -169,19 +186,80 @@ def _own_data(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
     return {seat.number: work for seat in seats if len(seat.train)}
 
 
+def n_steps(ctx: Ctx, n_samples: int) -> int:
+    """Mini-batches of one epoch over so many samples."""
+    return -(-n_samples // ctx.spec.batch_size)
+
+
+def n_syncs(ctx: Ctx, seats: Sequence[Seat]) -> int:
+    """Edge rounds that stand for one, in which these seats train together: with `sync` one for each epoch or step."""
+    if ctx.spec.sync == "round":
+        return 1
+    a_step = n_steps(ctx, sum(len(seat.train) for seat in seats)) if ctx.spec.sync == "step" else 1
+    return ctx.spec.local_epochs * max(a_step, 1)
+
+
+def task_of(ctx: Ctx, seats: Sequence[Seat]) -> Indices:
+    """What these seats are to train on together in an edge round: what they hold, with `sync: step` a batch of it.
+
+    An epoch's batches are those of one seeded shuffle, as if one machine held everything.
+    """
+    together = np.concatenate([np.empty(0, np.int64), *(seat.train for seat in seats)])
+    if ctx.spec.sync != "step" or not len(together):
+        return together
+    step = ctx.edge_round % n_steps(ctx, len(together))
+    first = ctx.at(edge_round=ctx.edge_round - step, wave=0)
+    order = first.numpy_rng("epoch").permutation(together)
+    return order[step * ctx.spec.batch_size : (step + 1) * ctx.spec.batch_size]
+
+
+def _works(ctx: Ctx, shares: Shares) -> dict[int, Work]:
+    """Visits that train on shares; with `sync: step` one step on all of each."""
+    work = plain_work(ctx)
+    found = {seat: work.but(samples=torch.from_numpy(np.sort(share))) for seat, share in sorted(shares.items())}
+    if ctx.spec.sync != "step":
+        return found
+    return {seat: one.but(epochs=None, steps=1, batch_size=len(shares[seat])) for seat, one in found.items()}
+
+
 def _equal(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
     """The chosen seats' samples together, shuffled and dealt evenly among them, none lost or doubled."""
     if not seats:
         return {}
-    together = np.concatenate([seat.train for seat in seats])
-    order = ctx.numpy_rng("shares").permutation(together)
+    order = ctx.numpy_rng("shares").permutation(task_of(ctx, seats))
     shares = np.array_split(order, len(seats))
-    work = plain_work(ctx)
-    return {
-        seat.number: work.but(samples=torch.from_numpy(np.sort(share)))
-        for seat, share in zip(seats, shares, strict=True)
-        if len(share)
-    }
+    return _works(ctx, {seat.number: share for seat, share in zip(seats, shares, strict=True) if len(share)})
+
+
+Divide = Callable[[Sequence[Worker], Indices, np.random.Generator], Shares]
+
+
+def _planned(divide: Divide, ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+    """Shares for those whose twins let work be planned onto them; for all, where there is nobody else."""
+    task = task_of(ctx, seats) if ctx.unfinished is None else ctx.unfinished
+    if not seats or not len(task):
+        return {}
+    fit = [seat for seat in seats if _twin(ctx, seat).caution] or list(seats)
+    return _works(ctx, divide([_worker(ctx, seat, task) for seat in fit], task, ctx.numpy_rng("shares")))
+
+
+def _worker(ctx: Ctx, seat: Seat, task: Indices) -> Worker:
+    """A seat as a plan sees it: its free compute by telemetry, its seconds by its twin."""
+    twin = _twin(ctx, seat)
+    caution = twin.caution or 1.0
+    passes = 1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit
+    cost, moving = expected(ctx, seat, passes), expected(ctx, seat, 0, n_moved=1)
+    fixed = expected(ctx, seat, 0)
+    work_s, _ = twins.predict(twin, cost.compute_s - fixed.compute_s)
+    return Worker(
+        seat=seat.number,
+        free_sps=twin.telemetry.free_sps * caution,
+        fixed_s=fixed.simulated_s,
+        sample_s=work_s / caution,
+        moved_s=moving.down_s - fixed.down_s,
+        own=np.intersect1d(seat.train, task),
+        server=seat.role == "worker",
+    )
 
 
 SELECTION: dict[str, Choice] = {
@@ -193,4 +271,6 @@ SELECTION: dict[str, Choice] = {
 SCHEDULE: dict[str, Callable[[Ctx, Sequence[Seat]], dict[int, Work]]] = {
     "own_data": _own_data,
     "equal": _equal,
+    "free_compute": bound(_planned, proportional),
+    "finish_time": bound(_planned, balanced),
 }

@@ -23,6 +23,10 @@ from shared.sizes import check_counts
 from shared.training.partition import IidPartition, PartitionSpec
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
+DIVIDED = ("equal", "free_compute", "finish_time")
+"""Schedules that divide the samples of an edge's seats among them, whoever holds them."""
+PLANNED = ("free_compute", "finish_time")
+"""Those that plan by twins, and plan anew what a worker did not do."""
 
 
 class AlgorithmSpec(Record):
@@ -59,7 +63,7 @@ class Loss(Record):
 
     round_no: Count
     seats: Annotated[tuple[Annotated[int, Field(ge=0, lt=100_000)], ...], Field(max_length=100_000)]
-    edge_round: Annotated[int, Field(ge=0, lt=1000)] | None = None
+    edge_round: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     wave: Annotated[int, Field(ge=0, lt=1000)] | None = None
 
 
@@ -76,6 +80,10 @@ class ExperimentSpec(Record):
         edge_worker: with `client: edge`, the edge's own machine trains a share too.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
         fraction_candidates: share from which `power_of_choice` takes them; None = twice as many.
+        sync: when what workers trained is averaged: after their visit of a round, each epoch, or each mini-batch.
+        overrun: where shares are planned, their first wave ends at so many times the seconds planned for it.
+        twins: an edge keeps twins also where no schedule plans by them.
+        arrival_rate: samples that a device collects each round, up to 1 as a share of its part; None = all are there.
         quorum: share of the visits of a wave (and of the edges of a round) that must answer.
         round_deadline_s: simulated seconds after which an edge round ends; what comes later is late.
         report_deadline_s: simulated seconds of a wave after which an edge decides by the reports that it has.
@@ -118,7 +126,11 @@ class ExperimentSpec(Record):
     select: Literal["all", "random", "fastest", "power_of_choice"] = "all"
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
-    schedule: Literal["own_data", "equal"] = "own_data"
+    schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
+    sync: Literal["round", "epoch", "step"] = "round"
+    overrun: Annotated[float, Field(ge=1, le=1e6)] | None = None
+    twins: bool = False
+    arrival_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
     round_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     report_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -159,7 +171,27 @@ class ExperimentSpec(Record):
         """Whether an edge may refuse an update by its simulated arrival; with `clock: real` the wall clock decides."""
         deadlines = (self.round_deadline_s, self.report_deadline_s)
         limited = any(limit_s is not None for limit_s in deadlines) or self.overselection > 0
-        return self.clock == "simulated" and limited
+        return self.clock == "simulated" and (limited or self.overrun is not None)
+
+    @property
+    def plans(self) -> bool:
+        """Whether shares are planned by twins, and planned anew where a worker did not do its own."""
+        return self.schedule in PLANNED
+
+    @property
+    def keeps_twins(self) -> bool:
+        """Whether edges keep twins."""
+        return self.twins or self.plans
+
+    @property
+    def epochs_a_visit(self) -> int:
+        """Local epochs of one visit."""
+        return self.local_epochs if self.sync == "round" else 1
+
+    @property
+    def inner_rounds(self) -> int:
+        """Edge rounds of a round, each epoch counted where it is one; the steps of an epoch are one visit's work."""
+        return self.edge_rounds * (1 if self.sync == "round" else self.local_epochs)
 
     @property
     def is_resolved(self) -> bool:

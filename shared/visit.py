@@ -104,7 +104,7 @@ def pay_visit(
     kept = StateOf(algorithm, states, Owner(stage.run_id, f"seat-{seat.number}"), visit.base)
     state, fresh = kept.load()
     state = algorithm.device.init(ctx) if state is None else state
-    bench = lab.bench(visit.work, seat.train, seat.test, stopped)
+    bench = lab.bench(visit.work, lab.seat_in(seat.number, stage.round_no).train, seat.test, stopped)
     local, report = None, None
     if visit.work.kind != "evaluate":
         local = algorithm.device.local_update(ctx, state, message, bench)

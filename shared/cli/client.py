@@ -28,6 +28,7 @@ from shared.cli.sse import messages
 from shared.errors import DeadlineExceeded, Unreachable, WireError
 from shared.records import Record
 from shared.topology import TopologyInfo
+from shared.twins import TwinList
 
 R = TypeVar("R", bound=Record)
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -163,6 +164,14 @@ class Client:
     def agents(self) -> AgentPage:
         """The registered agents (device processes)."""
         return self._get(AgentPage, "/devices")
+
+    def twins(self, edge: str, run: str) -> TwinList:
+        """The digital twins that an edge keeps of its workers in a run."""
+        return self._get(TwinList, path("edges", edge, "twins"), params={"run": run})
+
+    def device_twins(self, agent: str, run: str) -> TwinList:
+        """Those of the seats that an agent has in a run."""
+        return self._get(TwinList, path("devices", agent, "twin"), params={"run": run})
 
     def algorithms(self) -> AlgorithmList:
         """The algorithms that this cloud knows, with their parameters."""

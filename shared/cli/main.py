@@ -28,6 +28,7 @@ for _command in (
     catalogue.algorithms,
     catalogue.devices,
     catalogue.edges,
+    catalogue.twins,
     health.doctor,
     topology.scale,
     topology.down,

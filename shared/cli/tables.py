@@ -12,6 +12,7 @@ from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, RoundInfo, RunInfo, S
 from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import duration, number, percent, size, status_text
 from shared.spread import Spread
+from shared.twins import Twin
 
 _MOST_ROUNDS = 40
 
@@ -115,10 +116,12 @@ def visits_table(visits: Sequence[SeatRow]) -> FittedTable:
         Column("share\nof work", [f"{row.work_share:.2f}" for row in visits], spare=8),
         Column("up", [size(row.up_bytes) for row in visits], spare=4),
         Column("down", [size(row.down_bytes) for row in visits], spare=6),
+        Column("moved", [size(row.moved_bytes) for row in visits], spare=8),
         Column("simulated", [duration(row.simulated_s) for row in visits], spare=1),
+        Column("predicted", ["-" if row.predicted_s is None else duration(row.predicted_s) for row in visits], spare=3),
         Column("energy", [f"{row.energy_j:.3g} J" for row in visits], spare=8),
     ]
-    telling = {"label", "edge\nround", "wave", "share\nof work", "energy"}
+    telling = {"label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
     return FittedTable([column for column in columns if column.name not in telling or len(set(column.cells)) > 1])
 
 
@@ -198,6 +201,24 @@ def edges_table(edges: Sequence[EdgeInfo]) -> Table:
     for edge in edges:
         state = Text(edge.state, style="" if edge.state == "alive" else "red")
         table.add_row(edge.edge, edge.url, state, f"{edge.last_seen_s:.1f} s ago", str(edge.n_agents))
+    return table
+
+
+def twins_table(twins: Sequence[Twin]) -> Table:
+    """A line for each twin: what it makes of its worker, and its newest prediction beside what came."""
+    table = Table("seat", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
+    for twin in twins:
+        newest = twin.history[-1] if twin.history else None
+        table.add_row(
+            str(twin.seat),
+            Text(twin.health, style="" if twin.health == "healthy" else "red"),
+            f"{twin.telemetry.free_sps:.4g} /s",
+            str(twin.telemetry.n_collected),
+            f"{twin.ratio:.2f} ± {twin.ratio_var**0.5:.2f}",
+            str(twin.strikes),
+            "-" if newest is None else duration(newest.predicted_s),
+            "-" if newest is None or newest.took_s is None else duration(newest.took_s),
+        )
     return table
 
 

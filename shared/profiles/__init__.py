@@ -22,6 +22,10 @@ from shared.profiles.availability import Trace as Trace
 from shared.profiles.availability import is_on as is_on
 from shared.profiles.availability import next_on as next_on
 from shared.profiles.catalogue import PROFILES as PROFILES
+from shared.profiles.load import LEAST_FREE as LEAST_FREE
+from shared.profiles.load import Load as Load
+from shared.profiles.load import NoLoad as NoLoad
+from shared.profiles.load import free_share as free_share
 from shared.profiles.resolve import apportioned as apportioned
 from shared.profiles.resolve import link_of as link_of
 from shared.profiles.resolve import named as named

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from shared.names import check_known
-from shared.profiles.amounts import Amount, AmountOrTable, Positive, Uniform
+from shared.profiles.amounts import MOST, Amount, AmountOrTable, Positive, Uniform
 from shared.profiles.availability import Availability
 from shared.profiles.catalogue import AGENT, LINKS, PROFILES
+from shared.profiles.load import Load
 from shared.profiles.values import Joules, Name
 from shared.records import Record
 
@@ -72,6 +73,8 @@ class ProfileSpec(Record):
     link_delay_s: Amount | None = None
     delay_s: Amount | None = None
     availability: Availability | None = None
+    load: Load | None = None
+    battery_j: Annotated[float, Field(gt=0, le=MOST)] | None = None
     drop_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     j_per_flop: Joules | None = None
     j_per_byte_up: Joules | None = None

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from shared.profiles.amounts import MOST, Amount
 from shared.profiles.availability import Always, Availability
+from shared.profiles.load import Load, NoLoad
 from shared.records import Record
 
 REFERENCE_FLOPS = 24_680_448
@@ -50,6 +51,8 @@ class Profile(Link):
         slowdown: by what; 1 for those that are none.
         delay_s: added to the work of every visit, drawn anew for each.
         availability: when it is there.
+        load: which share of its compute is free when.
+        battery_j: energy for the visits of a run; None = as much as they take.
         drop_rate: chance of a visit to be dropped.
         j_per_flop: energy of a floating-point operation in training.
     """
@@ -58,5 +61,7 @@ class Profile(Link):
     slowdown: Annotated[float, Field(ge=1, le=1e6)] = 1.0
     delay_s: Amount = 0.0
     availability: Availability = Always()
+    load: Load = NoLoad()
+    battery_j: Annotated[float, Field(gt=0, le=MOST)] | None = None
     drop_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     j_per_flop: Joules = 0.0

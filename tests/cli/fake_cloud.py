@@ -16,7 +16,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, Event, RoundDetail, RunInfo
 from shared.topology import TopologyInfo
-from tests.cli.samples import a_round, a_run, some_seats
+from shared.twins import TwinList
+from tests.cli.samples import a_round, a_run, a_twin, some_seats
 
 Content = bytes | Callable[[str], bytes]
 """Of a file, or a function of the run that has it."""
@@ -187,6 +188,11 @@ def _what_is_there(app: FastAPI, cloud: FakeCloud) -> None:
     @app.get("/topology")
     async def topology() -> Any:
         return TopologyInfo(n_devices=5, n_agents=1, edges=(edge,), devices=(agent,)).model_dump(mode="json")
+
+    @app.get("/edges/{name}/twins")
+    @app.get("/devices/{name}/twin")
+    async def twins(name: str, run: str) -> Any:
+        return TwinList(twins=(a_twin(),)).model_dump(mode="json")
 
     @app.get("/edges")
     async def edges() -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 from shared.api import EdgeRow, Evaluation, FailureInfo, RoundDetail, RunInfo, SeatInfo, SeatRow
 from shared.spec import ExperimentSpec
+from shared.twins import Sighting, Telemetry, Twin
 
 SPEC = ExperimentSpec(name="small", seed=7, num_rounds=3, num_edges=2, num_devices=2, max_devices=2)
 
@@ -77,3 +78,11 @@ def some_seats() -> tuple[SeatInfo, ...]:
         SeatInfo(seat=0, home=0, edge="edge-1", agent="a-1", n_train=30, label_counts=(10, 20, 0), **common),
         SeatInfo(seat=1, home=1, edge="edge-2", agent="a-2", n_train=12, label_counts=(0, 5, 7), **common),
     )
+
+
+def a_twin() -> Twin:
+    """A twin that has seen one visit, twice as long as predicted."""
+    visit: dict[str, Any] = {"round_no": 1, "edge_round": 0, "wave": 0, "at_s": 0.0, "n_trained": 50, "outcome": "used"}
+    seen = Sighting(**visit, predicted_s=2.0, predicted_sd_s=0.5, took_s=4.0, error_s=2.0)
+    told = Telemetry(free_sps=120.0, n_collected=70)
+    return Twin(seat=3, health="recovering", ratio=1.5, strikes=1, telemetry=told, history=(seen,))

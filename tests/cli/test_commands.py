@@ -273,6 +273,16 @@ def test_devices_edges_and_seats_are_listed(strata: Strata, url: str) -> None:
     assert "10 20 0" in strata("devices", "r1", "--url", url).out
 
 
+def test_twins_are_listed_of_all_edges_of_one_and_of_a_device(strata: Strata, url: str, cloud: FakeCloud) -> None:
+    for words in (["twins"], ["twins", "edge-1"], ["twins", "--device", "a1", "--run", "r1"]):
+        (twin,) = json.loads(strata(*words, "--url", url, "--format", "json").out)
+        assert (twin["seat"], twin["history"][0]["error_s"]) == (3, 2.0)
+    assert [path for _, path in cloud.seen if "twin" in path] == ["/edges/edge-1/twins"] * 2 + ["/devices/a1/twin"]
+    said = strata("twins", "--url", url).out
+    for told in ("recovering", "120 /s", "1.50 ± 0.25"):
+        assert told in said
+
+
 def test_doctor_has_a_line_for_each_need_and_tells_what_is_missing(
     strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

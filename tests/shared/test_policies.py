@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from shared.messages import Work
 from shared.population import Samples, Seat
 from shared.profiles import REFERENCE_FLOPS, Normal, Profile, Uniform
 from shared.spec import ExperimentSpec
+from shared.twins import Telemetry, Twin
 
 
 def seat(number: int, n_train: int = 10) -> Seat:
@@ -170,3 +172,67 @@ def test_a_seat_without_a_share_is_not_visited() -> None:
 def test_models_are_tested_once_in_a_round_that_is_due(round_no: int, edge_round: int, wave: int, due: bool) -> None:
     there = ctx(round_no, eval_every=3).at(edge_round=edge_round, wave=wave)
     assert policies.plain_work(there).evaluate is due
+
+
+# ---- planned shares
+
+
+def by_sizes(works: dict[int, Work]) -> dict[int, int]:
+    return {number: len(shares(works)[number]) for number in works}
+
+
+def twin(number: int, **changes: Any) -> Twin:
+    return Twin(seat=number, telemetry=Telemetry(free_sps=100.0), **changes)
+
+
+@pytest.mark.parametrize("schedule", ["free_compute", "finish_time"])
+def test_no_share_is_planned_onto_the_offline_and_the_degraded_and_a_smaller_one_onto_the_recovering(
+    schedule: str,
+) -> None:
+    known = {2: twin(2), 5: twin(5, health="recovering"), 7: twin(7, health="degraded"), 11: twin(11, health="offline")}
+    there = ctx(schedule=schedule).at(twins=known, flops=REFERENCE_FLOPS)
+    works = policies.schedule(there, [replace(one, profile=FREE) for one in SEATS])
+    found = by_sizes(works)
+    assert found.keys() == {2, 5}
+    assert found[2] == pytest.approx(2 * found[5], abs=2)
+    assert sorted(sample for share in shares(works).values() for sample in share) == sorted(
+        int(sample) for one in SEATS for sample in one.train
+    )
+
+
+def test_where_nobody_may_be_planned_all_are() -> None:
+    known = {number: twin(number, health="offline") for number in (2, 5, 7, 11)}
+    there = ctx(schedule="free_compute").at(twins=known)
+    assert by_sizes(policies.schedule(there, SEATS)) == {2: 10, 5: 10, 7: 10, 11: 10}
+
+
+def test_further_wave_plans_what_is_left_and_nothing_else() -> None:
+    left = np.array([201, 505, 706], np.int64)
+    there = ctx(schedule="finish_time").at(unfinished=left, wave=1, flops=REFERENCE_FLOPS)
+    found = shares(policies.schedule(there, SEATS[:2]))
+    assert sorted(sample for share in found.values() for sample in share) == [201, 505, 706]
+
+
+def test_finish_time_goes_by_what_the_twin_has_learned_free_compute_by_what_the_worker_says() -> None:
+    slow = {2: twin(2, ratio=3.0), 5: twin(5)}
+    seats = [replace(seat(number, 100), profile=FREE) for number in (2, 5)]
+    sizes = {
+        schedule: by_sizes(policies.schedule(ctx(schedule=schedule).at(twins=slow, flops=REFERENCE_FLOPS), seats))
+        for schedule in ("free_compute", "finish_time")
+    }
+    assert sizes == {"free_compute": {2: 100, 5: 100}, "finish_time": {2: 50, 5: 150}}
+
+
+def test_batches_of_an_epoch_are_those_of_one_shuffle_of_everything_and_shares_take_one_step() -> None:
+    there = ctx(schedule="equal", sync="step", batch_size=16, local_epochs=2)
+    assert policies.n_syncs(there, SEATS) == 2 * 3
+    batches = [policies.task_of(there.at(edge_round=n), SEATS).tolist() for n in range(6)]
+    everything = sorted(int(sample) for one in SEATS for sample in one.train)
+    assert [sorted(chain(*epoch)) for epoch in (batches[:3], batches[3:])] == [everything] * 2
+    assert [len(batch) for batch in batches] == [16, 16, 8] * 2
+    assert batches[:3] != batches[3:]
+    works = policies.schedule(there.at(edge_round=2), SEATS)
+    assert {(work.epochs, work.steps, work.batch_size) for work in works.values()} == {(None, 1, 2)}
+
+
+FREE = Profile(compute_sps=100, up_bps=1e15, down_bps=1e15, latency_s=0)

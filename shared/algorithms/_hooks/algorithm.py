@@ -103,6 +103,10 @@ class Algorithm:
                 raise BadInput(f"{self.name} needs {name}: {value}, not {getattr(spec, name)}", field=name)
         if spec.report_deadline_s is not None and not self.reports:
             raise BadInput(f"report_deadline_s: {self.name} has no reports", field="report_deadline_s")
+        if spec.plans and self.report is not None:
+            raise BadInput(
+                f"schedule: {self.name} decides by reports: of planned shares none is refused", field="schedule"
+            )
         alone = fields_of(self.update, Each)
         if spec.late == "next_round" and (self.reports or alone):
             why = f"its updates speak of single clients ({', '.join(alone)})" if alone else "it decides by reports"

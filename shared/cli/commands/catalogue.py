@@ -1,4 +1,4 @@
-"""What there is to choose from and to run on: `algorithms`, `devices`, `edges`."""
+"""What there is to choose from and to run on: `algorithms`, `devices`, `edges`, `twins`."""
 
 from __future__ import annotations
 
@@ -75,3 +75,26 @@ def edges(url: UrlOption = None, format: FormatOption = Format.table) -> None:
         print_json(page.model_dump(mode="json")["edges"])
     else:
         stdout().print(edges_table(page.edges))
+
+
+def twins(
+    edge: Annotated[str | None, typer.Argument(help="An edge's name; without one, all edges.")] = None,
+    run: Annotated[str, typer.Option(help="A run's id, or `latest`.")] = "latest",
+    device: Annotated[str | None, typer.Option(help="Instead: a device agent's id.")] = None,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """List the digital twins that edges keep of their workers in a run."""
+    from shared.cli.output import print_json, stdout
+    from shared.cli.tables import twins_table
+
+    with connect(url) as client:
+        if device is not None:
+            found = client.device_twins(device, run).twins
+        else:
+            names = [edge] if edge is not None else [info.edge for info in client.edges().edges]
+            found = tuple(twin for name in names for twin in client.twins(name, run).twins)
+    if format is Format.json:
+        print_json([twin.model_dump(mode="json") for twin in found])
+    else:
+        stdout().print(twins_table(found))
