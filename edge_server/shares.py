@@ -51,7 +51,7 @@ class Shares:
         failed = wave.failed()
         undone = [seat for seat in sorted(works) if seat in failed or seat in wave.refused]
         for seat in undone:
-            if seat not in failed or failed[seat].reason == "dropped":
+            if seat not in failed or (seat in wave.unasked and failed[seat].reason == "dropped"):  # by the model
                 self.again[seat] += 1
             else:
                 self.lost[seat] = failed[seat]

@@ -10,11 +10,14 @@ from edge_server.clock import EdgeClock
 from edge_server.wave import Wave
 from shared import policies, twins
 from shared.context import Ctx
+from shared.costs import Cost
 from shared.messages import SeatLine, Work
 from shared.twins import Sighting, Twin
 
 MODEL_SAYS = frozenset({"unavailable", "busy"})
 """Reasons why nobody was asked from which nothing is learned of a worker: its telemetry says so beforehand."""
+LONGEST_REASON = 100
+"""Characters of a reason that are kept: it may be an agent's own word."""
 
 
 @dataclass
@@ -37,14 +40,15 @@ class Twins:
     def note(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, lines: Sequence[SeatLine]) -> None:
         """Learn from a wave whose visits have been written down."""
         for line in lines:
-            if line.seat in wave.predicted and line.reason not in MODEL_SAYS:
+            off = line.seat in wave.unasked and line.reason in MODEL_SAYS
+            if line.seat in wave.predicted and not off:
                 self._note(ctx, wave, arrivals, line)
 
     def _note(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, line: SeatLine) -> None:
         clock, twin, work = arrivals.clock, self.known[line.seat], arrivals.works[line.seat]
         seat, (mean_s, sd_s) = clock.seat(line.seat), wave.predicted[line.seat]
         implied = policies.expected(ctx, seat, policies.samples_due(ctx, work, seat))
-        took_s, ratio = _came(ctx, line, implied.compute_s, twin)
+        took_s, ratio = _came(ctx, line, implied, twin)
         seen = Sighting(
             round_no=ctx.round_no,
             edge_round=ctx.edge_round,
@@ -56,23 +60,26 @@ class Twins:
             took_s=took_s,
             error_s=None if took_s is None else took_s - mean_s,
             outcome=line.outcome,
-            reason=line.reason,
+            reason=line.reason and line.reason[:LONGEST_REASON],
         )
-        self.known[line.seat] = twins.observe(twin, seen, ratio=ratio, energy_j=line.energy_j)
+        real = ctx.spec.clock == "real"
+        self.known[line.seat] = twins.observe(twin, seen, ratio=ratio, energy_j=line.energy_j, measured=real)
 
 
-def _came(ctx: Ctx, line: SeatLine, implied_s: float, twin: Twin) -> tuple[float | None, float | None]:
+def _came(ctx: Ctx, line: SeatLine, implied: Cost, twin: Twin) -> tuple[float | None, float | None]:
     """How long a visit took, and the ratio of its work's seconds to those implied.
 
     Of one that was broken off it is known that it takes longer still: that is learned where the twin thought otherwise.
-    With `clock: real` what was measured counts, on the simulated clock's scale.
+    With `clock: real` what was measured counts, on the simulated clock's scale, less what its links take by the model.
     """
-    if line.outcome == "failed" or not implied_s:
+    broken_off = line.outcome == "refused" or (line.outcome == "failed" and line.reason == "late")
+    if not implied.compute_s or (line.outcome == "failed" and not broken_off):
         return None, None
-    if line.outcome == "refused":
-        ratio = line.compute_s / implied_s
+    took_s, work_s = line.simulated_s, line.compute_s
+    if line.measured_s is not None:
+        took_s = line.measured_s / ctx.spec.time_scale
+        work_s = max(took_s - (line.down_s + line.up_s or implied.down_s + implied.up_s), 0.0)
+    ratio = work_s / implied.compute_s
+    if broken_off:
         return None, ratio if ratio > twin.ratio else None
-    if line.measured_s is None:
-        return line.simulated_s, line.compute_s / implied_s
-    took_s = line.measured_s / ctx.spec.time_scale
-    return took_s, max(took_s - line.down_s - line.up_s, 0.0) / implied_s
+    return took_s, ratio

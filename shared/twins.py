@@ -6,7 +6,8 @@ onto the worker) and a bounded history of predictions beside what came. It learn
 
 *Behaviour.* A worker that says how much compute it has free implies how long its work takes. The twin learns the ratio
 of real seconds to these: an exponentially weighted mean and variance (T. Finch: Incremental calculation of weighted
-mean and variance, 2009), begun from the profile, that is at the ratio 1.
+mean and variance, 2009), begun from the profile, that is at the ratio 1. Of measured seconds a profile says nothing:
+there the first visit is taken as it is, and it is never slow.
 
 *Rules.* A visit is bad if it failed, came too late, or took longer than predicted by more than half and by more than
 `SLOW_SDS` standard deviations. Each bad visit in a row is a strike.
@@ -32,6 +33,8 @@ PRIOR_SD = 0.25
 """Of the ratio before anything was seen: a profile may be a quarter wrong."""
 LEARNING_RATE = 0.3
 """Weight of the newest visit, once there are some."""
+LEAST_RATIO = 0.1
+"""No visit counts as quicker: who says that it trained on next to nothing would else be given everything."""
 SLOW_SDS = 3.0
 LEAST_CHARGE = 0.1
 CAUTION = 0.5
@@ -137,9 +140,13 @@ def predict(twin: Twin, implied_s: float) -> tuple[float, float]:
     return twin.ratio * implied_s, twin.ratio_var**0.5 * implied_s
 
 
-def learn(twin: Twin, ratio: float) -> Twin:
-    """The behaviour model after one more visit."""
-    weight = max(LEARNING_RATE, 1 / (twin.n_learned + 2))  # the prior counts like one visit
+def learn(twin: Twin, ratio: float, *, measured: bool = False) -> Twin:
+    """The behaviour model after one more visit, whose seconds were simulated or `measured`."""
+    ratio = max(ratio, LEAST_RATIO)
+    if measured and not twin.n_learned:
+        return twin.but(ratio=ratio, ratio_var=(PRIOR_SD * ratio) ** 2, n_learned=1)
+    n_before = twin.n_learned if measured else twin.n_learned + 1  # what a profile says counts like one visit
+    weight = max(LEARNING_RATE, 1 / (n_before + 1))
     apart = ratio - twin.ratio
     return twin.but(
         ratio=twin.ratio + weight * apart,
@@ -148,7 +155,7 @@ def learn(twin: Twin, ratio: float) -> Twin:
     )
 
 
-def observe(twin: Twin, seen: Sighting, *, ratio: float | None, energy_j: float = 0.0) -> Twin:
+def observe(twin: Twin, seen: Sighting, *, ratio: float | None, energy_j: float = 0.0, measured: bool = False) -> Twin:
     """The twin after a visit.
 
     Args:
@@ -156,11 +163,14 @@ def observe(twin: Twin, seen: Sighting, *, ratio: float | None, energy_j: float 
         seen: what was predicted and what came.
         ratio: of the seconds of its work to those implied; None where nothing was learned of it.
         energy_j: what it took of a battery.
+        measured: whether its seconds are wall seconds.
     """
-    after = twin if ratio is None else learn(twin, ratio)
+    after = twin if ratio is None else learn(twin, ratio, measured=measured)
     after = after.but(spent_j=after.spent_j + energy_j, history=(*after.history, seen)[-HISTORY:])
-    lost = seen.outcome == "failed" and seen.reason != "dropped"  # whatever took it: `losses` repeats it as left out
-    return judge(after, bad=is_bad(seen), silent=lost)
+    # Whatever else took it: `losses` repeats it as left out.
+    lost = seen.outcome == "failed" and seen.reason not in ("dropped", "late")
+    guessed = measured and not twin.n_learned and seen.took_s is not None
+    return judge(after, bad=is_bad(seen) and not guessed, silent=lost)
 
 
 def is_bad(seen: Sighting) -> bool:

@@ -16,7 +16,7 @@ import torch
 from shared import wire
 from shared.algorithms._hooks import Algorithm, Bench, Local
 from shared.context import Ctx
-from shared.errors import Cancelled, Conflict, StrataError
+from shared.errors import BadInput, Cancelled, Conflict, StrataError
 from shared.lab import Lab
 from shared.messages import (
     Contribution,
@@ -30,7 +30,7 @@ from shared.messages import (
 )
 from shared.records import Mean, Record, Tensor
 from shared.records import own as own
-from shared.sums import Fold, check_update, mark_of
+from shared.sums import Fold, check_update, fields_naming, mark_of
 from shared.versions import Owner, Version, Versions
 
 log = logging.getLogger(__name__)
@@ -126,9 +126,22 @@ def pay_visit(
     if local is None or local.update is None:
         return Visited(outcome)
     check_update(local.update, lab.grid)
+    _check_names(ctx, local.update)
     made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
     return Visited(outcome.but(held_bytes=size), made)
+
+
+def _check_names(ctx: Ctx, update: Record) -> None:
+    """See that no other visit of this edge round can name the same client: `Each` keeps one value of it.
+
+    Raises:
+        BadInput: one can.
+    """
+    several = "each of its workers" if ctx.spec.client == "edge" else "several visits of planned shares"
+    if (ctx.spec.client == "edge" or ctx.spec.plans) and (named := fields_naming(update, ctx.client_id)):
+        told = f"{named[0]}: a value of {ctx.client_id} would come from {several}; the edge's own update may bring it"
+        raise BadInput(told, field=named[0])
 
 
 def _tested(

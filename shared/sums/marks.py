@@ -34,6 +34,11 @@ def names_clients(update: Record) -> bool:
     return any(getattr(update, name) for name in fields_of(type(update), Each))
 
 
+def fields_naming(update: Record, client: str) -> list[str]:
+    """The fields of an update that hold a value of one client."""
+    return [name for name in fields_of(type(update), Each) if client in (getattr(update, name) or {})]
+
+
 def check_update_type(kind: type[Record]) -> None:
     """Every field must say how it travels up.
 

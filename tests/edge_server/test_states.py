@@ -164,3 +164,22 @@ async def test_an_edge_that_does_not_know_its_address_yet_waits_for_it(tmp_path:
         desk.own_url = address
         end = await fed.finish(info.run)
         assert end.model_sha256 == plain.model_sha256
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"client": "edge", "edge_worker": False},
+            "factors: a value of edge-0 would come from each of its workers; the edge's own update may bring it",
+        ),
+        ({"schedule": "free_compute"}, "factors: a value of device-0 would come from several visits of planned shares"),
+    ],
+)
+async def test_a_value_kept_by_client_that_several_visits_may_bring_is_refused_and_named(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(2,)) as fed:
+        info = await fed.run(small_spec(algorithm="probe_seat", num_devices=2, num_edges=1, **changes))
+        assert info.status == "failed"
+        assert said in str(info.reason)
