@@ -8,18 +8,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from edge_server.clock import EdgeClock
-from shared.costs import LinkUse
+from benchmarks.schedules import Home, counted_lab
 from shared.lab import Lab
-from shared.messages import Outcome
-from shared.policies import samples_due, schedule
 from shared.spec import ExperimentSpec
 from shared.spec_files import read_spec
-from shared.training.data import Dataset
 
 SPEC = Path(__file__).parent.parent / "experiments" / "dtpfl_fig7.yaml"
 SCHEDULES = ("own_data", "free_compute", "finish_time")
@@ -32,27 +25,9 @@ def spec_of(n_a_device: int, name: str, seed: int = 1) -> ExperimentSpec:
     return read_spec(SPEC, overrides).resolved(n_devices=1, n_edges=1)
 
 
-def lab_of(spec: ExperimentSpec) -> Lab:
-    """Its lab, with as many samples as are asked for, of which only the number is known."""
-    n = spec.data.n_train or 0
-    x, y = np.broadcast_to(np.zeros((28, 28), np.uint8), (n, 28, 28)), np.arange(n, dtype=np.int64) % 10
-    test_x, test_y = x[:1000], y[:1000]
-    return Lab(spec, Dataset("mnist", x, y, test_x, test_y, None, None, 10, (1, 28, 28), "only counted"))
-
-
 def simulated_s(lab: Lab) -> float:
     """Simulated seconds until all users have trained in the first round."""
-    users = []
-    for home in range(len(lab.members.homes)):
-        ctx = lab.ctx(phase="train", round_no=1, n_clients=10, edge=home)
-        clock = EdgeClock(lab, home)
-        works = schedule(ctx, [clock.seat(seat.number) for seat in lab.members.at(home)])
-        done = {
-            s: Outcome[Any](seat=s, kind="train", n_trained=samples_due(ctx, w, clock.seat(s)))
-            for s, w in works.items()
-        }
-        users.append(max(clock.cost(ctx, s, LinkUse(), outcome).simulated_s for s, outcome in done.items()))
-    return max(users)
+    return max(Home(lab, home.number).round_s() for home in lab.members.homes)
 
 
 def closed_form_s(lab: Lab) -> float:
@@ -72,7 +47,7 @@ def rows() -> list[list[float]]:
     """By samples a device: for each schedule what the clock says, then both closed forms."""
     found = []
     for n in SIZES:
-        labs = {name: lab_of(spec_of(n, name)) for name in SCHEDULES}
+        labs = {name: counted_lab(spec_of(n, name)) for name in SCHEDULES}
         clock = [simulated_s(labs[name]) for name in SCHEDULES]
         found.append([n, *clock, *(closed_form_s(labs[name]) for name in SCHEDULES[:2])])
     return found
@@ -86,24 +61,35 @@ def table(found: list[list[float]]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: list[list[float]], path: Path) -> None:
-    """Seconds against samples a device: the clock as marks, the closed forms as lines."""
+def draw(found: list[list[float]], limit_s: float, path: Path) -> None:
+    """Two panels over samples a device: seconds, the clock as marks on the closed forms; and how far above they are."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    columns = [list(column) for column in zip(*found, strict=True)]
-    for label, column in zip(("every device its own, closed form", "scheduled, closed form"), columns[4:], strict=True):
-        axes.plot(columns[0], column, color="0.6", linewidth=1, label=label, linestyle="-" if "own" in label else "--")
-    for name, column, marker in zip(SCHEDULES, columns[1:4], "os+", strict=True):
-        axes.plot(columns[0], column, marker, label=name, markersize=8 if marker == "+" else 5)
-    axes.set(xlabel="samples a device", ylabel="simulated seconds until all users have trained", ylim=(0, None))
-    axes.legend(frameon=False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    whole, apart = figure.subplots(1, 2)
+    n, own, papers, ours, own_closed, closed = (list(column) for column in zip(*found, strict=True))
+    columns = ((own, own_closed, "o"), (papers, closed, "s"), (ours, closed, "+"))
+    for line, style, label in ((own_closed, "-", "closed form, own data"), (closed, "--", "closed form, scheduled")):
+        whole.plot(n, line, color="0.6", linewidth=1, linestyle=style, label=label)
+    for name, (seconds, form, mark), colour in zip(SCHEDULES, columns, ("C0", "C1", "C2"), strict=True):
+        face = "none" if mark == "s" else colour
+        look = {"marker": mark, "linestyle": "", "color": colour, "markerfacecolor": face, "markersize": 7}
+        whole.plot(n, seconds, label=name, **look)
+        apart.plot(n, [1e3 * (s - f) for s, f in zip(seconds, form, strict=True)], label=name, **look)
+    apart.axhline(1e3 * limit_s, color="0.6", linewidth=1, linestyle=":", label="one sample, slowest worker")
+    whole.set(ylabel="simulated seconds until all have trained", ylim=(0, None))
+    apart.set(ylabel="milliseconds above the closed form", ylim=(None, 1.6e3 * limit_s))
+    for axes in (whole, apart):
+        axes.set(xlabel="samples a device", xlim=(0, None))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize="small")
+    with rc_context({"svg.hashsalt": SPEC.stem}):  # the same picture has the same bytes
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 if __name__ == "__main__":
     measured = rows()
     print(table(measured))
     if len(sys.argv) > 1:
-        draw(measured, Path(sys.argv[1]))
+        draw(measured, one_sample_s(counted_lab(spec_of(SIZES[0], SCHEDULES[0]))), Path(sys.argv[1]))

@@ -1,0 +1,131 @@
+"""`python -m benchmarks.schedules`: simulated seconds of an edge's round with each schedule (docs/scheduler.md).
+
+A user with ten devices and a server, ten rounds, three seeds. Twins, shares and costs are the product's; nobody trains,
+since how long it takes does not depend on what comes out of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from edge_server.arrivals import Arrivals, Gate
+from edge_server.clock import EdgeClock
+from edge_server.lines import seat_line
+from edge_server.twins import Twins
+from edge_server.wave import Wave
+from shared import policies
+from shared.costs import LinkUse
+from shared.lab import Lab
+from shared.messages import Outcome, Stage
+from shared.spec import ExperimentSpec, parse_spec
+from shared.training.data import Dataset
+
+SCHEDULES = ("own_data", "equal", "free_compute", "finish_time")
+ROUNDS, SEEDS = 10, (1, 2, 3)
+COMPUTE = {"compute_sps": {"name": "uniform", "low": 200, "high": 1000}}
+NEAR = {"latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
+DELAY = {"delay_s": {"name": "uniform", "low": 0, "high": 4}}
+TAIL = {"delay_s": {"name": "pareto", "shape": 1.5, "scale": 0.5}}
+LOAD = {"load": {"name": "steps", "every_s": 5, "low": 0.2, "high": 1}}
+CASES: dict[str, list[dict[str, Any]]] = {
+    "only compute takes time": [{**COMPUTE, **NEAR}],
+    "and compute that is free goes up and down": [{**COMPUTE, **NEAR, **LOAD}],
+    "and visits are delayed by 0 to 4 s": [{**COMPUTE, **NEAR, **DELAY}],
+    "and so they are, by 0.5 s and a heavy tail": [{**COMPUTE, **NEAR, **TAIL}],
+    "all on Ethernet": [{**COMPUTE, "link": "ethernet"}],
+    "all on Wi-Fi": [{**COMPUTE, "link": "wifi"}],
+    "half on Wi-Fi, half on LTE": [{**COMPUTE, "link": "wifi"}, {**COMPUTE, "link": "lte"}],
+    "so, with that load and delay": [{**COMPUTE, **LOAD, **DELAY, "link": link} for link in ("wifi", "lte")],
+}
+"""By case, the devices' profiles, in equal parts."""
+
+
+@dataclass
+class Home:
+    """One home of a lab, round after round."""
+
+    lab: Lab
+    number: int = 0
+    at_s: float = 0.0
+    twins: Twins = field(default_factory=Twins)
+
+    def round_s(self, round_no: int = 1) -> float:
+        """Simulated seconds of its next round, in which everybody does its share; the links to the cloud aside."""
+        lab, clock = self.lab, EdgeClock(self.lab, self.number, round_no=round_no, at_s=self.at_s)
+        numbers = [seat.number for seat in lab.members.at(self.number)]
+        self.twins.look(clock, numbers, new_edge_round=True)
+        ctx = lab.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number).at(twins=self.twins.known)
+        works = policies.schedule(ctx, [clock.seat(number) for number in numbers])
+        wave = Wave(Stage(run_id="counted", round_no=round_no))
+        wave.predicted = self.twins.predict(ctx, clock, works)
+        for number, work in works.items():
+            seat, body = clock.seat(number), ctx.model_bytes + policies.HEAD_BYTES
+            n_trained = policies.samples_due(ctx, work, seat)
+            wave.outcomes[number] = Outcome[Any](seat=number, kind="train", n_trained=n_trained)
+            if seat.role == "train":
+                wave.links[number] = LinkUse(down_bytes=body + lab.moved_bytes(number, work), up_bytes=body)
+        wave.used |= works.keys()
+        arrivals = Arrivals(clock, cast("Any", None), Gate(), ctx, works)  # nobody is asked: no client to agents
+        arrivals.answers(wave)
+        lines = [seat_line(wave, clock.seat(number), None, arrivals.paid(wave, number)) for number in works]
+        self.twins.note(ctx, wave, arrivals, lines)
+        self.at_s += arrivals.lasted_s(wave)
+        return arrivals.lasted_s(wave)
+
+
+def counted_lab(spec: ExperimentSpec) -> Lab:
+    """A lab of MNIST's shapes, with as many samples as are asked for, of which only the number is known."""
+    n = spec.data.n_train or 0
+    x, y = np.broadcast_to(np.zeros((28, 28), np.uint8), (n, 28, 28)), np.arange(n, dtype=np.int64) % 10
+    return Lab(spec, Dataset("mnist", x, y, x[:1000], y[:1000], None, None, 10, (1, 28, 28), "only counted"))
+
+
+def spec_of(profiles: list[dict[str, Any]], schedule: str, seed: int) -> ExperimentSpec:
+    """Ten devices with 600 samples each, on which they train five epochs, beside a server of 2000 samples a second."""
+    mixture = [{"profile": profile, "share": 1 / len(profiles)} for profile in profiles]
+    spec = {
+        "seed": seed,
+        "client": "edge",
+        "schedule": schedule,
+        "twins": True,
+        "data": {"name": "mnist", "n_train": 6000, "n_test": 1000},
+        "model": "cnn_mnist",
+        "local_epochs": 5,
+        "num_edges": 1,
+        "num_devices": 10,
+        "devices": {"profiles": mixture, "edge_latency_s": 0},
+        "edge_link": {"worker_sps": 2000},
+    }
+    return parse_spec(spec).resolved(n_devices=1, n_edges=1)
+
+
+def mean_s(profiles: list[dict[str, Any]], schedule: str, seed: int) -> float:
+    """Seconds of a round, on average over the rounds."""
+    home = Home(counted_lab(spec_of(profiles, schedule, seed)))
+    return statistics.fmean(home.round_s(round_no) for round_no in range(1, ROUNDS + 1))
+
+
+def row(case: str) -> list[float]:
+    """By schedule, the mean over seeds; then by how many percent finish_time is sooner than free_compute, at the least
+    and at the most of a seed."""
+    found = {name: [mean_s(CASES[case], name, seed) for seed in SEEDS] for name in SCHEDULES}
+    pairs = zip(found["free_compute"], found["finish_time"], strict=True)
+    sooner = [100 * (1 - ours / papers) for papers, ours in pairs]
+    return [*(statistics.fmean(found[name]) for name in SCHEDULES), min(sooner), max(sooner)]
+
+
+def main() -> None:
+    """Print the table."""
+    head = ("seconds a round", *(f"`{name}`" for name in SCHEDULES), "`finish_time` sooner by, %")
+    print("| " + " | ".join(head) + " |\n|" + " --- |" * len(head))
+    for case in CASES:
+        *seconds, least, most = row(case)
+        print(f"| {case} | " + " | ".join(f"{s:.2f}" for s in seconds) + f" | {least:.1f} to {most:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

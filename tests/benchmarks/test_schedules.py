@@ -1,0 +1,19 @@
+"""Schedules against each other on the simulated clock: what docs/scheduler.md says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.schedules import CASES, mean_s
+
+
+@pytest.mark.parametrize(
+    ("case", "least", "most"),
+    [("only compute takes time", 0.99, 1.0), ("half on Wi-Fi, half on LTE", 0.5, 0.75)],
+)
+def test_finish_time_gains_where_links_differ_and_nothing_where_only_compute_counts(
+    case: str, least: float, most: float
+) -> None:
+    own, papers, ours = (mean_s(CASES[case], name, 1) for name in ("own_data", "free_compute", "finish_time"))
+    assert papers < own
+    assert least * papers <= ours <= most * papers + 1e-6
