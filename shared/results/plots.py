@@ -11,6 +11,7 @@ import numpy as np
 
 from shared.api import RoundInfo, RunInfo, SeatInfo
 from shared.results.files import write_file
+from shared.spread import Spread
 
 _MEGA = 1e6
 _MODELS = {"own": "of its own", "received": "that it received"}
@@ -81,14 +82,16 @@ def draw_clients(path: Path, info: RunInfo, rounds: Sequence[RoundInfo]) -> None
     left.plot(numbers, [s.mean for _, s in course], color="C0", label="mean")
     left.set(ylabel=f"accuracy of the model {_MODELS[which]}", xlabel="round")
     left.legend(frameon=False, loc="lower right")
-    boxes = [
-        {"label": name, "mean": s.mean, "whislo": s.min, "q1": s.q1, "med": s.median, "q3": s.q3, "whishi": s.max}
-        for name, s in sorted(ends.items())
-    ]
+    boxes = [box_of(name, spread) for name, spread in sorted(ends.items())]
     right.bxp(boxes, showfliers=False, showmeans=True, widths=0.5)
     right.set_xlabel(f"at the end, {max(s.n for s in ends.values())} clients")
     left.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
     _write(figure, path)
+
+
+def box_of(label: str, s: Spread) -> dict[str, Any]:
+    """A box as Matplotlib's `bxp` takes it: from the least to the most, no outliers apart."""
+    return {"label": label, "mean": s.mean, "whislo": s.min, "q1": s.q1, "med": s.median, "q3": s.q3, "whishi": s.max}
 
 
 def draw_groups(path: Path, info: RunInfo, tree: Mapping[str, Any]) -> None:
