@@ -199,7 +199,8 @@ def clustered(ctx: Ctx, state: Federation, sent: Mapping[str, Sent]) -> Federati
     last = {user: last_layer(ctx, sent[user].layers) for user in users}
     apart = cosine_distances(rows(last, users))  # (8)
     threshold = Gap.of(apart).threshold if ctx.params.threshold == "auto" else ctx.params.threshold
-    groups, personal = {}, {}
+    groups: dict[str, str] = {}
+    personal: dict[str, TensorMap] = {}
     for number, members in enumerate(groups_at(average_linkage(apart), threshold)):  # algorithm 2, line 1
         groups |= {users[i]: str(number) for i in members}
         sizes = [sent[users[i]].samples for i in members]

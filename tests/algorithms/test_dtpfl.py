@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import load as load_model
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist
 
 from shared.algorithms import dtpfl
 from shared.errors import BadInput
@@ -153,6 +155,10 @@ async def test_users_of_one_kind_of_data_are_grouped_in_a_wide_band_of_threshold
     assert told["gap"][1] >= 2 * told["gap"][0]
     assert sum(told["gap"]) / 2 == pytest.approx(told["threshold"])
     assert told["users"] == [f"edge-{n}" for n in range(10)]
+    vectors = np.stack([done.state.last[user].double().numpy() for user in told["users"]])
+    for threshold in (0.5 * band[0], band[0], band[-1], 2 * band[-1]):
+        labels = fcluster(linkage(pdist(vectors, "cosine"), "average"), threshold, "distance")
+        assert _cut(told, threshold) == sorted([int(i) for i in np.flatnonzero(labels == n)] for n in set(labels))
 
 
 def _cut(told: dict[str, Any], threshold: float) -> list[list[int]]:
