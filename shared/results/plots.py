@@ -74,6 +74,8 @@ def draw_clients(path: Path, info: RunInfo, rounds: Sequence[RoundInfo]) -> None
     ends = {name: spread for row in rounds if row.kind == "evaluate" for name, spread in row.clients.items()}
     if not course or not ends:
         return
+    if ends.get("own") == ends.get("received"):  # the model that a client holds is both
+        del ends["received"]
     figure, (left, right) = _figure(f"{info.name} ({info.algorithm}): clients, each on its own test set", n_columns=2)
     numbers = [number for number, _ in course]
     for low, high, alpha, label in (("min", "max", 0.15, "from least to most"), ("q1", "q3", 0.3, "the middle half")):
@@ -106,8 +108,9 @@ def draw_groups(path: Path, info: RunInfo, tree: Mapping[str, Any]) -> None:
     for x, y, colour in zip(found["icoord"], found["dcoord"], found["color_list"], strict=True):
         axes.plot(x, y, color=colour, linewidth=1.2)
     axes.axhline(tree["threshold"], color="0.4", linestyle="--", linewidth=0.9)
-    where = (1, tree["threshold"])
-    axes.annotate(f"TH {where[1]:.3g}", where, xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    where = (1.01, tree["threshold"])  # beside the lines, never on one
+    axes.annotate(f"TH {where[1]:.3g}", where, xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
+    axes.grid(visible=False, axis="x")
     places = [5 + 10 * n for n in range(len(users))]  # where scipy puts the leaves
     shown = len(users) <= _MOST_NAMED
     axes.set_xticks(places if shown else [], found["ivl"] if shown else [], rotation=90)
