@@ -270,11 +270,12 @@ class EdgeRound:
 
     async def _finish(self, folded: Folded | None) -> RoundAnswer[Any]:
         received, mine = await self._own_scores()
-        finish = await self.worker.run(self.hooks.finish, self.ctx, self.state)
+        n_own = self.book.n_samples
+        finish = await self.worker.run(self.hooks.finish, self.ctx.at(n_samples=n_own), self.state)
         self.state, update = finish.state, finish.update
         n_updates, n_samples = (folded.n_updates, folded.n_samples) if folded else (0, 0)
         if update is not None:
-            n_updates, n_samples, folded = int(self.book.n_used > 0), self.book.n_samples, None
+            n_updates, n_samples, folded = int(self.book.n_used > 0), n_own, None
         elif folded and self.lab.spec.edge_upload == "mean" and can_be_mean(self.lab.algorithm.update):
             update, folded = await self.worker.run(self._mean, folded), None
         return RoundAnswer(

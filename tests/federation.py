@@ -205,6 +205,31 @@ class Federation:
                 await asyncio.sleep(0.02)
         return info
 
+    async def ask(self, run_id: str, what: str) -> None:
+        """Pause, resume or stop a run."""
+        answer = await self.client.post(f"/runs/{run_id}/{what}")
+        assert answer.status_code == 200, answer.text
+
+    async def begin(self, spec: dict[str, Any], rounds: int) -> str:
+        """Submit a run that pauses after so many rounds, in which the first edge is ordered once each."""
+        gate = Gate(self, rounds, "/rounds", EDGE_PORT)
+        run_id = await self.submit(spec)
+        await self.pause_at(gate, run_id)
+        return run_id
+
+    async def go_on(self, run_id: str, rounds: int) -> None:
+        """Resume a run for so many rounds."""
+        gate = Gate(self, rounds, "/rounds", EDGE_PORT)
+        await self.ask(run_id, "resume")
+        await self.pause_at(gate, run_id)
+
+    async def pause_at(self, gate: Gate, run_id: str) -> None:
+        """Pause a run after the round whose order is held back."""
+        await gate.reached.wait()
+        await self.ask(run_id, "pause")
+        gate.open.set()
+        await self.until_status(run_id, "paused")
+
     async def info(self, run_id: str) -> RunInfo:
         return RunInfo.model_validate((await self.client.get(f"/runs/{run_id}")).json())
 
@@ -233,15 +258,15 @@ class Kept:
 
 
 class Gate:
-    """Holds the orders of the first agent back, from the n-th on; `reached` once one waits, until `open`."""
+    """Holds orders at a port back, from the n-th on, by default an agent's visits; `reached` once one waits."""
 
-    def __init__(self, fed: Federation, closed_at: int = 1) -> None:
+    def __init__(self, fed: Federation, closed_at: int = 1, path: str = "/visits", port: int = AGENT_PORT) -> None:
         self.open, self.reached = asyncio.Event(), asyncio.Event()
-        self._left = closed_at
+        self._left, self._where = closed_at, (path, port)
         fed.router.tamper = self._tamper
 
     async def _tamper(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-        if request.url.path == "/visits" and request.url.port == AGENT_PORT:
+        if (request.url.path, request.url.port) == self._where:
             self._left -= 1
             if self._left <= 0:
                 self.reached.set()

@@ -15,8 +15,8 @@ input, and personal layers: the last P. DS_j are user j's training samples.
     group, R2 rounds       base as in (7)
                            personal_C <- sum_{j in C} |DS_j| personal_j / sum_{j in C} |DS_j|              (9)
 
-R1 are `pretrain_rounds`, R2 the rest of the spec's `num_rounds`. TH = 0 (R1 >= 1) is FedPer of R1 + R2 rounds; TH = 2
-is FedAvg from the mean of the personal layers on, and with R1 = 0 altogether.
+R1 are `pretrain_rounds` (at most the spec's `num_rounds`), R2 the rest. TH = 0 (R1 >= 1) is FedPer of R1 + R2 rounds;
+TH = 2 is FedAvg from the mean of the personal layers on, and with R1 = 0 altogether.
 
 Deviations and readings:
 
@@ -37,7 +37,7 @@ Deviations and readings:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
@@ -46,7 +46,6 @@ import torch
 from pydantic import Field
 
 from shared.algorithms._hooks import (
-    Advance,
     Algorithm,
     Begin,
     Bench,
@@ -65,7 +64,6 @@ from shared.algorithms._hooks import (
 )
 from shared.clusters import Floats, Gap, average_linkage, cosine_distances, groups_at
 from shared.context import Ctx
-from shared.messages import Outcome, Work
 from shared.population import Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Score, Tensor, TensorMap
 from shared.spec import ExperimentSpec
@@ -92,19 +90,24 @@ class Down(Record):
     group: str | None = None
 
 
+class Sent(Record):
+    """A user's personal layers on their way to a group, and |DS_j|."""
+
+    layers: ModelState
+    samples: Annotated[int, Field(ge=1)]
+
+
 class Change(Record):
-    """Up: trained minus received. From devices all of it; from users the base, and what their state asks for.
+    """Up: trained minus received. From devices all of it; from users the base, and one of the others.
 
     Attributes:
         grouped: the personal layers' change, by group.
-        personal: by user, the personal layers themselves, where it is to be grouped.
-        samples: of these users, |DS_j|.
+        users: by user, the personal layers themselves, where it is to be given a group.
     """
 
     delta: Annotated[ModelState, Mean(weight="samples")]
     grouped: Annotated[dict[str, ModelState], Mean(weight="samples", by_group=True)] = Field(default_factory=dict)
-    personal: Annotated[dict[str, ModelState], Each()] = Field(default_factory=dict)
-    samples: Annotated[dict[str, Count], Each()] = Field(default_factory=dict)
+    users: Annotated[dict[str, Sent], Each()] = Field(default_factory=dict)
 
 
 class Federation(GlobalModel):
@@ -133,21 +136,22 @@ class User(EdgeModel):
         personal: its personal layers while it pre-trains.
         rounds: of its pre-training so far.
         group: None while it pre-trains.
-        samples: those that it trains on in this round.
-        formed: the last round in which it trained.
     """
 
     personal: ModelState = Field(default_factory=dict)
     rounds: Count = 0
     group: str | None = None
-    samples: Count = 0
-    formed: Count = 0
+
+
+def n_pretraining(spec: ExperimentSpec, params: Params) -> int:
+    """R1; of a run that is no longer than that, all its rounds."""
+    return min(params.pretrain_rounds, spec.num_rounds)
 
 
 def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
-    """Pre-training, and all rounds after it."""
-    group = Phase("group", max(spec.num_rounds - params.pretrain_rounds, 1))
-    return (Phase("pretrain", params.pretrain_rounds), group)
+    """Pre-training, and what is left; rounds that are added to a run are the second phase's."""
+    first = n_pretraining(spec, params)
+    return Phase("pretrain", first), Phase("group", spec.num_rounds - first)
 
 
 # ---- grouping
@@ -163,7 +167,7 @@ def rows(last: Mapping[str, Tensor], users: Sequence[str]) -> Floats:
     return np.stack([last[user].numpy().astype(np.float64) for user in users])
 
 
-def by_number(users: Mapping[str, Any]) -> list[str]:
+def by_number(users: Iterable[str]) -> list[str]:
     """Users in the order of their numbers: edge-2 before edge-10."""
     return sorted(users, key=lambda user: int(user.rpartition("-")[2]))
 
@@ -182,44 +186,51 @@ def mean_layers(models: Sequence[TensorMap], weights: Sequence[int]) -> TensorMa
     return {name: mean(name) for name in models[0]}
 
 
-def clustered(ctx: Ctx, state: Federation, update: Change) -> Federation:
-    """The groups of those who sent their personal layers."""
-    users = by_number(update.personal)
-    last = {user: last_layer(ctx, update.personal[user]) for user in users}
+def whole(ctx: Ctx, update: Change) -> dict[str, Sent]:
+    """Who sent all of its personal layers, in the order of numbers; who did not has no group, and sends again."""
+    mine = last_layers(ctx, ctx.params.personal_layers)
+    users = (ctx.at(edge=edge).client_id for edge in range(ctx.n_clients))
+    return {user: sent for user in users if (sent := update.users.get(user)) and sent.layers.keys() == mine}
+
+
+def clustered(ctx: Ctx, state: Federation, sent: Mapping[str, Sent]) -> Federation:
+    """The first groups."""
+    users, layers = list(sent), [each.layers for each in sent.values()]
+    last = {user: last_layer(ctx, sent[user].layers) for user in users}
     apart = cosine_distances(rows(last, users))  # (8)
     threshold = Gap.of(apart).threshold if ctx.params.threshold == "auto" else ctx.params.threshold
-    found = groups_at(average_linkage(apart), threshold)  # algorithm 2, line 1
-    names = {users[i]: str(number) for number, members in enumerate(found) for i in members}
-    personal = {}
-    for number, members in enumerate(found):
-        layers = [update.personal[users[i]] for i in members]
-        personal[str(number)] = mean_layers(layers, [update.samples[users[i]] for i in members])  # (9)
+    groups: dict[str, str] = {}
+    personal: dict[str, TensorMap] = {}
+    for number, members in enumerate(groups_at(average_linkage(apart), threshold)):  # algorithm 2, line 1
+        groups |= {users[i]: str(number) for i in members}
+        sizes = [sent[users[i]].samples for i in members]
+        personal[str(number)] = mean_layers([layers[i] for i in members], sizes)  # (9)
     now = {"clustered": ctx.round_no, "changed": ctx.round_no}
-    return state.but(groups=names, personal=personal, last=last, threshold=threshold, **now)
+    return state.but(groups=groups, personal=personal, last=last, threshold=threshold, **now)
 
 
-def placed(ctx: Ctx, state: Federation, update: Change) -> Federation:
+def placed(ctx: Ctx, state: Federation, sent: Mapping[str, Sent]) -> Federation:
     """Those who come later, one after another: each into the nearest group, or one of its own."""
     groups, personal, last = dict(state.groups), dict(state.personal), dict(state.last)
-    for user in by_number(update.personal):
-        last[user] = last_layer(ctx, update.personal[user])
-        apart = {name: _mean_distance(user, name, groups, last) for name in dict.fromkeys(groups.values())}
+    for user in sent:
+        last[user] = last_layer(ctx, sent[user].layers)
+        apart = {name: _mean_distance(user, name, groups, last) for name in personal}
         near = min(apart, key=lambda name: (apart[name], int(name)))
         if apart[near] > state.threshold:
             near = str(len(personal))
-            personal[near] = update.personal[user]
+            personal[near] = sent[user].layers
         groups[user] = near
     return state.but(groups=groups, personal=personal, last=last, changed=ctx.round_no)
 
 
 def _mean_distance(user: str, group: str, groups: Mapping[str, str], last: Mapping[str, Tensor]) -> float:
     members = [other for other, name in groups.items() if name == group]
-    apart = [cosine_distances(rows(last, [user, other]))[0] for other in members]
-    return float(np.mean(apart))
+    apart = cosine_distances(rows(last, [user, *members]))
+    return float(apart[: len(members)].mean())
 
 
 def _tree(state: Federation) -> dict[str, Any]:
-    """What the groups rest on: from the merges they follow at any threshold."""
+    """What the groups rest on: from the merges follow the groups at any threshold."""
     users = by_number(state.last)
     apart = cosine_distances(rows(state.last, users))
     gap = Gap.of(apart)
@@ -238,7 +249,7 @@ class Cloud(CloudHooks):
         if ctx.params.pretrain_rounds:
             return Federation(model=model)
         users = {ctx.at(edge=edge).client_id: "0" for edge in range(ctx.n_clients)}
-        return Federation(model=model, groups=users, personal={"0": only(model, mine)})
+        return Federation(model=model, groups=users, personal={"0": only(model, mine)}, changed=1)
 
     def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         group = state.groups.get(ctx.at(edge=edge).client_id)
@@ -247,16 +258,17 @@ class Cloud(CloudHooks):
     def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
         personal = {name: add(layers, update.grouped.get(name, {})) for name, layers in state.personal.items()}  # (9)
         after = state.but(model=add(state.model, update.delta), personal=personal)  # (7)
-        if not update.personal:
+        sent = whole(ctx, update)
+        if not sent:
             return after
-        return placed(ctx, after, update) if after.groups else clustered(ctx, after, update)
+        return placed(ctx, after, sent) if after.groups else clustered(ctx, after, sent)
 
     def models(self, ctx: Ctx, state: Any) -> dict[str, TensorMap]:
         own = {user: overlay(state.model, state.personal[group]) for user, group in state.groups.items()}
         return {"global": state.model, **own}
 
     def figures(self, ctx: Ctx, state: Any) -> dict[str, Any]:
-        if not state.groups or ctx.round_no != max(state.changed, 1):
+        if ctx.round_no != state.changed:
             return {}
         names = sorted(set(state.groups.values()), key=int)
         members = [[user for user in by_number(state.groups) if state.groups[user] == name] for name in names]
@@ -276,40 +288,30 @@ class Edge(EdgeHooks):
     def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
         own = state.personal if broadcast.group is None else {}
         held = Broadcast(model=overlay(broadcast.model, own))  # algorithm 1, line 12; algorithm 2, line 14
-        return super().begin(ctx, state.but(group=broadcast.group, samples=0), held)
-
-    def schedule(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> dict[int, Work]:
-        works = super().schedule(ctx, state, seats)
-        behind = state.group is None and ctx.phase == "group"
-        return {seat: work.but(phase="pretrain") for seat, work in works.items()} if behind else works
-
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return super().aggregate(ctx, state.but(formed=ctx.round_no), update)
-
-    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
-        done = [outcome.n_samples for outcome in outcomes if outcome.failure is None and not ctx.edge_round]
-        return super().advance(ctx, state.but(samples=state.samples + sum(done)), works, outcomes)
+        return super().begin(ctx, state.but(group=broadcast.group), held)
 
     def finish(self, ctx: Ctx, state: Any) -> Finish:
-        figures = {"group": state.group, "pretrained": state.rounds}
-        if state.formed != ctx.round_no:  # nobody answered
-            return Finish(state.but(start={}, received={}, model={}), figures=figures)
         mine = last_layers(ctx, ctx.params.personal_layers)
         moved, own = delta_of(ctx, state.model, state.received), only(state.model, mine)
-        base = without(moved, mine)
+        sent = Change(delta=without(moved, mine))
         if state.group is not None:
-            between = User(rounds=state.rounds, group=state.group, formed=state.formed)
-            return Finish(between, Change(delta=base, grouped={state.group: only(moved, mine)}), figures)
-        rounds, needed = state.rounds + 1, ctx.params.pretrain_rounds
-        due = ctx.round_no == needed or (ctx.round_no > needed and rounds >= needed)
-        sent, user = Change(delta=base), ctx.client_id
-        if due:
-            sent = Change(delta=base, personal={user: own}, samples={user: state.samples})
-        return Finish(User(personal=own, rounds=rounds, formed=state.formed), sent, figures | {"pretrained": rounds})
+            after = User(rounds=state.rounds)
+            sent = sent.but(grouped={state.group: only(moved, mine)})
+        else:
+            after = User(personal=own, rounds=state.rounds + (ctx.n_samples > 0))
+            if ctx.n_samples and _wants_group(ctx, after.rounds):
+                sent = sent.but(users={ctx.client_id: Sent(layers=own, samples=ctx.n_samples)})
+        return Finish(after, sent, {"group": state.group, "pretrained": after.rounds})
 
     def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> tuple[Score | None, Score | None]:
         held = bench.test(state.received)
         return held, held
+
+
+def _wants_group(ctx: Ctx, rounds: int) -> bool:
+    """With all who are there in the last round of pre-training; who was not there, after as many rounds of its own."""
+    needed = n_pretraining(ctx.spec, ctx.params)
+    return ctx.round_no == needed or (ctx.round_no > needed and rounds >= needed)
 
 
 class Device(DeviceHooks):

@@ -1,4 +1,7 @@
-"""The picture of a comparison: accuracy against rounds, simulated time and bytes up, three panels of one height."""
+"""The picture of a comparison: accuracy against rounds, simulated time and bytes up, in panels of one height.
+
+Where it is known how accuracies spread over clients, a fourth panel shows that: a box for each run.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 from shared.errors import BadInput
 from shared.results.compare import Comparison, Course, Point
 from shared.results.files import write_file
+from shared.results.plots import box_of
 
 FORMATS = ("png", "svg", "pdf")
 # Okabe and Ito (2008), "Color Universal Design", without yellow and black: apart also for the colour-blind.
@@ -50,11 +54,14 @@ def draw_comparison(path: Path, comparison: Comparison) -> bool:
     if not courses:
         return False
     columns = _columns(courses)
-    figure, panels = _figure(courses, n_lines=-(-(len(courses) + 1) // columns))
+    boxed = len(courses) <= _CROWD and any(course.clients for course in courses)
+    figure, panels = _figure(courses, n_lines=-(-(len(courses) + 1) // columns), boxed=boxed)
     looks = [_look(index, _twins(courses, index)) for index in range(len(courses))]
-    for axes, (name, of) in zip(panels, _axes_of(courses), strict=True):
+    for axes, (name, of) in zip(panels, _axes_of(courses), strict=False):
         axes.set_xlabel(name)
         _panel(axes, courses, looks, of, comparison.target)
+    if boxed:
+        _boxes(panels[-1], courses, looks)
     _legend(figure, courses, looks, comparison.target, columns)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form)
@@ -62,15 +69,16 @@ def draw_comparison(path: Path, comparison: Comparison) -> bool:
     return True
 
 
-def _figure(courses: Sequence[Course], n_lines: int) -> tuple[Any, list[Any]]:
-    """Three empty panels, with room for a legend of so many lines below."""
+def _figure(courses: Sequence[Course], n_lines: int, *, boxed: bool) -> tuple[Any, list[Any]]:
+    """Three empty panels, a narrower one for boxes, and room for a legend of so many lines below."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     figure = Figure(figsize=(_WIDTH_IN, 4.6 + 0.21 * n_lines), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    panels = list(figure.subplots(1, 3, sharey=True))
+    widths = [1.0, 1.0, 1.0, *([0.6] if boxed else [])]
+    panels = list(figure.subplots(1, len(widths), sharey=True, width_ratios=widths))
     names = dict.fromkeys(course.info.name for course in courses)
     only = next(iter(names)) if len(names) == 1 else ""
     many = f"{len(courses)} runs" if len(courses) > 1 else ""
@@ -139,6 +147,21 @@ def _panel(
     if target is not None:
         axes.axhline(target, **_TARGET, zorder=0)
     axes.set_xlim(left=0)
+
+
+def _boxes(axes: Any, courses: Sequence[Course], looks: Sequence[dict[str, Any]]) -> None:
+    """The clients of each run at the end, in its colour: least, quartiles and most; the mean as its marker."""
+    for place, (course, look) in enumerate(zip(courses, looks, strict=True)):
+        if course.clients is None:
+            continue
+        line = {"color": look["color"], "linewidth": 1.2}
+        lines = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
+        point = {"marker": look["marker"], "markersize": 4, "color": look["color"], "markeredgecolor": look["color"]}
+        point["markerfacecolor"] = look["color"]
+        boxes = [box_of("", course.clients)]
+        axes.bxp(boxes, positions=[place], widths=0.6, showfliers=False, showmeans=True, meanprops=point, **lines)
+    axes.set_xticks([])
+    axes.set_xlabel("clients at the end")
 
 
 def _columns(courses: Sequence[Course]) -> int:

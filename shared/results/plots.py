@@ -11,6 +11,7 @@ import numpy as np
 
 from shared.api import RoundInfo, RunInfo, SeatInfo
 from shared.results.files import write_file
+from shared.spread import Spread
 
 _MEGA = 1e6
 _MODELS = {"own": "of its own", "received": "that it received"}
@@ -73,6 +74,8 @@ def draw_clients(path: Path, info: RunInfo, rounds: Sequence[RoundInfo]) -> None
     ends = {name: spread for row in rounds if row.kind == "evaluate" for name, spread in row.clients.items()}
     if not course or not ends:
         return
+    if ends.get("own") == ends.get("received"):  # the model that a client holds is both
+        del ends["received"]
     figure, (left, right) = _figure(f"{info.name} ({info.algorithm}): clients, each on its own test set", n_columns=2)
     numbers = [number for number, _ in course]
     for low, high, alpha, label in (("min", "max", 0.15, "from least to most"), ("q1", "q3", 0.3, "the middle half")):
@@ -81,14 +84,16 @@ def draw_clients(path: Path, info: RunInfo, rounds: Sequence[RoundInfo]) -> None
     left.plot(numbers, [s.mean for _, s in course], color="C0", label="mean")
     left.set(ylabel=f"accuracy of the model {_MODELS[which]}", xlabel="round")
     left.legend(frameon=False, loc="lower right")
-    boxes = [
-        {"label": name, "mean": s.mean, "whislo": s.min, "q1": s.q1, "med": s.median, "q3": s.q3, "whishi": s.max}
-        for name, s in sorted(ends.items())
-    ]
+    boxes = [box_of(name, spread) for name, spread in sorted(ends.items())]
     right.bxp(boxes, showfliers=False, showmeans=True, widths=0.5)
     right.set_xlabel(f"at the end, {max(s.n for s in ends.values())} clients")
     left.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
     _write(figure, path)
+
+
+def box_of(label: str, s: Spread) -> dict[str, Any]:
+    """A box as Matplotlib's `bxp` takes it: from the least to the most, no outliers apart."""
+    return {"label": label, "mean": s.mean, "whislo": s.min, "q1": s.q1, "med": s.median, "q3": s.q3, "whishi": s.max}
 
 
 def draw_groups(path: Path, info: RunInfo, tree: Mapping[str, Any]) -> None:
@@ -103,8 +108,9 @@ def draw_groups(path: Path, info: RunInfo, tree: Mapping[str, Any]) -> None:
     for x, y, colour in zip(found["icoord"], found["dcoord"], found["color_list"], strict=True):
         axes.plot(x, y, color=colour, linewidth=1.2)
     axes.axhline(tree["threshold"], color="0.4", linestyle="--", linewidth=0.9)
-    where = (1, tree["threshold"])
-    axes.annotate(f"TH {where[1]:.3g}", where, xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    where = (1.01, tree["threshold"])  # beside the lines, never on one
+    axes.annotate(f"TH {where[1]:.3g}", where, xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
+    axes.grid(visible=False, axis="x")
     places = [5 + 10 * n for n in range(len(users))]  # where scipy puts the leaves
     shown = len(users) <= _MOST_NAMED
     axes.set_xticks(places if shown else [], found["ivl"] if shown else [], rotation=90)

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import load as load_model
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist
 
 from shared.algorithms import dtpfl
 from shared.errors import BadInput
 from shared.spec import parse_spec
 from tests.algorithms import flat, plain_dtpfl
-from tests.algorithms.ways import Ended, ended, federation, run
-from tests.federation import Federation
+from tests.algorithms.ways import Ended, ended, federation, run, so_far
+from tests.federation import EDGE_PORT, Federation, Gate
 
 FOUR: dict[str, Any] = {"n_edges": 4, "rooms": (5, 3)}
 HEAD_BYTES, BASE_BYTES, AROUND = 4 * (64 * 10 + 10), 4 * (64 * 64 + 64), 2_500
@@ -153,6 +155,10 @@ async def test_users_of_one_kind_of_data_are_grouped_in_a_wide_band_of_threshold
     assert told["gap"][1] >= 2 * told["gap"][0]
     assert sum(told["gap"]) / 2 == pytest.approx(told["threshold"])
     assert told["users"] == [f"edge-{n}" for n in range(10)]
+    vectors = np.stack([done.state.last[user].double().numpy() for user in told["users"]])
+    for threshold in (0.5 * band[0], band[0], band[-1], 2 * band[-1]):
+        labels = fcluster(linkage(pdist(vectors, "cosine"), "average"), threshold, "distance")
+        assert _cut(told, threshold) == sorted([int(i) for i in np.flatnonzero(labels == n)] for n in set(labels))
 
 
 def _cut(told: dict[str, Any], threshold: float) -> list[list[int]]:
@@ -180,11 +186,10 @@ async def test_personal_layers_go_up_once_and_then_by_group(tmp_path: Path) -> N
 
 async def test_each_users_model_can_be_fetched_once_it_has_a_group(tmp_path: Path) -> None:
     async with federation(tmp_path, **FOUR) as fed:
-        run_id = await fed.submit(spec_of({"pretrain_rounds": 2, "threshold": 0.02}, num_rounds=1))
-        await ended(fed, run_id, tmp_path)
+        run_id = await fed.begin(spec_of({"pretrain_rounds": 2, "threshold": 0.02}, num_rounds=3), 1)
         early = await fed.client.get(f"/runs/{run_id}/models/edge-3")
         assert early.status_code == 404
-        await more(fed, run_id, 2)
+        await fed.ask(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
         fetched = await fed.client.get(f"/runs/{run_id}/models/edge-3")
     assert set(done.info.models) == {"global", *(f"edge-{n}" for n in range(4))}
@@ -203,11 +208,6 @@ async def test_layout_of_agents_decides_nothing(tmp_path: Path) -> None:
 # ---- users that go and come
 
 
-async def more(fed: Federation, run_id: str, n: int) -> None:
-    answer = await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": n})
-    assert answer.status_code == 200, answer.text
-
-
 async def lose(fed: Federation, number: int) -> None:
     registry = fed.apps["cloud"].state.cloud.registry
     await fed.stop(f"edge-{number}")
@@ -222,19 +222,19 @@ async def regain(fed: Federation, number: int) -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2], ids=["while it pre-trains", "once it has a group"])
 async def test_personal_layers_and_group_outlive_the_edge(rounds: int, tmp_path: Path) -> None:
-    params = {"pretrain_rounds": 2, "threshold": 0.02}
-    whole = await run(tmp_path, spec_of(params), **FOUR)
+    spec = spec_of({"pretrain_rounds": 2, "threshold": 0.02})
+    whole = await run(tmp_path, spec, **FOUR)
     async with federation(tmp_path, **FOUR) as fed:
-        run_id = await fed.submit(spec_of(params, num_rounds=rounds))
-        await ended(fed, run_id, tmp_path)
+        run_id = await fed.begin(spec, rounds)
         await fed.stop("edge-1")
         await fed.start_edge(1)
         await fed.until(lambda: fed.n_agents() == 2)
-        await more(fed, run_id, 4 - rounds)
+        await fed.ask(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     assert done.info.model_sha256 == whole.info.model_sha256
     assert done.state.groups == whole.state.groups
     assert apart(done, own_models(whole)) == 0
+    assert not any(row.fresh_state for detail in done.rounds for row in detail.edges)
 
 
 @pytest.mark.parametrize("threshold", [0.02, 0.0005], ids=["into the nearest group", "alone"])
@@ -242,24 +242,51 @@ async def test_user_that_was_away_pretrains_by_itself_and_is_then_put_into_a_gro
     threshold: float, tmp_path: Path
 ) -> None:
     """User 3 trains in round 1 and is away in round 2, when the others are clustered; it needs one round more."""
-    params = {"pretrain_rounds": 2, "threshold": threshold}
+    spec = spec_of({"pretrain_rounds": 2, "threshold": threshold}, num_rounds=5)
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
-        run_id = await fed.submit(spec_of(params, num_rounds=1))
-        await ended(fed, run_id, tmp_path)
+        run_id = await fed.begin(spec, 1)
         await lose(fed, 3)
-        await more(fed, run_id, 1)
-        without = await ended(fed, run_id, tmp_path)
+        await fed.go_on(run_id, 1)
+        without = await so_far(fed, run_id, tmp_path)
         await regain(fed, 3)
-        await more(fed, run_id, 3)
+        await fed.ask(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     assert set(without.state.groups) == {"edge-0", "edge-1", "edge-2"}
     assert [row.figures.get("3", {}).get("pretrained") for row in done.rounds] == [1, None, 2, 2, 2]
-    assert [row.figures.get("3", {}).get("group") for row in done.rounds[:3]] == [None] * 3
-    told, mine = cloud_figures(done, 3), done.state.groups["edge-3"]
-    assert done.rounds[3].figures["3"]["group"] == mine
+    assert groups_of(without) == ([[0, 1], [2]] if threshold == 0.02 else [[0], [1], [2]])
+    check_placed(done, placed_in=3, threshold=threshold)
+
+
+@pytest.mark.parametrize("threshold", [0.02, 0.0005], ids=["into the nearest group", "alone"])
+async def test_user_that_comes_late_pretrains_by_itself_and_is_then_put_into_a_group(
+    threshold: float, tmp_path: Path
+) -> None:
+    """User 3 never trained; a new edge takes its home after the others were clustered, and needs two rounds."""
+    params = {"pretrain_rounds": 2, "threshold": threshold}
+    spec = spec_of(params, num_rounds=6, timeouts={"reseat_after_s": 1})
+    async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
+        gate = Gate(fed, 1, "/rounds", EDGE_PORT)
+        run_id = await fed.submit(spec)
+        await gate.reached.wait()
+        await lose(fed, 3)
+        await fed.pause_at(gate, run_id)
+        await fed.go_on(run_id, 2)
+        await regain(fed, 4)
+        await fed.ask(run_id, "resume")
+        done = await ended(fed, run_id, tmp_path)
+    told = [row.figures.get("3", {}) for row in done.rounds]
+    assert [each.get("pretrained") for each in told] == [None, None, None, 1, 2, 2]
+    assert cloud_figures(done, 2)["users"] == ["edge-0", "edge-1", "edge-2"]
+    check_placed(done, placed_in=5, threshold=threshold)
+
+
+def check_placed(done: Ended, *, placed_in: int, threshold: float) -> None:
+    """User 3 was put beside user 2, who is the nearest to it, unless even that is too far; the record tells so."""
+    told, mine = cloud_figures(done, placed_in), done.state.groups["edge-3"]
+    assert all(row.figures.get("3", {}).get("group") is None for row in done.rounds[:placed_in])
+    assert done.rounds[placed_in].figures["3"]["group"] == mine
     others = {user for user, name in done.state.groups.items() if name == mine} - {"edge-3"}
     assert others == ({"edge-2"} if threshold == 0.02 else set())
-    assert groups_of(without) == ([[0, 1], [2]] if threshold == 0.02 else [[0], [1], [2]])
     assert _distance(done, "edge-2", "edge-3") == min(_distance(done, f"edge-{n}", "edge-3") for n in range(3))
     assert sorted([*others, "edge-3"]) in told["groups"]
     assert own_models(done).keys() == {0, 1, 2, 3}
@@ -272,12 +299,12 @@ def _distance(done: Ended, a: str, b: str) -> float:
 
 
 async def test_lost_user_costs_its_contribution_and_keeps_its_group(tmp_path: Path) -> None:
-    params = {"pretrain_rounds": 1, "threshold": 0.005}
+    spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
-        run_id = await fed.submit(spec_of(params, num_rounds=2))
-        before = await ended(fed, run_id, tmp_path)
+        run_id = await fed.begin(spec, 2)
+        before = await so_far(fed, run_id, tmp_path)
         await lose(fed, 3)
-        await more(fed, run_id, 1)
+        await fed.ask(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     assert done.state.groups == before.state.groups
     assert [row.outcome for row in done.rounds[2].edges] == ["used"] * 3 + ["failed"]

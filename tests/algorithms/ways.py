@@ -21,7 +21,7 @@ _NUMBERS = itertools.count()
 
 @dataclass(frozen=True)
 class Ended:
-    """A completed run: its document, its rounds with a row for each visit, the lab and the cloud's last state."""
+    """A run: its document, its rounds with a row for each visit, the lab and the cloud's last state."""
 
     info: RunInfo
     rounds: list[RoundDetail]
@@ -75,9 +75,14 @@ async def ended(fed: Federation, run_id: str, folder: Path) -> Ended:
     """Wait for a run's end and read what is left."""
     info = await fed.finish(run_id)
     assert info.status == "completed", info.reason
-    archive = fed.apps["cloud"].state.cloud.archive
+    return await so_far(fed, run_id, folder)
+
+
+async def so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
+    """What there is of a run that has ended or is paused."""
+    info = await fed.info(run_id)
     lab = lab_of(info.spec, folder)
-    found = await archive.committed(run_id, lab)
+    found = await fed.apps["cloud"].state.cloud.archive.committed(run_id, lab)
     assert found is not None
     rounds = [await fed.round(run_id, round_no) for round_no in range(1, info.rounds + 1)]
     return Ended(info, rounds, lab, found[0].state)

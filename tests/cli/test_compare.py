@@ -15,6 +15,7 @@ from shared.errors import NotFound
 from shared.results import Manifest, compare, find_folders, write_results
 from shared.results.panels import draw_comparison
 from shared.spec import parse_spec
+from shared.spread import Spread
 from tests.cli.conftest import Strata
 from tests.cli.samples import SPEC, a_round, a_run
 
@@ -269,6 +270,23 @@ def test_a_run_over_another_with_the_same_accuracies_is_dashed_so_that_both_are_
     for axes in figure.axes:
         curves = [line for line in axes.lines if len(line.get_xdata()) == 3]
         assert [line.get_linestyle() for line in curves] == ["-", "-", "--"]
+
+
+def test_clients_of_each_run_have_a_box_in_its_colour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
+) -> None:
+    """Runs that tell how accuracies spread over clients; the one in the middle does not."""
+    spreads = ({"received": Spread.of([0.1, 0.5, 0.9])}, {}, {"received": Spread.of([0.4, 0.5, 0.7])})
+    folders = [in_folder(runs, f"r{n}", [0.1, 0.5], clients=each) for n, each in enumerate(spreads)]
+    figure = drawn(monkeypatch, tmp_path, folders)
+    *curves, boxes = figure.axes
+    assert (len(curves), boxes.get_xlabel()) == (3, "clients at the end")
+    spans: dict[str, set[float]] = {}
+    for line in boxes.lines:
+        spans.setdefault(line.get_color(), set()).update(round(float(y), 6) for y in line.get_ydata())
+    assert spans.keys() == {"#0072B2", "#009E73"} <= {line.get_color() for line in curves[0].lines}
+    assert spans["#0072B2"] == {0.1, 0.3, 0.5, 0.7, 0.9}  # least, quartiles, most; the mean is the median here
+    assert {0.4, 0.45, 0.5, 0.6, 0.7, 0.533333} == spans["#009E73"]
 
 
 def test_many_runs_are_all_told_apart_and_inside_the_picture(
