@@ -160,7 +160,7 @@ def test_layers_that_are_not_finite_and_no_samples_are_refused(tmp_path: Path) -
 def test_run_has_as_many_rounds_as_its_spec_says(pretrain_rounds: int, num_rounds: int, lengths: list[int]) -> None:
     algorithm = {"name": "dtpfl", "params": {"pretrain_rounds": pretrain_rounds}}
     spec = parse_spec({"algorithm": algorithm, "client": "edge", "num_rounds": num_rounds})
-    found = dtpfl.phases(spec, dtpfl.ALGORITHM.parse_params(spec.algorithm.params))
+    found = dtpfl.phases(spec, dtpfl.Params(pretrain_rounds=pretrain_rounds))
     assert [(phase.name, phase.num_rounds) for phase in found] == list(zip(("pretrain", "group"), lengths, strict=True))
 
 

@@ -276,7 +276,11 @@ def test_clients_of_each_run_have_a_box_in_its_colour(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
 ) -> None:
     """Runs that tell how accuracies spread over clients; the one in the middle does not."""
-    spreads = ({"received": Spread.of([0.1, 0.5, 0.9])}, {}, {"received": Spread.of([0.4, 0.5, 0.7])})
+    spreads: list[dict[str, Spread]] = [
+        {"received": Spread.of([0.1, 0.5, 0.9])},
+        {},
+        {"received": Spread.of([0.4, 0.5, 0.7])},
+    ]
     folders = [in_folder(runs, f"r{n}", [0.1, 0.5], clients=each) for n, each in enumerate(spreads)]
     figure = drawn(monkeypatch, tmp_path, folders)
     *curves, boxes = figure.axes
