@@ -79,13 +79,14 @@ class EdgeClock:
         return free_share(seat.profile.load, self.at_s, run_seeds(self.lab.spec, f"seat {seat.number}"))
 
     def telemetry(self, twin: Twin) -> Telemetry:
-        """What a twin's worker says of itself at this instant."""
+        """What a twin's worker says of itself at this instant; with `clock: real` what was measured says what is free."""
         number, seat = twin.seat, self._seated(twin.seat)
         seeds, battery_j = run_seeds(self.lab.spec, f"seat {number}"), seat.profile.battery_j
+        took = twin.ratio if self.lab.spec.clock == "real" else 1.0
         return Telemetry(
             at_s=self.at_s,
             on=next_on(seat.profile.availability, number, self.at_s, seeds) == self.at_s,
-            free_sps=seat.profile.compute_sps * self._free(seat),
+            free_sps=seat.profile.compute_sps * self._free(seat) / took,
             n_collected=len(seat.train),
             charge=None if battery_j is None else max(1 - twin.spent_j / battery_j, 0.0),
         )
