@@ -117,12 +117,17 @@ def calm_end(calm: World) -> dict[str, Any]:
     return found
 
 
-def paused_after(world: World, run: str, round_no: int, *, before: int) -> None:
-    """Pause a run between two of its rounds: this one was committed, that one was not begun."""
-    world.wait_round(run, round_no)
-    world.client.pause(run)
-    info = until(f"{run} to pause", lambda: (found := world.client.run(run)).status == "paused" and found, 60)
-    assert info.rounds < before
+def pause(world: World, run: str) -> int:
+    """Pause a run between two of its rounds; how many were committed by then."""
+    look = world.client
+    until(f"{run} to pause", lambda: look.run(run).status == "paused" or not look.pause(run), 60)
+    return world.info(run).rounds
+
+
+def resume(world: World, run: str) -> None:
+    """Let it go on."""
+    look = world.client
+    until(f"{run} to go on", lambda: look.run(run).status != "paused" or not look.resume(run), 60)
 
 
 def test_edge_killed_between_rounds_of_either_phase_has_twins_layers_and_group_again(
@@ -130,25 +135,23 @@ def test_edge_killed_between_rounds_of_either_phase_has_twins_layers_and_group_a
 ) -> None:
     run = patient.submit(DTPFL)
     for round_no, before in ((1, 3), (4, 6)):
-        paused_after(patient, run, round_no, before=before)
+        patient.wait_round(run, round_no)
+        assert pause(patient, run) < before
         kept = twins_in(patient, run)
         with patient.killed("edge-1"):
             pass
         assert until("the twins", lambda: twins_in(patient, run), 40) == kept
         assert any(twin.n_learned for twin in kept[0].twins)
-        patient.client.resume(run)
+        resume(patient, run)
     assert patient.finish(run, 150).status == "completed"
     assert left_of(patient, run) == calm_end
 
 
-def held_up(world: World, run: str, edge: str) -> str:
-    """Freeze an agent that an edge waits for, so that its round cannot end; the agent's name."""
-    homes = {seat.seat: seat.edge for seat in world.client.seats(run).devices}
+def host_for(world: World, run: str, edge: str) -> str:
+    """An agent with a device of an edge."""
+    mine = {seat.seat for seat in world.client.seats(run).devices if seat.edge == edge}
     hosts = {name: world.agent(name) for name in world.of("agent")}
-    name = next(name for name, host in hosts.items() if host and edge in {homes[seat] for seat in host.seats})
-    world.freeze(name)
-    time.sleep(2)  # the others come to the end of what they can do
-    return name
+    return next(name for name, host in hosts.items() if host and mine & set(host.seats))
 
 
 def test_edge_killed_in_the_middle_of_an_edge_round_of_either_phase_has_them_again(
@@ -157,11 +160,13 @@ def test_edge_killed_in_the_middle_of_an_edge_round_of_either_phase_has_them_aga
     run = patient.submit(DTPFL)
     for round_no, before in ((1, 3), (4, 6)):
         patient.wait_round(run, round_no)
-        frozen = held_up(patient, run, "edge-1")
+        agent = host_for(patient, run, "edge-1")
+        patient.freeze(agent)  # the edge waits for it: its round cannot end
+        time.sleep(2)
         stands = patient.info(run).rounds
         with patient.killed("edge-1"):
             pass
         assert patient.info(run).rounds == stands < before
-        patient.thaw(frozen)
+        patient.thaw(agent)
     assert patient.finish(run, 150).status == "completed"
     assert left_of(patient, run) == calm_end
