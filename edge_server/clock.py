@@ -79,7 +79,7 @@ class EdgeClock:
         return free_share(seat.profile.load, self.at_s, run_seeds(self.lab.spec, f"seat {seat.number}"))
 
     def telemetry(self, twin: Twin) -> Telemetry:
-        """What a twin's worker says of itself at this instant; with `clock: real` what was measured says what is free."""
+        """What a twin's worker says of itself at this instant; with `clock: real` its free compute is as measured."""
         number, seat = twin.seat, self._seated(twin.seat)
         seeds, battery_j = run_seeds(self.lab.spec, f"seat {number}"), seat.profile.battery_j
         took = twin.ratio if self.lab.spec.clock == "real" else 1.0
