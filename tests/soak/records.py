@@ -41,8 +41,9 @@ def faults_in(info: RunInfo, details: Sequence[RoundDetail], events: Sequence[Ev
 
 
 def _of_round(detail: RoundDetail, spec: ExperimentSpec) -> list[str]:
-    """Every visit stands in the round once; every lost one with its reason, in the rows and in the failures."""
-    found = [] if _whole(detail, spec) else [f"seats {sorted(row.seat for row in detail.seats)}, not each chosen once"]
+    """Every chosen seat stands in the round once; every lost one with its reason, in the rows and in the failures."""
+    seats = sorted(row.seat for row in detail.seats)
+    found = [] if _each_once(detail, spec) else [f"seats {seats}, not each of {spec.num_devices} once"]
     told = {seat for failure in detail.failures for seat in (failure.seat, *failure.seats) if seat is not None}
     lost = {row.seat for row in detail.seats if row.outcome == LOST}
     found += [f"seats {sorted(told ^ lost)} are lost in only one of rows and failures"] if told != lost else []
@@ -53,7 +54,7 @@ def _of_round(detail: RoundDetail, spec: ExperimentSpec) -> list[str]:
     return found
 
 
-def _whole(detail: RoundDetail, spec: ExperimentSpec) -> bool:
+def _each_once(detail: RoundDetail, spec: ExperimentSpec) -> bool:
     """Whether each chosen seat stands in the round once; where shares are planned, once in each wave that it is in."""
     if spec.plans:
         return max(Counter((row.seat, row.edge_round, row.wave) for row in detail.seats).values(), default=0) <= 1
