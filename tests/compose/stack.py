@@ -58,15 +58,33 @@ def n_devices(client: httpx.Client) -> int:
         return -1
 
 
+def scaled(client: httpx.Client, service: str, number: int, n_all: int) -> None:
+    """So many containers of a service of devices, beside those of the others: agents in all."""
+    compose("up", "-d", "--no-deps", "--no-recreate", "--scale", f"{service}={number}", service)
+    until(f"{number} of {service}", lambda: n_agents(client) == n_all == n_devices(client))
+
+
+def n_agents(client: httpx.Client) -> int:
+    """Agents that take part and whose containers run: one that was removed is heard no more, soon."""
+    names = {container[:12] for container in running()}
+    found = client.get("/devices").json()["devices"]
+    return sum(device["state"] in ("alive", "revived") and device["name"] in names for device in found)
+
+
+def running() -> list[str]:
+    """Ids of the project's containers."""
+    return docker("ps", "-q", "--no-trunc", "--filter", f"label=com.docker.compose.project={PROJECT}").split()
+
+
 def submit(client: httpx.Client, spec: dict[str, Any]) -> str:
     answer = client.post("/runs", json={"spec": spec})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["run"])
 
 
-def ended(client: httpx.Client, run: str) -> dict[str, Any]:
+def ended(client: httpx.Client, run: str, limit_s: float = 180.0) -> dict[str, Any]:
     info: dict[str, Any] = until(
-        f"the end of {run}", lambda: (found := client.get(f"/runs/{run}").json())["status"] in ENDED and found
+        f"the end of {run}", lambda: (found := client.get(f"/runs/{run}").json())["status"] in ENDED and found, limit_s
     )
     return info
 

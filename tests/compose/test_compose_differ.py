@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from shared.profiles import PROFILES
-from tests.compose.stack import ENDED, PROJECT, compose, docker, ended, n_devices, round_with, submit, until
+from tests.compose.stack import ENDED, compose, docker, ended, round_with, scaled, submit, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 DEADLINE_S, SCALE = 80, 0.1
@@ -34,23 +34,6 @@ def classes(stack: httpx.Client) -> Iterator[httpx.Client]:
     finally:
         compose("rm", "-s", "-f", "-v", "device_slow")
         scaled(stack, "device", 6, 6)
-
-
-def scaled(client: httpx.Client, service: str, number: int, n_all: int) -> None:
-    """So many containers of a service of devices, beside those of the others: agents in all."""
-    compose("up", "-d", "--no-deps", "--no-recreate", "--scale", f"{service}={number}", service)
-    until(f"{number} of {service}", lambda: n_there(client) == n_all == n_devices(client))
-
-
-def n_there(client: httpx.Client) -> int:
-    """Agents that take part and whose containers run: one that was removed is heard no more, soon."""
-    names = {container[:12] for container in running()}
-    found = client.get("/devices").json()["devices"]
-    return sum(device["state"] in ("alive", "revived") and device["name"] in names for device in found)
-
-
-def running() -> list[str]:
-    return docker("ps", "-q", "--no-trunc", "--filter", f"label=com.docker.compose.project={PROJECT}").split()
 
 
 def test_a_paused_container_is_late_at_the_deadline_and_takes_part_again_when_it_goes_on(stack: httpx.Client) -> None:

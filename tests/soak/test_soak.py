@@ -112,6 +112,13 @@ def test_seats_that_were_not_chosen_need_no_row() -> None:
     assert len(faults_in(chosen, [detail(1, [row(1), row(1)])], [])) == 1
 
 
+def test_seat_with_a_further_share_stands_in_the_round_once_for_each_wave() -> None:
+    shares = info(1).but(spec=ExperimentSpec(num_devices=2, num_rounds=1, client="edge", schedule="free_compute"))
+    again = row(0).but(wave=1)
+    assert faults_in(shares, [detail(1, [row(0), row(1, "failed"), again], lost(1))], []) == []
+    assert len(faults_in(shares, [detail(1, [row(0), again, again])], [])) == 1
+
+
 def test_missing_round_is_found() -> None:
     assert "rounds are missing" in faults_in(info(2), [detail(1, [row(0), row(1)])], [])
 
