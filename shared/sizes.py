@@ -13,10 +13,10 @@ too much.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args
 
 from shared.errors import BadInput
-from shared.records import Each, TensorMap
+from shared.records import Each, Record, TensorMap
 from shared.sums.marks import fields_of
 
 if TYPE_CHECKING:
@@ -54,9 +54,10 @@ def n_singly(spec: ExperimentSpec, algorithm: Algorithm) -> int:
 
 
 def _holds_models(annotation: Any) -> bool:
-    """Whether a map by client holds tensors by name."""
-    value = (get_args(annotation) or (None,))[-1]
-    return bool((get_args(value)[0] if get_origin(value) is Annotated else value) == TensorMap)
+    """Whether values of this type hold tensors by name: as they are, in a map, or in a record."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return any(_holds_models(field.annotation) for field in annotation.model_fields.values())
+    return bool(annotation == TensorMap) or any(_holds_models(part) for part in get_args(annotation))
 
 
 def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> int:
