@@ -8,7 +8,7 @@ PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python
 TORCH_INDEX ?=
 # Anything else for pip, e.g. --find-links FOLDER.
 PIP_ARGS ?=
-# Anything else for pytest, e.g. -n 2, or -k wire.
+# Anything else for pytest, e.g. -x, or -k wire.
 PYTEST_ARGS ?=
 # Rows of `make bench`, comma-separated; empty = all.
 BENCH_ROWS ?=
@@ -18,6 +18,8 @@ SOAK_SEED ?= 1
 # Device containers of `make up`.
 DEVICES ?= 6
 COMPOSE ?= docker compose
+# Processes among which tests that start none of their own are divided; one a core.
+TEST_WORKERS ?= auto
 # How long `make fuzz` tries each of its parts.
 FUZZ_SECONDS ?= 300
 
@@ -47,8 +49,12 @@ $(STAMP): pyproject.toml constraints.txt
 run: install ## Run the quickstart: FedAvg on handwritten digits, 2 edges, 10 devices, as local processes
 	$(BIN)/strata run experiments/quickstart.yaml
 
+# Two sessions: what starts processes of its own gets the machine to itself. Exit status 5 is "nothing to run", which one of
+# them may have to say (PYTEST_ARGS=-k...), but not both.
 test: install ## Run all tests that need no network and no Docker, real local processes included
-	$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest -m 'not e2e and not compose' -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS); within=$$?; \
+	$(BIN)/pytest -m e2e $(PYTEST_ARGS); apart=$$?; \
+	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
 
 lint: install ## Lint, formatting and types
 	$(BIN)/ruff check .
