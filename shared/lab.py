@@ -59,8 +59,8 @@ class Lab:
         self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
 
     def _first_model(self) -> nn.Module:
-        seed = stream_seed(f"{self.spec.seed}|model")
-        return models.build(self.spec.model, self.data.input_shape, self.data.n_classes, seed)
+        seed, wanted, data = stream_seed(f"{self.spec.seed}|model"), self.spec.model, self.data
+        return models.build(wanted.name, data.input_shape, data.n_classes, seed, wanted.projection)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -75,7 +75,8 @@ class Lab:
     @cached_property
     def flops(self) -> int:
         """Operations of training the model on one sample."""
-        return training_flops(self.spec.model, self.data.input_shape, self.data.n_classes)
+        wanted, data = self.spec.model, self.data
+        return training_flops(wanted.name, data.input_shape, data.n_classes, wanted.projection)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

@@ -44,6 +44,16 @@ class DataSpec(Record):
     n_test: int | None = Field(default=None, ge=1, le=10**9)
 
 
+class ModelSpec(Record):
+    """Which model; `projection` puts a projection head of so many outputs before its last layer."""
+
+    name: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    projection: int | None = Field(default=None, ge=1, le=65_536)
+
+    def __str__(self) -> str:
+        return self.name if self.projection is None else f"{self.name}, projection {self.projection}"
+
+
 class Timeouts(Record):
     """Wall-clock limits, in seconds. They decide when a wait is given up, never a result that arrives in time."""
 
@@ -105,7 +115,7 @@ class ExperimentSpec(Record):
     seed: int = Field(default=0, ge=0, lt=2**53)
     algorithm: AlgorithmSpec = AlgorithmSpec()
     data: DataSpec = DataSpec()
-    model: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    model: ModelSpec = ModelSpec()
     partition: PartitionSpec = IidPartition()
 
     num_rounds: Count = 10
@@ -154,10 +164,10 @@ class ExperimentSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, raw: Any) -> Any:
-        """`data: mnist`, `algorithm: fedavg`, `partition: iid` and `edge_link: lte` stand for `{name: ...}`."""
+        """`data: mnist`, `algorithm: fedavg` and the like stand for `{name: ...}`."""
         if not isinstance(raw, Mapping):
             return raw
-        fields = ("algorithm", "data", "partition", "edge_link")
+        fields = ("algorithm", "data", "model", "partition", "edge_link")
         short = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
         return {**raw, **short}
 
@@ -258,4 +268,4 @@ def check_names(spec: ExperimentSpec) -> None:
 
     load_algorithm(spec.algorithm.name).check_spec(spec)
     check_data(spec.data.name)
-    check_model(spec.model)
+    check_model(spec.model.name)

@@ -39,19 +39,20 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @lru_cache(maxsize=64)
-def training_flops(model: str, input_shape: Shape, n_classes: int) -> int:
+def training_flops(model: str, input_shape: Shape, n_classes: int, projection: int | None = None) -> int:
     """Operations of training a model on one sample: forward and backward pass.
 
     Args:
         model: one of `shared.training.models.MODELS`.
         input_shape: (channels, height, width).
         n_classes: width of the head.
+        projection: outputs of the model's projection head, if it has one.
 
     Raises:
         UnknownName, BadInput: as `build` does.
     """
     with torch.device("meta"):
-        made = build(model, input_shape, n_classes, 0)
+        made = build(model, input_shape, n_classes, 0, projection)
         x, y = torch.empty(BATCH, *input_shape), torch.empty(BATCH, dtype=torch.int64)
     with _Counter() as counter:
         functional.cross_entropy(made(x), y).backward()  # type: ignore[no-untyped-call]
