@@ -29,11 +29,27 @@ PLANNED = ("free_compute", "finish_time")
 """Those that plan by twins, and plan anew what a worker did not do."""
 
 
+class LocalSpec(Record):
+    """An algorithm whose local objective devices minimise."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
+
+
 class AlgorithmSpec(Record):
-    """Which algorithm, with which of its own parameters."""
+    """Which algorithm, with which of its own parameters; `local`: another one's objective for its devices."""
 
     name: str = Field(default="fedavg", pattern=r"^[a-z][a-z0-9_]{0,63}$")
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
+    local: LocalSpec | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, raw: Any) -> Any:
+        """`local: fedser` stands for `{name: fedser}`."""
+        if isinstance(raw, Mapping) and isinstance(raw.get("local"), str):
+            return {**raw, "local": {"name": raw["local"]}}
+        return raw
 
 
 class DataSpec(Record):
@@ -262,10 +278,11 @@ def parse_spec(raw: Any) -> ExperimentSpec:
 
 def check_names(spec: ExperimentSpec) -> None:
     """Refuse unknown names of algorithm, model and data set, and what does not fit the algorithm."""
-    from shared.algorithms import load_algorithm
+    from shared.algorithms import load_algorithm, load_local
     from shared.training.data import check_name as check_data
     from shared.training.models import check_name as check_model
 
     load_algorithm(spec.algorithm.name).check_spec(spec)
+    load_local(spec)
     check_data(spec.data.name)
     check_model(spec.model.name)
