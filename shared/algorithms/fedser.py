@@ -10,7 +10,7 @@ Chinese; algorithms 1 and 2. The method is GradAug (T. Yang, S. Zhu, C. Chen: Gr
     L              = CE(F(x), y) + mu sum_i KL(F(x) || F_w_i(T_i(x)))                                 section 2.3
 
 A device minimises L instead of CE, in one back-propagation and one step of SGD for each mini-batch. Nothing else
-differs from FedAvg, so that other algorithms can train their devices with it (`algorithm: {name: bofl, local: fedser}`).
+differs from FedAvg: other algorithms can train their devices with it too (`algorithm: {name: bofl, local: fedser}`).
 n = 0 or mu = 0 is FedAvg, bit for bit: widths and views draw from streams of their own.
 
 Deviations and readings (where the paper is silent, GradAug's way):
