@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from shared.records import TensorMap
 from shared.spec import parse_spec
 from shared.training.loop import Objective
 from shared.training.models import Classifier, build, read_state
+from shared.training.slices import Statistics
 from tests.algorithms import flat, plain_fedser
 from tests.algorithms.ways import resolved, run
 
@@ -189,8 +191,13 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
     drawn: list[float] = []
     model, x, y = batch("cnn_6_16", 8, n=2)
     narrowed = fedser.narrowed
+
+    def noted(model: nn.Module, width: float, statistics: Statistics) -> AbstractContextManager[None]:
+        drawn.append(width)
+        return narrowed(model, width, statistics)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedser, "narrowed", lambda m, width, bn: (drawn.append(width), narrowed(m, width, bn))[1])
+        patch.setattr(fedser, "narrowed", noted)
         objective = objective_of(tmp_path, n=100, alpha=0.6, transforms=[])
         for _ in range(3):
             objective(model, x, y)
