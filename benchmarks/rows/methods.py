@@ -31,10 +31,11 @@ CASES = [("cnn_6_16", 64, 16), ("resnet18", 16, 2), ("mobilenet_v1", 16, 4)]
 Visit = Callable[[], object]
 
 
-def lines(folder: Path, sizes: Sizes) -> list[Line]:
+def lines(folder: Path, sizes: Sizes) -> Iterator[Line]:
     """Each method on each model."""
     make_images(folder / "data", "cifar10", max(batch * steps for _, batch, steps in CASES))
-    return [line for case in CASES for line in _case(folder, case, sizes.train_s)]
+    for case in CASES:
+        yield from _case(folder, case, sizes.train_s)
 
 
 def _case(folder: Path, case: tuple[str, int, int], seconds: float) -> Iterator[Line]:

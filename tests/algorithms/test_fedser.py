@@ -46,10 +46,10 @@ def ser(**params: Any) -> dict[str, Any]:
     return {"name": "fedser", "params": params}
 
 
-def objective_of(folder: Path, **params: Any) -> Objective:
+def objective_of(folder: Path, seat: int = 0, **params: Any) -> Objective:
     """L for a seat in its first visit."""
     lab = resolved(folder, **spec_of(ser(**params)))
-    ctx = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
+    ctx = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=seat)
     found = lab.objective(ctx, None)
     assert found is not None
     return found
@@ -157,9 +157,9 @@ def test_running_statistics_after_a_step_are_those_of_a_plain_step(model: str, b
 
 def test_kl_reaches_kept_channels_only_and_nothing_flows_through_the_full_network(tmp_path: Path) -> None:
     """Beyond the kept channels the gradient is the cross-entropy's alone."""
-    with_kl = gradients(objective_of(tmp_path, alpha=0.5, n=1), *batch("cnn_6_16", 16))
+    with_kl = gradients(objective_of(tmp_path, seat=1, alpha=0.5, n=1), *batch("cnn_6_16", 16))
     without = gradients(cross_entropy, *batch("cnn_6_16", 16))
-    draw = plain_fedser.stream(resolved(tmp_path, **spec_of(ser())), 0, "widths")
+    draw = plain_fedser.stream(resolved(tmp_path, **spec_of(ser())), 1, "widths")
     width = 0.5 + 0.5 * torch.rand((), generator=draw, dtype=torch.float64).item()
     for name, channels in (("features.0.weight", 6), ("features.3.weight", 16), ("features.9.weight", 84)):
         n = int(np.ceil(width * channels))

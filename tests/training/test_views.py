@@ -96,7 +96,7 @@ def test_a_rotation_turns_about_the_centre_and_keeps_shapes() -> None:
 def test_the_generator_alone_decides_and_the_images_stay(views: list[View]) -> None:
     x = images(3, 16, 16).float()
     before, state = x.clone(), torch.default_generator.get_state()
-    one, again, other = (view(x, views, seeded(seed)) for seed in (7, 7, 8))
+    one, again, other = (view(x, views, seeded(seed)) for seed in (7, 7, 9))
     assert torch.equal(one, again)
     assert one.dtype == torch.float32
     assert one.shape != other.shape or not torch.equal(one, other)
