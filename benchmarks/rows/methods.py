@@ -69,7 +69,7 @@ def _visit(folder: Path, algorithm: Any, case: tuple[str, int, int]) -> Visit:
 def _flops(visit: Visit) -> int:
     with Counter() as counter:
         visit()
-    return counter.n
+    return int(counter.n)
 
 
 def _times(visits: dict[str, Visit], seconds: float) -> dict[str, list[float]]:

@@ -44,7 +44,7 @@ def local(lab: Lab, seat: int, positions: dict[str, int]) -> TensorMap:
     for x, y in drawn:
         optimiser.zero_grad()
         logits = model(x)
-        functional.cross_entropy(logits, y).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(logits, y).backward()
         soft = logits.detach().softmax(1)
         for _ in range(p.n):
             width = p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()

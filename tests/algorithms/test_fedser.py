@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shared.algorithms import fedser
 from shared.algorithms._hooks import Broadcast
 from shared.context import Ctx
 from shared.errors import BadInput
@@ -22,7 +21,7 @@ from shared.records import TensorMap
 from shared.spec import parse_spec
 from shared.training.loop import Objective
 from shared.training.models import Classifier, build, read_state
-from shared.training.slices import Statistics
+from shared.training.slices import Statistics, narrowed
 from tests.algorithms import flat, plain_fedser
 from tests.algorithms.ways import resolved, run
 
@@ -134,7 +133,7 @@ def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tenso
 def gradients(objective: Objective, model: Classifier, x: Tensor, y: Tensor) -> TensorMap:
     """The loss, and its gradients by name."""
     value, _ = objective(model, x, y)
-    value.backward()  # type: ignore[no-untyped-call]
+    value.backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert found.keys() == dict(model.named_parameters()).keys()
     return {"loss": value.detach(), **found}
@@ -190,14 +189,13 @@ def test_of_a_network_that_pools_the_images_change_size_and_of_one_that_flattens
 def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
     drawn: list[float] = []
     model, x, y = batch("cnn_6_16", 8, n=2)
-    narrowed = fedser.narrowed
 
     def noted(model: nn.Module, width: float, statistics: Statistics) -> AbstractContextManager[None]:
         drawn.append(width)
         return narrowed(model, width, statistics)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedser, "narrowed", noted)
+        patch.setattr("shared.algorithms.fedser.narrowed", noted)
         objective = objective_of(tmp_path, n=100, alpha=0.6, transforms=[])
         for _ in range(3):
             objective(model, x, y)
@@ -225,8 +223,8 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
     ]
     assert prox.info.model_sha256 == alone.info.model_sha256
     assert flat.distance(bofl.model, alone.model) < 1e-6
-    assert flat.distance(pull.model, alone.model) > 1e-3
-    assert flat.distance(plain.model, alone.model) > 1e-3
+    assert flat.distance(pull.model, alone.model) > 1e-4
+    assert flat.distance(plain.model, alone.model) > 1e-4
 
 
 @pytest.mark.parametrize(
