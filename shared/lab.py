@@ -17,10 +17,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from shared.algorithms import load_algorithm
+from shared.algorithms import load_algorithm, load_local
 from shared.algorithms._hooks import Algorithm, Fit, Phase
 from shared.arrival import collected
 from shared.context import Ctx, stream_seed
+from shared.errors import BadInput
 from shared.messages import Work, wire_types
 from shared.population import Indices, Population, Samples, Seat, population, seated
 from shared.records import Record, Score, Tensor, TensorMap
@@ -43,6 +44,7 @@ class Lab:
         self.spec, self.data = spec, data
         self.algorithm: Algorithm = load_algorithm(spec.algorithm.name)
         self.params: Record = self.algorithm.parse_params(spec.algorithm.params)
+        self.local, self.local_params = load_local(spec)
         self.wire = wire_types(
             broadcast=self.algorithm.broadcast,
             message=self.algorithm.message_type,
@@ -59,8 +61,8 @@ class Lab:
         self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
 
     def _first_model(self) -> nn.Module:
-        seed = stream_seed(f"{self.spec.seed}|model")
-        return models.build(self.spec.model, self.data.input_shape, self.data.n_classes, seed)
+        seed, wanted, data = stream_seed(f"{self.spec.seed}|model"), self.spec.model, self.data
+        return models.build(wanted.name, data.input_shape, data.n_classes, seed, wanted.projection)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -75,7 +77,8 @@ class Lab:
     @cached_property
     def flops(self) -> int:
         """Operations of training the model on one sample."""
-        return training_flops(self.spec.model, self.data.input_shape, self.data.n_classes)
+        wanted, data = self.spec.model, self.data
+        return training_flops(wanted.name, data.input_shape, data.n_classes, wanted.projection)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -129,6 +132,18 @@ class Lab:
             model_bytes=n_bytes(self.shapes),
             sample_bytes=self.sample_bytes,
         )
+
+    def objective(self, ctx: Ctx, given: Objective | None) -> Objective | None:
+        """What a training minimises: what hooks hand it, else what the spec's algorithm declares; None: cross-entropy.
+
+        Raises:
+            BadInput: the hooks hand it one, and the spec names another.
+        """
+        if given is not None and self.spec.algorithm.local is not None:
+            raise BadInput(f"{self.algorithm.name} has a local objective of its own", field="algorithm.local")
+        if given is not None or self.local.objective is None:
+            return given
+        return self.local.objective(ctx.at(params=self.local_params))
 
     def bench(self, work: Work, own: Indices, test: Samples, stopped: Stopped | None = None) -> Workbench:
         """A workbench over some samples."""
@@ -196,7 +211,7 @@ class Workbench:
             lr=spec.lr,
             momentum=spec.momentum,
             weight_decay=spec.weight_decay,
-            objective=objective,
+            objective=self.lab.objective(ctx, objective),
             correct=correct,
             transform=transform,
             step=step,

@@ -29,11 +29,27 @@ PLANNED = ("free_compute", "finish_time")
 """Those that plan by twins, and plan anew what a worker did not do."""
 
 
+class LocalSpec(Record):
+    """An algorithm whose local objective devices minimise."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
+
+
 class AlgorithmSpec(Record):
-    """Which algorithm, with which of its own parameters."""
+    """Which algorithm, with which of its own parameters; `local`: another one's objective for its devices."""
 
     name: str = Field(default="fedavg", pattern=r"^[a-z][a-z0-9_]{0,63}$")
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
+    local: LocalSpec | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, raw: Any) -> Any:
+        """`local: fedser` stands for `{name: fedser}`."""
+        if isinstance(raw, Mapping) and isinstance(raw.get("local"), str):
+            return {**raw, "local": {"name": raw["local"]}}
+        return raw
 
 
 class DataSpec(Record):
@@ -42,6 +58,16 @@ class DataSpec(Record):
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
     n_train: int | None = Field(default=None, ge=1, le=10**9)
     n_test: int | None = Field(default=None, ge=1, le=10**9)
+
+
+class ModelSpec(Record):
+    """Which model; `projection` puts a projection head of so many outputs before its last layer."""
+
+    name: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    projection: int | None = Field(default=None, ge=1, le=65_536)
+
+    def __str__(self) -> str:
+        return self.name if self.projection is None else f"{self.name}, projection {self.projection}"
 
 
 class Timeouts(Record):
@@ -105,7 +131,7 @@ class ExperimentSpec(Record):
     seed: int = Field(default=0, ge=0, lt=2**53)
     algorithm: AlgorithmSpec = AlgorithmSpec()
     data: DataSpec = DataSpec()
-    model: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    model: ModelSpec = ModelSpec()
     partition: PartitionSpec = IidPartition()
 
     num_rounds: Count = 10
@@ -154,10 +180,10 @@ class ExperimentSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, raw: Any) -> Any:
-        """`data: mnist`, `algorithm: fedavg`, `partition: iid` and `edge_link: lte` stand for `{name: ...}`."""
+        """`data: mnist`, `algorithm: fedavg` and the like stand for `{name: ...}`."""
         if not isinstance(raw, Mapping):
             return raw
-        fields = ("algorithm", "data", "partition", "edge_link")
+        fields = ("algorithm", "data", "model", "partition", "edge_link")
         short = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
         return {**raw, **short}
 
@@ -252,10 +278,11 @@ def parse_spec(raw: Any) -> ExperimentSpec:
 
 def check_names(spec: ExperimentSpec) -> None:
     """Refuse unknown names of algorithm, model and data set, and what does not fit the algorithm."""
-    from shared.algorithms import load_algorithm
+    from shared.algorithms import load_algorithm, load_local
     from shared.training.data import check_name as check_data
     from shared.training.models import check_name as check_model
 
     load_algorithm(spec.algorithm.name).check_spec(spec)
+    load_local(spec)
     check_data(spec.data.name)
-    check_model(spec.model)
+    check_model(spec.model.name)

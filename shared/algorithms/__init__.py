@@ -13,23 +13,42 @@ from functools import cache
 
 from shared.algorithms._hooks import Algorithm
 from shared.errors import BadInput, UnknownName
+from shared.records import Record
+from shared.spec import ExperimentSpec
 
 
-def load_algorithm(name: str) -> Algorithm:
-    """The algorithm of that name. An error inside its module is shown as it is, never as "unknown".
+def load_algorithm(name: str, field: str = "algorithm.name") -> Algorithm:
+    """The algorithm that this field of a spec names. An error inside its module is shown as it is, never as "unknown".
 
     Raises:
         UnknownName: listing the names there are.
     """
     known = _modules(os.environ.get("STRATA_ALGORITHMS", ""))
     if name not in known:
-        raise UnknownName("algorithm", name, list(known), field="algorithm.name")
+        raise UnknownName("algorithm", name, list(known), field=field)
     return _load(known[name])
 
 
 def all_algorithms() -> dict[str, Algorithm]:
     """Every algorithm by name, sorted."""
     return {name: load_algorithm(name) for name in sorted(_modules(os.environ.get("STRATA_ALGORITHMS", "")))}
+
+
+def load_local(spec: ExperimentSpec) -> tuple[Algorithm, Record]:
+    """The algorithm whose objective devices minimise, and its parameters: `algorithm.local`, else the spec's own.
+
+    Raises:
+        BadInput: `local` names an algorithm without an objective, or stands beside one that has its own.
+    """
+    own, local = load_algorithm(spec.algorithm.name), spec.algorithm.local
+    if local is None:
+        return own, own.parse_params(spec.algorithm.params)
+    found, field = load_algorithm(local.name, "algorithm.local.name"), "algorithm.local"
+    if found.objective is None:
+        raise BadInput(f"{field}: {local.name} has no local objective", field=field)
+    if own.objective is not None:
+        raise BadInput(f"{field}: {own.name} has a local objective of its own", field=field)
+    return found, found.parse_params(local.params, f"{field}.params")
 
 
 @cache

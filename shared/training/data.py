@@ -1,8 +1,8 @@
 """Data sets: found, checked, unpacked once, then memory-mapped read-only by every process.
 
-Sources, in this order: `<name>.npz` in the data folder; scikit-learn's bundle (`digits` only); torchvision's
-download. Whatever the source, the arrays end as `.npy` files in the cache folder, because `np.load` ignores
-`mmap_mode` for `.npz` and each process would hold a copy.
+Sources, in this order: `<name>.npz` in the data folder; a folder of pictures there (`tiny_imagenet` only);
+scikit-learn's bundle (`digits` only); torchvision's download. Whatever the source, the arrays end as `.npy` files
+in the cache folder, because `np.load` ignores `mmap_mode` for `.npz` and each process would hold a copy.
 
 `emnist` is EMNIST's `byclass` split (62 classes), the one FEMNIST is cut from; torchvision knows no
 writers, so `femnist` (the same classes, with writers) and `mnist_m` come from an `.npz` only.
@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from shared.errors import StrataError, UnknownName
+from shared.training.picture_folders import tiny_imagenet
 
 Arrays = dict[str, npt.NDArray[Any]]
 IMAGES, LABELS, WRITERS = ("train_x", "test_x"), ("train_y", "test_y"), ("train_writer", "test_writer")
@@ -76,10 +77,11 @@ class Dataset:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a set beforehand. `fetch` gets a folder for downloads; None = from an `.npz` only."""
+    """What is known beforehand: how many classes, how to fetch into a folder, how to read the published folder."""
 
     n_classes: int
     fetch: Callable[[Path], Arrays] | None
+    read: Callable[[Path], Arrays] | None = None
 
 
 def check_name(name: str) -> None:
@@ -269,13 +271,25 @@ def _fetch(name: str, data_dir: Path | None, downloads: Path) -> Arrays:
     """Bundle or download; any failure becomes an error that says what to put where."""
     where = f"as {name}.npz into {data_dir or 'a folder that STRATA_DATA_DIR names'}"
     help_text = f"put the data set {where}, with keys {', '.join(REQUIRED)} (images uint8, labels int64)"
-    fetch = DATASETS[name].fetch
+    known, folder = DATASETS[name], None if data_dir is None else data_dir / name
+    if known.read is not None:
+        help_text += f", or as it is published as folder {name}"
+        if folder is not None and folder.is_dir():
+            return _read_folder(known.read, folder)
+    fetch = known.fetch
     if fetch is None:
         raise DataUnavailable(f"{name} is in no download known here; {help_text}", field="data.name")
     try:
         return fetch(downloads)
     except Exception as error:  # urllib, ssl, tarfile, torchvision ... each fails in its own way
         raise DataUnavailable(f"{name} could not be had ({error}); {help_text}", field="data.name") from error
+
+
+def _read_folder(read: Callable[[Path], Arrays], folder: Path) -> Arrays:
+    try:
+        return read(folder)
+    except (OSError, ValueError) as error:
+        raise DataMalformed(f"{folder} cannot be read: {error}") from error
 
 
 def _digits(_: Path) -> Arrays:
@@ -327,5 +341,6 @@ DATASETS: dict[str, _Known] = {
     # the published files hold each picture transposed
     "emnist": _Known(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
     "femnist": _Known(62, None),
+    "tiny_imagenet": _Known(200, None, tiny_imagenet),
 }
 """The data sets by name."""

@@ -22,7 +22,7 @@ BATCH = 2
 """Batch-norm cannot train on one sample where the images have shrunk to one pixel."""
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the operations of this thread; `FlopCounterMode` would put hooks on the modules of all threads."""
 
     def __init__(self) -> None:
@@ -39,20 +39,21 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @lru_cache(maxsize=64)
-def training_flops(model: str, input_shape: Shape, n_classes: int) -> int:
+def training_flops(model: str, input_shape: Shape, n_classes: int, projection: int | None = None) -> int:
     """Operations of training a model on one sample: forward and backward pass.
 
     Args:
         model: one of `shared.training.models.MODELS`.
         input_shape: (channels, height, width).
         n_classes: width of the head.
+        projection: outputs of the model's projection head, if it has one.
 
     Raises:
         UnknownName, BadInput: as `build` does.
     """
     with torch.device("meta"):
-        made = build(model, input_shape, n_classes, 0)
+        made = build(model, input_shape, n_classes, 0, projection)
         x, y = torch.empty(BATCH, *input_shape), torch.empty(BATCH, dtype=torch.int64)
-    with _Counter() as counter:
+    with Counter() as counter:
         functional.cross_entropy(made(x), y).backward()  # type: ignore[no-untyped-call]
     return int(counter.n) // BATCH

@@ -2,14 +2,16 @@
 
 Every model is `head(features(x))`: `features` gives the representation before the last linear layer,
 (batch, d), and `head` is that layer; the softmax is the loss's. A model takes float32 (batch, channels,
-height, width).
+height, width). With a projection head, `features` are `encoder` and `projection`.
 
 Sources: `mlp` and `cnn_mnist` McMahan et al. (AISTATS 2017); `cnn_cifar10` the same family; `cnn_6_12` DTPFL,
-section 3.1; `resnet*` He et al. (CVPR 2016) with the paper's CIFAR stem; `mobilenet_v1` Howard et al. (2017).
+section 3.1; `cnn_6_16` and the projection head MOON (Li et al., CVPR 2021, section 4.1); `resnet*` He et al.
+(CVPR 2016) with the paper's CIFAR stem; `mobilenet_v1` Howard et al. (2017).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -57,10 +59,10 @@ def check_name(name: str) -> None:
         UnknownName: listing the names there are.
     """
     if name not in MODELS:
-        raise UnknownName("model", name, list(MODELS), field="model")
+        raise UnknownName("model", name, list(MODELS), field="model.name")
 
 
-def build(name: str, input_shape: Shape, n_classes: int, seed: int) -> Classifier:
+def build(name: str, input_shape: Shape, n_classes: int, seed: int, projection: int | None = None) -> Classifier:
     """Make a model with initial weights that depend on the arguments only; torch's generator is left alone.
 
     Args:
@@ -68,6 +70,7 @@ def build(name: str, input_shape: Shape, n_classes: int, seed: int) -> Classifie
         input_shape: (channels, height, width).
         n_classes: width of the head.
         seed: of the initial weights.
+        projection: outputs of a projection head before the last layer; None = there is none.
 
     Raises:
         UnknownName: no model of that name.
@@ -76,7 +79,19 @@ def build(name: str, input_shape: Shape, n_classes: int, seed: int) -> Classifie
     check_name(name)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return MODELS[name](input_shape, n_classes)
+        made = MODELS[name](input_shape, n_classes)
+        return made if projection is None else _projected(made, projection)
+
+
+def _projected(model: Classifier, n_outputs: int) -> Classifier:
+    """MOON's projection head between a model's features and a new last layer: two linear layers, ReLU between them.
+
+    The hidden layer is as wide as the features. The encoder's weights are those of the model without it.
+    """
+    width = model.head.in_features
+    projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, n_outputs))
+    features = nn.Sequential(OrderedDict(encoder=model.features, projection=projection))
+    return Classifier(features, n_outputs, model.head.out_features)
 
 
 # ---- a model's state
@@ -161,7 +176,7 @@ def _two_convolutions(shape: Shape, widths: tuple[int, int]) -> tuple[list[nn.Mo
     """
     channels, height, width = shape
     if min(height, width) < 4:
-        raise BadInput(f"images of {height}x{width} are too small for two 2x2 pools", field="model")
+        raise BadInput(f"images of {height}x{width} are too small for two 2x2 pools", field="model.name")
     padding = 0 if min(height, width) >= 28 else 2
     modules: list[nn.Module] = []
     for before, after in zip((channels, widths[0]), widths, strict=True):
@@ -180,11 +195,15 @@ def _cnn_mnist(shape: Shape, n_classes: int) -> Classifier:
     return Classifier(nn.Sequential(*modules, nn.Linear(n_flat, 512), nn.ReLU()), 512, n_classes)
 
 
-def _cnn_6_12(shape: Shape, n_classes: int) -> Classifier:
-    """DTPFL's CNN-CIFAR10: 5x5 convolutions of 6 and 12 channels, 120 and 84 units (300 go in at 32x32)."""
-    modules, n_flat = _two_convolutions(shape, (6, 12))
-    dense = (nn.Linear(n_flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
-    return Classifier(nn.Sequential(*modules, *dense), 84, n_classes)
+def _cnn_120_84(widths: tuple[int, int]) -> Callable[[Shape, int], Classifier]:
+    """5x5 convolutions, then 120 and 84 units (of channels 6 and 16, LeNet-5 on colour images: 62,006 parameters)."""
+
+    def make(shape: Shape, n_classes: int) -> Classifier:
+        modules, n_flat = _two_convolutions(shape, widths)
+        dense = (nn.Linear(n_flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
+        return Classifier(nn.Sequential(*modules, *dense), 84, n_classes)
+
+    return make
 
 
 def _resnet(depth: int) -> Callable[[Shape, int], Classifier]:
@@ -234,7 +253,8 @@ MODELS: dict[str, Callable[[Shape, int], Classifier]] = {
     "mlp": _mlp,
     "cnn_mnist": _cnn_mnist,
     "cnn_cifar10": _cnn_mnist,
-    "cnn_6_12": _cnn_6_12,
+    "cnn_6_12": _cnn_120_84((6, 12)),
+    "cnn_6_16": _cnn_120_84((6, 16)),
     "resnet18": _resnet(18),
     "resnet34": _resnet(34),
     "resnet50": _resnet(50),

@@ -70,9 +70,9 @@ def fedavg(
     correction: Correction | None = None,
 ) -> TensorMap:
     """The global model after rounds `first` to `num_rounds` of FedAvg over all seats (or those `chosen` names)."""
-    model = models.read_state(
-        models.build(lab.spec.model, lab.data.input_shape, lab.data.n_classes, stream(lab.spec.seed, "model"))
-    )
+    wanted, seed = lab.spec.model, stream(lab.spec.seed, "model")
+    made = models.build(wanted.name, lab.data.input_shape, lab.data.n_classes, seed, wanted.projection)
+    model = models.read_state(made)
     sizes = [len(seat.train) for seat in lab.members.seats]
     for round_no in range(first, num_rounds + 1):
         seats = chosen(round_no) if chosen else [seat.number for seat in lab.members.seats if seat.role == "train"]

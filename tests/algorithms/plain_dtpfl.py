@@ -63,7 +63,8 @@ def run(
 ) -> Plain:
     """Rounds `first` to `num_rounds` from a model; without `pretrain_rounds` there is no clustering: FedPer."""
     start = start or lab.initial
-    mine = [name for layer in LAYERS[lab.spec.model][len(LAYERS[lab.spec.model]) - personal_layers :] for name in layer]
+    known = LAYERS[lab.spec.model.name]
+    mine = [name for layer in known[len(known) - personal_layers :] for name in layer]
     clients, total = clients_of(lab), lab.members.total_samples
     weights = {c: sum(len(lab.members.seats[s].train) for s in seats) for c, seats in clients.items()}
     done = Plain(start, dict.fromkeys(clients, start))
@@ -124,7 +125,7 @@ def _without(a: TensorMap, names: list[str]) -> TensorMap:
 
 def vector(lab: Lab, model: TensorMap) -> npt.NDArray[np.float64]:
     """The last layer, weight and bias in a row."""
-    return np.concatenate([model[name].double().numpy().ravel() for name in LAYERS[lab.spec.model][-1]])
+    return np.concatenate([model[name].double().numpy().ravel() for name in LAYERS[lab.spec.model.name][-1]])
 
 
 def distances(vectors: Vectors) -> npt.NDArray[np.float64]:

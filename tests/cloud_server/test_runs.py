@@ -133,7 +133,7 @@ async def test_the_idempotency_key_of_a_deleted_run_is_free_again(tmp_path: Path
         ({"partition": {"name": "dirichlet", "alpha": -1}}, "bad_input", "partition.alpha", "greater"),
         ({"algorithm": "fedavgg"}, "unknown_name", "algorithm.name", "known: bofl, fedavg, fedprox"),
         ({"algorithm": {"name": "fedprox", "params": {"nu": 1}}}, "bad_input", "algorithm.params.nu", "mu"),
-        ({"model": "transformer"}, "unknown_name", "model", "cnn_mnist"),
+        ({"model": "transformer"}, "unknown_name", "model.name", "cnn_mnist"),
         ({"data": "cats"}, "unknown_name", "data.name", "digits"),
         ({"min_devices": 7}, "bad_input", "min_devices", "min_devices 7 is above num_devices 6"),
     ],

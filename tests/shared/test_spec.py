@@ -21,7 +21,8 @@ def refusal(raw: Any) -> BadInput:
 
 def test_an_empty_spec_is_fedavg_on_digits() -> None:
     spec = parse_spec({})
-    assert (spec.algorithm.name, spec.data.name, spec.model, spec.partition.name) == ("fedavg", "digits", "mlp", "iid")
+    names = (spec.algorithm.name, spec.data.name, spec.model.name, spec.partition.name)
+    assert names == ("fedavg", "digits", "mlp", "iid")
     assert not spec.is_resolved
 
 
@@ -30,6 +31,7 @@ def test_short_forms_stand_for_a_name() -> None:
     long = parse_spec({"algorithm": {"name": "fedprox"}, "data": {"name": "mnist"}, "partition": {"name": "shards"}})
     assert short == long
     assert short.digest() == long.digest()
+    assert parse_spec({"model": "resnet50"}) == parse_spec({"model": {"name": "resnet50", "projection": None}})
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,7 @@ def test_short_forms_stand_for_a_name() -> None:
         ({"losses": [{"round_no": 1, "seats": [1], "edge_rounds": 2}]}, "losses.0.edge_rounds", "edge_round"),
         ({"partition": {"name": "shards", "alpha": 1}}, "partition.alpha", None),  # another partition's
         ({"data": {"n_tests": 2}}, "data.n_tests", "n_test"),
+        ({"model": {"projections": 2}}, "model.projections", "projection"),
         ({"algorithm": {"param": {}}}, "algorithm.param", "params"),
         ({"xyzzy": 2}, "xyzzy", None),
     ],
@@ -150,7 +153,7 @@ def test_of_fields_that_do_not_fit_together_the_one_at_fault_is_named(raw: Any, 
 
 @pytest.mark.parametrize(
     ("raw", "field"),
-    [({"algorithm": "fedavgg"}, "algorithm.name"), ({"data": "mnits"}, "data.name"), ({"model": "mlpp"}, "model")],
+    [({"algorithm": "fedavgg"}, "algorithm.name"), ({"data": "mnits"}, "data.name"), ({"model": "mlpp"}, "model.name")],
 )
 def test_an_unknown_name_is_refused_and_the_known_ones_listed(raw: Any, field: str) -> None:
     error = refusal(raw)

@@ -21,6 +21,11 @@ def test_convolutions_are_two_operations_a_weight_position_and_pass() -> None:
     assert training_flops("cnn_mnist", (1, 28, 28), 10) == 2 * (2 * first + 3 * later)
 
 
+def test_projection_head_is_counted() -> None:
+    extra = 64 * 64 + 64 * 256 + 256 * 10 - 64 * 10
+    assert training_flops("mlp", (1, 8, 8), 10, 256) == training_flops("mlp", (1, 8, 8), 10) + 2 * 3 * extra
+
+
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_can_be_counted_and_nothing_is_drawn(name: str) -> None:
     before = torch.default_generator.get_state()

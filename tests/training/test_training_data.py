@@ -144,7 +144,49 @@ def test_unknown_name_lists_what_there_is() -> None:
         data.check_name("minst")
 
 
-@pytest.mark.parametrize("name", ["mnist_m", "femnist"])
+def published(folder: Path, side: int = 64) -> Path:
+    """Tiny-ImageNet's layout with three classes, two training pictures of each and three to validate."""
+    from PIL import Image
+
+    root, names = folder / "tiny_imagenet", ["n03", "n01", "n02"]
+    (root / "val" / "images").mkdir(parents=True)
+    (root / "wnids.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    for number, name in enumerate(names):
+        (root / "train" / name / "images").mkdir(parents=True)
+        for n in range(2):
+            picture = Image.new("RGB", (side, side), (40 * number, 100 * n, 7))
+            picture.save(root / "train" / name / "images" / f"{name}_{n}.JPEG", quality=95)
+        Image.new("L", (side, side), 60 + number).save(root / "val" / "images" / f"val_{number}.JPEG", quality=95)
+    lines = [f"val_{number}.JPEG\t{name}\t0\t0\t9\t9\n" for number, name in enumerate(names)]
+    (root / "val" / "val_annotations.txt").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def test_tiny_imagenet_is_read_from_the_folder_as_published(tmp_path: Path) -> None:
+    got = load("tiny_imagenet", data_dir=published(tmp_path / "d"), cache_dir=tmp_path / "c")
+    assert (got.input_shape, got.n_classes, got.train_x.shape) == ((3, 64, 64), 200, (6, 64, 64, 3))
+    assert got.train_y.tolist() == [0, 0, 1, 1, 2, 2]  # sorted names
+    assert got.test_y.tolist() == [2, 0, 1]
+    colours = [(40 * number, 100 * n, 7) for number in (1, 2, 0) for n in range(2)]
+    assert np.abs(got.train_x[:, 30, 30].astype(int) - np.array(colours)).max() <= 3  # JPEG is lossy
+    assert np.abs(got.test_x[:, 5, 5].astype(int) - np.array([[60], [61], [62]])).max() <= 1  # grey became colour
+
+
+def test_an_archive_goes_before_a_folder(tmp_path: Path) -> None:
+    shape = {"train_x": np.zeros((6, 64, 64, 3), np.uint8), "test_x": np.zeros((2, 64, 64, 3), np.uint8)}
+    folder = write(published(tmp_path / "d"), "tiny_imagenet", **shape)
+    assert load("tiny_imagenet", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0, 1, 2, 3, 4, 9]
+
+
+def test_a_folder_of_other_pictures_is_refused_by_the_file(tmp_path: Path) -> None:
+    with pytest.raises(DataMalformed, match=r"n01_0\.JPEG has 32x32 pixels, not 64x64"):
+        load("tiny_imagenet", data_dir=published(tmp_path / "d", side=32), cache_dir=tmp_path / "c")
+    (tmp_path / "d" / "tiny_imagenet" / "wnids.txt").write_text("n01\nn02\n", encoding="utf-8")
+    with pytest.raises(DataMalformed, match="cannot be read"):
+        load("tiny_imagenet", data_dir=tmp_path / "d", cache_dir=tmp_path / "c2")
+
+
+@pytest.mark.parametrize("name", ["mnist_m", "femnist", "tiny_imagenet"])
 def test_set_without_download_says_what_to_put_where(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataUnavailable) as caught:
         load(name, data_dir=None, cache_dir=tmp_path)

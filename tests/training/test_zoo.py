@@ -20,7 +20,7 @@ from shared.training.models import (
     write_state,
 )
 
-SMALL = ["mlp", "cnn_mnist", "cnn_cifar10", "cnn_6_12"]
+SMALL = ["mlp", "cnn_mnist", "cnn_cifar10", "cnn_6_12", "cnn_6_16"]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,7 @@ SMALL = ["mlp", "cnn_mnist", "cnn_cifar10", "cnn_6_12"]
         ("cnn_mnist", (1, 8, 8), 10, 832 + 51_264 + 256 * 512 + 512 + 5_130),
         ("cnn_cifar10", (3, 32, 32), 10, 2_432 + 51_264 + 1_600 * 512 + 512 + 5_130),
         ("cnn_6_12", (3, 32, 32), 10, 456 + 1_812 + 36_120 + 10_164 + 850),
+        ("cnn_6_16", (3, 32, 32), 10, 456 + 2_416 + 48_120 + 10_164 + 850),
         ("resnet18", (3, 32, 32), 10, 11_173_962),
         ("resnet34", (3, 32, 32), 100, 21_328_292),
         ("resnet50", (3, 32, 32), 10, 23_520_842),
@@ -55,6 +56,22 @@ def test_every_model_takes_every_input_and_its_head_sees_the_features(name: str,
     assert model(x).shape == (2, 7)
 
 
+@pytest.mark.parametrize("name", ["mlp", "cnn_6_16", "resnet18", "mobilenet_v1"])
+def test_projection_head_stands_between_the_encoder_and_the_last_layer(name: str) -> None:
+    plain, model = (build(name, (3, 16, 16), 7, seed=0, projection=n) for n in (None, 256))
+    width, x = plain.head.in_features, torch.randn(2, 3, 16, 16)
+    kinds = [type(module) for module in model.get_submodule("features.projection").children()]
+    assert kinds == [nn.Linear, nn.ReLU, nn.Linear]
+    assert [layer.name for layer in layers(model)[-3:]] == ["features.projection.0", "features.projection.2", "head"]
+    shapes = [tuple(p.shape) for p in model.parameters()][-6:]
+    assert shapes == [(width, width), (width,), (256, width), (256,), (7, 256), (7,)]
+    plain.eval()
+    model.eval()
+    assert torch.equal(model.get_submodule("features.encoder")(x), plain.features(x))  # with the same weights
+    assert torch.equal(model(x), model.head(model.features(x)))
+    assert model.features(x).shape == (2, 256)
+
+
 def test_resnet_keeps_the_resolution_in_its_stem() -> None:
     model = build("resnet18", (3, 32, 32), 10, seed=0)
     seen: list[torch.Size] = []
@@ -77,7 +94,7 @@ def test_seed_alone_decides_the_weights_and_the_generator_is_left_alone(name: st
 
 
 def test_unknown_model_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match="unknown model 'lenet'; known: cnn_6_12, cnn_cifar10"):
+    with pytest.raises(UnknownName, match="unknown model 'lenet'; known: cnn_6_12, cnn_6_16, cnn_cifar10"):
         check_name("lenet")
     with pytest.raises(UnknownName):
         build("lenet", (1, 8, 8), 10, seed=0)

@@ -21,13 +21,14 @@ from shared.algorithms._hooks.values import (
     Phase,
     Update,
 )
-from shared.context import NoParams
+from shared.context import Ctx, NoParams
 from shared.errors import BadInput
 from shared.explain import explain
 from shared.records import Each, Record
 from shared.spec import ExperimentSpec
 from shared.sums import check_update_type
 from shared.sums.marks import fields_of
+from shared.training.loop import Objective
 
 
 def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
@@ -51,6 +52,8 @@ class Algorithm:
             integer buffers are never averaged.
         on_refusal: what a seat keeps when its update was not used.
         headline: which figure is the run's accuracy.
+        objective: what training minimises in place of the cross-entropy where hooks hand `fit` nothing, None where it
+            is that; a spec may have devices of another algorithm minimise it (`algorithm.local`).
         needs: fields of the spec that must have these values, such as `client: edge`.
     """
 
@@ -72,6 +75,7 @@ class Algorithm:
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
+    objective: Callable[[Ctx], Objective | None] | None = None
 
     def __post_init__(self) -> None:
         check_update_type(self.update)
@@ -112,8 +116,8 @@ class Algorithm:
             why = f"its updates speak of single clients ({', '.join(alone)})" if alone else "it decides by reports"
             raise BadInput(f"late: next_round: {self.name} cannot use updates of other rounds, {why}", field="late")
 
-    def parse_params(self, raw: Mapping[str, Any]) -> Record:
-        """Validate the algorithm's own parameters.
+    def parse_params(self, raw: Mapping[str, Any], field: str = "algorithm.params") -> Record:
+        """Validate the algorithm's own parameters, which stand in this field of the spec.
 
         Raises:
             BadInput: with the path of the field.
@@ -122,5 +126,5 @@ class Algorithm:
             return self.params.model_validate(dict(raw))
         except ValidationError as error:
             known = ", ".join(self.params.model_fields) or "none"
-            found = explain(error, self.params, prefix=("algorithm", "params"))
+            found = explain(error, self.params, prefix=field.split("."))
             raise BadInput(f"{found.detail}; parameters of {self.name}: {known}", field=found.field) from None

@@ -13,7 +13,7 @@ def last_layers(ctx: Ctx, n: int) -> frozenset[str]:
         BadInput: the model has fewer layers.
     """
     if n > len(ctx.layers):
-        there = f"{ctx.spec.model} has {len(ctx.layers)} layers with parameters"
+        there = f"{ctx.spec.model.name} has {len(ctx.layers)} layers with parameters"
         raise BadInput(f"personal_layers {n}: {there}", field="algorithm.params.personal_layers")
     last = ctx.layers[len(ctx.layers) - n :]
     return frozenset(name for layer in last for name in (*layer.parameters, *layer.buffers))

@@ -1,0 +1,96 @@
+"""FedSER.
+
+M. Zhang, M. Liang, Z. Xue, Z. Guan, Z. Pan, Z. Zhao: Regularization Optimization Algorithm for Heterogeneous Data
+Federated Learning Model Based on Structure Enhancement. Pattern Recognition and Artificial Intelligence, 2023, in
+Chinese; algorithms 1 and 2. The method is GradAug (T. Yang, S. Zhu, C. Chen: GradAug. NeurIPS 2020) in a client.
+
+    F_w            the sub-network of width w: the first ceil(w c) of the c channels of every layer, with F's weights
+    w_i            ~ U[alpha, 1], i = 1..n                                                            algorithm 1
+    T_i            a random view of the batch                                                         algorithm 1
+    L              = CE(F(x), y) + mu sum_i KL(F(x) || F_w_i(T_i(x)))                                 section 2.3
+
+A device minimises L instead of CE, in one back-propagation and one step of SGD for each mini-batch. Nothing else
+differs from FedAvg: other algorithms can train their devices with it too (`algorithm: {name: bofl, local: fedser}`).
+n = 0 or mu = 0 is FedAvg, bit for bit: widths and views draw from streams of their own.
+
+Deviations and readings (where the paper is silent, GradAug's way):
+
+- Section 2.3 may be read as training F first and the sub-networks after it; algorithm 1 adds the losses up.
+- mu weighs the sum over i, as in the equation; algorithm 1 leaves it out. KL is summed over classes and averaged over
+  the batch, temperature 1. F(x) is a soft label: no gradient flows through it.
+- Image channels and classes are never cut, all else is, a projection head too (`shared/training/slices.py`). First
+  channels, since so larger sub-networks hold the smaller ones; rounded up (GradAug: to the nearest).
+- "Fixed" batch-norm: sub-networks leave running statistics alone. They normalise with those of their batch (bn
+  "batch"), or with the running ones of the kept channels ("running").
+- T_i is a random resolution, 32, 28, 24 or 20 of 32 pixels for the whole batch, and the network is fed at that size; a
+  network that takes one size only gets the image scaled back. Crop, rotation and flip are options. F sees x itself.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn import functional
+
+from shared.algorithms._hooks import Algorithm
+from shared.context import Ctx
+from shared.records import Record, Tensor
+from shared.training.loop import Objective
+from shared.training.slices import Statistics, narrowed, takes
+from shared.training.views import View, resized, view
+
+
+class Params(Record):
+    """mu: weight of the sum of the KL terms. n: sub-networks a step. alpha: least width. transforms: what T_i may be.
+
+    bn: with which statistics batch-norm normalises in a sub-network.
+    """
+
+    mu: Annotated[float, Field(ge=0, le=1e3)] = 1.75
+    n: Annotated[int, Field(ge=0, le=100)] = 2
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.8
+    transforms: Annotated[tuple[View, ...], Field(max_length=4)] = ("resolution",)
+    bn: Statistics = "batch"
+
+
+def structure_enhanced(ctx: Ctx) -> Objective | None:
+    """L, or None where it is the cross-entropy."""
+    p: Params = ctx.params
+    if not p.mu or not p.n:
+        return None
+    widths, views = ctx.rng("widths"), ctx.rng("views")
+    fits: dict[tuple[int, ...], bool] = {}
+
+    def transformed(model: nn.Module, x: Tensor) -> Tensor:
+        """T_i(x), of a size that the network takes."""
+        seen = view(x, p.transforms, views)
+        shape = tuple(seen.shape[1:])
+        if shape not in fits:
+            fits[shape] = shape == x.shape[1:] or takes(model, shape)
+        return seen if fits[shape] else resized(seen, (x.shape[2], x.shape[3]))
+
+    def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = model(x)
+        loss = functional.cross_entropy(logits, y)
+        soft = functional.log_softmax(logits.detach(), dim=1)  # (batch, classes)
+        for _ in range(p.n):
+            width = p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
+            seen = transformed(model, x)
+            with narrowed(model, width, p.bn):
+                found = functional.log_softmax(model(seen), dim=1)
+            loss = loss + p.mu * functional.kl_div(found, soft, reduction="batchmean", log_target=True)  # section 2.3
+        return loss, logits
+
+    return objective
+
+
+ALGORITHM = Algorithm(
+    name="fedser",
+    paper="Zhang et al.: Regularization Optimization Algorithm for Heterogeneous Data Federated Learning Model Based "
+    "on Structure Enhancement. Pattern Recognition and Artificial Intelligence 2023",
+    params=Params,
+    objective=structure_enhanced,
+)

@@ -1,0 +1,73 @@
+"""A sub-network as a network of its own: every layer made anew, smaller, with copies of the first weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def first(width: float, n: int) -> int:
+    """ceil(width * n)."""
+    return math.ceil(width * n)
+
+
+def narrow_copy(model: nn.Module, width: float, positions: dict[str, int] | None = None) -> nn.Module:
+    """The physically smaller network.
+
+    Args:
+        model: its first convolution or linear layer reads the image; `head` keeps all its outputs.
+        width: of every other layer.
+        positions: by name of a linear layer after a flatten, the pixels of each channel that it reads.
+    """
+    small = copy.deepcopy(model)
+    reads_image = True
+    for name, module in model.named_modules():
+        made: Any = None
+        if isinstance(module, nn.Conv2d):
+            made = _convolution(module, width, whole=reads_image)
+            reads_image = False
+        elif isinstance(module, nn.Linear):
+            pixels = (positions or {}).get(name, 1)
+            n_in = module.in_features if reads_image else first(width, module.in_features // pixels) * pixels
+            n_out = module.out_features if name == "head" else first(width, module.out_features)
+            made = nn.Linear(n_in, n_out, bias=module.bias is not None)
+            reads_image = False
+        elif isinstance(module, nn.BatchNorm2d):
+            made = nn.BatchNorm2d(first(width, module.num_features), eps=module.eps)
+        if made is not None:
+            _fill(made.to(next(module.parameters()).dtype), module)
+            parent, _, last = name.rpartition(".")
+            setattr(small.get_submodule(parent), last, made.train(module.training))
+    return small
+
+
+def _convolution(module: nn.Conv2d, width: float, *, whole: bool) -> nn.Conv2d:
+    n_in = module.in_channels if whole else first(width, module.in_channels)
+    n_out = first(width, module.out_channels)
+    assert module.groups in (1, module.in_channels)
+    return nn.Conv2d(
+        n_in,
+        n_out,
+        module.kernel_size,  # type: ignore[arg-type]
+        stride=module.stride,  # type: ignore[arg-type]
+        padding=module.padding,  # type: ignore[arg-type]
+        groups=n_in if module.groups > 1 else 1,
+        bias=module.bias is not None,
+    )
+
+
+def _fill(small: nn.Module, large: nn.Module) -> None:
+    """Copy the leading part of every tensor."""
+    theirs = large.state_dict()
+    with torch.no_grad():
+        for name, tensor in small.state_dict().items():
+            tensor.copy_(leading(theirs[name], tensor))
+
+
+def leading(large: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
+    """The leading part of a tensor, as large as another."""
+    return large[tuple(slice(n) for n in small.shape)]

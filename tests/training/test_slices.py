@@ -1,0 +1,148 @@
+"""A sub-network is the physically smaller network with the same first weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared.errors import BadInput
+from shared.training.models import Classifier, Shape, build, read_state
+from shared.training.slices import Statistics, kept, narrowed, takes
+from tests.narrow_copy import leading, narrow_copy
+
+CASES: dict[str, tuple[Shape, int | None, dict[str, int]]] = {
+    "mlp": ((1, 8, 8), None, {}),
+    "cnn_6_16": ((3, 32, 32), 24, {"features.encoder.7": 25}),
+    "resnet18": ((3, 16, 16), 24, {}),
+    "resnet50": ((3, 8, 8), None, {}),
+    "mobilenet_v1": ((3, 16, 16), None, {}),
+}
+"""Input, projection head, and how many pixels a channel has where it is flattened."""
+
+
+def made(name: str, dtype: torch.dtype) -> tuple[Classifier, Tensor]:
+    """A model whose batch-norms have seen something, and a batch."""
+    shape, projection, _ = CASES[name]
+    model = build(name, shape, 7, seed=1, projection=projection).to(dtype)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
+                    assert tensor is not None
+                    tensor.add_(0.3 * torch.rand(tensor.shape, generator=generator, dtype=dtype))
+    return model.train(), torch.randn(4, *shape, generator=generator, dtype=dtype)
+
+
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("name", CASES)
+def test_forward_equals_that_of_a_physically_sliced_copy(
+    name: str, dtype: torch.dtype, most: float, statistics: Statistics
+) -> None:
+    model, x = made(name, dtype)
+    small = narrow_copy(model, 0.83, CASES[name][2])
+    small.train(statistics == "batch")
+    with torch.no_grad():
+        with narrowed(model, 0.83, statistics):
+            found = model(x)
+        assert float((found - small(x)).abs().max()) <= most
+        assert float((found - model(x)).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["cnn_6_16", "resnet18", "mobilenet_v1"])
+def test_gradients_are_the_copys_and_reach_kept_channels_only(name: str) -> None:
+    model, x = made(name, torch.float64)
+    small = narrow_copy(model, 0.8, CASES[name][2])
+    with narrowed(model, 0.8):
+        model(x).square().sum().backward()
+    small(x).square().sum().backward()
+    theirs = dict(small.named_parameters())
+    n_left_out = 0
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        part = theirs[key].grad
+        assert part is not None
+        scale = float(part.abs().max()) + 1
+        assert torch.allclose(leading(parameter.grad, part), part, rtol=1e-9, atol=1e-9 * scale), key
+        rest = parameter.grad.clone()
+        leading(rest, part).zero_()
+        assert not rest.any(), key
+        n_left_out += parameter.numel() - part.numel()
+    assert n_left_out > 0.2 * sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v1"])
+def test_running_statistics_and_their_counter_stay_as_they_are(name: str, statistics: Statistics) -> None:
+    model, x = made(name, torch.float32)
+    before = read_state(model)
+    with narrowed(model, 0.9, statistics):
+        model(x)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
+    model(x)
+    assert any(not torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
+
+
+def test_whole_width_with_the_batchs_statistics_is_the_network_itself() -> None:
+    model, x = made("resnet18", torch.float32)
+    with narrowed(model, 1.0):
+        found = model(x)
+    assert torch.equal(found, model(x))
+
+
+def test_the_network_is_itself_again_also_after_an_error() -> None:
+    model, x = made("mlp", torch.float32)
+    before = model(x)
+    with pytest.raises(KeyError), narrowed(model, 0.5):
+        raise KeyError
+    assert torch.equal(model(x), before)
+    assert all("forward" not in vars(module) for module in model.modules())
+
+
+@pytest.mark.parametrize("groups", [2, 4, 8])
+@pytest.mark.parametrize("width", [0.3, 0.5, 0.9])
+def test_groups_follow_the_channels_that_arrive(groups: int, width: float) -> None:
+    """As if the channels that are cut off were there and 0."""
+    grouped = nn.Conv2d(8, 16, 3, groups=groups).double()
+    model = Classifier(nn.Sequential(nn.Conv2d(1, 8, 1).double(), grouped), 16, 2)
+    x = torch.randn(2, 1, 5, 5, dtype=torch.float64)
+    arrives = model.get_submodule("features.0")(x)
+    arrives[:, kept(width, 8) :] = 0
+    with narrowed(model, width):
+        found = model.features(x)
+    assert torch.allclose(found, grouped(arrives)[:, : kept(width, 16)], atol=1e-12)
+
+
+def test_so_many_channels_are_kept() -> None:
+    assert [kept(width, n) for width, n in ((0.8, 6), (0.8, 5), (0.55, 20), (1.0, 7), (0.01, 3))] == [5, 4, 11, 7, 1]
+
+
+def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
+    model = Classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()), 16, 2)
+    with pytest.raises(BadInput, match=r"no GroupNorm.*features\.1") as refused, narrowed(model, 0.5):
+        pass
+    assert refused.value.field == "model.name"
+    assert all("forward" not in vars(module) for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"), [("mlp", False), ("cnn_6_16", False), ("resnet18", True), ("mobilenet_v1", True)]
+)
+def test_a_network_that_pools_to_a_point_takes_other_sizes(name: str, fits: bool) -> None:
+    model, x = made(name, torch.float32)
+    _, height, width = shape = CASES[name][0]
+    before = read_state(model)
+    assert takes(model, shape)
+    assert takes(model, (shape[0], height - 2, width - 2)) is fits
+    assert all(torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
+    assert model(x).device.type == "cpu"
+
+
+def test_a_network_at_another_size_is_sliced_too() -> None:
+    model, _ = made("mobilenet_v1", torch.float64)
+    x = torch.randn(4, 3, 10, 10, dtype=torch.float64)
+    with torch.no_grad(), narrowed(model, 0.8):
+        found = model(x)
+    assert torch.allclose(found, narrow_copy(model, 0.8)(x), atol=1e-10)
