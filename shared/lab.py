@@ -172,23 +172,26 @@ class Workbench:
         start: Mapping[str, Any],
         *,
         samples: Samples | None = None,
+        epochs: int | None = None,
         purpose: str = "batches",
         objective: Objective | None = None,
         correct: Correct | None = None,
         transform: Transform | None = None,
         step: Step | None = None,
     ) -> Fit:
-        """Train from `start` for the work's epochs or steps; `purpose` names the stream that shuffles."""
+        """Train from `start` for some epochs, or the work's length; `purpose` names the stream that shuffles."""
         model, spec, samples = self.lab.model, ctx.spec, samples or self.samples
         models.write_state(model, start)
-        epochs = self.work.epochs if self.work.steps is None else None
+        steps = self.work.steps if epochs is None else None
+        if epochs is None and steps is None:
+            epochs = spec.local_epochs if self.work.epochs is None else self.work.epochs
         drawn = batches(
             *self.arrays(samples.part),
             samples.indices,
             batch_size=self.work.batch_size,
             generator=ctx.rng(purpose),
-            epochs=spec.local_epochs if epochs is None and self.work.steps is None else epochs,
-            steps=self.work.steps,
+            epochs=epochs,
+            steps=steps,
         )
         trained = train(
             model,

@@ -93,6 +93,7 @@ class Bench(Protocol):
         start: Mapping[str, Any],
         *,
         samples: Samples | None = None,
+        epochs: int | None = None,
         purpose: str = "batches",
         objective: Objective | None = None,
         correct: Correct | None = None,
@@ -101,7 +102,7 @@ class Bench(Protocol):
     ) -> Fit:
         """Train from `start` as the work says, on the visit's samples or on others; see `shared.training.loop.train`.
 
-        `purpose` names the stream that shuffles.
+        `epochs` passes over the samples stand in for the work's length; `purpose` names the stream that shuffles.
         """
         ...
 
