@@ -100,8 +100,8 @@ def test_clients_whose_images_look_different_do_better_with_their_own_batch_norm
     """The paper's claim: feature shift, equal labels."""
     found = {}
     for name in ("fedavg", "fedbn"):
-        ran = ByHooks(faded(resolved(tmp_path, **spec_of(name, num_edges=1, local_epochs=2))))
-        for _ in range(6):
+        ran = ByHooks(faded(resolved(tmp_path, **spec_of(name, num_edges=1, local_epochs=3))))
+        for _ in range(10):
             ran.round()
         scores = ran.scores().values()
         found[name] = sum(score.n_correct for score in scores) / sum(score.n for score in scores)

@@ -105,20 +105,24 @@ def test_models_that_are_compared_with_stay_as_they_are(tmp_path: Path) -> None:
     assert {local.model["features.1.num_batches_tracked"].item() for local in done.values() if local.model} == {2}
 
 
-def test_larger_mu_keeps_representations_nearer_to_the_global_model_s(tmp_path: Path) -> None:
-    """The paper's claim, on two classes a device and many local epochs: mean cosine of local and global z."""
+def test_larger_mu_draws_representations_to_the_global_model_s_and_away_from_the_last_one_s(tmp_path: Path) -> None:
+    """The paper's claim, on two classes a device and many local epochs: l_con of the client's images, after training."""
     found = []
-    for mu in (0.0, 5.0):
+    for mu in (1.0, 5.0):
         lab = resolved(tmp_path, **spec_of(mu, num_edges=1, local_epochs=10, batch_size=16))
         ran = ByHooks(lab)
         ran.round()
-        received = ran.cloud.model
-        done = ran.round()
-        x = as_batch(lab.data.test_x[:60])
-        glob = model_of(lab, received).features(x)
-        sims = [functional.cosine_similarity(model_of(lab, one.model or {}).features(x), glob) for one in done.values()]
-        found.append(float(torch.stack(sims).mean()))
-    assert found[1] > found[0] + 0.01
+        received, last = ran.cloud.model, ran.devices
+        done, losses = ran.round(), []
+        for seat in lab.members.seats:
+            x = as_batch(lab.data.train_x[seat.train])
+            three = (done[seat.number].model or {}, received, last[seat.number].own)
+            z, z_glob, z_prev = (model_of(lab, state).features(x) for state in three)
+            losses.append(contrastive(z, z_glob, z_prev, 0.5).item())
+        found.append(sum(losses) / len(losses))
+    weak, strong = found
+    assert strong < weak - 0.05
+    assert weak < math.log(2) - 0.1
 
 
 def test_temperature_of_zero_is_refused_by_the_field() -> None:
