@@ -29,7 +29,7 @@ from shared.spec import ExperimentSpec
 from shared.sums import Grid
 from shared.tensors import n_bytes
 from shared.training import models
-from shared.training.data import Dataset, load
+from shared.training.data import Dataset, as_batch, load
 from shared.training.flops import training_flops
 from shared.training.loop import Correct, Objective, Step, Transform, batches, evaluate, train
 
@@ -165,6 +165,11 @@ class Workbench:
         """Images and labels of one part of the data set."""
         data = self.lab.data
         return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
+
+    def images(self, samples: Samples) -> Tensor:
+        """Images as the model gets them: float32, (n, channels, height, width)."""
+        x, _ = self.arrays(samples.part)
+        return as_batch(x[samples.indices])
 
     def fit(
         self,

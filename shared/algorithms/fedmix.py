@@ -60,10 +60,9 @@ from shared.algorithms._hooks import (
 )
 from shared.context import Ctx
 from shared.messages import Outcome, Work
-from shared.population import Seat
+from shared.population import Samples, Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Tensor, TensorMap
 from shared.spec import ExperimentSpec
-from shared.training.data import as_batch
 from shared.training.loop import Objective
 
 
@@ -137,11 +136,11 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 
 def averaged(ctx: Ctx, bench: Bench, n_classes: int) -> Mash:
     """A client's images and labels, averaged M_k at a time."""
-    images, labels = bench.arrays("train")
+    labels = bench.arrays("train")[1]
     order = torch.randperm(bench.n_samples, generator=ctx.rng("mash"))
     size = bench.n_samples if ctx.params.mash == "all" else ctx.params.mash
     parts = [bench.samples.indices[part.numpy()] for part in torch.split(order, size)]
-    means = [as_batch(images[part]).mean(0) for part in parts]
+    means = [bench.images(Samples("train", part)).mean(0) for part in parts]
     shares = [one_hot(torch.from_numpy(labels[part]), n_classes).to(torch.float32).mean(0) for part in parts]
     return Mash(images=torch.stack(means), labels=torch.stack(shares))
 

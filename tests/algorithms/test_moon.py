@@ -106,7 +106,7 @@ def test_models_that_are_compared_with_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_larger_mu_draws_representations_to_the_global_model_s_and_away_from_the_last_one_s(tmp_path: Path) -> None:
-    """The paper's claim, on two classes a device and many local epochs: l_con of the client's images, after training."""
+    """The paper's claim, on two classes a device and many local epochs: l_con of a client's images after training."""
     found = []
     for mu in (1.0, 5.0):
         lab = resolved(tmp_path, **spec_of(mu, num_edges=1, local_epochs=10, batch_size=16))

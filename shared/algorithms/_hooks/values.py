@@ -13,7 +13,7 @@ from pydantic import Field
 from shared.context import Ctx
 from shared.messages import Work
 from shared.population import Samples
-from shared.records import Mean, ModelState, Record, Score, TensorMap
+from shared.records import Mean, ModelState, Record, Score, Tensor, TensorMap
 from shared.training.loop import Correct, Objective, Step, Trained, Transform
 
 # ---- FedAvg's records, the defaults
@@ -85,6 +85,10 @@ class Bench(Protocol):
 
     def arrays(self, part: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """Images and labels of one part of the data set; `Samples` are positions in them. Read-only."""
+        ...
+
+    def images(self, samples: Samples) -> Tensor:
+        """Images as the model gets them: float32, (n, channels, height, width)."""
         ...
 
     def fit(
