@@ -33,6 +33,7 @@ class Ctx:
         edge: number of the home edge, None at the cloud.
         seat: None at cloud and edge.
         n_clients: training clients of the run (seats, or edges with `client: edge`).
+        n_updates: in `aggregate`, how many updates the mean is one of; an edge's own counts as one.
         buffer_names: names of the model's buffers; all other names are parameters.
         layers: the model's layers with parameters, from input to output.
         buffers: what happens to float buffers: `average`, `local` or `drop`.
@@ -60,6 +61,7 @@ class Ctx:
     flops: int = 0
     model_bytes: int = 0
     sample_bytes: int = 0
+    n_updates: int = 0
     losses: Mapping[int, float] = field(default_factory=dict)
     twins: Mapping[int, Twin] = field(default_factory=dict)
     unfinished: npt.NDArray[np.int64] | None = None

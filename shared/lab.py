@@ -30,7 +30,7 @@ from shared.spec import ExperimentSpec
 from shared.sums import Grid
 from shared.tensors import n_bytes
 from shared.training import models
-from shared.training.data import Dataset, load
+from shared.training.data import Dataset, as_batch, load
 from shared.training.flops import training_flops
 from shared.training.loop import Correct, Objective, Step, Transform, batches, evaluate, train
 
@@ -181,29 +181,37 @@ class Workbench:
         data = self.lab.data
         return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
 
+    def images(self, samples: Samples) -> Tensor:
+        """Images as the model gets them: float32, (n, channels, height, width)."""
+        x, _ = self.arrays(samples.part)
+        return as_batch(x[samples.indices])
+
     def fit(
         self,
         ctx: Ctx,
         start: Mapping[str, Any],
         *,
         samples: Samples | None = None,
+        epochs: int | None = None,
         purpose: str = "batches",
         objective: Objective | None = None,
         correct: Correct | None = None,
         transform: Transform | None = None,
         step: Step | None = None,
     ) -> Fit:
-        """Train from `start` for the work's epochs or steps; `purpose` names the stream that shuffles."""
+        """Train from `start` for some epochs, or the work's length; `purpose` names the stream that shuffles."""
         model, spec, samples = self.lab.model, ctx.spec, samples or self.samples
         models.write_state(model, start)
-        epochs = self.work.epochs if self.work.steps is None else None
+        steps = self.work.steps if epochs is None else None
+        if epochs is None and steps is None:
+            epochs = spec.local_epochs if self.work.epochs is None else self.work.epochs
         drawn = batches(
             *self.arrays(samples.part),
             samples.indices,
             batch_size=self.work.batch_size,
             generator=ctx.rng(purpose),
-            epochs=spec.local_epochs if epochs is None and self.work.steps is None else epochs,
-            steps=self.work.steps,
+            epochs=epochs,
+            steps=steps,
         )
         trained = train(
             model,

@@ -22,8 +22,8 @@ BATCH = 2
 """Batch-norm cannot train on one sample where the images have shrunk to one pixel."""
 
 
-class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the operations of this thread; `FlopCounterMode` would put hooks on the modules of all threads."""
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the operations of this thread in `n`; `FlopCounterMode` would put hooks on the modules of all threads."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,6 +54,6 @@ def training_flops(model: str, input_shape: Shape, n_classes: int, projection: i
     with torch.device("meta"):
         made = build(model, input_shape, n_classes, 0, projection)
         x, y = torch.empty(BATCH, *input_shape), torch.empty(BATCH, dtype=torch.int64)
-    with Counter() as counter:
+    with Operations() as counter:
         functional.cross_entropy(made(x), y).backward()  # type: ignore[no-untyped-call]
     return int(counter.n) // BATCH

@@ -35,3 +35,15 @@ class Adam:
         torch._foreach_div_(roots, (1 - two**self.n_steps) ** 0.5)
         torch._foreach_add_(roots, self.EPSILON)
         torch._foreach_addcdiv_(parameters, self.means, roots, -self.lr / (1 - one**self.n_steps))
+
+
+def reach(n_steps: int, momentum: float) -> float:
+    """How far SGD moves in so many steps on one constant gradient, in learning rates: `n_steps` without momentum.
+
+    So `(start - end) / (lr * reach)` is a mean of the gradients on the way. J. Wang, Q. Liu, H. Liang, G. Joshi,
+    H. V. Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization. NeurIPS 2020,
+    section 4.1: the 1-norm of the accumulation vector of momentum SGD.
+    """
+    if not momentum:
+        return float(n_steps)
+    return (n_steps - momentum * (1 - momentum**n_steps) / (1 - momentum)) / (1 - momentum)

@@ -13,7 +13,7 @@ from pydantic import Field
 from shared.context import Ctx
 from shared.messages import Work
 from shared.population import Samples
-from shared.records import Mean, ModelState, Record, Score, TensorMap
+from shared.records import Mean, ModelState, Record, Score, Tensor, TensorMap
 from shared.training.loop import Correct, Objective, Step, Trained, Transform
 
 # ---- FedAvg's records, the defaults
@@ -87,12 +87,17 @@ class Bench(Protocol):
         """Images and labels of one part of the data set; `Samples` are positions in them. Read-only."""
         ...
 
+    def images(self, samples: Samples) -> Tensor:
+        """Images as the model gets them: float32, (n, channels, height, width)."""
+        ...
+
     def fit(
         self,
         ctx: Ctx,
         start: Mapping[str, Any],
         *,
         samples: Samples | None = None,
+        epochs: int | None = None,
         purpose: str = "batches",
         objective: Objective | None = None,
         correct: Correct | None = None,
@@ -101,7 +106,7 @@ class Bench(Protocol):
     ) -> Fit:
         """Train from `start` as the work says, on the visit's samples or on others; see `shared.training.loop.train`.
 
-        `purpose` names the stream that shuffles.
+        `epochs` passes over the samples stand in for the work's length; `purpose` names the stream that shuffles.
         """
         ...
 

@@ -1,0 +1,126 @@
+"""A run by hooks alone: the hooks of all tiers in their order, in this process, without services.
+
+One edge, everybody in every round, no late updates, reports admitted as the algorithm says. It is there to look at
+what a device does in a run that is under way (`step_cost`), and at figures for which services are beside the point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shared.algorithms._hooks import Local
+from shared.context import Ctx
+from shared.lab import Lab
+from shared.messages import Outcome, Work
+from shared.population import Seat
+from shared.records import Score
+from shared.sums import Fold, mean_of
+
+Visit = Callable[[], Local]
+
+
+class ByHooks:
+    """A run of one edge: the states of its tiers after some rounds.
+
+    Args:
+        lab: of a resolved spec with `num_edges: 1`.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.algorithm = lab, lab.algorithm
+        self.seats = {seat.number: seat for seat in lab.members.seats if seat.role == "train"}
+        self.round_no = 0
+        ctx = self.ctx(1)
+        self.cloud: Any = self.algorithm.cloud.init(ctx, lab.initial)
+        self.edge: Any = self.algorithm.edge.init(ctx.at(edge=0))
+        self.devices: dict[int, Any] = {
+            seat: self.algorithm.device.init(ctx.at(edge=0, seat=seat)) for seat in self.seats
+        }
+
+    def ctx(self, round_no: int) -> Ctx:
+        """The cloud's context in a round."""
+        phase = self.lab.phase_of(round_no).name
+        return self.lab.ctx(phase=phase, round_no=round_no, n_clients=len(self.seats))
+
+    def collecting(self, round_no: int) -> bool:
+        """Whether nobody trains in that round."""
+        return self.lab.phase_of(round_no).kind == "collect"
+
+    def visits(self) -> dict[int, Visit]:
+        """The visits of the next round by seat, each to be made as often as one likes."""
+        self._descend()
+        return {seat: self._visit(self.seats[seat]) for seat in self.seats}
+
+    def _descend(self) -> Ctx:
+        ctx = self.ctx(self.round_no + 1)
+        broadcast = self.algorithm.cloud.broadcast(ctx, self.cloud, 0, list(self.seats.values()))
+        self.edge = self.algorithm.edge.begin(ctx.at(edge=0), self.edge, broadcast).state
+        return ctx
+
+    def _work(self, round_no: int) -> Work:
+        kind, spec = self.lab.phase_of(round_no).kind, self.lab.spec
+        return Work(kind=kind, epochs=spec.local_epochs, batch_size=spec.batch_size, evaluate=False)
+
+    def _visit(self, seat: Seat) -> Visit:
+        round_no = self.round_no + 1
+        ctx = self.ctx(round_no).at(edge=0, seat=seat.number)
+        message = self.algorithm.edge.dispatch(ctx.at(seat=None), self.edge, seat)
+        state, bench = self.devices[seat.number], self.lab.bench(self._work(round_no), seat.train, seat.test)
+
+        def visit() -> Local:
+            torch.default_generator.manual_seed(ctx.seed("torch"))
+            done: Local = self.algorithm.device.local_update(ctx, state, message, bench)
+            return done
+
+        return visit
+
+    def round(self) -> dict[int, Local]:
+        """One round, up to the cloud's new state; what the visits left behind."""
+        visits = self.visits()
+        self.round_no += 1
+        ctx = self.ctx(self.round_no).at(n_updates=len(visits))
+        at_edge, hooks, work = ctx.at(edge=0), self.algorithm.edge, self._work(self.round_no)
+        done = {seat: visit() for seat, visit in visits.items()}
+        self.devices = {seat: local.state for seat, local in done.items()}
+        reports = self._reports(at_edge, done)
+        if reports:
+            self.edge = hooks.admit(at_edge, self.edge, reports).state
+        mean = self._mean({seat: local.update for seat, local in done.items()})
+        if hooks.forms_model(at_edge):
+            self.edge = hooks.aggregate(at_edge, self.edge, mean)
+        told = [Outcome[Any](seat=s, kind=work.kind, report=reports.get(s), figures=done[s].figures) for s in done]
+        self.edge = hooks.advance(at_edge, self.edge, dict.fromkeys(done, work), told).state
+        finish = hooks.finish(at_edge, self.edge)
+        self.edge = finish.state
+        up = mean if finish.update is None else self._mean({next(iter(done)): finish.update})
+        n_updates = len(done) if finish.update is None else 1
+        self.cloud = self.algorithm.cloud.aggregate(ctx.at(n_updates=n_updates), self.cloud, up)
+        return done
+
+    def _reports(self, ctx: Ctx, done: dict[int, Local]) -> dict[int, Any]:
+        if not self.algorithm.reports:
+            return {}
+        message = self.algorithm.edge.dispatch(ctx, self.edge, next(iter(self.seats.values())))
+        device = self.algorithm.device
+        return {seat: device.report(ctx.at(seat=seat), local.state, local, message) for seat, local in done.items()}
+
+    def _mean(self, updates: dict[int, Any]) -> Any:
+        fold = Fold(self.algorithm.update, self.lab.grid)
+        for seat, update in updates.items():
+            fold.add(update, len(self.seats[seat].train))
+        return mean_of(fold.result(), self.algorithm.update, self.lab.grid)
+
+    def scores(self) -> dict[int, Score]:
+        """By seat, the model that it holds now on its own test samples: its own, else the one received."""
+        ctx, found, device = self._descend().at(edge=0), {}, self.algorithm.device
+        for number, seat in self.seats.items():
+            here, state = ctx.at(seat=number), self.devices[number]
+            message = self.algorithm.edge.dispatch(ctx, self.edge, seat)
+            bench = self.lab.bench(Work(kind="evaluate"), seat.train, seat.test)
+            own = device.personalise(here, state, message, None, bench)
+            received, mine = device.evaluate(here, state, message, own, bench)
+            found[number] = mine or received or Score(n=0, n_correct=0, loss_sum=0.0)
+        return found

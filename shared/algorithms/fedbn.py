@@ -1,0 +1,101 @@
+"""FedBN.
+
+X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization. ICLR 2021, algorithm 1.
+
+    w_k^l  <- SGD on client k's samples, all layers l
+    w^l     = sum_k n_k / n * w_k^l     for each layer l that is no batch-norm; batch-norm layers stay as they are
+
+Scale, shift and running statistics of batch-norm stay in the client's state. A model without batch-norm: FedAvg, bit
+for bit.
+
+Deviations and readings:
+
+- The paper's algorithm averages plainly, its digits have as many samples at every client; here by samples, as FedAvg.
+- Down travels the whole model: from its initial batch-norm a client begins that comes later or has lost its state.
+- Tested is the model that a client holds before it trains on: what it received with its own batch-norm. The global
+  model, whose batch-norm nobody trains, is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from pydantic import Field
+
+from shared.algorithms._hooks import (
+    Algorithm,
+    Bench,
+    CloudHooks,
+    DeviceHooks,
+    Local,
+    OwnBuffers,
+    Update,
+    default_local,
+    starting_model,
+)
+from shared.context import Ctx
+from shared.records import ModelState, Score, TensorMap
+from shared.tensors import only, overlay, without
+
+
+class Own(OwnBuffers):
+    """A device's state: scale and shift of its batch-norm, once it has trained, beside the statistics."""
+
+    norm: ModelState = Field(default_factory=dict)
+
+
+def norm_names(ctx: Ctx) -> frozenset[str]:
+    """Names of batch-norm's parameters: those of the modules that have running statistics."""
+    modules = {name.rpartition(".")[0] for name in ctx.buffer_names}
+    parameters = (name for layer in ctx.layers for name in layer.parameters)
+    return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
+
+
+class Cloud(CloudHooks):
+    """Averages all but batch-norm; where there is some, it has no model to test."""
+
+    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
+        return {} if norm_names(ctx) else super().evaluate(ctx, state, bench)
+
+
+class Device(DeviceHooks):
+    """Trains the whole model, keeps its batch-norm back."""
+
+    def init(self, ctx: Ctx) -> Any:
+        return Own()
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        start, mine = _held(state, message), norm_names(ctx)
+        fit = bench.fit(ctx, start)
+        local = default_local(ctx, start, fit)
+        own = Own(buffers=local.state.buffers, norm=only(fit.model, mine))
+        update = Update(delta=without(cast("Update", local.update).delta, mine))
+        return replace(local, state=own, update=update, model=start)
+
+    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+        return local.model if local else _held(state, message)
+
+    def evaluate(
+        self, ctx: Ctx, state: Any, message: Any, own: TensorMap | None, bench: Bench
+    ) -> tuple[Score | None, Score | None]:
+        held = bench.test(own or _held(state, message))
+        return held, held
+
+
+def _held(state: Any, message: Any) -> TensorMap:
+    """The model received with the client's own batch-norm."""
+    return overlay(starting_model(state, message), state.norm)
+
+
+ALGORITHM = Algorithm(
+    name="fedbn",
+    paper="Li et al.: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021",
+    cloud=Cloud(),
+    device=Device(),
+    device_state=Own,
+    buffers="local",
+    headline="mean over clients",
+    needs={"client": "device"},
+)

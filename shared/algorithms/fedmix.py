@@ -1,0 +1,271 @@
+"""FedMix.
+
+T. Yoon, S. Shin, S. J. Hwang, E. Yang: FedMix: Approximation of Mixup under Mean Augmented Federated Learning. ICLR
+2021, algorithms 1 (the framework, MAFL) and 2 (FedMix), equation 4.
+
+    collect, one round    client k averages its images and its labels, M_k at a time, and sends the means: the mash
+    train                 every client holds everybody's mash; for each batch (x, y) it draws one entry (xg, yg) of it
+
+    l = (1 - lam) l(f((1 - lam) x), y) + lam l(f((1 - lam) x), yg) + lam dl/dx . xg                       (4)
+
+dl/dx is taken at (1 - lam) x and y: the first-order term of mixing x with the images behind xg. `mix: naive` is the
+paper's NaiveMix, mixup with the means themselves: (1 - lam) l(f(m), y) + lam l(f(m), yg) at m = (1 - lam) x + lam xg.
+lam = 0 collects nothing and is FedAvg, bit for bit.
+
+The mash goes once to each edge, which keeps it, and once to each device, which has it in its state: both are records
+in the messages of the training rounds and so in the link bytes. An update says which edge the device was at and how
+many entries it holds: so the cloud knows which edges have the mash.
+
+Deviations and readings:
+
+- M_k is by default all samples of a client, as in the paper's experiments: one entry a client. A smaller M_k takes
+  them in shuffled order; the last mean is of those left over.
+- lam: 0.05 for CIFAR-10 in the paper (CIFAR-100: 0.1, FEMNIST: 0.2).
+- Images are averaged as the model gets them, from -1 to 1.
+- The mash holds the means of those who answered in the round that collects; it does not grow later. In that round
+  everybody is asked, whatever `select` says.
+- A device that holds no mash (its state or its edge's was lost) trains as in FedAvg, and says so; it gets the mash
+  in its next visit, and its edge in the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import cross_entropy, one_hot
+
+from shared.algorithms._hooks import (
+    Advance,
+    Algorithm,
+    Begin,
+    Bench,
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    Finish,
+    GlobalModel,
+    Local,
+    OwnBuffers,
+    Phase,
+    Update,
+    default_local,
+    one_phase,
+    starting_model,
+)
+from shared.context import Ctx
+from shared.messages import Outcome, Work
+from shared.population import Samples, Seat
+from shared.records import Count, Each, Mean, ModelState, Record, Tensor, TensorMap
+from shared.spec import ExperimentSpec
+from shared.training.loop import Objective
+
+
+class Params(Record):
+    """lam: mixup ratio; mash: M_k, how many samples an average is of; mix: the loss."""
+
+    lam: Annotated[float, Field(ge=0, le=1)] = 0.05
+    mash: Annotated[int, Field(ge=2, le=10**9)] | Literal["all"] = "all"
+    mix: Literal["fedmix", "naive"] = "fedmix"
+
+
+class Mash(Record):
+    """Averaged images, float32 (entries, channels, height, width), and labels, float32 (entries, classes)."""
+
+    images: Tensor
+    labels: Tensor
+
+
+class Held(Record):
+    """What a device says of the mash that it holds: how many entries, and at which edge it is."""
+
+    edge: int
+    entries: Count
+
+
+class Mixed(Record):
+    """Down: the model, and the mash for those who do not have it yet."""
+
+    model: ModelState
+    mash: Mash | None = None
+
+
+class Change(Record):
+    """Up: trained minus received; by client, in the first phase its averages, later what it holds."""
+
+    delta: Annotated[ModelState, Mean(weight="samples")]
+    averages: Annotated[dict[str, Mash], Each()] = Field(default_factory=dict)
+    held: Annotated[dict[str, Held], Each()] = Field(default_factory=dict)
+
+
+class Federation(GlobalModel):
+    """The cloud's state: the model, everybody's mash, and the edges that have it."""
+
+    mash: Mash | None = None
+    edges: tuple[int, ...] = ()
+
+
+class Relay(EdgeModel):
+    """An edge's state: the mash, and the seats that have it; within a round what its devices said of it."""
+
+    mash: Mash | None = None
+    seats: tuple[int, ...] = ()
+    held: dict[str, Held] = Field(default_factory=dict)
+
+
+class Own(OwnBuffers):
+    """A device's state: the mash, once it has got it."""
+
+    mash: Mash | None = None
+
+
+def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
+    """One round that collects, before the spec's; with nothing to mix none."""
+    if not params.lam:
+        return one_phase(spec, params)
+    return Phase("mash", 1, kind="collect"), Phase("train", spec.num_rounds)
+
+
+# ---- the mash
+
+
+def averaged(ctx: Ctx, bench: Bench, n_classes: int) -> Mash:
+    """A client's images and labels, averaged M_k at a time."""
+    labels = bench.arrays("train")[1]
+    order = torch.randperm(bench.n_samples, generator=ctx.rng("mash"))
+    size = bench.n_samples if ctx.params.mash == "all" else ctx.params.mash
+    parts = [bench.samples.indices[part.numpy()] for part in torch.split(order, size)]
+    means = [bench.images(Samples("train", part)).mean(0) for part in parts]
+    shares = [one_hot(torch.from_numpy(labels[part]), n_classes).to(torch.float32).mean(0) for part in parts]
+    return Mash(images=torch.stack(means), labels=torch.stack(shares))
+
+
+def united(parts: Mapping[str, Mash]) -> Mash | None:
+    """Everybody's mash, in the order of the clients' names."""
+    each = [parts[client] for client in sorted(parts)]
+    if not each:
+        return None
+    return Mash(images=torch.cat([one.images for one in each]), labels=torch.cat([one.labels for one in each]))
+
+
+def mixing(mash: Mash, params: Params, generator: torch.Generator) -> Objective:
+    """The loss of a batch mixed with one entry of the mash, which the generator draws."""
+    lam = params.lam
+
+    def entry(x: Tensor) -> tuple[Tensor, Tensor]:
+        drawn = int(torch.randint(len(mash.images), (), generator=generator))
+        return mash.images[drawn], mash.labels[drawn].expand(len(x), -1)
+
+    def fedmix(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        xg, yg = entry(x)
+        scaled = ((1 - lam) * x).requires_grad_()
+        logits = model(scaled)
+        loss = cross_entropy(logits, y)
+        (slope,) = torch.autograd.grad(loss, scaled, create_graph=True)  # of each image's loss, over the batch size
+        return (1 - lam) * loss + lam * cross_entropy(logits, yg) + lam * (slope * xg).sum(), logits  # (4)
+
+    def naive(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        xg, yg = entry(x)
+        logits = model((1 - lam) * x + lam * xg)
+        return (1 - lam) * cross_entropy(logits, y) + lam * cross_entropy(logits, yg), logits
+
+    return fedmix if params.mix == "fedmix" else naive
+
+
+# ---- the three tiers
+
+
+class Cloud(CloudHooks):
+    """Unites the averages, and hands the mash to edges that do not have it."""
+
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        return Federation(model=model)
+
+    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+        return Mixed(model=state.model, mash=None if edge in state.edges else state.mash)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        after = super().aggregate(ctx, state, update)
+        if update.averages:
+            return after.but(mash=united(update.averages))
+        said = update.held.values()
+        lacking = {held.edge for held in said if not held.entries}
+        return after.but(edges=tuple(sorted(({*state.edges} | {held.edge for held in said}) - lacking)))
+
+
+class Edge(EdgeHooks):
+    """Keeps the mash, and hands it to devices that do not have it."""
+
+    def init(self, ctx: Ctx) -> Any:
+        return Relay()
+
+    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+        begun = super().begin(ctx, state.but(mash=broadcast.mash or state.mash), broadcast)
+        return replace(begun, edge_rounds=1) if ctx.phase == "mash" else begun
+
+    def forms_model(self, ctx: Ctx) -> bool:
+        return ctx.phase != "mash" and (ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round")
+
+    def select(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> list[int]:
+        return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats)
+
+    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+        has_it = seat.number in state.seats or seat.role == "held_out"
+        return Mixed(model=state.start, mash=None if has_it else state.mash)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        return super().aggregate(ctx, state, update).but(held=state.held | update.held)
+
+    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
+        told = {outcome.seat: outcome.figures.get("mash", 0) for outcome in outcomes if not outcome.failure}
+        have = {*state.seats} - told.keys() | {seat for seat, entries in told.items() if entries}
+        return super().advance(ctx, state.but(seats=tuple(sorted(have))), works, outcomes)
+
+    def finish(self, ctx: Ctx, state: Any) -> Finish:
+        done = super().finish(ctx, state.but(held={}))
+        if done.update is None:
+            return done
+        return Finish(done.state, Change(delta=cast("Update", done.update).delta, held=state.held))
+
+
+class Device(DeviceHooks):
+    """First averages its samples; then trains on (4)."""
+
+    def init(self, ctx: Ctx) -> Any:
+        return Own()
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        if ctx.phase == "mash":
+            n_classes = len(message.model[ctx.layers[-1].parameters[0]])
+            mine = {ctx.client_id: averaged(ctx, bench, n_classes)} if bench.n_samples else {}
+            return Local(state, Change(delta={}, averages=mine))
+        start, mash = starting_model(state, message), message.mash or state.mash
+        mix = mixing(mash, ctx.params, ctx.rng("mix")) if mash else None
+        local = default_local(ctx, start, bench.fit(ctx, start, objective=mix))
+        entries = len(mash.images) if mash else 0
+        held = {ctx.client_id: Held(edge=ctx.edge or 0, entries=entries)} if ctx.params.lam else {}
+        own = Own(buffers=local.state.buffers, mash=mash)
+        update = Change(delta=cast("Update", local.update).delta, held=held)
+        return replace(local, state=own, update=update, figures={"mash": entries} if ctx.params.lam else {})
+
+
+ALGORITHM = Algorithm(
+    name="fedmix",
+    paper="Yoon et al.: FedMix: Approximation of Mixup under Mean Augmented Federated Learning. ICLR 2021",
+    params=Params,
+    cloud=Cloud(),
+    edge=Edge(),
+    device=Device(),
+    broadcast=Mixed,
+    update=Change,
+    cloud_state=Federation,
+    edge_state=Relay,
+    device_state=Own,
+    phases=phases,
+    needs={"client": "device"},
+)

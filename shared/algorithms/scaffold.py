@@ -1,0 +1,235 @@
+"""SCAFFOLD.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging
+for Federated Learning. ICML 2020, algorithm 1, equations 3 to 5.
+
+    x, c         global model and control variate, y_i, c_i: those of client i; c and c_i begin at 0
+    y_i         <- y_i - eta_l (g_i(y_i) - c_i + c)         K steps from x                              (3)
+    c_i+         = I.  g_i(x)                                                                           (4)
+                   II. c_i - c + (x - y_i) / (K eta_l)
+    x           <- x + eta_g / |S| sum_S (y_i - x)                                                      (5)
+    c           <- c + 1 / N sum_S (c_i+ - c_i)                                                         (5)
+
+c_i is in the device's state. A client whose update was not used keeps its old one, so that c stays the mean of all
+c_i. `option: none` leaves all controls at 0; with `server_lr` 1 that is FedAvg with plain means, bit for bit.
+
+Deviations and readings:
+
+- Clients weigh alike, as in the paper; so do edges that form models of their own (`edge_rounds` above 1).
+- A client sends its part (c_i+ - c_i) / N. An edge that forms a model sends the sum of those of all its edge rounds;
+  during these c is that of the cloud's round.
+- I: one pass over the client's samples at x, in batches. It is not counted as work of the visit.
+- II with momentum: `reach` in the place of K, so that it stays a mean of the gradients on the way.
+- Only parameters have controls; buffers follow `buffers`. eta_g moves parameters, buffers are averaged as they are.
+- A client that has lost its state begins with c_i = 0 again, while c remembers its old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from shared.algorithms._hooks import (
+    Advance,
+    Algorithm,
+    Begin,
+    Bench,
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    Finish,
+    GlobalModel,
+    Local,
+    OwnBuffers,
+    default_local,
+    delta_of,
+    starting_model,
+)
+from shared.context import Ctx
+from shared.population import Seat
+from shared.records import Mean, ModelState, Record, Tensor, TensorMap
+from shared.tensors import add, subtract, without
+from shared.training.loop import Correct
+from shared.training.steps import reach
+
+
+class Params(Record):
+    """option: how a client renews its control; server_lr: eta_g, 1 in the paper's experiments."""
+
+    option: Literal["I", "II", "none"] = "II"
+    server_lr: Annotated[float, Field(gt=0, le=1e3)] = 1.0
+
+
+class Controlled(Record):
+    """Down: x and c; c is empty while it is 0."""
+
+    model: ModelState
+    control: ModelState = Field(default_factory=dict)
+
+
+class Change(Record):
+    """Up: y_i - x, and (c_i+ - c_i) / N."""
+
+    delta: Annotated[ModelState, Mean(weight="one")]
+    control: Annotated[ModelState, Mean(weight="one")] = Field(default_factory=dict)
+
+
+class Federation(GlobalModel):
+    """The cloud's state: x and c."""
+
+    control: ModelState = Field(default_factory=dict)
+
+
+class Relay(EdgeModel):
+    """An edge's state: c, and within a round what its devices changed of c: before this edge round, and in all."""
+
+    control: ModelState = Field(default_factory=dict)
+    before: ModelState = Field(default_factory=dict)
+    changed: ModelState = Field(default_factory=dict)
+
+
+class Own(OwnBuffers):
+    """A device's state: c_i; empty while it is 0."""
+
+    control: ModelState = Field(default_factory=dict)
+
+
+# ---- algebra of controls, where an empty map is 0
+
+
+def plus(a: TensorMap, b: TensorMap, factor: float = 1.0) -> TensorMap:
+    """a + factor * b."""
+    scaled = {name: tensor * factor for name, tensor in b.items()}
+    return add(a, scaled) if a and b else a or scaled
+
+
+def correction(own: TensorMap, all_: TensorMap, names: Sequence[str]) -> Correct | None:
+    """Adds c - c_i to the gradients of the parameters of these names; None where both are 0."""
+    shift = plus(all_, own, -1.0)
+    shifts = [shift[name] for name in names] if shift else []
+
+    def correct(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        torch._foreach_add_(gradients, shifts)  # (3)
+
+    return correct if shifts else None
+
+
+class Sum:
+    """A step that goes nowhere and adds the gradients up."""
+
+    def __init__(self) -> None:
+        self.total: list[Tensor] = []
+
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        """Add a batch's gradients."""
+        if self.total:
+            torch._foreach_add_(self.total, gradients)
+        else:
+            self.total = gradients
+
+
+def gradient_at(ctx: Ctx, start: TensorMap, bench: Bench) -> TensorMap:
+    """g_i(x): the gradient of the mean loss over the client's samples, at one model."""
+    n, total = bench.n_samples, Sum()
+
+    def part(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = model(x)
+        return cross_entropy(logits, y, reduction="sum") / n, logits
+
+    bench.fit(ctx, start, epochs=1, purpose="control", objective=part, step=total)
+    names = (name for name in start if name not in ctx.buffer_names)
+    return dict(zip(names, total.total, strict=True)) if total.total else {}
+
+
+# ---- the three tiers
+
+
+class Cloud(CloudHooks):
+    """Steps along the mean update; c stays the mean of all c_i."""
+
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        return Federation(model=model)
+
+    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+        return Controlled(model=state.model, control=state.control)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        rate = ctx.params.server_lr
+        step = {name: delta if name in ctx.buffer_names else delta * rate for name, delta in update.delta.items()}
+        model = add(state.model, step)  # (5)
+        return Federation(model=model, control=plus(state.control, update.control, ctx.n_updates))  # (5)
+
+
+class Edge(EdgeHooks):
+    """Hands c on; where it forms a model, it adds up what its devices change of c."""
+
+    def init(self, ctx: Ctx) -> Any:
+        return Relay()
+
+    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+        return super().begin(ctx, Relay(control=broadcast.control), broadcast)
+
+    def forms_model(self, ctx: Ctx) -> bool:
+        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+
+    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+        return Controlled(model=state.start, control=state.control)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        changed = plus(state.before, update.control, ctx.n_updates)
+        return super().aggregate(ctx, state, update).but(changed=changed)
+
+    def advance(self, ctx: Ctx, state: Any, works: Any, outcomes: Any) -> Advance:
+        return super().advance(ctx, state.but(before=state.changed), works, outcomes)
+
+    def finish(self, ctx: Ctx, state: Any) -> Finish:
+        if not self.forms_model(ctx):
+            return Finish(Relay())
+        return Finish(Relay(), Change(delta=delta_of(ctx, state.model, state.received), control=state.changed))
+
+
+class Device(DeviceHooks):
+    """Corrects each gradient by c - c_i, and renews c_i."""
+
+    def init(self, ctx: Ctx) -> Any:
+        return Own()
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        start = starting_model(state, message)
+        names = [name for name in start if name not in ctx.buffer_names]
+        fit = bench.fit(ctx, start, correct=correction(state.control, message.control, names))
+        control = state.control
+        if ctx.params.option == "I":
+            control = gradient_at(ctx, start, bench)  # (4), I
+        elif ctx.params.option == "II" and fit.trained.n_steps:
+            moved = subtract(without(start, ctx.buffer_names), fit.model)
+            length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
+            control = plus(plus(state.control, message.control, -1.0), moved, 1 / length)  # (4), II
+        local: Any = default_local(ctx, start, fit)
+        zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}
+        change = plus(plus(zeros, control), state.control, -1.0)
+        update = Change(delta=local.update.delta, control=plus({}, change, 1 / ctx.n_clients))
+        return Local(Own(buffers=local.state.buffers, control=control), update, fit.model, fit.trained)
+
+
+ALGORITHM = Algorithm(
+    name="scaffold",
+    paper="Karimireddy et al.: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning. ICML 2020",
+    params=Params,
+    cloud=Cloud(),
+    edge=Edge(),
+    device=Device(),
+    broadcast=Controlled,
+    update=Change,
+    cloud_state=Federation,
+    edge_state=Relay,
+    device_state=Own,
+    on_refusal="revert",
+    needs={"client": "device"},
+)

@@ -1,0 +1,108 @@
+"""FedBN: Li et al., algorithm 1: batch-norm stays at the client."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.by_hooks import ByHooks
+from shared.algorithms.fedbn import norm_names
+from shared.lab import Lab
+from shared.messages import Work
+from shared.records import TensorMap
+from tests.algorithms import flat
+from tests.algorithms.ways import resolved, run
+
+NORM = {"features.1.weight", "features.1.bias"}
+STATISTICS = {"features.1.running_mean", "features.1.running_var", "features.1.num_batches_tracked"}
+
+
+def spec_of(name: str = "fedbn", **more: Any) -> dict[str, Any]:
+    spec = {
+        "algorithm": name,
+        "data": {"name": "digits", "n_train": 240, "n_test": 80},
+        "model": "conv_bn",
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 3,
+        "batch_size": 20,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[TensorMap, dict[int, TensorMap]]:
+    """Algorithm 1: the layers that are shared, and each client's batch-norm, after the spec's rounds."""
+    stays = NORM | STATISTICS
+    model, everyone = lab.initial, [seat.number for seat in lab.members.seats]
+    own: dict[int, TensorMap] = {}
+    sizes = [len(seat.train) for seat in lab.members.seats]
+    for round_no in range(1, lab.spec.num_rounds + 1):
+        seats, deltas = chosen.get(round_no, everyone), []
+        for seat in seats:
+            trained = flat.local(lab, seat, round_no, model | own.get(seat, {}))
+            own[seat] = {name: trained[name] for name in stays}
+            deltas.append({name: trained[name] - model[name] for name in model.keys() - stays})
+        mean = flat.exact_mean(deltas, [sizes[seat] for seat in seats], sum(sizes))
+        model = {name: tensor + mean[name] if name in mean else tensor for name, tensor in model.items()}
+    return model, own
+
+
+async def test_batch_norm_lives_on_at_the_client_and_the_rest_is_averaged_by_samples(tmp_path: Path) -> None:
+    """Seat 1 misses round 2 and goes on from its batch-norm of round 1."""
+    lost = [{"round_no": 2, "seats": [1]}]
+    spec = spec_of(losses=lost, partition={"name": "dirichlet", "alpha": 1.0})
+    done = await run(tmp_path, spec, rooms=(3, 1))
+    model, own = plain(done.lab, {2: [0, 2, 3]})
+    assert flat.same_bits(done.model, model)
+    held = []
+    for seat in done.lab.members.seats:
+        score = done.lab.bench(Work(kind="evaluate"), seat.train, seat.test).test(model | own[seat.number])
+        held.append(score.n_correct / score.n)
+    assert done.info.accuracy == pytest.approx(np.mean(held))
+    assert done.info.accuracy_of == "mean over clients"
+
+
+async def test_without_batch_norm_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(model="mlp", num_rounds=2), rooms=(2, 2))
+    assert flat.same_bits(done.model, flat.fedavg(done.lab, 2))
+    assert "global" in done.info.final
+
+
+async def test_nothing_of_batch_norm_travels_up(tmp_path: Path) -> None:
+    fedbn, fedavg = [await run(tmp_path, spec_of(name, num_rounds=1), rooms=(2, 2)) for name in ("fedbn", "fedavg")]
+    up = [[row.up_bytes for row in done.rounds[0].seats] for done in (fedbn, fedavg)]
+    assert all(mine + 4 * 16 <= theirs for mine, theirs in zip(*map(sorted, up), strict=True))
+    assert flat.same_bits(
+        *({name: model[name] for name in NORM | STATISTICS} for model in (fedbn.model, fedbn.lab.initial))
+    )
+
+
+def test_only_what_has_running_statistics_is_batch_norm(tmp_path: Path) -> None:
+    lab = resolved(tmp_path, **spec_of())
+    assert norm_names(lab.ctx(phase="train", round_no=1, n_clients=1)) == NORM
+
+
+def faded(lab: Lab) -> Lab:
+    """The same run, in which every second client sees its images at a fifth of the contrast, on bright grey."""
+    x, test_x = np.array(lab.data.train_x), np.array(lab.data.test_x)
+    for seat in lab.members.seats[1::2]:
+        x[seat.train] = x[seat.train] // 5 + 200
+        test_x[seat.test.indices] = test_x[seat.test.indices] // 5 + 200
+    return Lab(lab.spec, replace(lab.data, train_x=x, test_x=test_x))
+
+
+def test_clients_whose_images_look_different_do_better_with_their_own_batch_norm(tmp_path: Path) -> None:
+    """The paper's claim: feature shift, equal labels."""
+    found = {}
+    for name in ("fedavg", "fedbn"):
+        ran = ByHooks(faded(resolved(tmp_path, **spec_of(name, num_edges=1, local_epochs=3))))
+        for _ in range(10):
+            ran.round()
+        scores = ran.scores().values()
+        found[name] = sum(score.n_correct for score in scores) / sum(score.n for score in scores)
+    assert found["fedbn"] > found["fedavg"] + 0.05

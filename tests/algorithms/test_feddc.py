@@ -1,0 +1,116 @@
+"""FedDC: Gao et al., algorithm 1 with objective (4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.lab import Lab
+from shared.records import Tensor, TensorMap
+from shared.training.loop import Correct
+from tests.algorithms import flat, plain_linear
+from tests.algorithms.plain_linear import Array
+from tests.algorithms.ways import run
+
+LOST = [{"round_no": 2, "seats": [1]}]
+
+
+def spec_of(params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Four devices of two classes each, of unequal size where the partition says so."""
+    spec = {
+        "algorithm": {"name": "feddc", "params": params},
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 3,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Array]]:
+    """Algorithm 1 in numpy, weighed by samples: w and the h_i after the spec's rounds."""
+    p: Any = lab.params
+    w = plain_linear.joined(lab.initial)
+    n, k, eta = len(lab.members.seats), lab.spec.local_epochs, lab.spec.lr
+    sizes = np.array([len(seat.train) for seat in lab.members.seats])
+    g, g_own = np.zeros_like(w), {seat: np.zeros_like(w) for seat in range(n)}
+    h = {seat: np.zeros_like(w) for seat in range(n)}
+    for round_no in range(1, lab.spec.num_rounds + 1):
+        seats = chosen.get(round_no, list(range(n)))
+        sums, moves = [], []
+        for seat in seats:
+            gradient, theta = plain_linear.gradient_of(lab, seat), w
+            for _ in range(k):
+                drift = p.alpha * (h[seat] + theta - w) + (g_own[seat] - g) / (eta * k)
+                theta = theta - eta * (gradient(theta) + drift)
+            g_own[seat] = theta - w
+            h[seat] = h[seat] + theta - w
+            sums.append(theta + h[seat])
+            moves.append(g_own[seat])
+        w, g = (np.average(part, axis=0, weights=sizes[seats]) for part in (sums, moves))
+    return w, h
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.5])
+async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(alpha: float, tmp_path: Path) -> None:
+    spec = spec_of({"alpha": alpha}, model="linear", batch_size=plain_linear.ONE_BATCH, local_epochs=3, losses=LOST)
+    done = await run(tmp_path, spec, rooms=(3, 1))
+    w, _ = plain(done.lab, {2: [0, 2, 3]})
+    assert flat.distance(done.model, plain_linear.parted(w)) < 1e-5
+    other, _ = plain(done.lab, {})
+    assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
+
+
+def near(mu: float) -> Any:
+    """FedProx's correction, for `flat.fedavg`."""
+
+    def correction(model: TensorMap) -> Correct:
+        def correct(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+            for weight, gradient, start in zip(parameters, gradients, model.values(), strict=True):
+                gradient.add_(weight - start, alpha=mu)
+
+        return correct
+
+    return correction
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+async def test_without_drift_and_gradient_term_it_is_fedprox_and_at_alpha_zero_fedavg_bit_for_bit(
+    alpha: float, tmp_path: Path
+) -> None:
+    params = {"alpha": alpha, "drift": False, "gradient": False}
+    done = await run(tmp_path, spec_of(params, num_rounds=2), rooms=(2, 2))
+    assert flat.same_bits(done.model, flat.fedavg(done.lab, 2, correction=near(alpha) if alpha else None))
+
+
+async def test_an_update_holds_the_trained_model_with_its_drift_and_what_was_moved(tmp_path: Path) -> None:
+    """Twice a model's bytes up, from the first round on; down once there is a g."""
+    spec = spec_of({}, model="linear", num_rounds=2)
+    done = await run(tmp_path, spec, rooms=(1,) * 4)
+    model_bytes = 4 * (64 * 10 + 10)
+    first, second = done.rounds
+    assert all(2 * model_bytes < row.up_bytes < 3 * model_bytes for row in [*first.seats, *second.seats])
+    more = {row.seat: row.down_bytes for row in second.seats}
+    assert all(more[row.seat] - row.down_bytes > 0.95 * model_bytes for row in first.seats)
+
+
+async def test_edge_rounds_sum_models_and_drifts_at_the_edge(tmp_path: Path) -> None:
+    """One device an edge, no g yet: after one round of two edge rounds it has moved w by t1 + h1, then by t2 + h2."""
+    params = {"alpha": 0.5}
+    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "num_devices": 2, "edge_rounds": 2}
+    done = await run(tmp_path, spec_of(params, num_rounds=1, partition="iid", **fields), rooms=(1, 1))
+    edges = []
+    for seat in (0, 1):
+        gradient, w = plain_linear.gradient_of(done.lab, seat), plain_linear.joined(done.lab.initial)
+        h = g_own = np.zeros_like(w)
+        for _ in range(2):
+            theta = w - 0.1 * (gradient(w) + 0.5 * h + g_own / 0.1)  # one step, g is 0
+            g_own, h = theta - w, h + theta - w
+            w = theta + h
+        edges.append(w)
+    assert flat.distance(done.model, plain_linear.parted(np.mean(edges, axis=0))) < 1e-5
