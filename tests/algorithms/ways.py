@@ -13,7 +13,7 @@ from shared.api import RoundDetail, RunInfo
 from shared.lab import Lab
 from shared.records import TensorMap
 from shared.spec import ExperimentSpec
-from shared.training.data import load
+from shared.training.domains import open_data
 from tests.federation import Federation, PassOn, Tamper
 
 _NUMBERS = itertools.count()
@@ -56,9 +56,9 @@ class Ended:
         ]
 
 
-def lab_of(spec: ExperimentSpec, folder: Path) -> Lab:
+def lab_of(spec: ExperimentSpec, folder: Path, data_dir: Path | None = None) -> Lab:
     """The lab of a resolved spec; `folder` keeps the unpacked data."""
-    return Lab(spec, load(spec.data.name, data_dir=None, cache_dir=folder / "cache"))
+    return Lab(spec, open_data(spec.data, data_dir=data_dir, cache_dir=folder / "cache"))
 
 
 def resolved(folder: Path, **spec: Any) -> Lab:
@@ -76,7 +76,7 @@ async def ended(fed: Federation, run_id: str, folder: Path) -> Ended:
     info = await fed.finish(run_id)
     assert info.status == "completed", info.reason
     archive = fed.apps["cloud"].state.cloud.archive
-    lab = lab_of(info.spec, folder)
+    lab = lab_of(info.spec, folder, fed.common.data_dir)
     found = await archive.committed(run_id, lab)
     assert found is not None
     rounds = [await fed.round(run_id, round_no) for round_no in range(1, info.rounds + 1)]
