@@ -31,7 +31,7 @@ from shared.sums import Grid
 from shared.tensors import n_bytes
 from shared.training import models
 from shared.training.augment import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
-from shared.training.data import Dataset
+from shared.training.data import Dataset, as_batch
 from shared.training.domains import absent, open_data
 from shared.training.flops import training_flops
 from shared.training.loop import Batch, Correct, Objective, Step, Transform, batches, evaluate, train
@@ -175,10 +175,16 @@ class Workbench:
         return self.lab.members.test_sets
 
     def batches(
-        self, ctx: Ctx, *, samples: Samples | None = None, purpose: str = "batches", epochs: int | None = None
+        self,
+        ctx: Ctx,
+        *,
+        samples: Samples | None = None,
+        purpose: str = "batches",
+        epochs: int | None = None,
+        augment: bool = True,
     ) -> Iterator[Batch]:
         """Shuffled batches as they are trained on, augmented where the spec says so."""
-        samples, work, how = samples or self.samples, self.work, ctx.spec.augment
+        samples, work, how = samples or self.samples, self.work, ctx.spec.augment if augment else None
         (x, y), indices = self.arrays(samples.part), samples.indices
         if how is not None and how.when == "once":
             x, y, indices = self._copy(ctx, samples)
@@ -196,12 +202,11 @@ class Workbench:
 
     def _copy(self, ctx: Ctx, samples: Samples) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Indices]:
         """The client's augmented copy of these samples: what an image became depends on nothing but itself."""
-        x, y = (array[samples.indices] for array in self.arrays(samples.part))
+        x, y = self.arrays(samples.part)
         seeds = [stream_seed(f"{ctx.spec.seed}|augmented|{samples.part} {index}") for index in samples.indices]
-        grey = x.ndim == 3
-        planes = torch.from_numpy(np.ascontiguousarray(x[:, None] if grey else x.transpose(0, 3, 1, 2)))
-        made = augmented_apart(planes, ctx.spec.augment or AugmentSpec(), seeds).numpy()
-        return made[:, 0] if grey else made.transpose(0, 2, 3, 1), y, np.arange(len(y), dtype=np.int64)
+        made = augmented_apart(as_pixels(as_batch(x[samples.indices])), ctx.spec.augment or AugmentSpec(), seeds)
+        laid_out = made[:, 0] if x.ndim == 3 else made.permute(0, 2, 3, 1)
+        return laid_out.numpy(), y[samples.indices], np.arange(len(seeds), dtype=np.int64)
 
     def fit(
         self,

@@ -45,6 +45,7 @@ IMPURE_ROOMS = (
     "shared.service",
     "shared.store",
     "shared.training.data",
+    "shared.training.domains",
     "shared.training.pictures",
     "shared.transport",
     "shared.versions",

@@ -263,17 +263,9 @@ def _of(ctx: Ctx, known: Mapping[str, Statistics], owner: str | None) -> Statist
 
 
 def _taken(ctx: Ctx, bench: Bench) -> Statistics:
-    """A client's statistics, of one augmented draw of its images or of these as they are."""
-    if ctx.params.stats == "augmented":
-        return measured(as_pixels(x) for x, _ in bench.batches(ctx, purpose="statistics", epochs=1))
-    images, _ = bench.arrays(bench.samples.part)
-    blocks = np.array_split(bench.samples.indices, -(-bench.n_samples // 512))
-    return measured(_planes(images[block]) for block in blocks)
-
-
-def _planes(images: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-    """Images (n, height, width[, channels]) as (n, channels, height, width)."""
-    return torch.from_numpy(np.ascontiguousarray(images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)))
+    """A client's statistics: of one augmented draw of all its images, or of these as they are."""
+    drawn = bench.batches(ctx, purpose="statistics", epochs=1, augment=ctx.params.stats == "augmented")
+    return measured(as_pixels(x) for x, _ in drawn)
 
 
 def _aggregated(

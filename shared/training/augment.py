@@ -58,7 +58,7 @@ def augmented(images: Tensor, spec: AugmentSpec, seed: int) -> Tensor:
 
 def augmented_apart(images: Tensor, spec: AugmentSpec, seeds: Iterable[int]) -> Tensor:
     """The same with a seed for each image, whatever others there are."""
-    alone = zip(images.split(1), seeds, strict=True)
+    alone = zip(torch.split(images, 1), seeds, strict=True)
     return torch.cat([augmented(image, spec, seed) for image, seed in alone])
 
 

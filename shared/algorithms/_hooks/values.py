@@ -93,7 +93,13 @@ class Bench(Protocol):
         ...
 
     def batches(
-        self, ctx: Ctx, *, samples: Samples | None = None, purpose: str = "batches", epochs: int | None = None
+        self,
+        ctx: Ctx,
+        *,
+        samples: Samples | None = None,
+        purpose: str = "batches",
+        epochs: int | None = None,
+        augment: bool = True,
     ) -> Iterator[Batch]:
         """What `fit` with the same arguments trains on: shuffled batches, augmented where the spec says so."""
         ...
