@@ -292,14 +292,11 @@ def _aggregated(
             step=mixing.learn,
         )
         losses.append(passed.trained.loss)
-    mean = sum(float(weight.sum()) for weight in mixing.weights.values()) / sum(
-        weight.numel() for weight in mixing.weights.values()
-    )
     figures = {
         "visit": visit,
         "passes": len(losses),
         "weights_n_samples": len(losses) * len(drawn),
-        "weights_mean": mean,
+        "weights_mean": torch.cat([weight.flatten() for weight in mixing.weights.values()]).mean().item(),
     }
     return overlay(received, mixing.mixed()), mixing.weights, figures
 
