@@ -139,7 +139,7 @@ def test_with_a_set_go_its_clients_and_its_tests() -> None:
     assert (spec.num_devices, spec.num_edges, spec.min_devices) == (4, 4, 4)
     assert spec.test_on == ("union",)
     twice = without(experiment(num_devices=7, max_devices=12), ["mnist", "svhn"])
-    assert (twice.num_devices, twice.max_devices) == (4, 6)  # of seven two are mnist's, of twelve three
+    assert (twice.num_devices, twice.max_devices) == (4, 7)  # mnist has two of seven, three of twelve; svhn one, two
     edges = without(experiment(client="edge", num_devices=10), ["svhn"])
     assert (edges.num_edges, edges.num_devices) == (4, 10)
     assert without(experiment(), []) == experiment()
