@@ -23,12 +23,13 @@ from shared.algorithms._hooks import Algorithm, Fit, Phase
 from shared.arrival import collected
 from shared.context import Ctx, stream_seed
 from shared.messages import Work, wire_types
-from shared.population import Indices, Population, Samples, Seat, TestSet, population, seated
+from shared.population import Indices, Population, Samples, Seat, population, seated
 from shared.records import Record, Score, Tensor, TensorMap
 from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
 from shared.sums import Grid
 from shared.tensors import n_bytes
+from shared.test_sets import TestSet
 from shared.training import models
 from shared.training.augment import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data import Dataset, as_batch

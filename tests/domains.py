@@ -41,5 +41,5 @@ def write_domains(folder: Path, names: tuple[str, ...] = tuple(LOOKS)) -> Path:
         train, test = slice(begin, begin + N_TRAIN), slice(begin + N_TRAIN, begin + N_TRAIN + N_TEST)
         images, labels = look(grey), y.astype(np.int64)
         arrays = {"train_x": images[train], "train_y": labels[train], "test_x": images[test], "test_y": labels[test]}
-        np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+        np.savez(folder / f"{name}.npz", **arrays)
     return folder

@@ -33,9 +33,10 @@ from shared.algorithms._hooks.values import (
 )
 from shared.context import Ctx
 from shared.messages import Outcome, Work
-from shared.population import Seat, TestSet
+from shared.population import Seat
 from shared.records import Nothing, Score, TensorMap
 from shared.tensors import add, only, overlay, subtract
+from shared.test_sets import TestSet
 from shared.training.loop import Transform
 
 

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from shared.context import Ctx
 from shared.messages import Work
-from shared.population import Samples, TestSet
+from shared.population import Samples
 from shared.records import Mean, ModelState, Record, Score, TensorMap
+from shared.test_sets import TestSet
 from shared.training.loop import Batch, Correct, Objective, Step, Trained, Transform
 
 # ---- FedAvg's records, the defaults
