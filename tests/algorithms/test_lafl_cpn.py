@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,7 @@ async def test_statistics_travel_once_and_are_those_of_the_clients_images(tmp_pa
         found = done.state.known[f"device-{seat.number}"]
         assert found.mean[0] == pytest.approx(x[seat.train].mean(), rel=1e-12)
         assert found.std[0] == pytest.approx(x[seat.train].std(), rel=1e-12)
-    up = {row.seat: [] for row in done.rounds[0].seats}
+    up: dict[int, list[int]] = {row.seat: [] for row in done.rounds[0].seats}
     for detail in done.rounds:
         for row in detail.seats:
             up[row.seat].append(row.up_bytes)
@@ -200,6 +201,12 @@ async def test_a_client_that_was_away_counts_its_own_rounds_and_tells_its_statis
     assert len(done.state.known) == 3
 
 
+def normalised(x: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
+    """Images as they come by mean and deviation of each channel, in float64."""
+    shift, scale = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
+    return ((x * 0.5 + 0.5 - shift) / scale).float()
+
+
 @pytest.mark.parametrize("test_stats", ["owner", "own"])
 async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_testers(
     test_stats: str, tmp_path: Path
@@ -212,22 +219,15 @@ async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_te
     shares = data.train_x.astype(np.float64) / 255
     of = {seat.number: shares[seat.train] for seat in lab.members.seats}
     every = np.concatenate(list(of.values()))
-    unseen = data.test_domain == 2  # type: ignore[comparison-overlap]
+    unseen = np.asarray(data.test_domain) == 2
 
     def hits(model: TensorMap, owners: list[tuple[Any, Any]]) -> float:
         """Accuracy on parts, each with the images from which mean and deviation come."""
         right = total = 0
         models.write_state(lab.model, model)
         for indices, images in owners:
-            mean = torch.tensor(images.mean(axis=(0, 1, 2))).view(1, -1, 1, 1)
-            std = torch.tensor(images.std(axis=(0, 1, 2))).view(1, -1, 1, 1)
-            found = evaluate(
-                lab.model,
-                data.test_x,
-                data.test_y,
-                indices,
-                transform=lambda x, mean=mean, std=std: ((x * 0.5 + 0.5 - mean) / std).float(),
-            )
+            transform = partial(normalised, mean=images.mean(axis=(0, 1, 2)), std=images.std(axis=(0, 1, 2)))
+            found = evaluate(lab.model, data.test_x, data.test_y, indices, transform=transform)
             right, total = right + found.n_correct, total + found.n
         return right / total
 

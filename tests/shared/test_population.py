@@ -371,11 +371,8 @@ def parts_of(found: Population, name: str) -> list[tuple[str | None, int]]:
 
 def test_a_client_is_tested_on_its_own_domain_and_what_nobody_has_is_unseen() -> None:
     found = of_domains(3)
-    assert parts_of(found, "union") == [
-        ("device-0", 12),
-        ("device-1", 40),
-        ("device-2", 8),
-    ]  # five of each class in two
+    # of blue's five test images of each class the first client has three
+    assert parts_of(found, "union") == [("device-0", 12), ("device-1", 40), ("device-2", 8)]
     assert parts_of(found, "blue") == [("device-0", 12), ("device-2", 8)]
     assert parts_of(found, "red") == [("device-1", 40)]
     assert parts_of(found, "green") == parts_of(found, "unseen") == [(None, 20)]
