@@ -211,7 +211,7 @@ def normalised(x: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
 async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_testers(
     test_stats: str, tmp_path: Path
 ) -> None:
-    """In round 2 the model received is what round 1 left; each client's own on the union, by hand."""
+    """The final figures by hand: the global model on the union, on the unseen domain, and at each client."""
     data_dir = write_domains(tmp_path / "sets", ("mnist", "mnist_m", "usps"))
     spec = spec_of({"p": 0, "stats": "raw", "test_stats": test_stats}, **by_domain(["mnist", "mnist_m", "usps"], 2))
     done = await run(tmp_path, spec, rooms=(2,), n_edges=1, common={"data_dir": data_dir})
