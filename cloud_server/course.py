@@ -20,6 +20,8 @@ from cloud_server.standing import Standing, Tools
 from shared.api import RoundDetail, RunInfo, Status
 from shared.context import Ctx
 from shared.lab import Lab
+from shared.spec import ExperimentSpec
+from shared.training.domains import without
 
 MAX_ATTEMPTS = 10
 """At one round, before the run fails with the reason of the last."""
@@ -98,6 +100,7 @@ class Course:
         """The lab, the seating and the last committed state, or the initial one."""
         tools, spec = self.tools, self.info.spec
         if not self.info.resolved:
+            spec = await self._with_data(spec)
             n_edges, n_devices = len(tools.registry.live_edges()), tools.registry.n_devices()
             spec = spec.resolved(n_devices=n_devices, n_edges=n_edges)
         lab = await tools.worker.run(tools.labs.of, spec)
@@ -105,6 +108,14 @@ class Course:
         table = Table(lab.members, tools.registry, found, spec.timeouts.reseat_after_s)
         kept = await tools.archive.committed(self.info.run, lab)
         return Standing(lab, table, *kept) if kept else await self._first(lab, table)
+
+    async def _with_data(self, spec: ExperimentSpec) -> ExperimentSpec:
+        """The spec without domains that cannot be had here; the run's notes say which, and why."""
+        gone = await self.tools.worker.run(self.tools.labs.absent, spec)
+        notes = tuple(f"without {name}: {why}"[:2000] for name, why in gone.items())
+        async with self.lock:
+            self.info = self.info.but(notes=notes)
+        return without(spec, gone)
 
     async def _first(self, lab: Lab, table: Table) -> Standing:
         """Seat everybody, commit the initial state."""

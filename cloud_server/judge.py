@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from cloud_server.archive import Archive, Committed
+from shared.algorithms._hooks import test_by_owner
 from shared.api import EdgeRow, Evaluation, RoundDetail, SeatRow
 from shared.context import Ctx
 from shared.lab import Lab
@@ -67,14 +69,19 @@ class Judge:
 
 
 def _scores(lab: Lab, ctx: Ctx, state: Any, final: bool) -> dict[str, Score]:
-    """The algorithm's scores; after the last round a global model that is tested also on the tests of each home."""
+    """The algorithm's scores; of a global model that is tested also those on `test_on`, and at last at each home."""
     bench = lab.bench(Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
     hooks = lab.algorithm.cloud
     scores = hooks.evaluate(ctx, state, bench)
-    if final and "global" in scores:
-        model = hooks.models(ctx, state)["global"]
-        homes = [home for home in lab.members.homes if len(home.test)]
-        scores |= {f"global_at_edge_{home.number}": bench.test(model, home.test) for home in homes}
+    if "global" not in scores:
+        return scores
+    model, prepare = hooks.models(ctx, state)["global"], partial(hooks.prepare, ctx, state)
+    for name in lab.spec.test_on:
+        scores[f"global_on_{name}"] = test_by_owner(bench, model, bench.test_sets[name], prepare)
+    if final:
+        for home in (home for home in lab.members.homes if len(home.test)):
+            parts = lab.members.tests_at(home, lab.spec.client)
+            scores[f"global_at_edge_{home.number}"] = test_by_owner(bench, model, parts, prepare)
     return scores
 
 
@@ -105,4 +112,7 @@ def over_clients(detail: RoundDetail, held_out: set[int]) -> dict[str, Evaluatio
             if pairs:
                 accuracy, loss = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
                 found[f"{name}_{which}"] = Evaluation(n=len(pairs), accuracy=accuracy, loss=loss)
+        for test_set in sorted({key for row in members for key in row.own_on}):
+            values = [row.own_on[test_set] for row in members if test_set in row.own_on]
+            found[f"{name}_own_on_{test_set}"] = Evaluation(n=len(values), accuracy=sum(values) / len(values))
     return found

@@ -130,6 +130,9 @@ class Recorder:
             which: [score.accuracy for item in told if (score := getattr(item, which)) is not None and score.n]
             for which in ("received", "own")
         }
+        for name in self.lab.spec.test_on:
+            scores = [item.own_on[name] for item in told if name in item.own_on]
+            found[f"own_on_{name}"] = [score.accuracy for score in scores if score.accuracy is not None]
         return {which: Spread.of(values) for which, values in found.items() if values}
 
     def _edge_name(self, home: int | None) -> str | None:
@@ -168,6 +171,7 @@ class Recorder:
             received_loss=received.loss if received else None,
             own_accuracy=mine.accuracy if mine else None,
             own_loss=mine.loss if mine else None,
+            own_on=_accuracies(line.own_on),
             n_test=received.n if received else 0,
             down_bytes=line.down_bytes,
             up_bytes=line.up_bytes,
@@ -215,12 +219,17 @@ class Recorder:
             received_loss=received.loss if received else None,
             own_accuracy=mine.accuracy if mine else None,
             own_loss=mine.loss if mine else None,
+            own_on=_accuracies(reply.answer.own_on),
             down_bytes=use.down_bytes,
             up_bytes=use.up_bytes,
             down_s=cost.down_s,
             up_s=cost.up_s,
             simulated_s=cost.simulated_s + reply.answer.simulated_s,
         )
+
+
+def _accuracies(scores: Mapping[str, Score]) -> dict[str, float]:
+    return {name: score.accuracy for name, score in scores.items() if score.accuracy is not None}
 
 
 def _figures(answers: Answers, cloud: Mapping[str, Any]) -> dict[str, Any]:

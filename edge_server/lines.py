@@ -27,6 +27,7 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, paid: Paid) -> Se
         train=heard.train if heard else None,
         received=outcome.received if outcome else None,
         own=outcome.own if outcome else None,
+        own_on=outcome.own_on if outcome else {},
         down_bytes=paid.use.down_bytes,
         up_bytes=paid.use.up_bytes,
         report_bytes=paid.report_bytes,

@@ -16,6 +16,7 @@ from edge_server.clock import EdgeClock, Fates
 from edge_server.devices import Devices
 from edge_server.late import Late, Stock, fold_in
 from edge_server.real_time import report_deadline, round_deadline
+from edge_server.scores import Scores, own_scores
 from edge_server.shares import Shares, require_quorum
 from edge_server.twins import Twins
 from edge_server.wave import Asked, Deadline, Refusal, Wave
@@ -28,7 +29,7 @@ from shared.errors import StrataError
 from shared.lab import Lab
 from shared.messages import Failure, RoundAnswer, RoundOrder, Stage, Work
 from shared.population import Seat
-from shared.records import Record, Score, same_leaves
+from shared.records import Record, same_leaves
 from shared.service import Worker
 from shared.sums import Fold, Folded, can_be_mean, mean_of, names_clients
 from shared.versions import Version
@@ -269,7 +270,7 @@ class EdgeRound:
         return admission.verdicts
 
     async def _finish(self, folded: Folded | None) -> RoundAnswer[Any]:
-        received, mine = await self._own_scores()
+        received, mine, own_on = await self._own_scores()
         n_own = self.book.n_samples
         finish = await self.worker.run(self.hooks.finish, self.ctx.at(n_samples=n_own), self.state)
         self.state, update = finish.state, finish.update
@@ -287,6 +288,7 @@ class EdgeRound:
             base=Version(self.order.round_no),
             received=received,
             own=mine,
+            own_on=own_on,
             figures=finish.figures,
             **self.book.record(),
             fresh_state=self.fresh_state,
@@ -313,12 +315,13 @@ class EdgeRound:
         wave = await self.devices.visit(stage, asked, fold, hold=False)
         arrivals = Arrivals(self.clock, self.devices, Gate(), self.ctx, works)
         await self.worker.run(self.book.note, wave, works, {}, arrivals)
-        received, mine = await self._own_scores()
+        received, mine, own_on = await self._own_scores()
         return RoundAnswer(
             edge=self.order.edge,
             base=self.order.base,
             received=received,
             own=mine,
+            own_on=own_on,
             **self.book.record(),
             fresh_state=self.fresh_state,
         )
@@ -326,14 +329,13 @@ class EdgeRound:
     def _only_evaluate(self) -> Work:
         return Work(kind="evaluate", batch_size=self.lab.spec.batch_size)
 
-    async def _own_scores(self) -> tuple[Score | None, Score | None]:
+    async def _own_scores(self) -> Scores:
         """The edge's own evaluation, where the edge is the client and the round is due."""
         due = self.order.kind == "evaluate" or policies.evaluation_due(self.ctx)
         if self.lab.spec.client != "edge" or not due:
-            return None, None
-        home = self.lab.members.homes[self.order.edge]
-        bench = self.lab.bench(self._only_evaluate(), home.train, home.test, self.devices.stop.is_set)
-        return await self.worker.run(self.hooks.evaluate, self.ctx, self.state, bench)
+            return None, None, {}
+        stop = self.devices.stop.is_set
+        return await self.worker.run(own_scores, self.lab, self.ctx, self.state, self.order.edge, stop)
 
     # ---- bookkeeping
 

@@ -61,7 +61,8 @@ class SeatRow(Record):
     late has a row of its own in the round that uses it (`used_late`). `work_share`: of the work that the algorithm
     asked for, what the seat was given (`partial_work`). `profile` is the one that the seat had in this round.
     `moved_bytes`: of `down_bytes`, samples that the seat does not hold. `predicted_s`: what its twin expected.
-    `measured_s`: with `clock: real`, wall seconds from the edge's orders until their answers.
+    `measured_s`: with `clock: real`, wall seconds from the edge's orders until their answers. `own_on`: accuracies of
+    the seat's own model on the test sets of `test_on`.
     """
 
     seat: int
@@ -80,6 +81,7 @@ class SeatRow(Record):
     received_loss: float | None = None
     own_accuracy: float | None = None
     own_loss: float | None = None
+    own_on: dict[str, float] = Field(default_factory=dict)
     n_test: int = 0
     down_bytes: int = 0
     up_bytes: int = 0
@@ -114,6 +116,7 @@ class EdgeRow(Record):
     received_loss: float | None = None
     own_accuracy: float | None = None
     own_loss: float | None = None
+    own_on: dict[str, float] = Field(default_factory=dict)
     down_bytes: int = 0
     up_bytes: int = 0
     down_s: float = 0.0
@@ -138,7 +141,8 @@ class RoundInfo(Record):
     above 1 where the round was done again on a new map; only the last attempt counts. `report_bytes` are those of
     `device_bytes_up` that travelled before a verdict; `labels` counts visits by the algorithm's word for them;
     `energy_j` is that of all visits. `figures` are the algorithm's own, by home, and of the `cloud`. `clients` are the
-    accuracies of the models that clients (seats, or edges) `received` and of their `own`, each on its own test set.
+    accuracies of the models that clients (seats, or edges) `received` and of their `own`, each on its own test set, and
+    of their own on those of `test_on` (`own_on_union`).
     """
 
     round_no: int
@@ -183,6 +187,7 @@ class RunInfo(Record):
     `accuracy` and `loss` are the algorithm's headline figures; `accuracy_of` says which: `global model` or
     `mean over clients`, whose spread after the last round is in `clients`. `bytes_up` and `bytes_down` add both links
     of all training rounds. `simulated_s` adds the rounds. `model_sha256` is the digest of the newest global model.
+    `notes` say in what the run is not what was asked for (data that cannot be had).
     """
 
     run: Id
@@ -205,6 +210,7 @@ class RunInfo(Record):
     models: tuple[str, ...] = ()
     final: dict[str, Evaluation] = Field(default_factory=dict)
     clients: dict[str, Spread] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     resolved: bool = False
     spec: ExperimentSpec
 

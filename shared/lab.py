@@ -6,9 +6,10 @@ is used by one training or evaluation at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,10 +30,13 @@ from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
 from shared.sums import Grid
 from shared.tensors import n_bytes
+from shared.test_sets import TestSet
 from shared.training import models
-from shared.training.data import Dataset, as_batch, load
+from shared.training.augment import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
+from shared.training.data import Dataset, as_batch
+from shared.training.domains import absent, open_data
 from shared.training.flops import training_flops
-from shared.training.loop import Correct, Objective, Step, Transform, batches, evaluate, train
+from shared.training.loop import Batch, Correct, Objective, Step, Transform, batches, evaluate, train
 
 Stopped = Callable[[], bool]
 
@@ -186,53 +190,91 @@ class Workbench:
         x, _ = self.arrays(samples.part)
         return as_batch(x[samples.indices])
 
+    @property
+    def test_sets(self) -> Mapping[str, TestSet]:
+        """The run's test sets that consist of clients' own."""
+        return self.lab.members.test_sets
+
+    def batches(
+        self,
+        ctx: Ctx,
+        *,
+        samples: Samples | None = None,
+        purpose: str = "batches",
+        epochs: int | None = None,
+        augment: bool = True,
+    ) -> Iterator[Batch]:
+        """Shuffled batches as they are trained on, augmented where the spec says so."""
+        samples, work, how = samples or self.samples, self.work, ctx.spec.augment if augment else None
+        (x, y), indices = self.arrays(samples.part), samples.indices
+        if how is not None and how.when == "once":
+            x, y, indices = self._copy(ctx, samples)
+        steps = work.steps if epochs is None else None
+        if epochs is None and steps is None:
+            epochs = ctx.spec.local_epochs if work.epochs is None else work.epochs
+        drawn = batches(
+            x, y, indices, batch_size=work.batch_size, generator=ctx.rng(purpose), epochs=epochs, steps=steps
+        )
+        if how is None or how.when == "once":
+            return drawn
+        draws = ctx.rng(f"{purpose} augmented")
+        seeds = (int(torch.randint(2**62, (), generator=draws)) for _ in count())
+        return ((as_floats(augmented(as_pixels(x), how, seed)), y) for (x, y), seed in zip(drawn, seeds, strict=False))
+
+    def _copy(self, ctx: Ctx, samples: Samples) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Indices]:
+        """The client's augmented copy of these samples: what an image became depends on nothing but itself."""
+        x, y = self.arrays(samples.part)
+        seeds = [stream_seed(f"{ctx.spec.seed}|augmented|{samples.part} {index}") for index in samples.indices]
+        made = augmented_apart(as_pixels(as_batch(x[samples.indices])), ctx.spec.augment or AugmentSpec(), seeds)
+        laid_out = made[:, 0] if x.ndim == 3 else made.permute(0, 2, 3, 1)
+        return laid_out.numpy(), y[samples.indices], np.arange(len(seeds), dtype=np.int64)
+
     def fit(
         self,
         ctx: Ctx,
         start: Mapping[str, Any],
         *,
         samples: Samples | None = None,
-        epochs: int | None = None,
         purpose: str = "batches",
+        epochs: int | None = None,
+        trains: Collection[str] | None = None,
         objective: Objective | None = None,
         correct: Correct | None = None,
         transform: Transform | None = None,
         step: Step | None = None,
     ) -> Fit:
-        """Train from `start` for some epochs, or the work's length; `purpose` names the stream that shuffles."""
-        model, spec, samples = self.lab.model, ctx.spec, samples or self.samples
+        """Train from `start` for the work's epochs or steps, or for so many epochs; see `Bench.fit`."""
+        model, spec = self.lab.model, ctx.spec
         models.write_state(model, start)
-        steps = self.work.steps if epochs is None else None
-        if epochs is None and steps is None:
-            epochs = spec.local_epochs if self.work.epochs is None else self.work.epochs
-        drawn = batches(
-            *self.arrays(samples.part),
-            samples.indices,
-            batch_size=self.work.batch_size,
-            generator=ctx.rng(purpose),
-            epochs=epochs,
-            steps=steps,
-        )
-        trained = train(
-            model,
-            drawn,
-            lr=spec.lr,
-            momentum=spec.momentum,
-            weight_decay=spec.weight_decay,
-            objective=self.lab.objective(ctx, objective),
-            correct=correct,
-            transform=transform,
-            step=step,
-            stopped=self.stopped,
-        )
+        frozen = [p for name, p in model.named_parameters() if trains is not None and name not in trains]
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        try:
+            trained = train(
+                model,
+                self.batches(ctx, samples=samples, purpose=purpose, epochs=epochs),
+                lr=spec.lr,
+                momentum=spec.momentum,
+                weight_decay=spec.weight_decay,
+                objective=self.lab.objective(ctx, objective),
+                correct=correct,
+                transform=transform,
+                step=step,
+                stopped=self.stopped,
+            )
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
         return Fit(models.read_state(model), trained)
 
-    def test(self, model: Mapping[str, Tensor], samples: Samples | None = None) -> Score:
+    def test(
+        self, model: Mapping[str, Tensor], samples: Samples | None = None, *, transform: Transform | None = None
+    ) -> Score:
         """Evaluate a model on the client's test samples, or on others."""
         samples = samples or self.tests
         models.write_state(self.lab.model, model)
         x, y = self.arrays(samples.part)
-        found = evaluate(self.lab.model, x, y, samples.indices, stopped=self.stopped)
+        found = evaluate(self.lab.model, x, y, samples.indices, transform=transform, stopped=self.stopped)
         return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum)
 
 
@@ -262,4 +304,8 @@ class Labs:
 
     def data_of(self, spec: ExperimentSpec) -> Dataset:
         """The data set of a spec, mapped and not loaded."""
-        return load(spec.data.name, data_dir=self.data_dir, cache_dir=self.cache_dir)
+        return open_data(spec.data, data_dir=self.data_dir, cache_dir=self.cache_dir)
+
+    def absent(self, spec: ExperimentSpec) -> dict[str, str]:
+        """Which domains of the spec's data cannot be had here, and why."""
+        return absent(spec.data, data_dir=self.data_dir, cache_dir=self.cache_dir)

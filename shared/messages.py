@@ -113,6 +113,7 @@ class Outcome(Record, Generic[P]):
         n_trained: samples passed through training, all epochs counted.
         train: loss and hits while training.
         received, own: the model received and the seat's own, on the seat's test samples.
+        own_on: the seat's own on the further test sets of the spec, by name.
         held_bytes: of the answer that brings its update, where that is held back: of an upload's answer after a
             report, else of this answer as the modelled device sends it, with its update.
         fresh_state: the seat began anew, though it has visited before.
@@ -126,6 +127,7 @@ class Outcome(Record, Generic[P]):
     train: Score | None = None
     received: Score | None = None
     own: Score | None = None
+    own_on: dict[str, Score] = Field(default_factory=dict)
     report: P | None = None
     held_bytes: Count = 0
     fresh_state: bool = False
@@ -232,6 +234,7 @@ class SeatLine(Record):
     train: Score | None = None
     received: Score | None = None
     own: Score | None = None
+    own_on: dict[str, Score] = Field(default_factory=dict)
     down_bytes: Count = 0
     up_bytes: Count = 0
     report_bytes: Count = 0
@@ -274,6 +277,7 @@ class RoundAnswer(Record, Generic[U]):
     base: Version | None = None
     received: Score | None = None
     own: Score | None = None
+    own_on: dict[str, Score] = Field(default_factory=dict)
     simulated_s: NotNegative = 0.0
     next_on_s: NotNegative | None = None
     fresh_state: bool = False

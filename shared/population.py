@@ -7,7 +7,7 @@ agent, which process) is not decided here, since it must not change a result.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,22 +20,22 @@ from shared.profiles import Link, Profile, Seeds, link_of, named, part_of, profi
 from shared.shares import largest_remainder
 from shared.sizes import check_counts
 from shared.spec import ExperimentSpec
+from shared.test_sets import (
+    ClientSamples,
+    TestPart,
+    TestSet,
+    deal_tests,
+    deal_tests_by_domain,
+    domains_of_clients,
+    is_of,
+    test_sets,
+)
+from shared.test_sets import Indices as Indices
+from shared.test_sets import Samples as Samples
 from shared.training.data import Dataset
-from shared.training.partition import label_counts, partition
+from shared.training.partition import ByDomainPartition, label_counts, partition
 
 Role = Literal["train", "held_out", "worker"]
-Indices = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Samples of one array of the data set: positions in its training or its test images."""
-
-    part: Literal["train", "test"]
-    indices: Indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,29 @@ class Home:
 
 @dataclass(frozen=True)
 class Population:
-    """All seats and homes of a run and the global test set; `digest` covers them and the data set."""
+    """All seats and homes of a run and the global test set; `digest` covers them and the data set.
+
+    `test_sets` are further ones, by name: `union`, that of all clients together; where data have domains, `unseen`,
+    those that no client has, and each domain by its name.
+    """
 
     seats: tuple[Seat, ...]
     homes: tuple[Home, ...]
     test: Samples
     n_classes: int
     digest: str
+    test_sets: Mapping[str, TestSet]
 
     def at(self, home: int) -> list[Seat]:
         """The seats of one home, in order."""
         return [seat for seat in self.seats if seat.home == home]
+
+    def tests_at(self, home: Home, client: Literal["device", "edge"]) -> TestSet:
+        """The test set of a home, by the clients whose it is."""
+        if client == "edge":
+            return (TestPart(f"edge-{home.number}", home.test),)
+        own = [seat for seat in self.at(home.number) if seat.role == "train" and len(seat.test)]
+        return tuple(TestPart(f"device-{seat.number}", seat.test) for seat in own)
 
     @property
     def total_samples(self) -> int:
@@ -111,9 +123,17 @@ def population(spec: ExperimentSpec, data: Dataset) -> Population:
         seats, places = _edge_clients(spec, data, train, test, ends)
     else:
         seats, places = _device_clients(spec, data, train, test, ends)
-    everything = Samples("test", test)
+    sets = test_sets(spec, data, _clients(spec, seats, places), test)
+    everything = Samples("test", test[is_of(data, test, domains_of_clients(spec, data))])
     digest = _digest(data, seats, places, everything)
-    return Population(tuple(seats), tuple(places), everything, data.n_classes, digest)
+    return Population(tuple(seats), tuple(places), everything, data.n_classes, digest, sets)
+
+
+def _clients(spec: ExperimentSpec, seats: Sequence[Seat], homes: Sequence[Home]) -> list[ClientSamples]:
+    """The clients that train, with their ids."""
+    if spec.client == "edge":
+        return [(f"edge-{home.number}", home.train, home.test) for home in homes]
+    return [(f"device-{seat.number}", seat.train, seat.test) for seat in seats if seat.role == "train"]
 
 
 def latencies(spec: ExperimentSpec) -> npt.NDArray[np.float64]:
@@ -226,6 +246,8 @@ def _dealt(spec: ExperimentSpec, data: Dataset, train: Indices, n_clients: int, 
         _rng(spec, "partition"),
         homes=homes,
         writers=writers,
+        domains=None if data.train_domain is None else np.asarray(data.train_domain)[train],
+        domain_names=data.domains,
         n_classes=data.n_classes,
     )
     return [train[part] for part in parts]
@@ -242,7 +264,8 @@ def _split_tests(
 ) -> tuple[list[Indices], list[Samples]]:
     """Cut each client's test set from its own part, or deal the data set's test images like its training images."""
     if spec.test_fraction is None:
-        dealt = _deal_tests(data, parts, test, _rng(spec, "test"))
+        deal = deal_tests_by_domain if isinstance(spec.partition, ByDomainPartition) else deal_tests
+        dealt = deal(data, parts, test, _rng(spec, "test"))
         return parts, [Samples("test", indices) for indices in dealt]
     rng = _rng(spec, "split")
     trains, tests = [], []
@@ -253,21 +276,6 @@ def _split_tests(
         tests.append(Samples("train", np.sort(order[:n_test])))
         trains.append(np.sort(order[n_test:]))
     return trains, tests
-
-
-def _deal_tests(data: Dataset, parts: list[Indices], test: Indices, rng: np.random.Generator) -> list[Indices]:
-    """Test images of each class in proportion to the clients' training images of it, by largest remainder."""
-    counts = label_counts(parts, data.train_y, data.n_classes)  # (n_clients, n_classes)
-    labels = np.asarray(data.test_y)[test]
-    shares: list[list[Indices]] = [[] for _ in parts]
-    for label in range(data.n_classes):
-        order = rng.permutation(test[labels == label])
-        if not counts[:, label].sum():
-            continue
-        sizes = largest_remainder(counts[:, label], len(order))
-        for client, share in enumerate(np.split(order, np.cumsum(sizes)[:-1])):
-            shares[client].append(share)
-    return [np.sort(np.concatenate([np.empty(0, np.int64), *share])) for share in shares]
 
 
 def _pool(labels: npt.NDArray[np.int64], n: int | None, rng: np.random.Generator, field: str) -> Indices:

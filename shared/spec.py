@@ -20,9 +20,11 @@ from shared.fits import check_fits
 from shared.profiles import DeviceSpec, EdgeLinkSpec, Parts
 from shared.records import Record
 from shared.sizes import check_counts
+from shared.training.augment import AugmentSpec
 from shared.training.partition import IidPartition, PartitionSpec
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 DIVIDED = ("equal", "free_compute", "finish_time")
 """Schedules that divide the samples of an edge's seats among them, whoever holds them."""
 PLANNED = ("free_compute", "finish_time")
@@ -53,11 +55,21 @@ class AlgorithmSpec(Record):
 
 
 class DataSpec(Record):
-    """Which data set; `n_train` and `n_test` cut it to a seeded, stratified part."""
+    """Which data set; `n_train` and `n_test` cut it to a seeded, stratified part.
+
+    Attributes:
+        domains: of `digit_domains`: the sets of digits that are put together, in this order; None = all five.
+        size: to which side, in pixels, their images are brought; None = 28.
+        split: `whole`: of each set, training and test images together, 80 % are trained on and 20 % tested on;
+            `official`: 80 % of its training images, and its own test images. None = `whole`.
+    """
 
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
     n_train: int | None = Field(default=None, ge=1, le=10**9)
     n_test: int | None = Field(default=None, ge=1, le=10**9)
+    domains: Annotated[tuple[Name, ...], Field(min_length=1, max_length=20)] | None = None
+    size: int | None = Field(default=None, ge=8, le=256)
+    split: Literal["whole", "official"] | None = None
 
 
 class ModelSpec(Record):
@@ -121,6 +133,9 @@ class ExperimentSpec(Record):
         test_fraction: share of a client's own part that is its test set, drawn for each client, or from a list that
             clients take in turn; None = the data set's test images are dealt like the training images.
         eval_every: the global model and held-out seats are evaluated every so many rounds, and after the last.
+        test_on: on which further test sets the global model and the clients' own are tested in these rounds: `union`
+            (all clients' test sets together), `unseen` (domains that no client has), or a domain by its name.
+        augment: how training images are changed each time, or once; None = not at all.
         losses: contributions to leave out; what the record of a disturbed run names, an undisturbed one repeats.
         edge_upload: `sum` sends exact sums to the cloud (8 bytes a parameter), `mean` rounded means (4 bytes).
         clock: `real` makes devices wait as long as the model says, and lets the wall clock decide who is late.
@@ -168,6 +183,8 @@ class ExperimentSpec(Record):
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test_fraction: Parts | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
+    test_on: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
+    augment: AugmentSpec | None = None
     edge_upload: Literal["sum", "mean"] = "sum"
     clock: Literal["simulated", "real"] = "simulated"
     time_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -183,7 +200,7 @@ class ExperimentSpec(Record):
         """`data: mnist`, `algorithm: fedavg` and the like stand for `{name: ...}`."""
         if not isinstance(raw, Mapping):
             return raw
-        fields = ("algorithm", "data", "model", "partition", "edge_link")
+        fields = ("algorithm", "data", "model", "partition", "edge_link", "augment")
         short = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
         return {**raw, **short}
 
@@ -279,10 +296,10 @@ def parse_spec(raw: Any) -> ExperimentSpec:
 def check_names(spec: ExperimentSpec) -> None:
     """Refuse unknown names of algorithm, model and data set, and what does not fit the algorithm."""
     from shared.algorithms import load_algorithm, load_local
-    from shared.training.data import check_name as check_data
+    from shared.training.domains import check_data
     from shared.training.models import check_name as check_model
 
     load_algorithm(spec.algorithm.name).check_spec(spec)
     load_local(spec)
-    check_data(spec.data.name)
+    check_data(spec.data)
     check_model(spec.model.name)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from shared import wire
-from shared.algorithms._hooks import Algorithm, Bench, Local
+from shared.algorithms._hooks import Algorithm, Bench, Local, test_by_owner
 from shared.context import Ctx
 from shared.errors import BadInput, Cancelled, Conflict, StrataError
 from shared.lab import Lab
@@ -28,7 +29,7 @@ from shared.messages import (
     VisitAnswer,
     VisitOrder,
 )
-from shared.records import Mean, Record, Tensor
+from shared.records import Mean, Record, Score, Tensor
 from shared.records import own as own
 from shared.sums import Fold, check_update, fields_naming, mark_of
 from shared.versions import Owner, Version, Versions
@@ -112,7 +113,7 @@ def pay_visit(
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
         kept.save(Version(stage.round_no, stage.edge_round, stage.wave), state)
-    received, mine = _tested(algorithm, ctx, state, message, local, bench)
+    received, mine, own_on = _tested(algorithm, ctx, state, message, local, bench)
     outcome = Outcome[Any](
         seat=seat.number,
         kind=visit.work.kind,
@@ -120,6 +121,7 @@ def pay_visit(
         **_counts(local),
         received=received,
         own=mine,
+        own_on=own_on,
         report=report,
         fresh_state=fresh,
     )
@@ -146,11 +148,21 @@ def _check_names(ctx: Ctx, update: Record) -> None:
 
 def _tested(
     algorithm: Algorithm, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any, dict[str, Score]]:
+    """The model received and the seat's own on its own tests, and its own on those that the spec names besides."""
     if not bench.work.evaluate:
-        return None, None
-    own_model = algorithm.device.personalise(ctx, state, message, local, bench)
-    return algorithm.device.evaluate(ctx, state, message, own_model, bench)
+        return None, None, {}
+    hooks = algorithm.device
+    own_model = hooks.personalise(ctx, state, message, local, bench)
+    received, mine = hooks.evaluate(ctx, state, message, own_model, bench)
+    if own_model is None:
+        return received, mine, {}
+    prepare = partial(hooks.prepare, ctx, state, message)
+    return (
+        received,
+        mine,
+        {name: test_by_owner(bench, own_model, bench.test_sets[name], prepare) for name in ctx.spec.test_on},
+    )
 
 
 def _counts(local: Local | None) -> dict[str, Any]:

@@ -46,6 +46,7 @@ IMPURE_ROOMS = (
     "shared.store",
     "shared.training.data",
     "shared.training.picture_folders",
+    "shared.training.domains",
     "shared.training.pictures",
     "shared.transport",
     "shared.versions",

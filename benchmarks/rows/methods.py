@@ -18,7 +18,7 @@ from shared.lab import Lab
 from shared.messages import Work
 from shared.spec import parse_spec
 from shared.training.data import load
-from shared.training.flops import Counter
+from shared.training.flops import Operations
 
 METHODS: dict[str, Any] = {
     "fedavg": "fedavg",
@@ -67,7 +67,7 @@ def _visit(folder: Path, algorithm: Any, case: tuple[str, int, int]) -> Visit:
 
 
 def _flops(visit: Visit) -> int:
-    with Counter() as counter:
+    with Operations() as counter:
         visit()
     return int(counter.n)
 

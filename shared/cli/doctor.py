@@ -112,6 +112,8 @@ def data_sets() -> Iterator[Check]:
             yield Check(f"data: {name}", "ok", f"{name}.npz, {file.stat().st_size / 1e6:.1f} MB")
         elif name == "digits":
             yield Check(f"data: {name}", "ok", "bundled with scikit-learn")
+        elif name == "synth_digits":
+            yield Check(f"data: {name}", "ok", "made here at first use")
         elif known.fetch is not None:
             todo = f"nothing if this machine may download; else put {name}.npz into STRATA_DATA_DIR"
             yield Check(f"data: {name}", "warn", "downloaded at first use", todo)

@@ -34,6 +34,9 @@ class View(Protocol):
     def show(self, info: RunInfo, n_lost: int) -> None:
         """Show it; so many contributions were lost since it is followed."""
 
+    def note(self, text: str) -> None:
+        """Say something once."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -56,7 +59,7 @@ def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = 
     view.show(info, 0)
     if info.status in FINAL:
         return info
-    heard, looked_at, checked_at = _Heard(), 0.0, time.monotonic()
+    heard, looked_at, checked_at, n_noted = _Heard(), 0.0, time.monotonic(), 0
     for event in client.events(info.run, idle_s=_IDLE_S):
         if event is None or time.monotonic() - checked_at > _CHECK_EVERY_S:
             check()
@@ -66,6 +69,9 @@ def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = 
         if event is not None and event.kind != "run.status" and time.monotonic() - looked_at < _LOOK_EVERY_S:
             continue
         info, looked_at = client.run(info.run), time.monotonic()
+        for text in info.notes[n_noted:]:
+            view.note(text)
+        n_noted = len(info.notes)
         view.show(heard.joined(info), heard.n_lost)
         if info.status in FINAL:
             break
@@ -122,6 +128,10 @@ class LiveView:
             figures=figures(info, n_lost),
         )
 
+    def note(self, text: str) -> None:
+        """Print a line above it."""
+        self._progress.console.print(f"note: {text}", markup=False, highlight=False)
+
     def __enter__(self) -> Self:
         self._progress.start()
         return self
@@ -147,6 +157,10 @@ class LineView:
             eta = _eta_s(info)
             line = f"{info.status:<9} round {info.rounds}/{info.num_rounds}  {figures(info, n_lost)}"
             self._console.print(line + (f"  ETA {duration(eta)}" if eta else ""), markup=False, highlight=False)
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        self._console.print(f"note: {text}", markup=False, highlight=False)
 
     def __enter__(self) -> Self:
         return self

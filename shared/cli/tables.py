@@ -53,6 +53,7 @@ def run_table(info: RunInfo) -> Table:
         ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
         ("time", f"{duration(info.wall_s)} here, {duration(info.simulated_s)} simulated"),
         ("model", info.model_sha256 or "-"),
+        *(("note", Text(note)) for note in info.notes),
     ]
     for label, value in rows:
         table.add_row(Text(label, style="dim"), value)

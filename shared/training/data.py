@@ -1,8 +1,9 @@
 """Data sets: found, checked, unpacked once, then memory-mapped read-only by every process.
 
 Sources, in this order: `<name>.npz` in the data folder; a folder of pictures there (`tiny_imagenet` only);
-scikit-learn's bundle (`digits` only); torchvision's download. Whatever the source, the arrays end as `.npy` files
-in the cache folder, because `np.load` ignores `mmap_mode` for `.npz` and each process would hold a copy.
+scikit-learn's bundle (`digits`), or made here (`synth_digits`); torchvision's download. Several sets as one:
+`shared.training.domains`. Whatever the source, the arrays end as `.npy` files in the cache folder, because `np.load`
+ignores `mmap_mode` for `.npz` and each process would hold a copy.
 
 `emnist` is EMNIST's `byclass` split (62 classes), the one FEMNIST is cut from; torchvision knows no
 writers, so `femnist` (the same classes, with writers) and `mnist_m` come from an `.npz` only.
@@ -35,6 +36,7 @@ from shared.training.picture_folders import tiny_imagenet
 
 Arrays = dict[str, npt.NDArray[Any]]
 IMAGES, LABELS, WRITERS = ("train_x", "test_x"), ("train_y", "test_y"), ("train_writer", "test_writer")
+DOMAINS = ("train_domain", "test_domain")
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
 
 
@@ -58,6 +60,7 @@ class Dataset:
         train_x: images 0..255, uint8, (n, height, width) or (n, height, width, channels); `test_x` alike.
         train_y: labels from 0, int64, (n,); `test_y` alike.
         train_writer: who wrote the image, int64, (n,), or None where nobody knows; `test_writer` alike.
+        train_domain: from which of `domains` the image is, int64, (n,), None in a set of one kind; `test_domain` alike.
         n_classes: of the data set, also where a part happens to lack one.
         input_shape: (channels, height, width), as models take it.
         digest: sha256 over names, dtypes, shapes and bytes of the arrays.
@@ -73,6 +76,9 @@ class Dataset:
     n_classes: int
     input_shape: tuple[int, int, int]
     digest: str
+    train_domain: npt.NDArray[np.int64] | None = None
+    test_domain: npt.NDArray[np.int64] | None = None
+    domains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,14 +90,14 @@ class _Known:
     read: Callable[[Path], Arrays] | None = None
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that no data set has.
+def check_name(name: str, also: tuple[str, ...] = ()) -> None:
+    """Refuse a name that no data set has, nor one of those named besides.
 
     Raises:
         UnknownName: listing the names there are.
     """
     if name not in DATASETS:
-        raise UnknownName("data set", name, list(DATASETS), field="data.name")
+        raise UnknownName("data set", name, [*DATASETS, *also], field="data.name")
 
 
 _READING = threading.Lock()
@@ -117,11 +123,11 @@ def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
     archive = data_dir / f"{name}.npz" if data_dir is not None else None
     if archive is not None and archive.is_file():
         folder = cache_dir / f"{name}-{_file_digest(archive, cache_dir)[:24]}"
-        _unpack_once(folder, lambda: _read_npz(archive), known.n_classes)
+        unpack_once(folder, lambda: _read_npz(archive), known.n_classes)
     else:
         folder = cache_dir / f"{name}-fetched"
-        _unpack_once(folder, lambda: _fetch(name, data_dir, cache_dir / "downloads"), known.n_classes)
-    return _open(name, folder)
+        unpack_once(folder, lambda: _fetch(name, data_dir, cache_dir / "downloads"), known.n_classes)
+    return open_unpacked(name, folder, known.n_classes)
 
 
 def as_batch(x: npt.NDArray[np.uint8] | Tensor) -> Tensor:
@@ -143,8 +149,8 @@ def as_batch(x: npt.NDArray[np.uint8] | Tensor) -> Tensor:
 # ---- the cache folder
 
 
-def _open(name: str, folder: Path) -> Dataset:
-    """Map the unpacked arrays."""
+def open_unpacked(name: str, folder: Path, n_classes: int, domains: tuple[str, ...] = ()) -> Dataset:
+    """Map the arrays of a folder that `unpack_once` has written."""
     files = folder.glob("*.npy")
     with _READING:
         maps: Arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
@@ -152,14 +158,15 @@ def _open(name: str, folder: Path) -> Dataset:
     height, width, *channels = maps["train_x"].shape[1:]
     return Dataset(
         name=name,
-        **{key: maps.get(key) for key in (*IMAGES, *LABELS, *WRITERS)},  # type: ignore[arg-type]
-        n_classes=DATASETS[name].n_classes,
+        **{key: maps.get(key) for key in (*IMAGES, *LABELS, *WRITERS, *DOMAINS)},  # type: ignore[arg-type]
+        n_classes=n_classes,
         input_shape=(channels[0] if channels else 1, height, width),
         digest=meta["digest"],
+        domains=domains,
     )
 
 
-def _unpack_once(folder: Path, read: Callable[[], Arrays], n_classes: int) -> None:
+def unpack_once(folder: Path, read: Callable[[], Arrays], n_classes: int) -> None:
     """Write checked arrays and their digest to `folder`, whole or not at all, once among all processes."""
     if folder.is_dir():
         return
@@ -308,6 +315,13 @@ def _digits(_: Path) -> Arrays:
     return {"train_x": x[train], "train_y": y[train], "test_x": x[test], "test_y": y[test]}
 
 
+def _synth_digits(_: Path) -> Arrays:
+    """Made here; see `shared.training.synth`."""
+    from shared.training.synth import synth_digits
+
+    return synth_digits()
+
+
 def _torchvision(
     class_name: str, *, labels: str = "targets", axes: tuple[int, ...] | None = None, **options: str
 ) -> Callable[[Path], Arrays]:
@@ -342,5 +356,6 @@ DATASETS: dict[str, _Known] = {
     "emnist": _Known(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
     "femnist": _Known(62, None),
     "tiny_imagenet": _Known(200, None, tiny_imagenet),
+    "synth_digits": _Known(10, _synth_digits),
 }
 """The data sets by name."""

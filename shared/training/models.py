@@ -5,8 +5,8 @@ Every model is `head(features(x))`: `features` gives the representation before t
 height, width). With a projection head, `features` are `encoder` and `projection`.
 
 Sources: `mlp` and `cnn_mnist` McMahan et al. (AISTATS 2017); `cnn_cifar10` the same family; `cnn_6_12` DTPFL,
-section 3.1; `cnn_6_16` and the projection head MOON (Li et al., CVPR 2021, section 4.1); `resnet*` He et al.
-(CVPR 2016) with the paper's CIFAR stem; `mobilenet_v1` Howard et al. (2017).
+section 3.1; `cnn_6_16` and the projection head MOON (Li et al., CVPR 2021, section 4.1); `cnn_digits` Li et al. (FedBN,
+ICLR 2021), appendix; `resnet*` He et al. (CVPR 2016) with the paper's CIFAR stem; `mobilenet_v1` Howard et al. (2017).
 """
 
 from __future__ import annotations
@@ -249,12 +249,31 @@ def _normalised(convolution: nn.Conv2d, n_channels: int) -> list[nn.Module]:
     return [convolution, nn.BatchNorm2d(n_channels), nn.ReLU()]
 
 
+def _cnn_digits(shape: Shape, n_classes: int) -> Classifier:
+    """FedBN's network for digits: three padded 5x5 convolutions of 64, 64 and 128 channels, 2048 and 512 units.
+
+    Batch-norm after each layer but the last; a 2x2 max-pool after each of the first two convolutions. At 3x28x28 the
+    first linear layer sees 6272 inputs, and there are 14,219,210 parameters. Trains on two samples a batch or more.
+    """
+    channels, height, width = shape
+    if min(height, width) < 4:
+        raise BadInput(f"images of {height}x{width} are too small for two 2x2 pools", field="model")
+    modules: list[nn.Module] = []
+    for before, after in ((channels, 64), (64, 64), (64, 128)):
+        modules += [nn.Conv2d(before, after, 5, padding=2), nn.BatchNorm2d(after), nn.ReLU()]
+        modules += [nn.MaxPool2d(2)] if after < 128 else [nn.Flatten()]
+    for inputs, units in ((128 * (height // 4) * (width // 4), 2048), (2048, 512)):
+        modules += [nn.Linear(inputs, units), nn.BatchNorm1d(units), nn.ReLU()]
+    return Classifier(nn.Sequential(*modules), 512, n_classes)
+
+
 MODELS: dict[str, Callable[[Shape, int], Classifier]] = {
     "mlp": _mlp,
     "cnn_mnist": _cnn_mnist,
     "cnn_cifar10": _cnn_mnist,
     "cnn_6_12": _cnn_120_84((6, 12)),
     "cnn_6_16": _cnn_120_84((6, 16)),
+    "cnn_digits": _cnn_digits,
     "resnet18": _resnet(18),
     "resnet34": _resnet(34),
     "resnet50": _resnet(50),

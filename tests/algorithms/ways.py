@@ -13,7 +13,7 @@ from shared.api import RoundDetail, RunInfo
 from shared.lab import Lab
 from shared.records import TensorMap
 from shared.spec import ExperimentSpec
-from shared.training.data import load
+from shared.training.domains import open_data
 from tests.federation import Federation, PassOn, Tamper
 
 _NUMBERS = itertools.count()
@@ -56,9 +56,9 @@ class Ended:
         ]
 
 
-def lab_of(spec: ExperimentSpec, folder: Path) -> Lab:
+def lab_of(spec: ExperimentSpec, folder: Path, data_dir: Path | None = None) -> Lab:
     """The lab of a resolved spec; `folder` keeps the unpacked data."""
-    return Lab(spec, load(spec.data.name, data_dir=None, cache_dir=folder / "cache"))
+    return Lab(spec, open_data(spec.data, data_dir=data_dir, cache_dir=folder / "cache"))
 
 
 def resolved(folder: Path, **spec: Any) -> Lab:
@@ -81,7 +81,7 @@ async def ended(fed: Federation, run_id: str, folder: Path) -> Ended:
 async def so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
     """What there is of a run that has ended or is paused."""
     info = await fed.info(run_id)
-    lab = lab_of(info.spec, folder)
+    lab = lab_of(info.spec, folder, fed.common.data_dir)
     found = await fed.apps["cloud"].state.cloud.archive.committed(run_id, lab)
     assert found is not None
     rounds = [await fed.round(run_id, round_no) for round_no in range(1, info.rounds + 1)]

@@ -348,3 +348,52 @@ def test_the_largest_remainder_wins_and_ties_go_to_the_first() -> None:
 
 def test_samples_count() -> None:
     assert len(Samples("test", np.arange(3))) == 3
+
+
+# ---- domains and test sets
+
+
+def of_domains(n_clients: int = 2, /, **changes: Any) -> Population:
+    """Three domains of 80 training and 40, 20 and 20 test images."""
+    images = replace(
+        DATA,
+        train_domain=np.repeat(np.arange(3), 80),
+        test_domain=np.repeat(np.arange(3), [40, 20, 20]),
+        domains=("red", "green", "blue"),
+    )
+    part = {"name": "by_domain", "domains": ["blue", "red"]}
+    return members(images, num_devices=n_clients, num_edges=1, partition=part, **changes)
+
+
+def parts_of(found: Population, name: str) -> list[tuple[str | None, int]]:
+    return [(part.owner, len(part.samples)) for part in found.test_sets[name]]
+
+
+def test_a_client_is_tested_on_its_own_domain_and_what_nobody_has_is_unseen() -> None:
+    found = of_domains(3)
+    # of blue's five test images of each class the first client has three
+    assert parts_of(found, "union") == [("device-0", 12), ("device-1", 40), ("device-2", 8)]
+    assert parts_of(found, "blue") == [("device-0", 12), ("device-2", 8)]
+    assert parts_of(found, "red") == [("device-1", 40)]
+    assert parts_of(found, "green") == parts_of(found, "unseen") == [(None, 20)]
+    assert found.seats[1].test.indices.tolist() == list(range(40))
+    assert every_one([part.samples.indices for part in found.test_sets["union"]]) == found.test.indices.tolist()
+
+
+def test_union_is_all_clients_tests_wherever_they_come_from() -> None:
+    cut = of_domains(test_fraction=0.25)
+    assert {part.samples.part for part in cut.test_sets["union"]} == {"train"}
+    assert parts_of(cut, "union") == [("device-0", 20), ("device-1", 20)]
+    edges = members(client="edge", test_fraction=0.5)
+    assert [part.owner for part in edges.test_sets["union"]] == ["edge-0", "edge-1"]
+    assert "unseen" not in members().test_sets
+    held_out = members(held_out_fraction=0.5)
+    assert len(held_out.test_sets["union"]) == 3
+
+
+def test_test_sets_that_are_not_there_are_refused_with_those_that_are() -> None:
+    with pytest.raises(
+        BadInput, match="test_on pink: the test sets here are blue, green, red, union, unseen"
+    ) as refused:
+        of_domains(test_on=["union", "pink"])
+    assert refused.value.field == "test_on"

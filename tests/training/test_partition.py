@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shared.errors import BadInput
 from shared.training.partition import (
+    ByDomainPartition,
     ByGroupPartition,
     ByWriterPartition,
     DirichletPartition,
@@ -351,3 +352,72 @@ def test_every_partition_is_frozen_and_survives_json(name: str) -> None:
     assert READ.validate_json(READ.dump_json(spec)) == spec
     with pytest.raises(ValidationError, match="frozen"):
         spec.name = "iid"  # type: ignore[misc]
+
+
+# ---- by_domain
+
+DOMAIN_NAMES = ("red", "green", "blue")
+
+
+def dealt_by_domain(n_clients: int, seed: int = 0, **fields: Any) -> list[Array]:
+    """Of each of 30, 60 and 90 images of three domains, two classes in the proportion 2 : 1."""
+    domains = np.repeat([0, 1, 2], [30, 60, 90])
+    labels = (np.arange(180) % 3 == 0).astype(np.int64)
+    return partition(
+        ByDomainPartition(**fields),
+        labels,
+        n_clients,
+        rng(seed),
+        domains=domains,
+        domain_names=DOMAIN_NAMES,
+        n_classes=2,
+    )
+
+
+def domains_of(parts: list[Array]) -> list[list[int]]:
+    return [np.bincount(np.repeat([0, 1, 2], [30, 60, 90])[part], minlength=3).tolist() for part in parts]
+
+
+def test_by_domain_gives_each_client_one_domain_in_turn_and_as_many_as_the_poorest() -> None:
+    assert domains_of(dealt_by_domain(3)) == [[30, 0, 0], [0, 30, 0], [0, 0, 30]]
+    four = dealt_by_domain(4)  # the first domain has two clients
+    assert domains_of(four) == [[15, 0, 0], [0, 15, 0], [0, 0, 15], [15, 0, 0]]
+    assert not set(four[0]) & set(four[3])
+
+
+def test_by_domain_keeps_the_spec_order_and_leaves_other_domains_out() -> None:
+    parts = dealt_by_domain(2, domains=("blue", "green"), per_client=24)
+    assert domains_of(parts) == [[0, 0, 24], [0, 24, 0]]
+    assert domains_of(dealt_by_domain(4, domains=("blue", "green"), per_client="all")) == [
+        [0, 0, 45],
+        [0, 30, 0],
+        [0, 0, 45],
+        [0, 30, 0],
+    ]
+
+
+def test_by_domain_gives_classes_in_the_domains_proportion() -> None:
+    for part in dealt_by_domain(6, per_client=12):
+        assert abs(int((part % 3 == 0).sum()) - 4) <= 1
+    first, again, other = dealt_by_domain(3, 1), dealt_by_domain(3, 1), dealt_by_domain(3, 2)
+    assert [part.tolist() for part in first] == [part.tolist() for part in again]
+    assert [part.tolist() for part in first] != [part.tolist() for part in other]
+
+
+@pytest.mark.parametrize(
+    ("n_clients", "fields", "field", "message"),
+    [
+        (2, {}, "partition.domains", "2 clients are too few for 3 domains"),
+        (3, {"domains": ("red", "pink")}, "partition.domains", "domains of this data are red, green, blue"),
+        (3, {"per_client": 31}, "partition.per_client", "per_client 31: of red there are 30"),
+    ],
+)
+def test_by_domain_says_what_does_not_fit(n_clients: int, fields: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as refused:
+        dealt_by_domain(n_clients, **fields)
+    assert refused.value.field == field
+
+
+def test_by_domain_needs_data_with_domains() -> None:
+    with pytest.raises(BadInput, match="domains of this data are none"):
+        partition(ByDomainPartition(), balanced(2, 9), 3, rng(), n_classes=2)

@@ -9,6 +9,7 @@ from shared.algorithms._hooks.hooks import (
     delta_of,
     kept_back,
     starting_model,
+    test_by_owner,
 )
 from shared.algorithms._hooks.layers import last_layers
 from shared.algorithms._hooks.values import (
@@ -53,4 +54,5 @@ __all__ = [
     "last_layers",
     "one_phase",
     "starting_model",
+    "test_by_owner",
 ]

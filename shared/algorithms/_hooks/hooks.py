@@ -12,7 +12,7 @@ Order of the hooks in a round:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shared import policies
@@ -36,6 +36,8 @@ from shared.messages import Outcome, Work
 from shared.population import Seat
 from shared.records import Nothing, Score, TensorMap
 from shared.tensors import add, only, overlay, subtract
+from shared.test_sets import TestSet
+from shared.training.loop import Transform
 
 
 class CloudHooks:
@@ -61,9 +63,16 @@ class CloudHooks:
         """What the new state says in the round's record, as JSON values; small, since every reader of a run gets it."""
         return {}
 
+    def prepare(self, ctx: Ctx, state: Any, owner: str | None) -> Transform | None:
+        """What is done to the test images of a client (None: nobody's) before the global model sees them."""
+        return None
+
     def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
-        """Scores by name, off the round's path; by default the global model on the global test set."""
-        return {"global": bench.test(self.models(ctx, state)["global"])}
+        """Scores by name, off the round's path; by default the global model on the global test set.
+
+        Where `global` is among them, the global model is tested on the spec's `test_on` too.
+        """
+        return {"global": bench.test(self.models(ctx, state)["global"], transform=self.prepare(ctx, state, None))}
 
 
 class EdgeHooks:
@@ -144,11 +153,28 @@ class DeviceHooks:
         """The seat's own model, None if it has none; by default the one that it has just trained."""
         return local.model if local else None
 
+    def prepare(self, ctx: Ctx, state: Any, message: Any, owner: str | None) -> Transform | None:
+        """What is done to test images before a model sees them here; `owner`: the client whose they are, if any's."""
+        return None
+
     def evaluate(
         self, ctx: Ctx, state: Any, message: Any, own: TensorMap | None, bench: Bench
     ) -> tuple[Score | None, Score | None]:
-        """The model received and the seat's own on the seat's test samples."""
-        return bench.test(starting_model(state, message)), bench.test(own) if own is not None else None
+        """The model received and the seat's own on the seat's test samples.
+
+        What `personalise` answers is tested on the spec's `test_on` too, each client's part as `prepare` says.
+        """
+        prepared = self.prepare(ctx, state, message, ctx.client_id)
+        received = bench.test(starting_model(state, message), transform=prepared)
+        return received, bench.test(own, transform=prepared) if own is not None else None
+
+
+def test_by_owner(
+    bench: Bench, model: TensorMap, parts: TestSet, prepare: Callable[[str | None], Transform | None]
+) -> Score:
+    """A model on a test set of several owners' parts, each prepared as it says."""
+    scores = [bench.test(model, part.samples, transform=prepare(part.owner)) for part in parts]
+    return sum(scores, Score(n=0, n_correct=0, loss_sum=0.0))
 
 
 def starting_model(state: Any, message: Any) -> TensorMap:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
 
@@ -14,7 +14,8 @@ from shared.context import Ctx
 from shared.messages import Work
 from shared.population import Samples
 from shared.records import Mean, ModelState, Record, Score, Tensor, TensorMap
-from shared.training.loop import Correct, Objective, Step, Trained, Transform
+from shared.test_sets import TestSet
+from shared.training.loop import Batch, Correct, Objective, Step, Trained, Transform
 
 # ---- FedAvg's records, the defaults
 
@@ -91,14 +92,32 @@ class Bench(Protocol):
         """Images as the model gets them: float32, (n, channels, height, width)."""
         ...
 
+    @property
+    def test_sets(self) -> Mapping[str, TestSet]:
+        """The run's named test sets that consist of clients' own; see `Population`."""
+        ...
+
+    def batches(
+        self,
+        ctx: Ctx,
+        *,
+        samples: Samples | None = None,
+        purpose: str = "batches",
+        epochs: int | None = None,
+        augment: bool = True,
+    ) -> Iterator[Batch]:
+        """What `fit` with the same arguments trains on: shuffled batches, augmented where the spec says so."""
+        ...
+
     def fit(
         self,
         ctx: Ctx,
         start: Mapping[str, Any],
         *,
         samples: Samples | None = None,
-        epochs: int | None = None,
         purpose: str = "batches",
+        epochs: int | None = None,
+        trains: Collection[str] | None = None,
         objective: Objective | None = None,
         correct: Correct | None = None,
         transform: Transform | None = None,
@@ -106,12 +125,21 @@ class Bench(Protocol):
     ) -> Fit:
         """Train from `start` as the work says, on the visit's samples or on others; see `shared.training.loop.train`.
 
-        `epochs` passes over the samples stand in for the work's length; `purpose` names the stream that shuffles.
+        Args:
+            ctx: of the visit.
+            start: all of the model's tensors.
+            samples: others than the visit's.
+            purpose: names the stream that shuffles, and that which augments.
+            epochs: others than the work's.
+            trains: names of the parameters that get a gradient, and are handed to `correct` and `step`; None = all.
+            objective, correct, transform, step: of the loop. A transform comes after the augmentation.
         """
         ...
 
-    def test(self, model: Mapping[str, Any], samples: Samples | None = None) -> Score:
-        """Evaluate a model on the client's test samples, or on others."""
+    def test(
+        self, model: Mapping[str, Any], samples: Samples | None = None, *, transform: Transform | None = None
+    ) -> Score:
+        """Evaluate a model on the client's test samples, or on others; they are not augmented."""
         ...
 
 

@@ -1,11 +1,12 @@
 """Partitioners: which client owns which training sample.
 
-Every partitioner deals *all* samples, none twice, deterministically from the generator handed in. Nothing
-here imports torch. N = samples, n = clients, K = classes.
+Every partitioner deals *all* samples (`by_domain` as many as it is told), none twice, deterministically from the
+generator handed in. Nothing here imports torch. N = samples, n = clients, K = classes.
 
 Sources: `shards` McMahan et al. (AISTATS 2017), section 3; `dirichlet` Yurochkin et al. (ICML 2019),
 section 4: each class is divided among the clients by a Dirichlet draw; `quantity_skew` log-normal sizes as
-in Acar et al. (FedDyn, ICLR 2021); `by_group` the data split of DTPFL, section 3.2; `edge_skew` ours.
+in Acar et al. (FedDyn, ICLR 2021); `by_group` the data split of DTPFL, section 3.2; `by_domain` the benchmark of Li
+et al. (FedBN, ICLR 2021), section 5.1; `edge_skew` ours.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from shared.errors import BadInput
 from shared.training.partition.dealers import Ints, Parts, Task, deal
 from shared.training.partition.specs import (
+    ByDomainPartition,
     ByGroupPartition,
     ByWriterPartition,
     DirichletPartition,
@@ -29,6 +31,7 @@ from shared.training.partition.specs import (
 )
 
 __all__ = [
+    "ByDomainPartition",
     "ByGroupPartition",
     "ByWriterPartition",
     "DirichletPartition",
@@ -49,9 +52,11 @@ def partition(
     *,
     homes: Sequence[int] | None = None,
     writers: npt.NDArray[Any] | None = None,
+    domains: npt.NDArray[Any] | None = None,
+    domain_names: Sequence[str] = (),
     n_classes: int,
 ) -> Parts:
-    """Deal all samples to the clients.
+    """Deal the samples to the clients.
 
     Args:
         spec: which partitioner, with its parameters.
@@ -60,6 +65,8 @@ def partition(
         rng: the only source of randomness.
         homes: index of each client's edge, (n_clients,); needed by `edge_skew`.
         writers: who wrote each sample, (N,); needed by `by_writer`.
+        domains: from which of `domain_names` each sample is, (N,); needed by `by_domain`.
+        domain_names: of the data.
         n_classes: K.
 
     Returns:
@@ -75,7 +82,8 @@ def partition(
     if own.min() < 0 or own.max() >= n_classes:
         raise BadInput(f"labels {own.min()}..{own.max()} exceed 0..{n_classes - 1}", field="partition")
     ids = None if writers is None else np.array(writers, dtype=np.int64)
-    parts = deal(spec, Task(own, n_clients, n_classes, rng, homes, ids))
+    of = None if domains is None else np.array(domains, dtype=np.int64)
+    parts = deal(spec, Task(own, n_clients, n_classes, rng, homes, ids, of, domain_names))
     empty = [i for i, part in enumerate(parts) if not len(part)]
     if empty:
         raise BadInput(

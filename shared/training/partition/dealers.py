@@ -1,4 +1,4 @@
-"""The partitioners. Each deals all samples of a `Task`, none twice.
+"""The partitioners. Each deals all samples of a `Task` (`by_domain` as many as it is told), none twice.
 
 N = samples, n = clients, K = classes.
 """
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from shared.errors import BadInput
 from shared.training.partition.specs import (
     BasePartition,
+    ByDomainPartition,
     ByGroupPartition,
     ByWriterPartition,
     DirichletPartition,
@@ -39,6 +40,8 @@ class Task:
     rng: np.random.Generator
     homes: Sequence[int] | None
     writers: Ints | None
+    domains: Ints | None = None
+    domain_names: Sequence[str] = ()
 
     def by_class(self) -> Parts:
         """The samples of each class, shuffled."""
@@ -60,6 +63,8 @@ def deal(spec: PartitionSpec, task: Task) -> Parts:
             return _by_group(spec, task)
         case EdgeSkewPartition():
             return _edge_skew(spec, task)
+        case ByDomainPartition():
+            return _by_domain(spec, task)
 
 
 # ---- sizes
@@ -221,6 +226,49 @@ def _by_group(spec: ByGroupPartition, task: Task) -> Parts:
         for i, client in enumerate(reversed(clients)):  # the rest's odd samples went to the first clients
             parts[client] = np.concatenate([parts[client], owned[i :: len(clients)]])
     return parts
+
+
+def _by_domain(spec: ByDomainPartition, task: Task) -> Parts:
+    names = spec.domains or tuple(task.domain_names)
+    unknown = [name for name in names if name not in task.domain_names]
+    if task.domains is None or unknown:
+        there = ", ".join(task.domain_names) or "none"
+        raise BadInput(f"by_domain: the domains of this data are {there}; asked for: {', '.join(names) or 'all'}",
+                       field="partition.domains")  # fmt: skip
+    if task.n_clients < len(names):
+        few = f"{task.n_clients} clients are too few for {len(names)} domains"
+        raise BadInput(few, field="partition.domains")
+    has = [names[client % len(names)] for client in range(task.n_clients)]
+    pools = {
+        name: _in_proportion(np.flatnonzero(task.domains == task.domain_names.index(name)), task) for name in names
+    }
+    most = {name: len(pools[name]) // has.count(name) for name in names}
+    each = min(most.values()) if spec.per_client == "smallest" else spec.per_client
+    if isinstance(each, int) and each > min(most.values()):
+        poorest = min(most, key=lambda name: most[name])
+        raise BadInput(f"per_client {each}: of {poorest} there are {most[poorest]} for a client",
+                       field="partition.per_client")  # fmt: skip
+    parts: Parts = [np.empty(0, dtype=np.int64)] * task.n_clients
+    for name, pool in pools.items():
+        clients = [client for client, own in enumerate(has) if own == name]
+        cut = np.array_split(pool, len(clients)) if each == "all" else np.split(pool, _ends(each, len(clients)))
+        for client, part in zip(clients, cut, strict=False):
+            parts[client] = part
+    return parts
+
+
+def _ends(each: int, n: int) -> Ints:
+    """Where n pieces of a size end."""
+    return each * np.arange(1, n + 1, dtype=np.int64)
+
+
+def _in_proportion(samples: Ints, task: Task) -> Ints:
+    """Samples in a random order of which each stretch has the classes in proportion."""
+    labels, place = task.labels[samples], np.empty(len(samples))
+    for k in range(task.n_classes):
+        members = np.flatnonzero(labels == k)
+        place[members] = (task.rng.permutation(len(members)) + task.rng.random()) / max(len(members), 1)
+    return samples[np.argsort(place, kind="stable")]
 
 
 def _edge_skew(spec: EdgeSkewPartition, task: Task) -> Parts:

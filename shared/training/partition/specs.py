@@ -96,8 +96,31 @@ class EdgeSkewPartition(BasePartition):
     alpha: Alpha = 0.5
 
 
+class ByDomainPartition(_SetsSizes):
+    """Each client has images of one domain: of the first, the second, ..., and then of the first again.
+
+    The classes of a client are in the proportions of its domain. Images that nobody gets are left out.
+
+    Attributes:
+        domains: those that clients have, in this order, by the names of the sets; None = all of the data. The others
+            are unseen.
+        per_client: how many training images; `smallest`: as many for each as the poorest client could have; `all`:
+            each domain is dealt out.
+    """
+
+    name: Literal["by_domain"] = "by_domain"
+    domains: Annotated[tuple[str, ...], Field(min_length=1, max_length=20)] | None = None
+    per_client: Literal["smallest", "all"] | Annotated[int, Field(ge=1, le=10**9)] = "smallest"
+
+
 PartitionSpec = Annotated[
-    IidPartition | DirichletPartition | ShardsPartition | ByWriterPartition | ByGroupPartition | EdgeSkewPartition,
+    IidPartition
+    | DirichletPartition
+    | ShardsPartition
+    | ByWriterPartition
+    | ByGroupPartition
+    | EdgeSkewPartition
+    | ByDomainPartition,
     Field(discriminator="name"),
 ]
 """Any partitioner's parameters."""

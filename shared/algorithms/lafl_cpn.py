@@ -1,0 +1,325 @@
+"""LAFL-CPN.
+
+Y. Zhao, S. Chen: Local Adaptive Federated Learning with Channel Personalized Normalization. Journal of Electronics &
+Information Technology, 2024 (in Chinese), equations 2 to 9, algorithm 1.
+
+    z          = (x - mean_c) / std_c, of each colour channel over all of a client's training images        (3)-(5)
+    init_i     = theta_i + (theta_g - theta_i) * [1, ..., 1; W_i]                                           (6), (7)
+    W_i       <- W_i - eta * dL(init_i)/dW_i on s % of the client's images, all else frozen                     (8)
+    theta_i   <- SGD on all images from init_i                                                         algorithm 1
+    theta_g    = sum_i n_i / n * theta_i                                                                   (2), (9)
+
+theta_g is the global model received, theta_i the client's own of its last visit; W_i has the shape of the top `p`
+layers and begins at 1. The third part of the method, RandAugment, is the spec's `augment`, since the paper gives it to
+all methods. `p: 0` and `normalise: fixed` are FedAvg, bit for bit.
+
+Readings, where the paper is silent those of FedALA (J. Zhang et al., AAAI 2023), whose step (6)-(8) is:
+
+- dL/dW = dL/d(init) * (theta_g - theta_i), by the chain rule; a step a mini-batch, then the mix anew. The network runs
+  in training mode, what that makes of its statistics is thrown away. W is clamped to [0, 1] after each step (`clamp`).
+- Rounds are counted in each client. In its first visit there is nothing to mix; in the second W is learned until the
+  standard deviation of the last 10 passes' losses is below 0.1, at most `max_passes`; later in one pass.
+- Lower layers are copied from the global model, buffers too. A layer is a convolution or linear module with the
+  batch-norm that follows it; a `p` beyond the model is all of it.
+- Mean and std are taken once, before the first training, from one augmented draw of all images (`stats: raw`: as they
+  are), as whole-number sums of pixels and of their squares, in one pass.
+- Test images of a client are prepared with *its* statistics, which the cloud therefore hands round (`test_stats: own`:
+  with the tester's); those of nobody with the tester's, at the cloud with the pool of all. Only sums travel, never
+  images. In a client's first visit it knows none but its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, cast
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from shared.algorithms._hooks import (
+    Algorithm,
+    Begin,
+    Bench,
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    Finish,
+    GlobalModel,
+    Local,
+    OwnBuffers,
+    Update,
+    default_local,
+    delta_of,
+    last_layers,
+    starting_model,
+    test_by_owner,
+)
+from shared.context import Ctx
+from shared.population import Samples, Seat
+from shared.records import Count, Each, Mean, ModelState, Record, Score, Tensor, TensorMap
+from shared.tensors import add, only, overlay
+from shared.training.augment import as_pixels
+from shared.training.loop import Transform
+from shared.training.statistics import Statistics, measured, normaliser, pooled
+
+SETTLED, WINDOW = 0.1, 10
+"""W has converged when the losses of so many passes have a standard deviation below that (FedALA)."""
+
+
+class Params(Record):
+    """The paper's values are the defaults.
+
+    Attributes:
+        p: so many of the last layers are mixed; 0 = none, the client begins from the global model.
+        eta: step size of W.
+        s: of a client's images, the per cent on which W is learned.
+        clamp: whether W stays in [0, 1].
+        max_passes: over the draw, until W converges.
+        normalise: `own`: by the client's statistics; `fixed`: mean and std 0.5, as in all other methods.
+        stats: of which images they are.
+        test_stats: whose statistics prepare the test images of others.
+    """
+
+    p: Annotated[int, Field(ge=0, le=1000)] = 5
+    eta: Annotated[float, Field(ge=0, le=1e3)] = 1.0
+    s: Annotated[float, Field(gt=0, le=100)] = 80.0
+    clamp: bool = True
+    max_passes: Annotated[int, Field(ge=1, le=1000)] = 50
+    normalise: Literal["own", "fixed"] = "own"
+    stats: Literal["augmented", "raw"] = "augmented"
+    test_stats: Literal["owner", "own"] = "owner"
+
+
+# ---- adaptive aggregation
+
+
+@dataclass
+class Mixing:
+    """The mix of a client's own top layers with those received, and the weights W that it learns.
+
+    Attributes:
+        own, received: theta_i and theta_g, the parameters of the top layers.
+        weights: W, of the same shapes.
+        eta: step size.
+        clamp: whether W stays in [0, 1].
+    """
+
+    own: TensorMap
+    received: TensorMap
+    weights: TensorMap
+    eta: float
+    clamp: bool
+    between: TensorMap = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.between = {name: tensor - self.own[name] for name, tensor in self.received.items()}
+
+    def mixed(self) -> TensorMap:
+        """theta_i + (theta_g - theta_i) * W."""
+        return {name: self.own[name] + step * self.weights[name] for name, step in self.between.items()}  # (7)
+
+    def learn(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        """One step of W at the mix that the parameters hold; they then hold the new mix."""
+        for (name, step), parameter, gradient in zip(self.between.items(), parameters, gradients, strict=True):
+            weight = self.weights[name] - self.eta * gradient * step  # (8), by the chain rule through (7)
+            self.weights[name] = weight.clamp(0, 1) if self.clamp else weight
+            parameter.copy_(self.own[name] + step * self.weights[name])
+
+
+def converged(losses: Sequence[float]) -> bool:
+    """Whether the last passes' losses have come to rest."""
+    return len(losses) >= WINDOW and float(np.std(losses[-WINDOW:])) < SETTLED
+
+
+# ---- records
+
+
+class Down(Record):
+    """The global model, and the statistics of the clients that have told theirs."""
+
+    model: ModelState
+    known: dict[str, Statistics] = Field(default_factory=dict)
+
+
+class Up(Record):
+    """Trained minus received; a client's statistics, until the cloud has them."""
+
+    delta: Annotated[ModelState, Mean(weight="samples")]
+    told: Annotated[dict[str, Statistics], Each()] = Field(default_factory=dict)
+
+
+class Pool(GlobalModel):
+    """The cloud's state: the global model and each client's statistics."""
+
+    known: dict[str, Statistics] = Field(default_factory=dict)
+
+
+class Between(EdgeModel):
+    """An edge's state: within a round, whose statistics the cloud knew, and whose it was told."""
+
+    known: dict[str, Statistics] = Field(default_factory=dict)
+    told: dict[str, Statistics] = Field(default_factory=dict)
+
+
+class Own(OwnBuffers):
+    """A client's state: its model of the last visit, W, how often it took part, its statistics."""
+
+    previous: ModelState = Field(default_factory=dict)
+    weights: ModelState = Field(default_factory=dict)
+    participations: Count = 0
+    statistics: Statistics | None = None
+
+
+# ---- the tiers
+
+
+class Cloud(CloudHooks):
+    """Averages, and keeps the statistics of all clients."""
+
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        return Pool(model=model)
+
+    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+        return Down(model=state.model, known=state.known)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        return Pool(model=add(state.model, update.delta), known={**state.known, **update.told})  # (9)
+
+    def prepare(self, ctx: Ctx, state: Any, owner: str | None) -> Transform | None:
+        return normaliser(_of(ctx, state.known, owner) or pooled(state.known))
+
+    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
+        """On all clients' test sets, each prepared by its owner's statistics."""
+
+        def prepare(owner: str | None) -> Transform | None:
+            return self.prepare(ctx, state, owner)
+
+        return {"global": test_by_owner(bench, state.model, bench.test_sets["union"], prepare)}
+
+
+class Edge(EdgeHooks):
+    """Averages, and hands statistics on in both directions."""
+
+    def init(self, ctx: Ctx) -> Any:
+        return Between()
+
+    def forms_model(self, ctx: Ctx) -> bool:
+        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+
+    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+        return super().begin(ctx, state.but(known=broadcast.known, told={}), broadcast)
+
+    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+        return Down(model=state.start, known=state.known)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        return super().aggregate(ctx, state.but(told={**state.told, **update.told}), update)  # (2)
+
+    def finish(self, ctx: Ctx, state: Any) -> Finish:
+        left = state.but(start={}, received={}, model={}, known={}, told={})
+        if not self.forms_model(ctx):
+            return Finish(left)
+        return Finish(left, Up(delta=delta_of(ctx, state.model, state.received), told=state.told))
+
+
+class Device(DeviceHooks):
+    """Algorithm 1, lines 6 to 18."""
+
+    def init(self, ctx: Ctx) -> Any:
+        return Own()
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        own = ctx.params.normalise == "own"
+        found = state.statistics or _taken(ctx, bench) if own else None
+        transform = normaliser(found)
+        received = starting_model(state, message)
+        start, weights, figures = _aggregated(ctx, state, received, bench, transform)
+        local = default_local(ctx, received, bench.fit(ctx, start, transform=transform))  # line 16
+        told = {ctx.client_id: found} if found and ctx.client_id not in message.known else {}
+        after = Own(
+            buffers=local.state.buffers,
+            previous=(local.model or {}) if ctx.params.p else {},
+            weights=weights,
+            participations=state.participations + 1,
+            statistics=found,
+        )
+        up = Up(delta=cast("Update", local.update).delta, told=told)
+        return replace(local, state=after, update=up, figures=figures)
+
+    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+        return local.model if local else state.previous or None
+
+    def prepare(self, ctx: Ctx, state: Any, message: Any, owner: str | None) -> Transform | None:
+        theirs = None if owner == ctx.client_id else _of(ctx, message.known, owner)
+        return normaliser(theirs or state.statistics or pooled(message.known))
+
+
+def _of(ctx: Ctx, known: Mapping[str, Statistics], owner: str | None) -> Statistics | None:
+    """The owner's, where the owner's count and are known."""
+    return known.get(owner) if owner is not None and ctx.params.test_stats == "owner" else None
+
+
+def _taken(ctx: Ctx, bench: Bench) -> Statistics:
+    """A client's statistics: of one augmented draw of all its images, or of these as they are."""
+    drawn = bench.batches(ctx, purpose="statistics", epochs=1, augment=ctx.params.stats == "augmented")
+    return measured(as_pixels(x) for x, _ in drawn)
+
+
+def _aggregated(
+    ctx: Ctx, state: Any, received: TensorMap, bench: Bench, transform: Transform | None
+) -> tuple[TensorMap, TensorMap, dict[str, float]]:
+    """Where local training begins, W, and figures for the record: lines 10 to 15."""
+    visit, params = state.participations + 1, ctx.params
+    layers = last_layers(ctx, min(params.p, len(ctx.layers))) - ctx.buffer_names
+    if not state.previous or not layers:
+        return received, {}, {"visit": visit, "passes": 0}
+    top = only(received, layers)
+    weights = state.weights or {name: torch.ones_like(tensor) for name, tensor in top.items()}
+    mixing = Mixing(only(state.previous, layers), top, dict(weights), params.eta, params.clamp)
+    drawn, losses = _draw(ctx, bench), list[float]()
+    while not losses or (visit == 2 and len(losses) < params.max_passes and not converged(losses)):
+        passed = bench.fit(
+            ctx,
+            overlay(received, mixing.mixed()),
+            samples=drawn,
+            purpose=f"weights {len(losses)}",
+            epochs=1,
+            trains=layers,
+            transform=transform,
+            step=mixing.learn,
+        )
+        losses.append(passed.trained.loss)
+    figures = {
+        "visit": visit,
+        "passes": len(losses),
+        "weights_n_samples": len(losses) * len(drawn),
+        "weights_mean": torch.cat([weight.flatten() for weight in mixing.weights.values()]).mean().item(),
+    }
+    return overlay(received, mixing.mixed()), mixing.weights, figures
+
+
+def _draw(ctx: Ctx, bench: Bench) -> Samples:
+    """The s % of a client's images on which W is learned in this visit; line 7."""
+    order = torch.randperm(bench.n_samples, generator=ctx.rng("draw"))
+    n = max(round(ctx.params.s / 100 * bench.n_samples), 1)
+    return Samples(bench.samples.part, bench.samples.indices[order[:n].numpy()])
+
+
+ALGORITHM = Algorithm(
+    name="lafl_cpn",
+    paper="Zhao, Chen: Local Adaptive Federated Learning with Channel Personalized Normalization. "
+    "J. of Electronics & Information Technology 2024",
+    params=Params,
+    cloud=Cloud(),
+    edge=Edge(),
+    device=Device(),
+    broadcast=Down,
+    update=Up,
+    cloud_state=Pool,
+    edge_state=Between,
+    device_state=Own,
+    needs={"client": "device"},
+)

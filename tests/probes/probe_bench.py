@@ -1,0 +1,65 @@
+"""What a client's bench can do beyond local training: fits of part of a model, augmented batches, prepared tests.
+
+A device first trains its head alone, one epoch, from a stream of its own, and throws that away; then it trains as in
+FedAvg. It tests as if all images were black, its own model on the tests of others as if they were white: so the scores
+show who asked how an image is prepared, and for whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local, OwnBuffers, Update, delta_of
+from shared.context import Ctx
+from shared.records import Tensor
+from shared.tensors import subtract
+from shared.training.loop import Transform
+
+
+def black(x: Tensor) -> Tensor:
+    return torch.full_like(x, -1.0)
+
+
+def white(x: Tensor) -> Tensor:
+    return torch.full_like(x, 1.0)
+
+
+class Cloud(CloudHooks):
+    def prepare(self, ctx: Ctx, state: Any, owner: str | None) -> Transform | None:
+        return white if owner == "device-1" else None
+
+
+class Device(DeviceHooks):
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        seen: list[int] = []
+
+        def step(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+            seen.append(len(parameters))
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.sub_(gradient, alpha=0.1)
+
+        head = [name for name in message.model if name.startswith("head.")]
+        part = bench.fit(ctx, message.model, purpose="head", epochs=1, trains=head, step=step)
+        moved = [name for name, change in subtract(part.model, message.model).items() if change.any()]
+        whole = bench.fit(ctx, message.model)
+        batches = list(bench.batches(ctx))
+        figures = {
+            "handed": float(max(seen)),
+            "head_steps": float(part.trained.n_steps),
+            "moved_others": float(len(set(moved) - set(head))),
+            "moved_head": float(len(set(moved) & set(head))),
+            "batches": float(len(batches)),
+            "pixels": float(sum(x.double().sum() for x, _ in batches)),
+            "union": float(sum(len(part.samples) for part in bench.test_sets["union"])),
+        }
+        update = Update(delta=delta_of(ctx, whole.model, message.model))
+        return replace(Local(OwnBuffers(), update, whole.model, whole.trained), figures=figures)
+
+    def prepare(self, ctx: Ctx, state: Any, message: Any, owner: str | None) -> Transform | None:
+        return black if owner == ctx.client_id else white
+
+
+ALGORITHM = Algorithm(name="probe_bench", paper="none: a probe", cloud=Cloud(), device=Device())
