@@ -65,7 +65,7 @@ def test_it_is_mixup_with_single_images_to_the_first_order() -> None:
     """The paper's claim: with the images themselves behind the means, the gap to mixup falls as lam squared."""
     mash = entries(1)
     model = build("mlp", (1, 8, 8), 10, 0).double()
-    model.features[2] = torch.nn.Tanh()  # type: ignore[index]
+    model.features[2] = torch.nn.Tanh()
     double = Mash(images=mash.images.double(), labels=mash.labels.double())
     x, y = torch.rand(6, 1, 8, 8, dtype=torch.float64) * 2 - 1, torch.arange(6)
 

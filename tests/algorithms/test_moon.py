@@ -40,7 +40,7 @@ def spec_of(mu: float, **more: Any) -> dict[str, Any]:
 
 def model_of(lab: Lab, state: TensorMap) -> Any:
     """A model of its own with a state, that is only looked at."""
-    found = models.build(lab.spec.model, lab.data.input_shape, lab.data.n_classes, 0)
+    found = models.build(lab.spec.model.name, lab.data.input_shape, lab.data.n_classes, 0)
     models.write_state(found, state)
     return found.eval()
 

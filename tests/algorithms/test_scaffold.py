@@ -83,7 +83,7 @@ async def test_edge_rounds_change_the_cloud_s_control_by_what_all_visits_changed
     done = await run(tmp_path, spec, rooms=(1, 1))
     k, eta, last = 3, 0.1, []
     for seat in (0, 1):
-        gradient, x, own = plain_linear.gradient_of(done.lab, seat), plain_linear.joined(done.lab.initial), 0.0
+        gradient, x, own = plain_linear.gradient_of(done.lab, seat), plain_linear.joined(done.lab.initial), np.zeros(())
         for _ in range(2):
             y = x
             for _ in range(k):
