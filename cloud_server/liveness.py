@@ -19,6 +19,7 @@ class Seen:
         edge: which edge heard it, for an agent.
         visiting: the seat that it visited then, for an agent.
         revived_at: when it was heard again after a loss.
+        first_hand: whether this process heard it, and does not only know it from an earlier one.
     """
 
     at: float
@@ -26,12 +27,13 @@ class Seen:
     edge: str | None = None
     visiting: int | None = None
     revived_at: float | None = None
+    first_hand: bool = True
 
     def heard(self, at: float) -> None:
         """Note a sign of life; one that comes after the TTL revives."""
         if at - self.at > self.ttl_s:
             self.revived_at = at
-        self.at = max(self.at, at)
+        self.at, self.first_hand = max(self.at, at), True
 
     def state(self, now: float) -> State:
         """What it is; `revived` for one TTL after it came back."""

@@ -43,15 +43,21 @@ class Registry:
         self._written: dict[tuple[str, str], float] = {}
 
     async def load(self) -> None:
-        """Read what an earlier cloud process knew; they count as just seen and must beat within the TTL."""
+        """Read what an earlier cloud process knew.
+
+        They count as just seen and must beat within the TTL: nobody who has a seat is lost by a restart. But some may
+        be gone for long, so nothing new is given to one before it is heard.
+        """
         agents, edges = await self.store.scan(keys.CLOUD_AGENTS), await self.store.scan(keys.CLOUD_EDGES)
         now = time.monotonic()
         for agent in map(AgentEntry.model_validate_json, agents.values()):
             if agent.agent not in self.agents:
-                self.agents[agent.agent], self.seen_agents[agent.agent] = agent, Seen(now, self.ttl_s)
+                known = Seen(now, self.ttl_s, first_hand=False)
+                self.agents[agent.agent], self.seen_agents[agent.agent] = agent, known
         for edge in map(EdgeEntry.model_validate_json, edges.values()):
             if edge.edge not in self.edges:
-                self.edges[edge.edge], self.seen_edges[edge.edge] = edge, Seen(now, self.ttl_s)
+                known = Seen(now, self.ttl_s, first_hand=False)
+                self.edges[edge.edge], self.seen_edges[edge.edge] = edge, known
 
     # ---- registration
 
@@ -143,7 +149,8 @@ class Registry:
         self._forget_silent(now)
         await self._refresh(beat)
         fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
-        elsewhere = {a: now - seen.at for a, seen in self.seen_agents.items() if a not in fresh}
+        told = {agent: seen for agent, seen in self.seen_agents.items() if seen.first_hand and agent not in fresh}
+        elsewhere = {agent: now - seen.at for agent, seen in told.items()}
         heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
         return BeatAnswer(
             unknown=tuple(sorted(fresh - self.agents.keys())),
@@ -278,15 +285,18 @@ class Registry:
         return max(time.monotonic() - heard_at - self.ttl_s, 0.0)
 
     def live_edges(self) -> list[str]:
-        """Names of the live edges, sorted."""
-        return sorted(name for name in self.edges if self.edge_is_live(name))
+        """Names of the live edges that were heard, sorted."""
+        return sorted(name for name in self.edges if self.edge_is_live(name) and self.seen_edges[name].first_hand)
 
     def live_agents(self) -> list[AgentEntry]:
-        """The live agents that may take seats (neither offline nor about to be stopped), sorted by (profile, id)."""
+        """The live agents that may take seats (heard, not offline, not about to be stopped), by (profile, id)."""
         live = [
             entry
             for name, entry in self.agents.items()
-            if self.agent_is_live(name) and entry.online and not self.is_going(name)
+            if self.agent_is_live(name)
+            and self.seen_agents[name].first_hand
+            and entry.online
+            and not self.is_going(name)
         ]
         return sorted(live, key=lambda entry: (entry.acts_as, entry.agent))
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+ELSEWHERE = {
+    "learning_rate": "lr",
+    "rounds": "num_rounds",
+    "n_rounds": "num_rounds",
+    "epochs": "local_epochs",
+    "clients": "num_devices",
+    "num_clients": "num_devices",
+    "dataset": "data",
+}
+"""What other tools call some fields of a spec, and their names here."""
+
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where a known name is like this one, else nothing."""
-    near = difflib.get_close_matches(name[:100], sorted(known), n=1)
+    """`; did you mean 'x'?` where a known name means the same or is like this one, else nothing."""
+    names = sorted(known)
+    same = ELSEWHERE.get(name)
+    near = [same] if same in names else difflib.get_close_matches(name[:100], names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from cloud_server.entries import AgentEntry
+from shared import keys
 from shared.store import StoreUnavailable
 from tests.federation import Federation, Gate, small_spec
 
@@ -255,6 +257,23 @@ async def test_a_cloud_that_lost_its_registry_learns_of_agents_from_the_edges(tm
         await fed.start_cloud()
         await fed.until(lambda: fed.n_agents() == 6)
         assert (await fed.run(small_spec())).model_sha256 == plain.model_sha256
+
+
+async def test_a_restarted_cloud_gives_no_seat_to_an_agent_that_it_has_not_heard(tmp_path: Path) -> None:
+    """Devices that were scaled away long ago are still known; a run that starts at once must not wait for them."""
+    async with Federation(tmp_path / "f", ttl_s=5.0) as fed:
+        plain = await fed.run(small_spec())
+        here = {fed.agent_id(number) for number in range(len(fed.rooms))}
+        await fed.stop("cloud")
+        for number in range(6):
+            gone = AgentEntry(
+                agent=f"a-0{number}", name=f"gone-{number}", url="http://127.0.0.1:9", devices=9, profile="standard"
+            )
+            await fed.store.put(keys.cloud_agent(gone.agent), gone.model_dump_json().encode())
+        await fed.start_cloud()
+        end = await fed.run(small_spec(timeouts={"reseat_after_s": 600, "ready_s": 15}))
+        assert {row.agent for row in (await fed.seats(end.run)).devices} <= here
+        assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
 
 
 async def test_wishes_of_before_the_restart_hold(tmp_path: Path) -> None:

@@ -221,6 +221,7 @@ async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
         ("GET", "/runs/{run_id}/models/{name}"), ("GET", "/runs/{run_id}/files"),
         ("GET", "/runs/{run_id}/files/{name}"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/edges"),
         ("GET", "/devices"), ("GET", "/devices/{agent}"), ("PATCH", "/devices/{agent}"), ("GET", "/algorithms"),
+        ("GET", "/edges/{edge}/twins"), ("GET", "/devices/{agent}/twin"),
         ("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats"), ("POST", "/fleet"),
     }  # fmt: skip
     known = set(document["components"]["schemas"])

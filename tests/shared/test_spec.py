@@ -38,7 +38,8 @@ def test_short_forms_stand_for_a_name() -> None:
     ("raw", "field", "near"),
     [
         ({"num_round": 3}, "num_round", "num_rounds"),
-        ({"learning_rate": 0.1, "batchsize": 3}, "learning_rate", None),
+        ({"learning_rate": 0.1, "batchsize": 3}, "learning_rate", "lr"),  # what others call it
+        ({"num_clients": 3}, "num_clients", "num_devices"),
         ({"batchsize": 3}, "batchsize", "batch_size"),
         ({"partition": {"name": "dirichlet", "alhpa": 0.5}}, "partition.alhpa", "alpha"),
         ({"partition": {"name": "by_group", "n_group": 2}}, "partition.n_group", "n_groups"),
