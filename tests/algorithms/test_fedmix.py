@@ -65,7 +65,7 @@ def test_it_is_mixup_with_single_images_to_the_first_order() -> None:
     """The paper's claim: with the images themselves behind the means, the gap to mixup falls as lam squared."""
     mash = entries(1)
     model = build("mlp", (1, 8, 8), 10, 0).double()
-    model.features[2] = torch.nn.Tanh()
+    model.features.add_module("2", torch.nn.Tanh())
     double = Mash(images=mash.images.double(), labels=mash.labels.double())
     x, y = torch.rand(6, 1, 8, 8, dtype=torch.float64) * 2 - 1, torch.arange(6)
 
@@ -190,4 +190,4 @@ async def test_edge_rounds_mix_too(tmp_path: Path) -> None:
 def test_single_samples_are_no_averages(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refused:
         resolved(tmp_path, **spec_of(0.1, {"mash": 1}))
-    assert refused.value.field.startswith("algorithm.params.mash")
+    assert (refused.value.field or "").startswith("algorithm.params.mash")

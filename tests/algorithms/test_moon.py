@@ -52,7 +52,8 @@ def local(lab: Lab, seat: int, round_no: int, start: TensorMap, last: TensorMap 
     glob, prev = model_of(lab, start), model_of(lab, last or start)
 
     def cosine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+        found: torch.Tensor = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+        return found
 
     def objective(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z, logits = net.features(x), net(x)  # type: ignore[operator]
