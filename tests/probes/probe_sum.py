@@ -50,6 +50,4 @@ class Device(DeviceHooks):
         return Local(state, Ones(delta={name: torch.ones_like(tensor) for name, tensor in message.model.items()}))
 
 
-ALGORITHM = Algorithm(
-    name="probe_sum", paper="none: a probe", cloud=Cloud(), edge=Edge(), device=Device(), update=Ones
-)
+ALGORITHM = Algorithm(name="probe_sum", paper="none: a probe", cloud=Cloud(), edge=Edge(), device=Device(), update=Ones)
