@@ -1,7 +1,8 @@
 """What a step of a method costs beside FedAvg's: operations and seconds, in this process, in turns.
 
-One device goes through some rounds by the hooks of all tiers, so that its state and its message are those of a run under
-way; then its next visit is made again and again, in turn with the other methods': a ratio is of one process and one time.
+One device goes through some rounds by the hooks of all tiers, so that its state and its message are those of a run
+under way; then its next visit is made again and again, in turn with the other methods': a ratio is of one process and
+one time.
 
 Operations are those of `shared.training.flops`, counted while the visit runs; seconds are the whole visit's. Both are
 divided by the steps of the local training. What a visit does beside them is so shared out among them: the passes in
