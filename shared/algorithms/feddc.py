@@ -9,8 +9,8 @@ and Correction. CVPR 2022, algorithm 1; its objective is equation (4) with the t
     w      <- mean of t_i+ + h          means weigh a client by |D_i|
 
 h_i and g_i are in the device's state, h and g in the cloud's. A client whose update was not used keeps its old ones, so
-that h and g stay the means of all. `drift: false` leaves all h_i at 0, `gradient: false` leaves G out: without both it is
-FedProx with mu = alpha, and with alpha 0 besides FedAvg, bit for bit.
+that h and g stay the means of all. `drift: false` leaves all h_i at 0, `gradient: false` leaves G out: without both it
+is FedProx with mu = alpha, and with alpha 0 besides FedAvg, bit for bit.
 
 Deviations and readings:
 
@@ -77,7 +77,7 @@ class Steered(Record):
 
 
 class Corrected(Record):
-    """Up: t_i+ - w; by what g changed; from an edge that forms a model, whose t_i+ are of several visits, h's change."""
+    """Up: t_i+ - w, and by what g changed; from an edge that forms a model also by what h did."""
 
     delta: Annotated[ModelState, Mean(weight="samples")]
     moved: Annotated[ModelState, Mean(weight="one")] = Field(default_factory=dict)
