@@ -90,7 +90,7 @@ async def test_clients_whose_images_look_different_do_better_with_their_own_batc
     """The paper's claim: feature shift, equal labels. Five sets of digits, a client each, as in its experiments."""
     domains = ["mnist", "mnist_m", "svhn", "synth_digits", "usps"]
     data_dir = write_domains(tmp_path / "sets")
-    fields = {
+    fields: dict[str, Any] = {
         "data": {"name": "digit_domains", "domains": domains, "size": 8},
         "partition": {"name": "by_domain", "domains": domains},
         "num_devices": len(domains),

@@ -130,7 +130,7 @@ async def test_feddc_is_sooner_at_a_low_loss_where_clients_differ(tmp_path: Path
 
 async def test_feddc_converges_also_where_others_take_part_in_each_round(tmp_path: Path) -> None:
     """Three of ten: with the mean of all drifts, not of theirs, which would lead the model now here, now there."""
-    fields = {
+    fields: dict[str, Any] = {
         "model": "linear",
         "data": {"name": "digits", "n_train": 400, "n_test": 50},
         "batch_size": plain_linear.ONE_BATCH,

@@ -192,7 +192,7 @@ async def test_edge_rounds_mix_too(tmp_path: Path) -> None:
 
 async def test_the_global_model_forgets_less_where_few_clients_of_two_classes_take_part(tmp_path: Path) -> None:
     """The paper's claim: better on very unlike clients. Two of ten a round, so that most classes are absent in each."""
-    fields = {
+    fields: dict[str, Any] = {
         "data": {"name": "digits", "n_train": 400, "n_test": 200},
         "num_devices": 10,
         "num_edges": 1,
