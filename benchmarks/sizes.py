@@ -45,7 +45,7 @@ FULL = Sizes(
     train_s=4.0,
     methods=(
         Case("cnn_6_16", (3, 32, 32), batch_size=64, n_batches=16, projection=256),
-        Case("mobilenet_v1", (3, 32, 32), batch_size=16, n_batches=4, projection=256),
+        Case("cnn_digits", (3, 28, 28), batch_size=16, n_batches=4),
     ),
 )
 TINY = Sizes(
