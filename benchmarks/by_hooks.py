@@ -81,7 +81,8 @@ class ByHooks:
         """One round, up to the cloud's new state; what the visits left behind."""
         visits = self.visits()
         self.round_no += 1
-        ctx = self.ctx(self.round_no).at(n_updates=len(visits))
+        n_samples = sum(len(self.seats[seat].train) for seat in visits)
+        ctx = self.ctx(self.round_no).at(n_updates=len(visits), n_samples=n_samples)
         at_edge, hooks, work = ctx.at(edge=0), self.algorithm.edge, self._work(self.round_no)
         done = {seat: visit() for seat, visit in visits.items()}
         self.devices = {seat: local.state for seat, local in done.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.loops import Job
+from benchmarks.step_cost import Case
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Sizes:
         scale_samples: of each of these devices: few, so that the cost of a device is what is measured.
         long: rounds after which memory is looked at: early, late.
         train_s: seconds for each model of the training loop's row.
+        methods: on what the steps of the methods are measured.
     """
 
     n_rounds: int
@@ -28,6 +30,7 @@ class Sizes:
     scale_samples: int
     long: tuple[int, int]
     train_s: float
+    methods: tuple[Case, ...]
 
 
 FULL = Sizes(
@@ -40,6 +43,10 @@ FULL = Sizes(
     scale_samples=20,
     long=(5, 50),
     train_s=4.0,
+    methods=(
+        Case("cnn_6_16", (3, 32, 32), batch_size=64, n_batches=16, projection=256),
+        Case("cnn_digits", (3, 28, 28), batch_size=16, n_batches=4),
+    ),
 )
 TINY = Sizes(
     n_rounds=1,
@@ -51,4 +58,5 @@ TINY = Sizes(
     scale_samples=4,
     long=(1, 2),
     train_s=0.0,
+    methods=(Case("mlp", (3, 8, 8), batch_size=8, n_batches=2),),
 )

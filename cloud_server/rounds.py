@@ -172,7 +172,8 @@ class CloudRound:
         if self.kind == "train":
             mean = mean_of(fold.result(), update, self.lab.grid, model=self.lab.shapes)
             if mean is not None:
-                state = self.hooks.aggregate(self.ctx.at(n_updates=fold.n_updates), state, mean)
+                counted = self.ctx.at(n_updates=fold.n_updates, n_samples=fold.n_samples)
+                state = self.hooks.aggregate(counted, state, mean)
         models = self.hooks.models(self.ctx, state)
         model_sha256 = digest(models["global"]) if "global" in models else ""
         figures = self.hooks.figures(self.ctx, state) if self.kind == "train" else {}

@@ -149,7 +149,8 @@ class EdgeRound:
     def _aggregate(self, ctx: Ctx, fold: Fold) -> None:
         mean = mean_of(fold.result(), self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
         if mean is not None:
-            self.state = self.hooks.aggregate(ctx.at(n_updates=fold.n_updates), self.state, mean)
+            counted = ctx.at(n_updates=fold.n_updates, n_samples=fold.n_samples)
+            self.state = self.hooks.aggregate(counted, self.state, mean)
 
     async def _wave(self, ctx: Ctx, works: Mapping[int, Work], fold: Fold) -> Wave:
         """Visit, admit, fetch; note what came of each seat."""

@@ -43,7 +43,9 @@ class Ctx:
         losses: at an edge that selects by them, by seat, the training loss of the last visit that it heard of.
         twins: at an edge that keeps them, by seat, as they are when work is scheduled.
         unfinished: in a further wave, the samples that are still to be trained on; None: all.
-        n_samples: at an edge that finishes a round, those behind its update: its weight; 0 where nobody answered.
+        n_samples: in `aggregate`, and at an edge that finishes a round, those behind the update: its weight; 0 where
+            nobody answered.
+        total_samples: training samples of all seats of the run.
     """
 
     spec: ExperimentSpec
@@ -66,6 +68,7 @@ class Ctx:
     twins: Mapping[int, Twin] = field(default_factory=dict)
     unfinished: npt.NDArray[np.int64] | None = None
     n_samples: int = 0
+    total_samples: int = 0
 
     def at(self, **changes: Any) -> Ctx:
         """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""

@@ -135,6 +135,7 @@ class Lab:
             flops=self.flops,
             model_bytes=n_bytes(self.shapes),
             sample_bytes=self.sample_bytes,
+            total_samples=self.members.total_samples,
         )
 
     def objective(self, ctx: Ctx, given: Objective | None) -> Objective | None:

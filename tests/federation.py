@@ -173,8 +173,8 @@ class Federation:
         heard = [seen for seen in registry.seen_agents.values() if seen.edge is not None]
         return min(len(registry.live_agents()), len(heard))
 
-    async def until(self, there: Callable[[], bool], limit_s: float = 20.0) -> None:
-        """Wait for something."""
+    async def until(self, there: Callable[[], bool], limit_s: float = 60.0) -> None:
+        """Wait for something; the limit leaves a busy machine its time."""
         async with asyncio.timeout(limit_s):
             while not there():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.02)

@@ -4,24 +4,26 @@ L. Gao, H. Fu, L. Li, Y. Chen, M. Xu, C.-Z. Xu: FedDC: Federated Learning with N
 and Correction. CVPR 2022, algorithm 1; its objective is equation (4) with the terms R and G.
 
     F_i(t)  = L_i(t) + alpha/2 |h_i + t - w|^2 + <t, g_i - g> / (eta K)     t: the local model, begins at w
-    g_i    <- t_i+ - w                  what the last local training moved; g: mean of the g_i of the last round
-    h_i    <- h_i + g_i                 the drift variable, begins at 0
-    w      <- sum_i |D_i| / |D| (t_i+ + h_i)
+    g_i    <- t_i+ - w                  what the last local training moved; g: mean of all clients' g_i
+    h_i    <- h_i + g_i                 the drift variable, begins at 0; h: mean of all clients' h_i
+    w      <- mean of t_i+ + h          means weigh a client by |D_i|
 
-h_i and g_i are in the device's state. A client whose update was not used keeps its old ones. `drift: false` leaves all
-h_i at 0, `gradient: false` leaves G out: without both it is FedProx with mu = alpha, and with alpha 0 besides FedAvg,
-bit for bit.
+h_i and g_i are in the device's state, h and g in the cloud's. A client whose update was not used keeps its old ones, so
+that h and g stay the means of all. `drift: false` leaves all h_i at 0, `gradient: false` leaves G out: without both it
+is FedProx with mu = alpha, and with alpha 0 besides FedAvg, bit for bit.
 
 Deviations and readings:
 
-- A client sends t_i+ + h_i - w, and g_i; down travel w and g. With partial participation both means are over those who
-  took part.
+- t_i+ are those of the clients that took part, h and g of all, as in the authors' code: means over those who took part
+  diverge where these change from round to round. Weights by |D_i| are the paper's; the code's means are plain.
+- A client sends t_i+ - w, which is also what its h_i changed, and by what the mean of the g_i changed; down travel w
+  and g.
 - g_i is kept and sent for a single step, as g_i / (eta K) with the K of that training; the paper's clients all take
-  equally many. With momentum `reach` is in the place of K.
-- alpha is tuned by data set in the paper; the default is that of its CIFAR-10 runs. The paper adds weight decay.
-- Only parameters drift; buffers follow `buffers`. With `edge_rounds` above 1 an edge does the sum of each of its edge
-  rounds, with the cloud's g, and sends on the mean of the g_i of the last one.
-- A client that has lost its state begins with h_i = g_i = 0 again.
+  equally many. With momentum `reach` is in the place of K. The code adds up g_i - g too, as SCAFFOLD's option II does.
+- alpha is tuned by data set in the paper; the default is that of the code's CIFAR-10 runs. These add weight decay.
+- Only parameters drift; buffers follow `buffers`. With `edge_rounds` above 1 an edge averages the t_i+ of each of its
+  edge rounds, with the cloud's g, and sends on by what all of them changed h and g.
+- A client that has lost its state begins with h_i = g_i = 0 again, while h and g remember its old ones.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import torch
 from pydantic import Field
 
 from shared.algorithms._hooks import (
+    Advance,
     Algorithm,
     Begin,
     Bench,
@@ -49,6 +52,7 @@ from shared.algorithms._hooks import (
     starting_model,
 )
 from shared.algorithms.fedprox import pull_towards
+from shared.algorithms.scaffold import plus
 from shared.context import Ctx
 from shared.population import Seat
 from shared.records import Mean, ModelState, Record, Tensor, TensorMap
@@ -73,23 +77,33 @@ class Steered(Record):
 
 
 class Corrected(Record):
-    """Up: t_i+ + h_i - w, and g_i for a single step."""
+    """Up: t_i+ - w, and by what g changed; from an edge that forms a model also by what h did."""
 
     delta: Annotated[ModelState, Mean(weight="samples")]
-    moved: Annotated[ModelState, Mean(weight="samples")] = Field(default_factory=dict)
+    moved: Annotated[ModelState, Mean(weight="one")] = Field(default_factory=dict)
+    drift: Annotated[ModelState, Mean(weight="one")] = Field(default_factory=dict)
 
 
 class Federation(GlobalModel):
-    """The cloud's state: w and g."""
+    """The cloud's state: w, h and g."""
 
+    drift: ModelState = Field(default_factory=dict)
+    moved: ModelState = Field(default_factory=dict)
+
+
+class Changes(Record):
+    """By what some visits changed h and g."""
+
+    drift: ModelState = Field(default_factory=dict)
     moved: ModelState = Field(default_factory=dict)
 
 
 class Relay(EdgeModel):
-    """An edge's state within a round: g, and the one of its own last edge round."""
+    """An edge's state within a round: g, and what its devices changed: before this edge round, and in all."""
 
     moved: ModelState = Field(default_factory=dict)
-    own_moved: ModelState = Field(default_factory=dict)
+    before: Changes = Changes()
+    changed: Changes = Changes()
 
 
 class Own(OwnBuffers):
@@ -99,8 +113,18 @@ class Own(OwnBuffers):
     moved: ModelState = Field(default_factory=dict)
 
 
+def changes(ctx: Ctx, update: Any, before: Any) -> tuple[TensorMap, TensorMap]:
+    """h and g, or what they have changed so far, with what the visits behind a mean update changed of them."""
+    drift = before.drift
+    if ctx.params.drift and update.drift:
+        drift = plus(drift, update.drift, ctx.n_updates)
+    elif ctx.params.drift:
+        drift = plus(drift, without(update.delta, ctx.buffer_names), ctx.n_samples / ctx.total_samples)
+    return drift, plus(before.moved, update.moved, ctx.n_updates)
+
+
 class Cloud(CloudHooks):
-    """The mean of models and drifts is the new model."""
+    """The mean of the models with the mean of all drifts is the new model."""
 
     def init(self, ctx: Ctx, model: TensorMap) -> Any:
         return Federation(model=model)
@@ -109,11 +133,12 @@ class Cloud(CloudHooks):
         return Steered(model=state.model, moved=state.moved)
 
     def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return Federation(model=add(state.model, update.delta), moved=update.moved)
+        drift, moved = changes(ctx, update, state)
+        return Federation(model=add(add(state.model, update.delta), drift), drift=drift, moved=moved)
 
 
 class Edge(EdgeHooks):
-    """Hands g on."""
+    """Hands g on; where it forms a model, it adds up what its devices change of h and g."""
 
     def init(self, ctx: Ctx) -> Any:
         return Relay()
@@ -128,13 +153,17 @@ class Edge(EdgeHooks):
         return Steered(model=state.start, moved=state.moved)
 
     def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return super().aggregate(ctx, state, update).but(own_moved=update.moved)
+        drift, moved = changes(ctx, update, state.before)
+        return super().aggregate(ctx, state, update).but(changed=Changes(drift=drift, moved=moved))
+
+    def advance(self, ctx: Ctx, state: Any, works: Any, outcomes: Any) -> Advance:
+        return super().advance(ctx, state.but(before=state.changed), works, outcomes)
 
     def finish(self, ctx: Ctx, state: Any) -> Finish:
         if not self.forms_model(ctx):
             return Finish(Relay())
         delta = delta_of(ctx, state.model, state.received)
-        return Finish(Relay(), Corrected(delta=delta, moved=state.own_moved))
+        return Finish(Relay(), Corrected(delta=delta, moved=state.changed.moved, drift=state.changed.drift))
 
 
 class Device(DeviceHooks):
@@ -149,11 +178,11 @@ class Device(DeviceHooks):
         local: Any = default_local(ctx, start, fit)
         gone = subtract(without(fit.model, ctx.buffer_names), start)  # g_i
         length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
-        moved = {name: tensor / length if length else tensor for name, tensor in gone.items()}
-        drift = add(gone, state.drift) if ctx.params.drift else {}  # h_i
-        own = Own(buffers=local.state.buffers, drift=drift, moved=moved if ctx.params.gradient else {})
-        update = Corrected(delta=add(local.update.delta, drift), moved=own.moved)
-        return Local(own, update, fit.model, fit.trained)
+        moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
+        drift = plus(gone, state.drift) if ctx.params.drift else {}  # h_i
+        own = Own(buffers=local.state.buffers, drift=drift, moved=moved)
+        change = plus({}, plus(moved, state.moved, -1.0), bench.n_samples / ctx.total_samples)
+        return Local(own, Corrected(delta=local.update.delta, moved=change), fit.model, fit.trained)
 
 
 def steer(ctx: Ctx, state: Any, moved: TensorMap, start: TensorMap) -> Correct | None:

@@ -20,7 +20,7 @@ Deviations and readings:
 
 - M_k is by default all samples of a client, as in the paper's experiments: one entry a client. A smaller M_k takes
   them in shuffled order; the last mean is of those left over.
-- lam: 0.05 for CIFAR-10 in the paper (CIFAR-100: 0.1, FEMNIST: 0.2).
+- lam: 0.05 for CIFAR-10 in the paper (CIFAR-100: 0.1, FEMNIST: 0.2), for NaiveMix 0.1 (0.1, 0.2).
 - Images are averaged as the model gets them, from -1 to 1.
 - The mash holds the means of those who answered in the round that collects; it does not grow later. In that round
   everybody is asked, whatever `select` says.

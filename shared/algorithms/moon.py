@@ -12,10 +12,11 @@ FedAvg, bit for bit.
 Deviations and readings:
 
 - The representation is what enters the model's last linear layer; a projection head is a matter of the model.
-- In a client's first visit there is no last model: then l_con would be log 2 whatever the weights, and is left out.
+- In a client's first visit there is no last model, and l_con is left out. (The authors' code takes initial weights of
+  the client's own for it.)
 - Both models that z is compared with are in evaluation mode: batch-norm uses their running statistics, which stay
   as they are.
-- The paper tries mu 0.1, 1, 5, 10 and T 0.1, 0.5, 1; its T is 0.5.
+- The paper tries mu 0.1, 1, 5, 10 and T 0.1, 0.5, 1; its T is 0.5. mu 1 is the authors' code's default.
 """
 
 from __future__ import annotations

@@ -38,6 +38,16 @@ def gradient_of(lab: Lab, seat: int) -> Gradient:
     return gradient
 
 
+def loss_of(lab: Lab, model: TensorMap) -> float:
+    """The mean loss of a model of `linear` over all clients' samples."""
+    w, losses = joined(model), []
+    for seat in lab.members.seats:
+        x, y = rows_of(lab, seat.number)
+        logits = x @ w[:, :-1].T + w[:, -1]
+        losses.append(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y])
+    return float(np.concatenate(losses).mean())
+
+
 def joined(model: TensorMap) -> Array:
     """A model of `linear` (or its controls) as one matrix."""
     weight, bias = (model[name].double().numpy() for name in ("head.weight", "head.bias"))

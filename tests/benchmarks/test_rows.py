@@ -24,7 +24,7 @@ LINES = {
     "scale": ("4 devices, a round", "8 devices, peak memory", "log-log slope"),
     "memory": ("after 1 rounds", "after 2 rounds"),
     "train": ("resnet18",),
-    "methods": ("fedavg, cnn_6_16: 1.00 x the operations", "fedser, n 4, mobilenet_v1"),
+    "methods": ("fedavg, mlp: 1.00 x operations", "moon, mlp", "fedser n=4, mlp", "lafl_cpn, mlp"),
     "profile": (
         *("cloud_server: wait for edges", "cloud_server: aggregate", "cloud_server: write files"),
         *("edge_server: wait for agents", "edge_server: take answers", "edge_server: record of visits"),

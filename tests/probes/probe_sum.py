@@ -1,17 +1,25 @@
 """Sums: every visit adds 1 everywhere, which `aggregate` learns from the mean and from how many updates that is.
 
-With `edge_rounds` above 1 an edge adds its visits up by itself, and the cloud the edges.
+With `edge_rounds` above 1 an edge adds its visits up by itself, and the cloud the edges. Updates weigh alike: a mean by
+samples of edges of unlike size, times their number, is no sum.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, EdgeHooks, Local, Update
+from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, EdgeHooks, Finish, Local, delta_of
 from shared.context import Ctx
+from shared.records import Mean, ModelState, Record
 from shared.tensors import add
+
+
+class Ones(Record):
+    """What was added."""
+
+    delta: Annotated[ModelState, Mean(weight="one")]
 
 
 def total(ctx: Ctx, update: Any) -> dict[str, torch.Tensor]:
@@ -30,10 +38,16 @@ class Edge(EdgeHooks):
     def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
         return state.but(model=add(state.start, total(ctx, update)))
 
+    def finish(self, ctx: Ctx, state: Any) -> Finish:
+        left = state.but(start={}, received={}, model={})
+        if not self.forms_model(ctx):
+            return Finish(left)
+        return Finish(left, Ones(delta=delta_of(ctx, state.model, state.received)))
+
 
 class Device(DeviceHooks):
     def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
-        return Local(state, Update(delta={name: torch.ones_like(tensor) for name, tensor in message.model.items()}))
+        return Local(state, Ones(delta={name: torch.ones_like(tensor) for name, tensor in message.model.items()}))
 
 
-ALGORITHM = Algorithm(name="probe_sum", paper="none: a probe", cloud=Cloud(), edge=Edge(), device=Device())
+ALGORITHM = Algorithm(name="probe_sum", paper="none: a probe", cloud=Cloud(), edge=Edge(), device=Device(), update=Ones)
