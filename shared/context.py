@@ -37,7 +37,7 @@ class Ctx:
         buffer_names: names of the model's buffers; all other names are parameters.
         layers: the model's layers with parameters, from input to output.
         buffers: what happens to float buffers: `average`, `local` or `drop`.
-        flops: operations of training the model on one sample.
+        flops: operations of training the model on one sample; of an objective that draws what it does, the mean.
         model_bytes: of its tensors.
         sample_bytes: of a training sample as it travels.
         losses: at an edge that selects by them, by seat, the training loss of the last visit that it heard of.

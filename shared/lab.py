@@ -35,7 +35,7 @@ from shared.training import models
 from shared.training.augment import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data import Dataset, as_batch
 from shared.training.domains import absent, open_data
-from shared.training.flops import training_flops
+from shared.training.flops import on_shapes, training_flops
 from shared.training.loop import Batch, Correct, Objective, Step, Transform, batches, evaluate, train
 
 Stopped = Callable[[], bool]
@@ -80,9 +80,12 @@ class Lab:
 
     @cached_property
     def flops(self) -> int:
-        """Operations of training the model on one sample."""
+        """Operations of training the model on one sample; of an objective that draws what it does, the mean."""
         wanted, data = self.spec.model, self.data
-        return training_flops(wanted.name, data.input_shape, data.n_classes, wanted.projection)
+        if self.local.flops is None:
+            return training_flops(wanted.name, data.input_shape, data.n_classes, wanted.projection)
+        model, x, y = on_shapes(wanted.name, data.input_shape, data.n_classes, wanted.projection)
+        return round(self.local.flops(self.local_params, model, x, y) / len(y))
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

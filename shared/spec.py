@@ -53,6 +53,9 @@ class AlgorithmSpec(Record):
             return {**raw, "local": {"name": raw["local"]}}
         return raw
 
+    def __str__(self) -> str:
+        return self.name if self.local is None else f"{self.name}, local {self.local.name}"
+
 
 class DataSpec(Record):
     """Which data set; `n_train` and `n_test` cut it to a seeded, stratified part.

@@ -15,13 +15,33 @@ def first(width: float, n: int) -> int:
     return math.ceil(width * n)
 
 
-def narrow_copy(model: nn.Module, width: float, positions: dict[str, int] | None = None) -> nn.Module:
+def pixels_read(model: nn.Module, x: torch.Tensor) -> dict[str, int]:
+    """By name of each linear layer, how many pixels a channel has where it was flattened for it."""
+    found, pixels = dict[str, int](), 1
+
+    def note(module: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        nonlocal pixels
+        if isinstance(module, nn.Flatten):
+            pixels = math.prod(inputs[0].shape[2:])
+        elif isinstance(module, nn.Linear):
+            found[names[module]], pixels = pixels, 1
+
+    watched = copy.deepcopy(model)
+    names = {module: name for name, module in watched.named_modules()}
+    for module in names:
+        module.register_forward_pre_hook(note)
+    with torch.no_grad():
+        watched(x)
+    return found
+
+
+def narrow_copy(model: nn.Module, width: float, pixels: dict[str, int]) -> nn.Module:
     """The physically smaller network.
 
     Args:
         model: its first convolution or linear layer reads the image; `head` keeps all its outputs.
         width: of every other layer.
-        positions: by name of a linear layer after a flatten, the pixels of each channel that it reads.
+        pixels: what `pixels_read` says.
     """
     small = copy.deepcopy(model)
     reads_image = True
@@ -31,13 +51,13 @@ def narrow_copy(model: nn.Module, width: float, positions: dict[str, int] | None
             made = _convolution(module, width, whole=reads_image)
             reads_image = False
         elif isinstance(module, nn.Linear):
-            pixels = (positions or {}).get(name, 1)
-            n_in = module.in_features if reads_image else first(width, module.in_features // pixels) * pixels
+            n = pixels[name]
+            n_in = module.in_features if reads_image else first(width, module.in_features // n) * n
             n_out = module.out_features if name == "head" else first(width, module.out_features)
             made = nn.Linear(n_in, n_out, bias=module.bias is not None)
             reads_image = False
-        elif isinstance(module, nn.BatchNorm2d):
-            made = nn.BatchNorm2d(first(width, module.num_features), eps=module.eps)
+        elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            made = type(module)(first(width, module.num_features), eps=module.eps)
         if made is not None:
             _fill(made.to(next(module.parameters()).dtype), module)
             parent, _, last = name.rpartition(".")

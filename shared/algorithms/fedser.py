@@ -9,13 +9,14 @@ Chinese; algorithms 1 and 2. The method is GradAug (T. Yang, S. Zhu, C. Chen: Gr
     T_i            a random view of the batch                                                         algorithm 1
     L              = CE(F(x), y) + mu sum_i KL(F(x) || F_w_i(T_i(x)))                                 section 2.3
 
-A device minimises L instead of CE, in one back-propagation and one step of SGD for each mini-batch. Nothing else
-differs from FedAvg: other algorithms can train their devices with it too (`algorithm: {name: bofl, local: fedser}`).
+A device minimises L instead of CE, in one step of SGD for each mini-batch. Nothing else differs from FedAvg: other
+algorithms can train their devices with it too (`algorithm: {name: bofl, local: fedser}`).
 n = 0 or mu = 0 is FedAvg, bit for bit: widths and views draw from streams of their own.
 
 Deviations and readings (where the paper is silent, GradAug's way):
 
-- Section 2.3 may be read as training F first and the sub-networks after it; algorithm 1 adds the losses up.
+- Section 2.3 may be read as training F first and the sub-networks after it; algorithm 1 adds the losses up and goes
+  back once. Here each term goes back as soon as it is made: the gradients add up to the same, in one pass's memory.
 - mu weighs the sum over i, as in the equation; algorithm 1 leaves it out. KL is summed over classes and averaged over
   the batch, temperature 1. F(x) is a soft label: no gradient flows through it.
 - Image channels and classes are never cut, all else is, a projection head too (`shared/training/slices.py`). First
@@ -28,6 +29,10 @@ Deviations and readings (where the paper is silent, GradAug's way):
 
 from __future__ import annotations
 
+import math
+from functools import cache
+from itertools import product
+from statistics import fmean
 from typing import Annotated
 
 import torch
@@ -38,9 +43,10 @@ from torch.nn import functional
 from shared.algorithms._hooks import Algorithm
 from shared.context import Ctx
 from shared.records import Record, Tensor
+from shared.training.flops import operations
 from shared.training.loop import Objective
 from shared.training.slices import Statistics, narrowed, takes
-from shared.training.views import View, resized, view
+from shared.training.views import View, other_sizes, resized, view
 
 
 class Params(Record):
@@ -74,17 +80,49 @@ def structure_enhanced(ctx: Ctx) -> Objective | None:
 
     def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         logits = model(x)
-        loss = functional.cross_entropy(logits, y)
-        soft = functional.log_softmax(logits.detach(), dim=1)  # (batch, classes)
+        loss = _back(functional.cross_entropy(logits, y))
+        logits = logits.detach()
+        soft = functional.log_softmax(logits, dim=1)  # (batch, classes)
         for _ in range(p.n):
             width = p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
             seen = transformed(model, x)
             with narrowed(model, width, p.bn):
                 found = functional.log_softmax(model(seen), dim=1)
-            loss = loss + p.mu * functional.kl_div(found, soft, reduction="batchmean", log_target=True)  # section 2.3
+            kl = functional.kl_div(found, soft, reduction="batchmean", log_target=True)
+            loss += _back(p.mu * kl)  # section 2.3
         return loss, logits
 
     return objective
+
+
+def _back(term: Tensor) -> Tensor:
+    """Add the gradient of a term of the loss to the parameters'; its value."""
+    term.backward()  # type: ignore[no-untyped-call]
+    return term.detach()
+
+
+def mean_operations(p: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Operations of a step on a batch: the network's, and n times a sub-network's in the mean of widths and sizes."""
+    whole = (x.shape[2], x.shape[3])
+    sizes = other_sizes(*whole) if "resolution" in p.transforms else [whole]
+
+    @cache
+    def of_sub_network(width: float, size: tuple[int, int]) -> int:
+        seen = resized(x, size)
+        with narrowed(model, width, p.bn):
+            return operations(lambda: functional.cross_entropy(model(seen), y))
+
+    own = operations(lambda: functional.cross_entropy(model(x), y))
+    if not p.mu or not p.n:
+        return own
+    fed = [size if takes(model, (x.shape[1], *size)) else whole for size in sizes]
+    return own + p.n * fmean(of_sub_network(width, size) for width, size in product(_two_widths(p.alpha), fed))
+
+
+def _two_widths(alpha: float) -> tuple[float, float]:
+    """Gauss's two points: what grows with the square of the width has there the mean that it has over U[alpha, 1]."""
+    middle, half = (1 + alpha) / 2, (1 - alpha) / 2
+    return middle - half / math.sqrt(3), middle + half / math.sqrt(3)
 
 
 ALGORITHM = Algorithm(
@@ -93,4 +131,5 @@ ALGORITHM = Algorithm(
     "on Structure Enhancement. Pattern Recognition and Artificial Intelligence 2023",
     params=Params,
     objective=structure_enhanced,
+    flops=mean_operations,
 )

@@ -43,7 +43,7 @@ def run_table(info: RunInfo) -> Table:
         ("run", info.run),
         ("name", Text(info.name)),
         ("status", status_text(info.status, info.reason)),
-        ("algorithm", info.algorithm),
+        ("algorithm", str(spec.algorithm)),
         ("data, model", f"{spec.data.name}, {spec.model}"),
         ("devices, edges", f"{spec.num_devices or 'open'}, {spec.num_edges or 'open'}"),
         ("rounds", f"{info.rounds} of {info.num_rounds}"),

@@ -7,16 +7,17 @@ products and convolutions. What else there is (activations, normalisation, pooli
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from shared.training.models import Shape, build
+from shared.training.models import Classifier, Shape, build
 
 BATCH = 2
 """Batch-norm cannot train on one sample where the images have shrunk to one pixel."""
@@ -38,9 +39,17 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-@lru_cache(maxsize=64)
-def training_flops(model: str, input_shape: Shape, n_classes: int, projection: int | None = None) -> int:
-    """Operations of training a model on one sample: forward and backward pass.
+def operations(loss: Callable[[], Tensor]) -> int:
+    """Operations of making a loss and of going back through it."""
+    with Operations() as counter:
+        loss().backward()  # type: ignore[no-untyped-call]
+    return int(counter.n)
+
+
+def on_shapes(
+    model: str, input_shape: Shape, n_classes: int, projection: int | None = None
+) -> tuple[Classifier, Tensor, Tensor]:
+    """A model, images and labels of a batch, of which there are the shapes alone.
 
     Args:
         model: one of `shared.training.models.MODELS`.
@@ -53,7 +62,11 @@ def training_flops(model: str, input_shape: Shape, n_classes: int, projection: i
     """
     with torch.device("meta"):
         made = build(model, input_shape, n_classes, 0, projection)
-        x, y = torch.empty(BATCH, *input_shape), torch.empty(BATCH, dtype=torch.int64)
-    with Operations() as counter:
-        functional.cross_entropy(made(x), y).backward()  # type: ignore[no-untyped-call]
-    return int(counter.n) // BATCH
+        return made, torch.empty(BATCH, *input_shape), torch.empty(BATCH, dtype=torch.int64)
+
+
+@lru_cache(maxsize=64)
+def training_flops(model: str, input_shape: Shape, n_classes: int, projection: int | None = None) -> int:
+    """Operations of training a model on one sample with the cross-entropy; arguments and errors of `on_shapes`."""
+    made, x, y = on_shapes(model, input_shape, n_classes, projection)
+    return operations(lambda: functional.cross_entropy(made(x), y)) // BATCH

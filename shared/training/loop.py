@@ -26,7 +26,11 @@ Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) -> mean loss of the batch."""
 Objective = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(model, images, labels) -> (mean loss of the batch, logits), for losses that need more than the logits."""
+"""(model, images, labels) -> (mean loss of the batch, logits), for losses that need more than the logits.
+
+A loss of several passes may go back through each as soon as it is made, so that the memory of one is enough: what it
+leaves in the parameters' gradients, which it finds empty, is then its gradient, and its value has no graph.
+"""
 Transform = Callable[[Tensor], Tensor]
 """Float images (batch, channels, height, width) -> the same, augmented or normalised."""
 Correct = Callable[[list[Tensor], list[Tensor]], None]
@@ -168,6 +172,7 @@ def train(
     take_step = step or _Sgd(lr, momentum, weight_decay)
     n_samples = n_steps = 0
     loss_sum, seen = 0.0, list[tuple[Tensor, Tensor]]()
+    _forget(parameters)
     for x, y in batches:
         if stopped is not None and stopped():
             raise Cancelled(f"stopped after {n_steps} steps")
@@ -249,8 +254,8 @@ def _n_correct(seen: list[tuple[Tensor, Tensor]]) -> int:
 
 def _descend(parameters: list[Tensor], value: Tensor, correct: Correct | None, step: Step) -> None:
     """Backward, correct, step. No gradient outlives it: their memory is free for the next batch to use."""
-    _forget(parameters)
-    value.backward()  # type: ignore[no-untyped-call]
+    if value.requires_grad:
+        value.backward()  # type: ignore[no-untyped-call]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     with torch.no_grad():
         if correct is not None:

@@ -14,7 +14,7 @@ from shared.records import Tensor, TensorMap
 from shared.training import models
 from shared.training.loop import batches
 from tests.algorithms import flat
-from tests.narrow_copy import leading, narrow_copy
+from tests.narrow_copy import leading, narrow_copy, pixels_read
 
 Array = npt.NDArray[np.float64]
 
@@ -24,12 +24,13 @@ def stream(lab: Lab, seat: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(flat.stream(lab.spec.seed, f"seat {seat}", 1, 0, 0, purpose))
 
 
-def local(lab: Lab, seat: int, positions: dict[str, int]) -> TensorMap:
+def local(lab: Lab, seat: int) -> TensorMap:
     """One seat's first local training, of views only resolutions; each KL's gradient comes from a smaller network."""
     spec, p = lab.spec, _params(lab)
     wanted, data = spec.model, lab.data
     model = models.build(wanted.name, data.input_shape, data.n_classes, 0, wanted.projection)
     models.write_state(model, lab.initial)
+    pixels = pixels_read(model, torch.zeros(2, *data.input_shape))
     optimiser = torch.optim.SGD(model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
     widths, views = stream(lab, seat, "widths"), stream(lab, seat, "views")
     drawn = batches(
@@ -48,7 +49,7 @@ def local(lab: Lab, seat: int, positions: dict[str, int]) -> TensorMap:
         soft = logits.detach().softmax(1)
         for _ in range(p.n):
             width = p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
-            small = narrow_copy(model, width, positions).train()
+            small = narrow_copy(model, width, pixels).train()
             found = small(_seen(x, views)).log_softmax(1)
             kl = (soft * (soft.log() - found)).sum() / len(x)
             (p.mu * kl).backward()

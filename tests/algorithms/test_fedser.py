@@ -13,20 +13,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shared.algorithms._hooks import Broadcast
+from shared.algorithms.fedser import Params, mean_operations, structure_enhanced
 from shared.context import Ctx
 from shared.errors import BadInput
 from shared.lab import Lab
 from shared.messages import Work
 from shared.records import TensorMap
-from shared.spec import parse_spec
+from shared.spec import ExperimentSpec, parse_spec
+from shared.training.flops import Operations, on_shapes, training_flops
 from shared.training.loop import Objective
 from shared.training.models import Classifier, build, read_state
 from shared.training.slices import Statistics, narrowed
 from tests.algorithms import flat, plain_fedser
-from tests.algorithms.ways import resolved, run
-
-CONV_BN = {"features.encoder.3": 36, "features.projection.0": 36}
-"""8x8 images leave the convolution of `conv_bn` with 6x6 pixels a channel."""
+from tests.algorithms.ways import Ended, ended, federation, resolved
 
 
 def spec_of(algorithm: Any, **more: Any) -> dict[str, Any]:
@@ -43,6 +42,12 @@ def spec_of(algorithm: Any, **more: Any) -> dict[str, Any]:
 
 def ser(**params: Any) -> dict[str, Any]:
     return {"name": "fedser", "params": params}
+
+
+async def runs(folder: Path, *specs: dict[str, Any], rooms: tuple[int, ...]) -> list[Ended]:
+    """Runs of these specs in one federation, one after another."""
+    async with federation(folder, rooms=rooms) as fed:
+        return [await ended(fed, await fed.submit(spec), folder) for spec in specs]
 
 
 def objective_of(folder: Path, seat: int = 0, **params: Any) -> Objective:
@@ -65,15 +70,19 @@ def batch(model: str, side: int, n: int = 6) -> tuple[Classifier, Tensor, Tensor
 
 async def test_a_round_is_softmax_regression_on_the_loss_by_hand(tmp_path: Path) -> None:
     """Numpy alone: cross-entropy, KL, bilinear images; sub-networks of one layer are the network itself."""
-    spec = spec_of(ser(mu=3.0), model="linear", batch_size=1000, local_epochs=4, num_rounds=1)
-    done = await run(tmp_path, spec, rooms=(3, 1))
-    plain = await run(tmp_path, {**spec, "algorithm": "fedavg"}, rooms=(3, 1))
+    more = {"model": "linear", "batch_size": 1000, "local_epochs": 4, "num_rounds": 1}
+    (done,) = await runs(tmp_path, spec_of(ser(mu=3.0), **more), rooms=(3, 1))
+    assert flat.distance(done.model, by_hand(done.lab)) < 1e-6
+    assert flat.distance(done.model, by_hand(resolved(tmp_path, **spec_of(ser(n=0), **more)))) > 1e-4
+
+
+def by_hand(lab: Lab) -> TensorMap:
+    """The mean over seats, by samples, of what they train."""
     sums: TensorMap = {"head.weight": torch.zeros(10, 64).double(), "head.bias": torch.zeros(10).double()}
-    for seat in done.lab.members.seats:
-        for name, found in zip(sums, plain_fedser.softmax_regression(done.lab, seat.number), strict=True):
+    for seat in lab.members.seats:
+        for name, found in zip(sums, plain_fedser.softmax_regression(lab, seat.number), strict=True):
             sums[name] += len(seat.train) / 240 * torch.from_numpy(found)
-    assert flat.distance(done.model, sums) < 1e-6
-    assert flat.distance(done.model, plain.model) > 1e-4
+    return sums
 
 
 @pytest.mark.parametrize("params", [{}, {"n": 1, "alpha": 0.3, "mu": 0.5}, {"n": 3, "transforms": []}])
@@ -85,9 +94,9 @@ def test_local_training_is_that_of_smaller_networks_which_share_weights(params: 
     if params.get("transforms") == []:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plain_fedser, "_seen", lambda x, _: x)
-            wanted = plain_fedser.local(lab, 1, CONV_BN)
+            wanted = plain_fedser.local(lab, 1)
     else:
-        wanted = plain_fedser.local(lab, 1, CONV_BN)
+        wanted = plain_fedser.local(lab, 1)
     assert seen.keys() == wanted.keys()
     assert flat.distance(seen, wanted) < 2e-5
     bare = local(resolved(tmp_path, **spec_of("fedavg", model=model, **more)), 1)
@@ -107,12 +116,14 @@ def local(lab: Lab, number: int) -> TensorMap:
 # ---- reduction
 
 
-@pytest.mark.parametrize("null", [{"mu": 0}, {"n": 0}])
-async def test_null_parameters_are_fedavg_bit_for_bit(null: dict[str, Any], tmp_path: Path) -> None:
-    specs = [spec_of(algorithm, model="conv_bn", batch_size=25) for algorithm in ("fedavg", ser(**null), ser())]
-    plain, nothing, other = [await run(tmp_path, spec, rooms=(2, 2)) for spec in specs]
-    assert nothing.info.model_sha256 == plain.info.model_sha256
+async def test_null_parameters_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
+    algorithms = ("fedavg", ser(mu=0), ser(n=0), ser())
+    specs = [spec_of(algorithm, model="conv_bn", batch_size=25) for algorithm in algorithms]
+    plain, weightless, without, other = await runs(tmp_path, *specs, rooms=(2, 2))
+    assert weightless.info.model_sha256 == without.info.model_sha256 == plain.info.model_sha256
     assert other.info.model_sha256 != plain.info.model_sha256
+    seconds = [[row.compute_s for row in done.rounds[0].seats] for done in (plain, weightless, without)]
+    assert seconds[0] == seconds[1] == seconds[2]
 
 
 @pytest.mark.parametrize("model", ["cnn_6_16", "resnet18"])
@@ -133,7 +144,8 @@ def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tenso
 def gradients(objective: Objective, model: Classifier, x: Tensor, y: Tensor) -> TensorMap:
     """The loss, and its gradients by name."""
     value, _ = objective(model, x, y)
-    value.backward()
+    if value.requires_grad:
+        value.backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert found.keys() == dict(model.named_parameters()).keys()
     return {"loss": value.detach(), **found}
@@ -194,14 +206,50 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
         drawn.append(width)
         return narrowed(model, width, statistics)
 
+    objective = objective_of(tmp_path, n=100, alpha=0.6, transforms=[])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shared.algorithms.fedser.narrowed", noted)
-        objective = objective_of(tmp_path, n=100, alpha=0.6, transforms=[])
         for _ in range(3):
             objective(model, x, y)
     counts = np.histogram(drawn, bins=4, range=(0.6, 1.0))[0]
     assert counts.sum() == len(drawn) == 300
     assert counts.min() > 50
+
+
+# ---- what it costs
+
+
+def test_of_softmax_regression_each_sub_network_costs_as_much_as_the_network(tmp_path: Path) -> None:
+    """Forward 2 x 64 x 10 operations, backward to the weights as many; its input is an image, to which none go back."""
+    lab = resolved(tmp_path, **spec_of(ser(n=3), model="linear"))
+    assert lab.flops == 4 * 2 * 2 * 64 * 10
+
+
+@pytest.mark.parametrize(("model", "alpha", "n"), [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), ("resnet18", 0.5, 30)])
+def test_operations_are_the_mean_of_what_steps_draw(model: str, alpha: float, n: int) -> None:
+    """Beside steps on shapes alone, counted one by one."""
+    made, x, y = on_shapes(model, (3, 16, 16), 5)
+    ctx = Ctx(
+        spec=ExperimentSpec(), params=Params(n=n, alpha=alpha), phase="train", round_no=1, n_clients=1, seat=0, edge=0
+    )
+    objective = structure_enhanced(ctx)
+    assert objective is not None
+    with Operations() as counter:
+        objective(made, x, y)
+    assert mean_operations(ctx.params, made, x, y) == pytest.approx(counter.n, rel=0.1)
+    plain = mean_operations(Params(n=0), made, x, y)
+    assert plain == len(y) * training_flops(model, (3, 16, 16), 5)
+    assert mean_operations(Params(n=100, alpha=1.0, transforms=("flip",)), made, x, y) == 101 * plain
+
+
+async def test_simulated_seconds_count_what_sub_networks_cost(tmp_path: Path) -> None:
+    """Also of devices of another algorithm."""
+    more = {"model": "linear", "num_rounds": 1}
+    prox = {"name": "fedprox", "params": {"mu": 0}, "local": ser()}
+    plain, alone, local = await runs(tmp_path, *[spec_of(one, **more) for one in ("fedavg", ser(), prox)], rooms=(4,))
+    once, thrice, also = [[row.compute_s for row in done.rounds[0].seats] for done in (plain, alone, local)]
+    assert thrice == pytest.approx([3 * compute_s for compute_s in once])
+    assert also == thrice
 
 
 # ---- with other algorithms
@@ -211,16 +259,14 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
     """FedProx at its null value and BOFL with margins so wide that nobody is refused are FedAvg: so here FedSER."""
     wide = {"phi": 1e6, "omega": 1e6, "weighting": "samples", "optimiser": "sgd"}
     local = ser(n=1)
-    alone = await run(tmp_path, spec_of(local), rooms=(4,))
-    prox, pull, bofl, plain = [
-        await run(tmp_path, spec_of(algorithm), rooms=(4,))
-        for algorithm in (
-            {"name": "fedprox", "params": {"mu": 0}, "local": local},
-            {"name": "fedprox", "params": {"mu": 1}, "local": local},
-            {"name": "bofl", "params": wide, "local": local},
-            {"name": "bofl", "params": wide},
-        )
-    ]
+    algorithms = (
+        local,
+        {"name": "fedprox", "params": {"mu": 0}, "local": local},
+        {"name": "fedprox", "params": {"mu": 1}, "local": local},
+        {"name": "bofl", "params": wide, "local": local},
+        {"name": "bofl", "params": wide},
+    )
+    alone, prox, pull, bofl, plain = await runs(tmp_path, *map(spec_of, algorithms), rooms=(4,))
     assert prox.info.model_sha256 == alone.info.model_sha256
     assert flat.distance(bofl.model, alone.model) < 1e-6
     assert flat.distance(pull.model, alone.model) > 1e-4

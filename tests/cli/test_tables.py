@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import duration
 from shared.cli.tables import rounds_table, visits_table
 from shared.results import Manifest, write_results
+from shared.spec import parse_spec
 from tests.cli.conftest import Strata
 from tests.cli.samples import a_round, a_run
 
@@ -65,6 +67,16 @@ def test_words_that_may_be_folded_take_the_room_of_the_longest_only() -> None:
     lines = lines_of(FittedTable(columns), 32)
     assert cells_of(lines[1]) == ["differs in", "up"]
     assert any("margin=literal" in line for line in lines)
+
+
+def test_a_run_is_shown_with_the_objective_that_its_devices_borrow(strata: Strata, tmp_path: Path) -> None:
+    algorithm = {"name": "bofl", "local": {"name": "fedser"}}
+    spec = parse_spec({"algorithm": algorithm, "model": {"name": "resnet50", "projection": 256}})
+    info = a_run(run="r8", algorithm="bofl", spec=spec)
+    write_results(tmp_path / "runs" / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    shown = strata("show", "r8").out
+    assert re.search(r"^algorithm +bofl, local fedser *$", shown, re.MULTILINE)
+    assert re.search(r"^data, model +digits, resnet50, projection 256 *$", shown, re.MULTILINE)
 
 
 def test_a_rounds_visits_are_shown_with_the_algorithms_figures_of_each(strata: Strata, tmp_path: Path) -> None:

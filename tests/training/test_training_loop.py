@@ -179,6 +179,31 @@ def test_transform_reaches_the_model_and_objective_replaces_the_loss() -> None:
     assert model.w.item() == pytest.approx(0.7)
 
 
+def test_an_objective_may_go_back_through_each_of_its_passes_itself() -> None:
+    """What is left of gradients from before counts for nothing."""
+    went_back, at_once, corrected = Scalar(1.0), Scalar(1.0), list[float]()
+    went_back.w.grad = torch.tensor([7.0])
+
+    def passes(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        terms = []
+        for factor in (3, -1):
+            terms.append(factor * model(x)[0, 0].square())
+            terms[-1].backward()
+        return torch.stack(terms).sum().detach(), model(x).detach()
+
+    def total(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = model(x)
+        return 2 * logits[0, 0].square(), logits
+
+    def note(_: list[Tensor], gradients: list[Tensor]) -> None:
+        corrected.append(gradients[0].item())
+
+    found = train(went_back, zeros(1, 1), lr=0.1, objective=passes, correct=note)
+    assert found == train(at_once, zeros(1, 1), lr=0.1, objective=total)
+    assert went_back.w.item() == at_once.w.item() == pytest.approx(0.6**2)
+    assert corrected == pytest.approx([4.0, 2.4])
+
+
 def test_stop_is_asked_before_each_batch() -> None:
     answers = iter([False, False, True])
     model = Scalar(0.0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import ValidationError
+from torch import nn
 
 from shared.algorithms._hooks.hooks import (
     CloudHooks,
@@ -24,7 +25,7 @@ from shared.algorithms._hooks.values import (
 from shared.context import Ctx, NoParams
 from shared.errors import BadInput
 from shared.explain import explain
-from shared.records import Each, Record
+from shared.records import Each, Record, Tensor
 from shared.spec import ExperimentSpec
 from shared.sums import check_update_type
 from shared.sums.marks import fields_of
@@ -54,6 +55,8 @@ class Algorithm:
         headline: which figure is the run's accuracy.
         objective: what training minimises in place of the cross-entropy where hooks hand `fit` nothing, None where it
             is that; a spec may have devices of another algorithm minimise it (`algorithm.local`).
+        flops: operations of a step of that objective, in the mean of what it draws, from its parameters, and a model,
+            images and labels of which there are the shapes alone; None: those of the cross-entropy.
         needs: fields of the spec that must have these values, such as `client: edge`.
     """
 
@@ -76,6 +79,7 @@ class Algorithm:
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
     objective: Callable[[Ctx], Objective | None] | None = None
+    flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
 
     def __post_init__(self) -> None:
         check_update_type(self.update)
