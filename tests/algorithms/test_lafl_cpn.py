@@ -272,12 +272,12 @@ async def test_clients_of_domains_that_look_different_do_better_than_with_fedavg
 async def test_a_run_goes_on_without_a_domain_that_cannot_be_had_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shared.training import data
+    from shared.training import sources
 
     def fail(_: Path) -> Any:
         raise OSError("no network")
 
-    monkeypatch.setitem(data.DATASETS, "svhn", data._Known(10, fail))
+    monkeypatch.setitem(sources.DATASETS, "svhn", sources.Known(10, fail))
     data_dir = write_domains(tmp_path / "sets", ("mnist", "usps"))
     spec = spec_of({"p": 1}, **by_domain(["mnist", "svhn", "usps"], 3, num_rounds=1))
     done = await run(tmp_path, spec, n_edges=1, rooms=(3,), common={"data_dir": data_dir})
