@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
-
 from shared import wire
 from shared.algorithms._hooks import Algorithm, Bench, Local, test_by_owner
 from shared.context import Ctx
@@ -32,6 +30,7 @@ from shared.messages import (
 from shared.records import Mean, Record, Score, Tensor
 from shared.records import own as own
 from shared.sums import Fold, check_update, fields_naming, mark_of
+from shared.training.draws import reseed
 from shared.versions import Owner, Version, Versions
 
 log = logging.getLogger(__name__)
@@ -101,7 +100,7 @@ def pay_visit(
     phase = visit.work.phase or order.phase
     ctx = lab.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
     ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
-    torch.default_generator.manual_seed(ctx.seed("torch"))
+    reseed(ctx.seed("torch"))
     kept = StateOf(algorithm, states, Owner(stage.run_id, f"seat-{seat.number}"), visit.base)
     state, fresh = kept.load()
     state = algorithm.device.init(ctx) if state is None else state
@@ -168,11 +167,12 @@ def _tested(
 def _counts(local: Local | None) -> dict[str, Any]:
     if local is None:
         return {}
+    found = {"n_trained": local.n_passed, "figures": local.figures}
     if local.trained is None:
-        return {"figures": local.figures}
+        return found
     done = local.trained
     score = {"n": done.n_samples, "n_correct": done.n_correct, "loss_sum": done.loss * done.n_samples}
-    return {"n_trained": done.n_samples, "n_steps": done.n_steps, "train": score, "figures": local.figures}
+    return {**found, "n_trained": done.n_samples + local.n_passed, "n_steps": done.n_steps, "train": score}
 
 
 @dataclass(frozen=True)

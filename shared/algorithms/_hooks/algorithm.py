@@ -36,6 +36,11 @@ def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
     return (Phase("train", spec.num_rounds),)
 
 
+def no_passes(params: Any) -> int:
+    """The default: a visit only trains."""
+    return 0
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm, all tiers.
@@ -55,6 +60,8 @@ class Algorithm:
         objective: what training minimises in place of the cross-entropy where hooks hand `fit` nothing, None where it
             is that; a spec may have devices of another algorithm minimise it (`algorithm.local`).
         needs: fields of the spec that must have these values, such as `client: edge`.
+        passes: by its parameters, how many times at most a visit passes its seat's samples through the model beside its
+            training (`Local.n_passed`); as long is a device waited for.
     """
 
     name: str
@@ -75,6 +82,7 @@ class Algorithm:
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
+    passes: Callable[[Any], int] = no_passes
     objective: Callable[[Ctx], Objective | None] | None = None
 
     def __post_init__(self) -> None:
