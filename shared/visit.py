@@ -7,6 +7,7 @@ seeds from its own stream.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,10 +40,11 @@ Stopped = Callable[[], bool]
 
 @dataclass
 class Visited:
-    """A finished visit: its outcome, and its contribution if it made one."""
+    """A finished visit: its outcome, its contribution if it made one, wall seconds in which models were tested."""
 
     outcome: Outcome[Any]
     contribution: Contribution[Any] | None = None
+    testing_s: float = 0.0
 
 
 def run_visits(
@@ -112,7 +114,9 @@ def pay_visit(
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
         kept.save(Version(stage.round_no, stage.edge_round, stage.wave), state)
+    trained_at = time.monotonic()
     received, mine, own_on = _tested(algorithm, ctx, state, message, local, bench)
+    testing_s = time.monotonic() - trained_at
     outcome = Outcome[Any](
         seat=seat.number,
         kind=visit.work.kind,
@@ -125,12 +129,12 @@ def pay_visit(
         fresh_state=fresh,
     )
     if local is None or local.update is None:
-        return Visited(outcome)
+        return Visited(outcome, None, testing_s)
     check_update(local.update, lab.grid)
     _check_names(ctx, local.update)
     made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
-    return Visited(outcome.but(held_bytes=size), made)
+    return Visited(outcome.but(held_bytes=size), made, testing_s)
 
 
 def _check_names(ctx: Ctx, update: Record) -> None:
@@ -237,6 +241,7 @@ class Collector:
 
     Attributes:
         n_due: updates that may come: where their sum will be the smaller, none is kept until that shows.
+        testing_s: wall seconds in which models were tested; no part of the answer.
     """
 
     lab: Lab
@@ -246,10 +251,12 @@ class Collector:
     singles: list[Contribution[Any]] = field(default_factory=list)
     link_bytes: dict[int, int] = field(default_factory=dict)
     fold: Fold | None = None
+    testing_s: float = 0.0
 
     def take(self, visited: Visited) -> None:
         """Add a finished visit."""
         self.outcomes.append(visited.outcome)
+        self.testing_s += visited.testing_s
         contribution = visited.contribution
         if contribution is None:
             return
