@@ -11,7 +11,6 @@ import hashlib
 import ipaddress
 import itertools
 import json
-import math
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ DIGEST_HEADER = "strata-digest"
 SOCKET_HEADER = "strata-socket-bytes"
 TESTING_HEADER = "strata-testing-s"
 """Beside an answer: wall seconds in which models were tested for it. No wall time stands in a body."""
+MOST_TESTING_S = 1e9
 CHUNK = 2**20
 httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 2**18  # what uvloop reads at once; smaller pieces are copied off it
 CONNECT_S = 5.0
@@ -109,12 +109,12 @@ class Received:
 
 
 def testing_s(headers: Mapping[str, str]) -> float:
-    """Wall seconds of `TESTING_HEADER`; 0 where it names none."""
+    """Wall seconds of `TESTING_HEADER`; 0 where it names none that can be."""
     try:
         found = float(headers.get(TESTING_HEADER, "0"))
     except ValueError:
         return 0.0
-    return found if 0 <= found < math.inf else 0.0
+    return found if 0 <= found <= MOST_TESTING_S else 0.0
 
 
 def _length(headers: Mapping[str, str]) -> int | None:
