@@ -171,14 +171,16 @@ async def test_w_that_stays_at_one_is_fedavg_but_for_rounding(tmp_path: Path) ->
 
 async def test_augmentation_mix_and_statistics_switch_independently(tmp_path: Path) -> None:
     digests = {}
-    for augment, p, normalise in product((None, "randaugment"), (0, 1), ("fixed", "own")):
-        spec = spec_of({"p": p, "normalise": normalise}, augment=augment, num_rounds=2, num_edges=1, data=FEW)
-        spec = {key: value for key, value in spec.items() if value is not None}
-        done = await run(tmp_path, spec, n_edges=1, rooms=(3,))
-        digests[augment, p, normalise] = done.info.model_sha256
-        assert done.figures("passes")[0][0] == 0
-        assert (done.figures("passes")[0][1] > 0) == (p > 0)
-        assert (len(done.state.known) == 3) == (normalise == "own")
+    more = {"num_devices": 2, "num_edges": 1, "num_rounds": 2, "data": FEW}
+    async with federation(tmp_path, n_edges=1, rooms=(2,)) as fed:
+        for augment, p, normalise in product((None, "randaugment"), (0, 1), ("fixed", "own")):
+            spec = spec_of({"p": p, "normalise": normalise, "max_passes": 2}, augment=augment, **more)
+            spec = {key: value for key, value in spec.items() if value is not None}
+            done = await ended(fed, await fed.submit(spec), tmp_path)
+            digests[augment, p, normalise] = done.info.model_sha256
+            assert done.figures("passes")[0][0] == 0
+            assert (done.figures("passes")[0][1] > 0) == (p > 0)
+            assert (len(done.state.known) == 2) == (normalise == "own")
     assert len(set(digests.values())) == 8
 
 
