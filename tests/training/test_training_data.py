@@ -142,7 +142,7 @@ def test_racing_processes_unpack_one_whole_copy(tmp_path: Path) -> None:
 
 def test_unknown_name_lists_what_there_is() -> None:
     with pytest.raises(UnknownName, match=r"unknown data set 'minst'; known: cifar10, .*mnist"):
-        data.check_name("minst")
+        sources.check_name("minst")
 
 
 def published(folder: Path, side: int = 64) -> Path:
