@@ -16,7 +16,7 @@ from shared.pace import longest_round_s
 from shared.patience import STORE_S, patiently
 from shared.places import FOR_HEADER, check_place
 from shared.spec import canonical
-from shared.transport import SOCKET_HEADER, Caller
+from shared.transport import SOCKET_HEADER, Caller, testing_s
 
 POLL_S = 0.5
 TELL_S = STORE_S + 10.0
@@ -33,6 +33,7 @@ class EdgeReply:
     down_bytes: int
     up_bytes: int
     socket_bytes: int
+    testing_s: float
 
     def folded_in(self) -> EdgeReply:
         """Without what has been added up: it is most of the answer's memory."""
@@ -138,4 +139,4 @@ class Edges:
         check_place(reply.headers, asked)
         below = reply.headers.get(SOCKET_HEADER, "")
         moved = reply.sent_bytes + reply.received_bytes + (int(below) if below.isdecimal() else 0)
-        return EdgeReply(reply.record, reply.sent_bytes, reply.received_bytes, moved)
+        return EdgeReply(reply.record, reply.sent_bytes, reply.received_bytes, moved, testing_s(reply.headers))

@@ -88,6 +88,7 @@ class Recorder:
             simulated_s=self._lasted_s(answers, edges),
             energy_j=sum(line.energy_j for line in lines),
             wall_s=wall_s,
+            testing_s=sum(reply.testing_s for reply in replies.values()),
             model_sha256=model_sha256,
             failures=tuple(self._failures(answers)),
             retired={seat: why for reply in replies.values() for seat, why in reply.answer.retired.items()},

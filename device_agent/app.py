@@ -12,10 +12,9 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Gauge
 
 from device_agent import routes
-from device_agent.host import Host
+from device_agent.host import Host, Made
 from device_agent.membership import Membership, agent_id
 from device_agent.settings import AgentSettings
-from shared import wire
 from shared.lab import Labs
 from shared.once import Once
 from shared.service import Worker, make_app
@@ -30,7 +29,7 @@ class Agent:
     settings: AgentSettings
     host: Host
     membership: Membership
-    once: Once[wire.Body]
+    once: Once[Made]
     registry: CollectorRegistry
 
 

@@ -35,6 +35,14 @@ class _Held:
     paced: Paced | None = None
 
 
+@dataclass(frozen=True)
+class Made:
+    """An encoded answer, and the wall seconds in which models were tested for it."""
+
+    body: wire.Body
+    testing_s: float = 0.0
+
+
 class Host:
     """Visits, states and held updates of the devices that this agent hosts.
 
@@ -53,7 +61,7 @@ class Host:
         self.n_visits = 0
         self._held: dict[tuple[str, int, int | None], _Held] = {}
 
-    async def visits(self, received: Received, stop: threading.Event, profile: str | None = None) -> wire.Body:
+    async def visits(self, received: Received, stop: threading.Event, profile: str | None = None) -> Made:
         """Run an order; the answer as bytes, with `clock: real` not before the modelled device would have it.
 
         Args:
@@ -64,13 +72,13 @@ class Host:
         began = time.monotonic()
         self.waiting += 1
         try:
-            answer, wall_s = await self.worker.run(self._visits, received, stop, profile)
+            made, wall_s = await self.worker.run(self._visits, received, stop, profile)
             await wait_until(began + wall_s, stop)  # beside the waits of others, which this thread may train
-            return answer
+            return made
         finally:
             self.waiting -= 1
 
-    def _visits(self, received: Received, stop: threading.Event, profile: str | None) -> tuple[wire.Body, float]:
+    def _visits(self, received: Received, stop: threading.Event, profile: str | None) -> tuple[Made, float]:
         """The answer, and the wall seconds that the visit takes by its model."""
         if profile is not None and profile not in PROFILES:
             raise WireError(f"no profile {profile[:64]!r}", field=PROFILE_HEADER)
@@ -86,7 +94,7 @@ class Host:
         if order.hold:
             updates = {item.seat: item for item in collector.singles}
             self._held[run_id, order.edge, lane] = _Held(order.stage, updates, paced)
-        return answer, 0.0 if paced is None else paced.wall_s()
+        return Made(answer, collector.testing_s), 0.0 if paced is None else paced.wall_s()
 
     def _order(self, received: Received) -> tuple[Lab, VisitOrder[Any], int]:
         """The order in torch's own memory, and its size; the body's memory is free from here on."""
@@ -100,12 +108,12 @@ class Host:
         self.visiting = seat
         self.n_visits += 1
 
-    async def uploads(self, order: UploadOrder, n_bytes: int, stop: threading.Event) -> wire.Body:
+    async def uploads(self, order: UploadOrder, n_bytes: int, stop: threading.Event) -> Made:
         """The held updates that are asked for by an order of `n_bytes`; those held beside them are dropped."""
         began = time.monotonic()
         answer, wall_s = await self.worker.run(self._uploads, order, n_bytes)
         await wait_until(began + wall_s, stop)
-        return answer
+        return Made(answer)
 
     def _uploads(self, order: UploadOrder, n_bytes: int) -> tuple[wire.Body, float]:
         lab = self.labs.of(order.spec)

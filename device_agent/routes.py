@@ -20,7 +20,7 @@ from shared.pace import PROFILE_HEADER
 from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
 from shared.service import guard, health, metrics_response
 from shared.tiers import NonceAnswer
-from shared.transport import MEDIA_TYPE, BodyResponse, Received, read_body
+from shared.transport import MEDIA_TYPE, TESTING_HEADER, BodyResponse, Received, read_body
 
 if TYPE_CHECKING:
     from device_agent.app import Agent
@@ -126,8 +126,8 @@ async def _answer(
     )
     grace_s = None if lane is None else 0.0
     with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
-        answer = await agent.once.answer(line, where, digest, work, request, grace_s=grace_s)
-    return BodyResponse(answer, headers={PLACE_HEADER: where})
+        made = await agent.once.answer(line, where, digest, work, request, grace_s=grace_s)
+    return BodyResponse(made.body, headers={PLACE_HEADER: where, TESTING_HEADER: f"{made.testing_s:.6f}"})
 
 
 def _line(stage: Stage, edge: int, lane: int | None) -> tuple[Any, ...]:

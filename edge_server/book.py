@@ -42,6 +42,7 @@ class Book:
     simulated_s: float = 0.0
     next_on_s: float | None = None
     socket_bytes: int = 0
+    testing_s: float = 0.0
 
     @property
     def n_samples(self) -> int:
@@ -64,6 +65,7 @@ class Book:
         self.failures += wave.failures
         self.simulated_s += arrivals.lasted_s(wave)
         self.socket_bytes += wave.socket_bytes
+        self.testing_s += wave.testing_s
         return lines
 
     def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, wave: Wave) -> None:

@@ -38,10 +38,11 @@ MOST_SIGHTINGS = 2000
 
 @dataclass(frozen=True)
 class Answered:
-    """A round's encoded answer and what this layout's sockets to the agents carried."""
+    """A round's encoded answer, what this layout's sockets to the agents carried, wall seconds of testing models."""
 
     body: wire.Body
     socket_bytes: int
+    testing_s: float
 
 
 @dataclass
@@ -118,7 +119,8 @@ class Desk:
         work = EdgeRound(lab, order, devices, self.worker, state, stock, twins, n_bytes, fresh)
         answer = await work.run()
         await self._commit(order, lambda: packed(lab, work.state, stock), twins, answer)
-        return Answered(await self.worker.run(wire.encode, answer), work.book.socket_bytes)
+        body = await self.worker.run(wire.encode, answer)
+        return Answered(body, work.book.socket_bytes, work.book.testing_s)
 
     async def _address(self) -> None:
         """Agents must know where to send heartbeats: an edge that has just begun is told its address by the cloud.

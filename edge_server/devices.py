@@ -40,7 +40,7 @@ from shared.places import EDGE_URL_HEADER, FOR_HEADER, check_place, place
 from shared.records import own
 from shared.service import Worker
 from shared.sums import Fold
-from shared.transport import Caller, Reply
+from shared.transport import Caller, Reply, testing_s
 from shared.versions import Versions
 from shared.visit import Collector, answer_bytes, run_visits
 
@@ -136,6 +136,7 @@ class Devices:
         order = self._visit_order(wave.stage, [item], hold)
         began = time.monotonic()
         collector = await self.worker.run(lambda: run_visits(self.lab, order, self.states, stopped=self.stop.is_set))
+        wave.testing_s += collector.testing_s
         if self.real.on:
             there_at = max(began + self.real.own_wall_s(wave.stage, collector.outcomes[0]), time.monotonic())
             await wait_until(min(there_at, wave.deadline.at), self.stop)
@@ -280,6 +281,7 @@ class Devices:
             wave.fail(seats, self.order.edge, "error", f"{type(error).__name__}: {error}")
         else:
             wave.socket_bytes += reply.sent_bytes + reply.received_bytes
+            wave.testing_s += testing_s(reply.headers)
             return reply.record
         finally:
             if self.real.on:

@@ -69,7 +69,7 @@ class RealTime:
             return 0.0
         ctx = self.lab.ctx(phase=self.order.phase, round_no=self.order.round_no, n_clients=self.order.n_clients)
         seated = self.lab.seat(seat, self.seating.profiles.get(seat))
-        return longest_s(ctx.at(edge=self.order.edge), seated, work or Work(steps=1), n_bytes)
+        return longest_s(self.lab, ctx.at(edge=self.order.edge), seated, work or Work(steps=1), n_bytes)
 
     def own_wall_s(self, stage: Stage, outcome: Outcome[Any]) -> float:
         """Wall seconds that a visit of the edge's own worker takes by the model: it has no link."""

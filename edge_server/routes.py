@@ -17,7 +17,7 @@ from shared.places import PLACE_HEADER, check_for, place
 from shared.records import Record
 from shared.service import answers, guard, health, metrics_response
 from shared.tiers import AgentBeat, AgentBeatAnswer, NonceAnswer
-from shared.transport import MEDIA_TYPE, SOCKET_HEADER, BodyResponse, Received, read_body
+from shared.transport import MEDIA_TYPE, SOCKET_HEADER, TESTING_HEADER, BodyResponse, Received, read_body
 from shared.twins import TwinList
 
 if TYPE_CHECKING:
@@ -117,4 +117,5 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
         work = partial(edge.desk.round, received)
         answered = await edge.once.answer((run_id, home), round_no, digest, work, request)
     asked = place("rounds", run_id, round_no, home)
-    return BodyResponse(answered.body, headers={SOCKET_HEADER: str(answered.socket_bytes), PLACE_HEADER: asked})
+    beside = {SOCKET_HEADER: str(answered.socket_bytes), TESTING_HEADER: f"{answered.testing_s:.6f}"}
+    return BodyResponse(answered.body, headers={**beside, PLACE_HEADER: asked})

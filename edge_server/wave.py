@@ -70,6 +70,7 @@ class Wave:
         links: modelled bytes by seat, of the exchange that brings the answer.
         uploads: of the exchange that brings an update which the algorithm has admitted by its report.
         socket_bytes: bodies that this layout of processes moved.
+        testing_s: wall seconds in which models were tested in its visits.
         deadline: of its present exchange: until its reports are there, or its updates.
         overdue: seats that had not answered by then.
         measured: with `clock: real`, wall seconds by seat from its orders until their answers or the edge gave up.
@@ -91,6 +92,7 @@ class Wave:
     links: dict[int, LinkUse] = field(default_factory=dict)
     uploads: dict[int, LinkUse] = field(default_factory=dict)
     socket_bytes: int = 0
+    testing_s: float = 0.0
     deadline: Deadline = Deadline()
     overdue: set[int] = field(default_factory=set)
     measured: dict[int, float] = field(default_factory=dict)

@@ -142,7 +142,8 @@ class RoundInfo(Record):
     `device_bytes_up` that travelled before a verdict; `labels` counts visits by the algorithm's word for them;
     `energy_j` is that of all visits. `figures` are the algorithm's own, by home, and of the `cloud`. `clients` are the
     accuracies of the models that clients (seats, or edges) `received` and of their `own`, each on its own test set, and
-    of their own on those of `test_on` (`own_on_union`).
+    of their own on those of `test_on` (`own_on_union`). `testing_s` adds the wall seconds in which devices, most of
+    them beside each other, tested models within `wall_s`.
     """
 
     round_no: int
@@ -166,6 +167,7 @@ class RoundInfo(Record):
     simulated_s: float = 0.0
     energy_j: float = 0.0
     wall_s: float = 0.0
+    testing_s: float = 0.0
     model_sha256: str = ""
     failures: tuple[FailureInfo, ...] = ()
     retired: dict[int, str] = Field(default_factory=dict)

@@ -38,6 +38,7 @@ class Ctx:
         layers: the model's layers with parameters, from input to output.
         buffers: what happens to float buffers: `average`, `local` or `drop`.
         flops: operations of training the model on one sample; of an objective that draws what it does, the mean.
+        least_batch: samples that a batch must have for the model to train on it.
         model_bytes: of its tensors.
         sample_bytes: of a training sample as it travels.
         losses: at an edge that selects by them, by seat, the training loss of the last visit that it heard of.
@@ -61,6 +62,7 @@ class Ctx:
     layers: tuple[Layer, ...] = ()
     buffers: str = "average"
     flops: int = 0
+    least_batch: int = 1
     model_bytes: int = 0
     sample_bytes: int = 0
     n_updates: int = 0

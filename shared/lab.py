@@ -57,6 +57,9 @@ class Lab:
         )
         self.members: Population = population(spec, data)
         first = self._first_model()
+        if spec.batch_size < self.least_batch:
+            told = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
+            raise BadInput(f"batch_size {spec.batch_size}: {told}", field="batch_size")
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
         check_memory(spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()))
         self.buffer_names = frozenset(models.buffer_names(first))
@@ -86,6 +89,12 @@ class Lab:
             return training_flops(wanted.name, data.input_shape, data.n_classes, wanted.projection)
         model, x, y = on_shapes(wanted.name, data.input_shape, data.n_classes, wanted.projection)
         return round(self.local.flops(self.local_params, model, x, y) / len(y))
+
+    @cached_property
+    def least_batch(self) -> int:
+        """Samples that a batch must have for the model to train on it."""
+        wanted, data = self.spec.model, self.data
+        return models.least_batch(wanted.name, data.input_shape, data.n_classes, wanted.projection)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -136,6 +145,7 @@ class Lab:
             layers=self.layers,
             buffers=self.algorithm.buffers,
             flops=self.flops,
+            least_batch=self.least_batch,
             model_bytes=n_bytes(self.shapes),
             sample_bytes=self.sample_bytes,
             total_samples=self.members.total_samples,
@@ -217,7 +227,14 @@ class Workbench:
         if epochs is None and steps is None:
             epochs = ctx.spec.local_epochs if work.epochs is None else work.epochs
         drawn = batches(
-            x, y, indices, batch_size=work.batch_size, generator=ctx.rng(purpose), epochs=epochs, steps=steps
+            x,
+            y,
+            indices,
+            batch_size=work.batch_size,
+            generator=ctx.rng(purpose),
+            epochs=epochs,
+            steps=steps,
+            least=ctx.least_batch,
         )
         if how is None or how.when == "once":
             return drawn

@@ -110,7 +110,7 @@ class Outcome(Record, Generic[P]):
 
     Attributes:
         n_samples: training samples, its weight in a mean.
-        n_trained: samples passed through training, all epochs counted.
+        n_trained: samples passed through training, all epochs counted, and what was learned besides.
         train: loss and hits while training.
         received, own: the model received and the seat's own, on the seat's test samples.
         own_on: the seat's own on the further test sets of the spec, by name.

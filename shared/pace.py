@@ -71,12 +71,13 @@ class Paced:
         return min(cost.simulated_s * self.lab.spec.time_scale, MOST_S)
 
 
-def longest_s(ctx: Ctx, seat: Seat, work: Work, down_bytes: int) -> float:
+def longest_s(lab: Lab, ctx: Ctx, seat: Seat, work: Work, down_bytes: int) -> float:
     """Wall seconds that no visit of this work exceeds by its model, whatever is drawn and however large its update."""
     if work.kind == "evaluate":
         return 0.0
     n_trained = policies.samples_due(ctx, work, seat)
-    return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_trained, down_bytes)
+    n_passed = lab.algorithm.passes(lab.params) * len(seat.train)
+    return _longest_s(ctx, seat, seat.latency_to(ctx.edge), AT_MOST * n_trained + n_passed, down_bytes)
 
 
 def longest_round_s(lab: Lab, waves: int) -> float:
@@ -87,7 +88,7 @@ def longest_round_s(lab: Lab, waves: int) -> float:
     if spec.round_deadline_s is not None:
         return min(spec.round_deadline_s * spec.time_scale * spec.inner_rounds, MOST_S)
     ctx = lab.ctx(phase="", round_no=1, n_clients=1)
-    n_trained = spec.local_epochs * lab.members.total_samples
+    n_trained = (AT_MOST * spec.local_epochs + lab.algorithm.passes(lab.params)) * lab.members.total_samples
     down_bytes = AT_MOST * (ctx.model_bytes + policies.HEAD_BYTES) + lab.members.total_samples * ctx.sample_bytes
     slowest = max(
         _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_trained, down_bytes) for seat in lab.members.seats
@@ -98,8 +99,7 @@ def longest_round_s(lab: Lab, waves: int) -> float:
 def _longest_s(ctx: Ctx, seat: Seat, latency_s: float, n_trained: int, down_bytes: int) -> float:
     up_bytes = AT_MOST * (ctx.model_bytes + policies.HEAD_BYTES)
     use = LinkUse(down_bytes=down_bytes, up_bytes=up_bytes)
-    flops = AT_MOST * n_trained * ctx.flops
-    cost: Cost = visit_cost(seat.profile, latency_s, use, flops, lambda purpose: (1 << 63) - 1)
+    cost: Cost = visit_cost(seat.profile, latency_s, use, n_trained * ctx.flops, lambda purpose: (1 << 63) - 1)
     return min(cost.simulated_s * ctx.spec.time_scale, MOST_S)
 
 

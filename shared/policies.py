@@ -21,6 +21,7 @@ from shared.messages import Work
 from shared.planning import Indices, Shares, Worker, balanced, proportional
 from shared.population import Seat
 from shared.profiles import REFERENCE_FLOPS
+from shared.training.loop import batch_sizes
 
 Choice = Callable[[Ctx, Sequence[Seat]], list[int]]
 
@@ -60,8 +61,8 @@ def samples_due(ctx: Ctx, work: Work, seat: Seat) -> int:
         return 0
     if work.steps is None:
         return n * (ctx.spec.epochs_a_visit if work.epochs is None else work.epochs)
-    full, rest = divmod(work.steps, -(-n // work.batch_size))
-    return full * n + min(rest * work.batch_size, n)
+    full, rest = divmod(work.steps, len(batch_sizes(n, work.batch_size, ctx.least_batch)))
+    return full * n + rest * work.batch_size
 
 
 def share_of(ctx: Ctx, work: Work, whole: Work, seat: Seat) -> float:
@@ -111,7 +112,8 @@ def partial(ctx: Ctx, work: Work, seat: Seat, left_s: float, *, update: bool = T
         return work
     n = len(seat.train) if work.samples is None else len(work.samples)
     epochs, rest = divmod(int(fit), n)
-    steps = epochs * -(-n // work.batch_size) + rest // work.batch_size
+    an_epoch = len(batch_sizes(n, work.batch_size, ctx.least_batch))
+    steps = epochs * an_epoch + min(rest // work.batch_size, an_epoch - 1)
     return work.but(epochs=None, steps=max(steps, 1))
 
 

@@ -46,6 +46,9 @@ MEDIA_TYPE = "application/x-safetensors"
 PROBLEM_TYPE = "application/problem+json"
 DIGEST_HEADER = "strata-digest"
 SOCKET_HEADER = "strata-socket-bytes"
+TESTING_HEADER = "strata-testing-s"
+"""Beside an answer: wall seconds in which models were tested for it. No wall time stands in a body."""
+MOST_TESTING_S = 1e9
 CHUNK = 2**20
 httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 2**18  # what uvloop reads at once; smaller pieces are copied off it
 CONNECT_S = 5.0
@@ -103,6 +106,15 @@ class Received:
         if body is None:
             raise RuntimeError("the body was taken before")
         return body
+
+
+def testing_s(headers: Mapping[str, str]) -> float:
+    """Wall seconds of `TESTING_HEADER`; 0 where it names none that can be."""
+    try:
+        found = float(headers.get(TESTING_HEADER, "0"))
+    except ValueError:
+        return 0.0
+    return found if 0 <= found <= MOST_TESTING_S else 0.0
 
 
 def _length(headers: Mapping[str, str]) -> int | None:

@@ -7,12 +7,11 @@ seeds from its own stream.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-
-import torch
 
 from shared import wire
 from shared.algorithms._hooks import Algorithm, Bench, Local, test_by_owner
@@ -32,6 +31,7 @@ from shared.messages import (
 from shared.records import Mean, Record, Score, Tensor
 from shared.records import own as own
 from shared.sums import Fold, check_update, fields_naming, mark_of
+from shared.training.draws import reseed
 from shared.versions import Owner, Version, Versions
 
 log = logging.getLogger(__name__)
@@ -40,10 +40,11 @@ Stopped = Callable[[], bool]
 
 @dataclass
 class Visited:
-    """A finished visit: its outcome, and its contribution if it made one."""
+    """A finished visit: its outcome, its contribution if it made one, wall seconds in which models were tested."""
 
     outcome: Outcome[Any]
     contribution: Contribution[Any] | None = None
+    testing_s: float = 0.0
 
 
 def run_visits(
@@ -101,7 +102,7 @@ def pay_visit(
     phase = visit.work.phase or order.phase
     ctx = lab.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
     ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
-    torch.default_generator.manual_seed(ctx.seed("torch"))
+    reseed(ctx.seed("torch"))
     kept = StateOf(algorithm, states, Owner(stage.run_id, f"seat-{seat.number}"), visit.base)
     state, fresh = kept.load()
     state = algorithm.device.init(ctx) if state is None else state
@@ -113,7 +114,9 @@ def pay_visit(
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
         kept.save(Version(stage.round_no, stage.edge_round, stage.wave), state)
+    trained_at = time.monotonic()
     received, mine, own_on = _tested(algorithm, ctx, state, message, local, bench)
+    testing_s = time.monotonic() - trained_at
     outcome = Outcome[Any](
         seat=seat.number,
         kind=visit.work.kind,
@@ -126,12 +129,12 @@ def pay_visit(
         fresh_state=fresh,
     )
     if local is None or local.update is None:
-        return Visited(outcome)
+        return Visited(outcome, None, testing_s)
     check_update(local.update, lab.grid)
     _check_names(ctx, local.update)
     made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
-    return Visited(outcome.but(held_bytes=size), made)
+    return Visited(outcome.but(held_bytes=size), made, testing_s)
 
 
 def _check_names(ctx: Ctx, update: Record) -> None:
@@ -168,11 +171,12 @@ def _tested(
 def _counts(local: Local | None) -> dict[str, Any]:
     if local is None:
         return {}
+    found = {"n_trained": local.n_passed, "figures": local.figures}
     if local.trained is None:
-        return {"figures": local.figures}
+        return found
     done = local.trained
     score = {"n": done.n_samples, "n_correct": done.n_correct, "loss_sum": done.loss * done.n_samples}
-    return {"n_trained": done.n_samples, "n_steps": done.n_steps, "train": score, "figures": local.figures}
+    return {**found, "n_trained": done.n_samples + local.n_passed, "n_steps": done.n_steps, "train": score}
 
 
 @dataclass(frozen=True)
@@ -237,6 +241,7 @@ class Collector:
 
     Attributes:
         n_due: updates that may come: where their sum will be the smaller, none is kept until that shows.
+        testing_s: wall seconds in which models were tested; no part of the answer.
     """
 
     lab: Lab
@@ -246,10 +251,12 @@ class Collector:
     singles: list[Contribution[Any]] = field(default_factory=list)
     link_bytes: dict[int, int] = field(default_factory=dict)
     fold: Fold | None = None
+    testing_s: float = 0.0
 
     def take(self, visited: Visited) -> None:
         """Add a finished visit."""
         self.outcomes.append(visited.outcome)
+        self.testing_s += visited.testing_s
         contribution = visited.contribution
         if contribution is None:
             return

@@ -48,6 +48,7 @@ IMPURE_ROOMS = (
     "shared.training.picture_folders",
     "shared.training.domains",
     "shared.training.pictures",
+    "shared.training.sources",
     "shared.transport",
     "shared.versions",
 )

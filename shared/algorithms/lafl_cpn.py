@@ -247,7 +247,7 @@ class Device(DeviceHooks):
             statistics=found,
         )
         up = Up(delta=cast("Update", local.update).delta, told=told)
-        return replace(local, state=after, update=up, figures=figures)
+        return replace(local, state=after, update=up, n_passed=int(figures["weights_n_samples"]), figures=figures)
 
     def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
         return local.model if local else state.previous or None
@@ -275,7 +275,7 @@ def _aggregated(
     visit, params = state.participations + 1, ctx.params
     layers = last_layers(ctx, min(params.p, len(ctx.layers))) - ctx.buffer_names
     if not state.previous or not layers:
-        return received, {}, {"visit": visit, "passes": 0}
+        return received, {}, {"visit": visit, "passes": 0, "weights_n_samples": 0}
     top = only(received, layers)
     weights = state.weights or {name: torch.ones_like(tensor) for name, tensor in top.items()}
     mixing = Mixing(only(state.previous, layers), top, dict(weights), params.eta, params.clamp)
@@ -322,4 +322,5 @@ ALGORITHM = Algorithm(
     edge_state=Between,
     device_state=Own,
     needs={"client": "device"},
+    passes=lambda params: params.max_passes,
 )

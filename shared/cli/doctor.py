@@ -99,7 +99,7 @@ def algorithms() -> Check:
 
 def data_sets() -> Iterator[Check]:
     """A line for each data set: its file, the bundle, a download, or what to put where."""
-    from shared.training.data import DATASETS
+    from shared.training.sources import DATASETS
 
     folder = os.environ.get("STRATA_DATA_DIR")
     if not folder:

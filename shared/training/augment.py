@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from shared.records import Record
+from shared.training.draws import lent
 from shared.training.vision import torchvision
 
 STRONGEST = 10
@@ -51,8 +52,7 @@ def augmented(images: Tensor, spec: AugmentSpec, seed: int) -> Tensor:
         seed: of all draws.
     """
     policy = _policy(spec.n_ops, spec.magnitude)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with lent(seed):
         return torch.stack([policy(image) for image in images])
 
 

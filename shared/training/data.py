@@ -1,12 +1,7 @@
-"""Data sets: found, checked, unpacked once, then memory-mapped read-only by every process.
+"""Prepared data sets: checked, unpacked once, then memory-mapped read-only by every process.
 
-Sources, in this order: `<name>.npz` in the data folder; a folder of pictures there (`tiny_imagenet` only);
-scikit-learn's bundle (`digits`), or made here (`synth_digits`); torchvision's download. Several sets as one:
-`shared.training.domains`. Whatever the source, the arrays end as `.npy` files in the cache folder, because `np.load`
-ignores `mmap_mode` for `.npz` and each process would hold a copy.
-
-`emnist` is EMNIST's `byclass` split (62 classes), the one FEMNIST is cut from; torchvision knows no
-writers, so `femnist` (the same classes, with writers) and `mnist_m` come from an `.npz` only.
+Where a set comes from is the business of `shared.training.sources`. Whatever the source, the arrays end as `.npy` files
+in the cache folder, because `np.load` ignores `mmap_mode` for `.npz` and each process would hold a copy.
 """
 
 from __future__ import annotations
@@ -18,8 +13,6 @@ import os
 import shutil
 import tempfile
 import threading
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,25 +24,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shared.errors import StrataError, UnknownName
-from shared.training.picture_folders import tiny_imagenet
+from shared.training.sources import (
+    DATASETS,
+    IMAGES,
+    LABELS,
+    REQUIRED,
+    WRITERS,
+    Arrays,
+    DataMalformed,
+    check_name,
+    fetched,
+    read_npz,
+)
 
-Arrays = dict[str, npt.NDArray[Any]]
-IMAGES, LABELS, WRITERS = ("train_x", "test_x"), ("train_y", "test_y"), ("train_writer", "test_writer")
 DOMAINS = ("train_domain", "test_domain")
-REQUIRED = ("train_x", "train_y", "test_x", "test_y")
-
-
-class DataUnavailable(StrataError):
-    """The data set is neither in the data folder nor to be downloaded; the message says what to put where."""
-
-    status, code = 422, "data_unavailable"
-
-
-class DataMalformed(StrataError):
-    """The data set's file does not hold what it should; the message names the key."""
-
-    status, code = 422, "data_malformed"
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,25 +69,6 @@ class Dataset:
     domains: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Known:
-    """What is known beforehand: how many classes, how to fetch into a folder, how to read the published folder."""
-
-    n_classes: int
-    fetch: Callable[[Path], Arrays] | None
-    read: Callable[[Path], Arrays] | None = None
-
-
-def check_name(name: str, also: tuple[str, ...] = ()) -> None:
-    """Refuse a name that no data set has, nor one of those named besides.
-
-    Raises:
-        UnknownName: listing the names there are.
-    """
-    if name not in DATASETS:
-        raise UnknownName("data set", name, [*DATASETS, *also], field="data.name")
-
-
 _READING = threading.Lock()
 """numpy reads an array's header with `ast.literal_eval`, which in CPython 3.11 may fail in two threads at once."""
 
@@ -123,10 +92,10 @@ def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
     archive = data_dir / f"{name}.npz" if data_dir is not None else None
     if archive is not None and archive.is_file():
         folder = cache_dir / f"{name}-{_file_digest(archive, cache_dir)[:24]}"
-        unpack_once(folder, lambda: _read_npz(archive), known.n_classes)
+        unpack_once(folder, lambda: read_npz(archive), known.n_classes)
     else:
         folder = cache_dir / f"{name}-fetched"
-        unpack_once(folder, lambda: _fetch(name, data_dir, cache_dir / "downloads"), known.n_classes)
+        unpack_once(folder, lambda: fetched(name, data_dir, cache_dir / "downloads"), known.n_classes)
     return open_unpacked(name, folder, known.n_classes)
 
 
@@ -220,18 +189,7 @@ def _file_digest(path: Path, cache_dir: Path) -> str:
     return value
 
 
-# ---- reading and checking
-
-
-def _read_npz(path: Path) -> Arrays:
-    try:
-        with path.open("rb") as file:  # ours to close: np.load forgets it on a damaged archive
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataMalformed(f"{path} is no .npz archive")
-            return {key: archive[key] for key in (*IMAGES, *LABELS, *WRITERS) if key in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataMalformed(f"{path} cannot be read: {error}") from error
+# ---- checking
 
 
 def _checked(arrays: Arrays, n_classes: int, where: str) -> Arrays:
@@ -269,93 +227,3 @@ def _check_numbers(values: npt.NDArray[Any], n: int, what: str) -> None:
         raise DataMalformed(f"{what} has dtype {values.dtype}, expected int64")
     if values.shape != (n,):
         raise DataMalformed(f"{what} has shape {values.shape}, expected ({n},), one for each image")
-
-
-# ---- sources other than an .npz
-
-
-def _fetch(name: str, data_dir: Path | None, downloads: Path) -> Arrays:
-    """Bundle or download; any failure becomes an error that says what to put where."""
-    where = f"as {name}.npz into {data_dir or 'a folder that STRATA_DATA_DIR names'}"
-    help_text = f"put the data set {where}, with keys {', '.join(REQUIRED)} (images uint8, labels int64)"
-    known, folder = DATASETS[name], None if data_dir is None else data_dir / name
-    if known.read is not None:
-        help_text += f", or as it is published as folder {name}"
-        if folder is not None and folder.is_dir():
-            return _read_folder(known.read, folder)
-    fetch = known.fetch
-    if fetch is None:
-        raise DataUnavailable(f"{name} is in no download known here; {help_text}", field="data.name")
-    try:
-        return fetch(downloads)
-    except Exception as error:  # urllib, ssl, tarfile, torchvision ... each fails in its own way
-        raise DataUnavailable(f"{name} could not be had ({error}); {help_text}", field="data.name") from error
-
-
-def _read_folder(read: Callable[[Path], Arrays], folder: Path) -> Arrays:
-    try:
-        return read(folder)
-    except (OSError, ValueError) as error:
-        raise DataMalformed(f"{folder} cannot be read: {error}") from error
-
-
-def _digits(_: Path) -> Arrays:
-    """scikit-learn's bundled 8x8 digits (1,797, of UCI), 0..16 scaled to 0..255, split 80/20.
-
-    The split is ours (the bundle has none): of each class a seeded fifth, rounded, is the test set.
-    """
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    x = np.rint(x.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    rng = np.random.default_rng(0)
-    of_class = [rng.permutation(np.flatnonzero(y == label)) for label in range(10)]
-    test = np.sort(np.concatenate([members[: round(len(members) / 5)] for members in of_class]))
-    train = np.setdiff1d(np.arange(len(y)), test)
-    return {"train_x": x[train], "train_y": y[train], "test_x": x[test], "test_y": y[test]}
-
-
-def _synth_digits(_: Path) -> Arrays:
-    """Made here; see `shared.training.synth`."""
-    from shared.training.synth import synth_digits
-
-    return synth_digits()
-
-
-def _torchvision(
-    class_name: str, *, labels: str = "targets", axes: tuple[int, ...] | None = None, **options: str
-) -> Callable[[Path], Arrays]:
-    """A source that downloads with torchvision's class; `axes` brings its images to NHW or NHWC."""
-
-    def fetch(root: Path) -> Arrays:
-        from shared.training.vision import torchvision
-
-        arrays: Arrays = {}
-        for part in ("train", "test"):
-            which: dict[str, Any] = {"split": part} if class_name == "SVHN" else {"train": part == "train"}
-            made = getattr(torchvision().datasets, class_name)
-            source = made(root=str(root), download=True, **which, **options)
-            images = np.asarray(source.data)
-            arrays[f"{part}_x"] = images if axes is None else images.transpose(axes)
-            arrays[f"{part}_y"] = np.asarray(getattr(source, labels))
-        return arrays
-
-    return fetch
-
-
-DATASETS: dict[str, _Known] = {
-    "digits": _Known(10, _digits),
-    "mnist": _Known(10, _torchvision("MNIST")),
-    "fashion_mnist": _Known(10, _torchvision("FashionMNIST")),
-    "cifar10": _Known(10, _torchvision("CIFAR10")),
-    "cifar100": _Known(100, _torchvision("CIFAR100")),
-    "usps": _Known(10, _torchvision("USPS")),
-    "mnist_m": _Known(10, None),
-    "svhn": _Known(10, _torchvision("SVHN", labels="labels", axes=(0, 2, 3, 1))),
-    # the published files hold each picture transposed
-    "emnist": _Known(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
-    "femnist": _Known(62, None),
-    "tiny_imagenet": _Known(200, None, tiny_imagenet),
-    "synth_digits": _Known(10, _synth_digits),
-}
-"""The data sets by name."""

@@ -21,8 +21,9 @@ from torch.nn import functional
 
 from shared.errors import BadInput, UnknownName
 from shared.spec import DataSpec, ExperimentSpec
-from shared.training.data import Arrays, Dataset, DataUnavailable, check_name, load, open_unpacked, unpack_once
+from shared.training.data import Dataset, load, open_unpacked, unpack_once
 from shared.training.partition import ByDomainPartition
+from shared.training.sources import Arrays, DataUnavailable, check_name
 
 NAME = "digit_domains"
 FIVE = ("mnist", "mnist_m", "svhn", "synth_digits", "usps")

@@ -78,6 +78,7 @@ def batches(
     generator: torch.Generator,
     epochs: int | None = None,
     steps: int | None = None,
+    least: int = 1,
 ) -> Iterator[Batch]:
     """Shuffled batches of some samples; each epoch is one shuffle, its last batch may be smaller.
 
@@ -89,27 +90,43 @@ def batches(
         generator: the only source of randomness.
         epochs: how many times each sample comes; or
         steps: how many batches come, over as many epochs as that takes.
+        least: samples that a batch must have, see `batch_sizes`.
 
     Yields:
         Float images as `as_batch` makes them, and int64 labels.
 
     Raises:
-        BadInput: not exactly one of epochs and steps, or steps without samples.
+        BadInput: not exactly one of epochs and steps, steps without samples, or a batch of fewer than `least`.
     """
     if (epochs is None) == (steps is None):
         raise BadInput("batches are counted either in epochs or in steps")
     if steps and not len(indices):
         raise BadInput("no samples to take steps on", field="steps")
-    per_epoch = -(-len(indices) // batch_size)
-    n_batches = per_epoch * epochs if epochs is not None else steps
-    return _shuffled(x, y, np.asarray(indices, dtype=np.int64), batch_size, generator, n_batches or 0)
+    sizes = batch_sizes(len(indices), batch_size, least)
+    if sizes and sizes[-1] < least:
+        many, field = f"{sizes[-1]} of {len(indices)} samples", "partition" if len(indices) < least else "batch_size"
+        raise BadInput(f"a batch of {many}: the model's batch-norm trains on {least} or more", field=field)
+    n_batches = len(sizes) * epochs if epochs is not None else steps
+    return _shuffled(x, y, np.asarray(indices, dtype=np.int64), sizes, generator, n_batches or 0)
+
+
+def batch_sizes(n: int, batch_size: int, least: int = 1) -> list[int]:
+    """Sizes of the batches of an epoch over n samples: full ones, and one of the rest.
+
+    A rest of fewer than `least` joins the batch before it, so that each sample comes in each epoch.
+    """
+    full, rest = divmod(n, batch_size)
+    sizes = [batch_size] * full + ([rest] if rest else [])
+    if 0 < rest < least and full:
+        sizes[-2:] = [batch_size + rest]
+    return sizes
 
 
 def _shuffled(
     x: npt.NDArray[np.uint8],
     y: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int64],
-    batch_size: int,
+    sizes: list[int],
     generator: torch.Generator,
     n_batches: int,
 ) -> Iterator[Batch]:
@@ -117,7 +134,7 @@ def _shuffled(
     done = 0
     while done < n_batches:
         order = torch.randperm(len(indices), generator=generator)
-        for chosen in torch.split(order, batch_size)[: n_batches - done]:
+        for chosen in torch.split(order, sizes)[: n_batches - done]:
             yield images(chosen), labels.index_select(0, chosen)
             done += 1
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from shared.errors import BadInput, UnknownName
+from shared.training.draws import lent
 
 Shape = tuple[int, int, int]
 
@@ -77,8 +79,7 @@ def build(name: str, input_shape: Shape, n_classes: int, seed: int, projection: 
         BadInput: the images are too small for the model.
     """
     check_name(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with lent(seed):
         made = MODELS[name](input_shape, n_classes)
         return made if projection is None else _projected(made, projection)
 
@@ -92,6 +93,29 @@ def _projected(model: Classifier, n_outputs: int) -> Classifier:
     projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, n_outputs))
     features = nn.Sequential(OrderedDict(encoder=model.features, projection=projection))
     return Classifier(features, n_outputs, model.head.out_features)
+
+
+@lru_cache(maxsize=64)
+def least_batch(name: str, input_shape: Shape, n_classes: int, projection: int | None = None) -> int:
+    """Samples that a batch must have to be trained on: 1, or 2 where a batch-norm sees one value a channel of a sample.
+
+    One value has no variance. Only shapes are computed, on torch's `meta` device; arguments as of `build`.
+
+    Raises:
+        UnknownName, BadInput: as `build` does.
+    """
+    seen: list[int] = []
+
+    def look(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        seen.append(inputs[0][0, 0].numel())  # of (batch, channels, ...)
+
+    with torch.device("meta"):
+        made = build(name, input_shape, n_classes, 0, projection)
+        for module in made.modules():
+            if isinstance(module, nn.modules.batchnorm._NormBase):
+                module.register_forward_pre_hook(look)
+        made(torch.empty(2, *input_shape))
+    return 2 if 1 in seen else 1
 
 
 # ---- a model's state
@@ -253,7 +277,7 @@ def _cnn_digits(shape: Shape, n_classes: int) -> Classifier:
     """FedBN's network for digits: three padded 5x5 convolutions of 64, 64 and 128 channels, 2048 and 512 units.
 
     Batch-norm after each layer but the last; a 2x2 max-pool after each of the first two convolutions. At 3x28x28 the
-    first linear layer sees 6272 inputs, and there are 14,219,210 parameters. Trains on two samples a batch or more.
+    first linear layer sees 6272 inputs, and there are 14,219,210 parameters.
     """
     channels, height, width = shape
     if min(height, width) < 4:

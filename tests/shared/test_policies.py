@@ -122,6 +122,16 @@ def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(lef
         assert (found.steps, found.epochs) == (steps, None)
 
 
+def test_where_a_rest_of_one_joins_the_batch_before_it_an_epoch_has_a_step_less() -> None:
+    """10 samples in batches of 3, 3 and 4."""
+    there = ctx().at(flops=REFERENCE_FLOPS, least_batch=2)
+    assert policies.samples_due(there, Work(steps=5, batch_size=3), seat(2)) == 10 + 6
+    assert policies.samples_due(there, Work(steps=6, batch_size=3), seat(2)) == 20
+    quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0}
+    found = policies.partial(there, Work(epochs=3, batch_size=3), able(1, **quick), 5.9)
+    assert found.steps == 8  # of 29 samples two epochs, and all but the last batch of the third
+
+
 def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
     """5 samples a second, one a step; a model of 9 times 8 KiB takes 9 s to send, other parts of a body 1 s."""
     there = ctx().at(flops=REFERENCE_FLOPS, model_bytes=9 * policies.HEAD_BYTES)

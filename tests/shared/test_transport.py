@@ -385,3 +385,11 @@ async def test_a_slow_json_answer_is_given_up() -> None:
 def test_an_address_lies_in_a_network_or_not(address: str | None, there: bool) -> None:
     networks = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "10.0.0.0/8", "fc00::/7")]
     assert transport.inside(address, networks) is there
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("1.5", 1.5), ("0", 0.0), ("-1", 0.0), ("nan", 0.0), ("1e400", 0.0), ("soon", 0.0), (None, 0.0)],
+)
+def test_seconds_beside_an_answer_are_a_number_that_can_be_added(said: str | None, seconds: float) -> None:
+    assert transport.testing_s({} if said is None else {transport.TESTING_HEADER: said}) == seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,14 @@ def test_draws_follow_the_seed_and_leave_torchs_generator_alone() -> None:
     assert not torch.equal(first, images())
     assert first.dtype == torch.uint8
     assert first.shape == images().shape
+
+
+def test_threads_of_one_process_do_not_take_each_others_draws() -> None:
+    many = images(60)
+    alone = [augmented(many, STRONG, seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        beside = list(threads.map(lambda seed: augmented(many, STRONG, seed), range(8)))
+    assert all(torch.equal(one, other) for one, other in zip(alone, beside, strict=True))
 
 
 def test_images_with_seeds_of_their_own_do_not_depend_on_their_neighbours() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from shared.errors import BadInput, StrataError, UnknownName
 from shared.spec import DataSpec, ExperimentSpec, parse_spec
-from shared.training import data
-from shared.training.data import DataUnavailable
+from shared.training import sources
 from shared.training.domains import absent, brought, open_data, without
+from shared.training.sources import DataUnavailable
 from tests.domains import LOOKS, N_TEST, N_TRAIN, write_domains
 
 FIVE = tuple(LOOKS)
@@ -114,7 +114,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Path) -> Any:
         raise OSError("no network")
 
-    monkeypatch.setitem(data.DATASETS, "svhn", data._Known(10, fail))
+    monkeypatch.setitem(sources.DATASETS, "svhn", sources.Known(10, fail))
 
 
 @pytest.mark.usefixtures("offline")

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from shared.errors import UnknownName
-from shared.training import data
-from shared.training.data import DataMalformed, DataUnavailable, as_batch, load
+from shared.training import data, sources
+from shared.training.data import as_batch, load
+from shared.training.sources import DataMalformed, DataUnavailable
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -107,7 +108,7 @@ def test_digest_follows_content_not_container(tmp_path: Path) -> None:
     again = load("mnist", data_dir=compressed, cache_dir=tmp_path / "c2")
     other = load("mnist", data_dir=write(tmp_path / "d", test_y=np.array([5, 7])), cache_dir=tmp_path / "c3")
     assert first.digest == again.digest != other.digest
-    arrays = {key: getattr(first, key) for key in data.REQUIRED}
+    arrays = {key: getattr(first, key) for key in sources.REQUIRED}
     assert first.digest == data.digest(arrays)
     assert len(first.digest) == 64
 
@@ -116,7 +117,7 @@ def test_second_load_neither_hashes_nor_unpacks(tmp_path: Path, monkeypatch: pyt
     folder = write(tmp_path / "d")
     first = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
     monkeypatch.setattr(hashlib, "file_digest", None)
-    monkeypatch.setattr(data, "_read_npz", None)
+    monkeypatch.setattr(data, "read_npz", None)
     assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").digest == first.digest
 
 
@@ -141,7 +142,7 @@ def test_racing_processes_unpack_one_whole_copy(tmp_path: Path) -> None:
 
 def test_unknown_name_lists_what_there_is() -> None:
     with pytest.raises(UnknownName, match=r"unknown data set 'minst'; known: cifar10, .*mnist"):
-        data.check_name("minst")
+        sources.check_name("minst")
 
 
 def published(folder: Path, side: int = 64) -> Path:
@@ -200,7 +201,7 @@ def test_failed_download_says_why_and_what_to_put_where(tmp_path: Path, monkeypa
     def fails(_: Path) -> Arrays:
         raise OSError("no route to host")
 
-    monkeypatch.setitem(data.DATASETS, "mnist", data._Known(10, fails))
+    monkeypatch.setitem(sources.DATASETS, "mnist", sources.Known(10, fails))
     with pytest.raises(DataUnavailable, match=r"no route to host.*mnist\.npz into .*mine"):
         load("mnist", data_dir=tmp_path / "mine", cache_dir=tmp_path / "c")
     assert not (tmp_path / "c" / "mnist-fetched").exists()

@@ -284,6 +284,26 @@ def test_batches_want_epochs_or_steps_and_samples_for_steps() -> None:
     assert list(batches(x, y, [], batch_size=2, epochs=3, generator=seeded())) == []
 
 
+@pytest.mark.parametrize(
+    ("n", "least", "sizes"),
+    [(9, 1, [4, 4, 1]), (9, 2, [4, 5]), (10, 2, [4, 4, 2]), (8, 2, [4, 4]), (3, 2, [3]), (0, 2, [])],
+)
+def test_a_rest_too_small_to_train_on_joins_the_batch_before_it(n: int, least: int, sizes: list[int]) -> None:
+    x, _ = pictures(max(n, 1))
+    got = positions(batches(x, np.arange(n), range(n), batch_size=4, epochs=2, generator=seeded(), least=least))
+    assert [len(batch) for batch in got] == [*sizes, *sizes]
+    assert sorted(chain(*got[: len(sizes)])) == list(range(n))
+    assert loop.batch_sizes(n, 4, least) == sizes
+
+
+@pytest.mark.parametrize(("n", "batch_size", "field"), [(1, 4, "partition"), (5, 1, "batch_size")])
+def test_a_batch_that_batch_norm_cannot_train_on_is_refused(n: int, batch_size: int, field: str) -> None:
+    x, y = pictures(5)
+    with pytest.raises(BadInput, match=f"a batch of 1 of {n} samples: the model's batch-norm trains on 2") as refused:
+        batches(x, y, range(n), batch_size=batch_size, epochs=1, generator=seeded(), least=2)
+    assert refused.value.field == field
+
+
 # ---- same bits
 
 

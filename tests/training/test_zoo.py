@@ -15,6 +15,7 @@ from shared.training.models import (
     build,
     check_name,
     layers,
+    least_batch,
     parameter_names,
     read_state,
     write_state,
@@ -80,6 +81,24 @@ def test_resnet_keeps_the_resolution_in_its_stem() -> None:
     first_stage.register_forward_hook(lambda _module, _inputs, out: seen.append(out.shape))
     model(torch.zeros(2, 3, 32, 32))
     assert seen == [(2, 64, 32, 32)]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "least"),
+    [
+        ("cnn_mnist", (1, 28, 28), 1),
+        ("cnn_digits", (3, 8, 8), 2),
+        ("resnet18", (3, 32, 32), 1),
+        ("resnet18", (3, 8, 8), 2),  # its last stage sees one pixel
+    ],
+)
+def test_batch_norm_that_sees_one_value_a_channel_wants_two_samples(name: str, shape: Shape, least: int) -> None:
+    assert least_batch(name, shape, 10) == least
+    model = build(name, shape, 10, seed=0).train()
+    model(torch.zeros(least, *shape))
+    if least > 1:
+        with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+            model(torch.zeros(1, *shape))
 
 
 @pytest.mark.parametrize("name", [*SMALL, "resnet18", "mobilenet_v1"])

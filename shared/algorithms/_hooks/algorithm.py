@@ -37,6 +37,11 @@ def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
     return (Phase("train", spec.num_rounds),)
 
 
+def no_passes(params: Any) -> int:
+    """The default: a visit only trains."""
+    return 0
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm, all tiers.
@@ -58,6 +63,8 @@ class Algorithm:
         flops: operations of a step of that objective, in the mean of what it draws, from its parameters, and a model,
             images and labels of which there are the shapes alone; None: those of the cross-entropy.
         needs: fields of the spec that must have these values, such as `client: edge`.
+        passes: by its parameters, how many times at most a visit passes its seat's samples through the model beside its
+            training (`Local.n_passed`); as long is a device waited for.
     """
 
     name: str
@@ -78,6 +85,7 @@ class Algorithm:
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
+    passes: Callable[[Any], int] = no_passes
     objective: Callable[[Ctx], Objective | None] | None = None
     flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
 

@@ -199,12 +199,18 @@ class Finish:
 
 @dataclass(frozen=True)
 class Local:
-    """What a visit leaves behind: the seat's state, its update (None: no contribution), its model to be tested."""
+    """What a visit leaves behind: the seat's state, its update (None: no contribution), its model to be tested.
+
+    Attributes:
+        n_passed: samples passed through the model to learn something besides, counted as often as that; their time is
+            that of training.
+    """
 
     state: Any
     update: Record | None
     model: TensorMap | None = None
     trained: Trained | None = None
+    n_passed: int = 0
     figures: dict[str, float] = field(default_factory=dict)
 
 
