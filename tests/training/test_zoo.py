@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from shared.errors import BadInput, UnknownName
 from shared.training.models import (
@@ -38,6 +39,9 @@ SMALL = ["mlp", "cnn_mnist", "cnn_cifar10", "cnn_6_12", "cnn_6_16"]
         ("resnet34", (3, 32, 32), 100, 21_328_292),
         ("resnet50", (3, 32, 32), 10, 23_520_842),
         ("mobilenet_v1", (3, 32, 32), 10, 3_217_226),
+        ("vgg_mnist", (1, 28, 28), 10, 5_622_336 + 448 + 2 * 448 + 2_058),
+        ("vgg_cifar10", (3, 32, 32), 10, 23_232_192 + 1_152 + 2 * 1_152 + 5_130),
+        ("mobilenet_femnist", (1, 28, 28), 62, 9_944_064 + 2_432 + 2 * 2_432 + 2_110),
     ],
 )
 def test_model_has_its_published_number_of_parameters(
@@ -45,6 +49,30 @@ def test_model_has_its_published_number_of_parameters(
 ) -> None:
     model = build(name, shape, n_classes, seed=0)
     assert sum(p.numel() for p in model.parameters()) == n_parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "n_classes", "n_weights", "convolved", "dense", "total"),
+    [
+        ("vgg_mnist", (1, 28, 28), 10, 5_622_336, 29.4, 5.2, 34.61),
+        ("vgg_cifar10", (3, 32, 32), 10, 23_232_192, 166.9, 20.9, 187.90),
+        ("mobilenet_femnist", (1, 28, 28), 62, 9_944_064, 10.2, 9.5, 19.73),
+    ],
+)
+def test_supernets_have_the_weights_and_multiply_adds_of_the_papers_table(
+    name: str, shape: Shape, n_classes: int, n_weights: int, convolved: float, dense: float, total: float
+) -> None:
+    """ES-AFL, table 1: neither biases nor batch-norm are counted, a multiplication with its addition as one."""
+    with torch.device("meta"):
+        model = build(name, shape, n_classes, seed=0)
+        counter = FlopCounterMode(display=False)
+        with counter:
+            model(torch.empty(1, *shape))
+    counts = {str(kind): flops / 2e6 for kind, flops in counter.get_flop_counts()["Global"].items()}
+    assert sum(p.numel() for p in model.parameters() if p.dim() > 1) == n_weights
+    assert counts["aten.convolution"] == pytest.approx(convolved, abs=0.1)  # as printed, some of it cut off
+    assert counts["aten.addmm"] == pytest.approx(dense, abs=0.1)
+    assert counter.get_total_flops() / 2e6 == pytest.approx(total, abs=0.005)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

@@ -1,0 +1,104 @@
+"""What every model of the zoo is, and its state by names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from shared.errors import BadInput
+
+Shape = tuple[int, int, int]
+
+
+class Classifier(nn.Module):
+    """A feature extractor and its linear head."""
+
+    def __init__(self, features: nn.Module, n_features: int, n_classes: int) -> None:
+        super().__init__()
+        self.features = features
+        self.head = nn.Linear(n_features, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, n_classes)."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer with parameters: a convolution or linear module and the normalisation that follows it.
+
+    Attributes:
+        name: of the convolution or linear module.
+        parameters: names of its parameters in the model's state, those of its normalisation included.
+        buffers: names of its buffers (running statistics).
+    """
+
+    name: str
+    parameters: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+
+
+def parameter_names(model: nn.Module) -> list[str]:
+    """Names of what is trained, in the model's order."""
+    return [name for name, _ in model.named_parameters()]
+
+
+def buffer_names(model: nn.Module) -> list[str]:
+    """Names of what is carried but not trained (batch-norm statistics), in the model's order."""
+    kept = model.state_dict().keys() - set(parameter_names(model))
+    return [name for name, _ in model.named_buffers() if name in kept]
+
+
+def layers(model: nn.Module) -> list[Layer]:
+    """The layers with parameters, in the order of the modules; batch-norm counts with the layer before it."""
+    found: list[Layer] = []
+    for module_name, module in model.named_modules():
+        parameters = _own_names(module_name, [name for name, _ in module.named_parameters(recurse=False)])
+        buffers = _own_names(module_name, [name for name, _ in module.named_buffers(recurse=False)])
+        if not parameters and not buffers:
+            continue
+        if found and isinstance(module, nn.modules.batchnorm._NormBase):
+            last = found.pop()
+            found.append(Layer(last.name, last.parameters + parameters, last.buffers + buffers))
+        else:
+            found.append(Layer(module_name, parameters, buffers))
+    return found
+
+
+def _own_names(module_name: str, names: list[str]) -> tuple[str, ...]:
+    return tuple(f"{module_name}.{name}" if module_name else name for name in names)
+
+
+def read_state(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of all parameters and buffers by name, contiguous whatever the model's memory format."""
+    return {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def write_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy all parameters and buffers into the model's own memory.
+
+    Copied, never adopted: a tensor decoded from a body is a view with other alignment, which changes bits.
+
+    Raises:
+        BadInput: a name is missing or unknown, or a shape or dtype differs; nothing has then been written.
+    """
+    own = model.state_dict()
+    if own.keys() != state.keys():
+        missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+        raise BadInput(f"the state does not fit the model: missing {missing}, unknown {unknown}")
+    for name, tensor in state.items():
+        if tensor.shape != own[name].shape or tensor.dtype != own[name].dtype:
+            raise BadInput(
+                f"{name} is {tensor.dtype} {tuple(tensor.shape)}, the model's is "
+                f"{own[name].dtype} {tuple(own[name].shape)}"
+            )
+    with torch.no_grad():
+        for name, tensor in state.items():
+            own[name].copy_(tensor)

@@ -1,0 +1,115 @@
+"""The networks that several papers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from shared.errors import BadInput
+from shared.training.models.base import Classifier, Shape
+
+
+def mlp(shape: Shape, n_classes: int) -> Classifier:
+    """One hidden layer of 64 ReLU units: 784-64-10 on MNIST."""
+    n_inputs = shape[0] * shape[1] * shape[2]
+    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(n_inputs, 64), nn.ReLU()), 64, n_classes)
+
+
+def _two_convolutions(shape: Shape, widths: tuple[int, int]) -> tuple[list[nn.Module], int]:
+    """Two 5x5 convolutions, each with ReLU and a 2x2 max-pool, flattened; and how many features come out.
+
+    Unpadded where both sides have at least 28 pixels (28 -> 4x4, 32 -> 5x5); smaller images (8, 16) would
+    shrink to nothing, there both convolutions are padded by 2 (8 -> 2x2, 16 -> 4x4).
+    """
+    channels, height, width = shape
+    if min(height, width) < 4:
+        raise BadInput(f"images of {height}x{width} are too small for two 2x2 pools", field="model.name")
+    padding = 0 if min(height, width) >= 28 else 2
+    modules: list[nn.Module] = []
+    for before, after in zip((channels, widths[0]), widths, strict=True):
+        modules += [nn.Conv2d(before, after, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        height, width = ((side - 4 + 2 * padding) // 2 for side in (height, width))
+    return [*modules, nn.Flatten()], widths[1] * height * width
+
+
+def cnn_mnist(shape: Shape, n_classes: int) -> Classifier:
+    """FedAvg's CNN: 5x5 convolutions of 32 and 64 channels, 512 units.
+
+    Unpadded it has 582,026 parameters at 1x28x28 and 10 classes. McMahan et al. print 1,663,370, which is
+    what padding by 2 gives.
+    """
+    modules, n_flat = _two_convolutions(shape, (32, 64))
+    return Classifier(nn.Sequential(*modules, nn.Linear(n_flat, 512), nn.ReLU()), 512, n_classes)
+
+
+def cnn_120_84(widths: tuple[int, int]) -> Callable[[Shape, int], Classifier]:
+    """5x5 convolutions, then 120 and 84 units (of channels 6 and 16, LeNet-5 on colour images: 62,006 parameters)."""
+
+    def make(shape: Shape, n_classes: int) -> Classifier:
+        modules, n_flat = _two_convolutions(shape, widths)
+        dense = (nn.Linear(n_flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
+        return Classifier(nn.Sequential(*modules, *dense), 84, n_classes)
+
+    return make
+
+
+def resnet(depth: int) -> Callable[[Shape, int], Classifier]:
+    """torchvision's ResNet for small images: a 3x3 stem of stride 1 and no max-pool.
+
+    Images of 8x8 end at 1x1, where batch-norm cannot train on a batch of one sample.
+    """
+
+    def make(shape: Shape, n_classes: int) -> Classifier:
+        from shared.training.vision import torchvision
+
+        body = getattr(torchvision().models, f"resnet{depth}")(weights=None)
+        body.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(body.conv1.weight, mode="fan_out", nonlinearity="relu")
+        body.maxpool = nn.Identity()
+        n_features = body.fc.in_features
+        body.fc = nn.Identity()
+        return Classifier(body, n_features, n_classes)
+
+    return make
+
+
+def mobilenet_v1(shape: Shape, n_classes: int) -> Classifier:
+    """MobileNet-V1 for small images: the paper's table 1 with a stem of stride 1 (32x32 ends at 2x2).
+
+    3,217,226 parameters at 3x32x32 and 10 classes. Images of 8x8 end at 1x1, as for `resnet*`.
+    """
+    widths = [64, 128, 128, 256, 256, *[512] * 6, 1024, 1024]
+    strides = [1, 2, 1, 2, 1, 2, *[1] * 5, 2, 1]
+    modules = _normalised(nn.Conv2d(shape[0], 32, 3, padding=1, bias=False), 32)
+    before = 32
+    for after, stride in zip(widths, strides, strict=True):
+        depthwise = nn.Conv2d(before, before, 3, stride=stride, padding=1, groups=before, bias=False)
+        modules += _normalised(depthwise, before)
+        modules += _normalised(nn.Conv2d(before, after, 1, bias=False), after)
+        before = after
+    return Classifier(nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten()), before, n_classes)
+
+
+def _normalised(convolution: nn.Conv2d, n_channels: int) -> list[nn.Module]:
+    """A convolution with batch-norm and ReLU; initialised as torchvision does its ResNets."""
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return [convolution, nn.BatchNorm2d(n_channels), nn.ReLU()]
+
+
+def cnn_digits(shape: Shape, n_classes: int) -> Classifier:
+    """FedBN's network for digits: three padded 5x5 convolutions of 64, 64 and 128 channels, 2048 and 512 units.
+
+    Batch-norm after each layer but the last; a 2x2 max-pool after each of the first two convolutions. At 3x28x28 the
+    first linear layer sees 6272 inputs, and there are 14,219,210 parameters.
+    """
+    channels, height, width = shape
+    if min(height, width) < 4:
+        raise BadInput(f"images of {height}x{width} are too small for two 2x2 pools", field="model")
+    modules: list[nn.Module] = []
+    for before, after in ((channels, 64), (64, 64), (64, 128)):
+        modules += [nn.Conv2d(before, after, 5, padding=2), nn.BatchNorm2d(after), nn.ReLU()]
+        modules += [nn.MaxPool2d(2)] if after < 128 else [nn.Flatten()]
+    for inputs, units in ((128 * (height // 4) * (width // 4), 2048), (2048, 512)):
+        modules += [nn.Linear(inputs, units), nn.BatchNorm1d(units), nn.ReLU()]
+    return Classifier(nn.Sequential(*modules), 512, n_classes)

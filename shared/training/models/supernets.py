@@ -1,0 +1,65 @@
+"""The over-parameterised networks of ES-AFL, its table 1: every convolution 3x3, then ReLU, then batch-norm.
+
+Counted without biases and batch-norm: 5,622,336 weights and 34.61 M multiply-adds (`vgg_mnist` at 1x28x28),
+23,232,192 and 187.90 M (`vgg_cifar10` at 3x32x32), 9,944,064 and 19.73 M (`mobilenet_femnist` at 1x28x28, 62 classes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from shared.training.models.base import Classifier, Shape
+
+Block = Callable[[int, int], list[nn.Module]]
+"""(channels before, channels after) -> the modules of a convolution."""
+POOL = "pool"
+"""2x2; an odd side is rounded up (28, 14, 7, 4), as the paper's count of inputs of the first linear layer says."""
+
+
+def vgg_mnist(shape: Shape, n_classes: int) -> Classifier:
+    """Three convolutions of 64, 128 and 256 channels, each pooled, and two layers of 1024 units."""
+    return _supernet(shape, n_classes, (64, POOL, 128, POOL, 256, POOL), (1024, 1024), _convolution)
+
+
+def vgg_cifar10(shape: Shape, n_classes: int) -> Classifier:
+    """Five convolutions of 64 to 384 channels, and layers of 4096 and 1024 units."""
+    return _supernet(shape, n_classes, (64, POOL, 192, POOL, 384, 256, 256, POOL), (4096, 1024), _convolution)
+
+
+def mobilenet_femnist(shape: Shape, n_classes: int) -> Classifier:
+    """One convolution, four that are separable by depth, of 64 to 512 channels, and two layers of 1024 units."""
+    return _supernet(shape, n_classes, (64, POOL, 128, POOL, 256, POOL, 512, 512), (1024, 1024), _separable)
+
+
+def _supernet(
+    shape: Shape, n_classes: int, plan: Sequence[int | str], dense: tuple[int, int], later: Block
+) -> Classifier:
+    """The convolutions of a plan, the first an ordinary one, and linear layers with ReLU."""
+    before, height, width = shape
+    modules: list[nn.Module] = []
+    for step in plan:
+        if isinstance(step, str):
+            modules.append(nn.MaxPool2d(2, ceil_mode=True))
+            height, width = -(-height // 2), -(-width // 2)
+        else:
+            modules += (later if modules else _convolution)(before, step)
+            before = step
+    modules.append(nn.Flatten())
+    n_inputs = before * height * width
+    for units in dense:
+        modules += [nn.Linear(n_inputs, units), nn.ReLU()]
+        n_inputs = units
+    return Classifier(nn.Sequential(*modules), n_inputs, n_classes)
+
+
+def _convolution(before: int, after: int) -> list[nn.Module]:
+    return [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(after)]
+
+
+def _separable(before: int, after: int) -> list[nn.Module]:
+    """A convolution of each channel by itself, and one that mixes them."""
+    depthwise = nn.Conv2d(before, before, 3, padding=1, groups=before)
+    pointwise = nn.Conv2d(before, after, 1)
+    return [depthwise, nn.ReLU(), nn.BatchNorm2d(before), pointwise, nn.ReLU(), nn.BatchNorm2d(after)]

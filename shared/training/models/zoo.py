@@ -1,0 +1,104 @@
+"""The models by name, and making them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from shared.errors import UnknownName
+from shared.training.draws import lent
+from shared.training.models.base import Classifier, Shape
+from shared.training.models.networks import (
+    cnn_120_84,
+    cnn_digits,
+    cnn_mnist,
+    mlp,
+    mobilenet_v1,
+    resnet,
+)
+from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
+
+MODELS: dict[str, Callable[[Shape, int], Classifier]] = {
+    "mlp": mlp,
+    "cnn_mnist": cnn_mnist,
+    "cnn_cifar10": cnn_mnist,
+    "cnn_6_12": cnn_120_84((6, 12)),
+    "cnn_6_16": cnn_120_84((6, 16)),
+    "cnn_digits": cnn_digits,
+    "resnet18": resnet(18),
+    "resnet34": resnet(34),
+    "resnet50": resnet(50),
+    "mobilenet_v1": mobilenet_v1,
+    "vgg_mnist": vgg_mnist,
+    "vgg_cifar10": vgg_cifar10,
+    "mobilenet_femnist": mobilenet_femnist,
+}
+"""The models by name; `cnn_cifar10` is `cnn_mnist` under the name it has on 3x32x32 (878,538 parameters)."""
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no model has.
+
+    Raises:
+        UnknownName: listing the names there are.
+    """
+    if name not in MODELS:
+        raise UnknownName("model", name, list(MODELS), field="model.name")
+
+
+def build(name: str, input_shape: Shape, n_classes: int, seed: int, projection: int | None = None) -> Classifier:
+    """Make a model with initial weights that depend on the arguments only; torch's generator is left alone.
+
+    Args:
+        name: one of `MODELS`.
+        input_shape: (channels, height, width).
+        n_classes: width of the head.
+        seed: of the initial weights.
+        projection: outputs of a projection head before the last layer; None = there is none.
+
+    Raises:
+        UnknownName: no model of that name.
+        BadInput: the images are too small for the model.
+    """
+    check_name(name)
+    with lent(seed):
+        made = MODELS[name](input_shape, n_classes)
+        return made if projection is None else _projected(made, projection)
+
+
+def _projected(model: Classifier, n_outputs: int) -> Classifier:
+    """MOON's projection head between a model's features and a new last layer: two linear layers, ReLU between them.
+
+    The hidden layer is as wide as the features. The encoder's weights are those of the model without it.
+    """
+    width = model.head.in_features
+    projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, n_outputs))
+    features = nn.Sequential(OrderedDict(encoder=model.features, projection=projection))
+    return Classifier(features, n_outputs, model.head.out_features)
+
+
+@lru_cache(maxsize=64)
+def least_batch(name: str, input_shape: Shape, n_classes: int, projection: int | None = None) -> int:
+    """Samples that a batch must have to be trained on: 1, or 2 where a batch-norm sees one value a channel of a sample.
+
+    One value has no variance. Only shapes are computed, on torch's `meta` device; arguments as of `build`.
+
+    Raises:
+        UnknownName, BadInput: as `build` does.
+    """
+    seen: list[int] = []
+
+    def look(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        seen.append(inputs[0][0, 0].numel())  # of (batch, channels, ...)
+
+    with torch.device("meta"):
+        made = build(name, input_shape, n_classes, 0, projection)
+        for module in made.modules():
+            if isinstance(module, nn.modules.batchnorm._NormBase):
+                module.register_forward_pre_hook(look)
+        made(torch.empty(2, *input_shape))
+    return 2 if 1 in seen else 1
