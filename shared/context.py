@@ -7,7 +7,7 @@ number at an edge: so a seat draws the same however seats are spread over agents
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shared.errors import BadInput
 from shared.records import Record
 from shared.spec import ExperimentSpec
 from shared.training.models import Layer
+from shared.training.units import Units
 from shared.twins import Twin
 
 
@@ -36,6 +38,7 @@ class Ctx:
         n_updates: in `aggregate`, how many updates the mean is one of; an edge's own counts as one.
         buffer_names: names of the model's buffers; all other names are parameters.
         layers: the model's layers with parameters, from input to output.
+        read_units: gives `units`.
         buffers: what happens to float buffers: `average`, `local` or `drop`.
         flops: operations of training the model on one sample; of an objective that draws what it does, the mean.
         least_batch: samples that a batch must have for the model to train on it.
@@ -60,6 +63,7 @@ class Ctx:
     seat: int | None = None
     buffer_names: frozenset[str] = frozenset()
     layers: tuple[Layer, ...] = ()
+    read_units: Callable[[], Units] | None = None
     buffers: str = "average"
     flops: int = 0
     least_batch: int = 1
@@ -75,6 +79,17 @@ class Ctx:
     def at(self, **changes: Any) -> Ctx:
         """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""
         return replace(self, **changes)
+
+    @property
+    def units(self) -> Units:
+        """The model's units, of which sub-networks keep some.
+
+        Raises:
+            BadInput: they are not known of this model.
+        """
+        if self.read_units is None:
+            raise BadInput("units are not known here", field="model.name")
+        return self.read_units()
 
     @property
     def client_id(self) -> str:

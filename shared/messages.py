@@ -110,7 +110,8 @@ class Outcome(Record, Generic[P]):
 
     Attributes:
         n_samples: training samples, its weight in a mean.
-        n_trained: samples passed through training, all epochs counted, and what was learned besides.
+        n_trained: samples passed through training, all epochs counted, and what was learned besides; of sub-networks
+            as many as the run's model could have trained on in their operations.
         train: loss and hits while training.
         received, own: the model received and the seat's own, on the seat's test samples.
         own_on: the seat's own on the further test sets of the spec, by name.

@@ -171,12 +171,17 @@ def _tested(
 def _counts(local: Local | None) -> dict[str, Any]:
     if local is None:
         return {}
-    found = {"n_trained": local.n_passed, "figures": local.figures}
+    found: dict[str, Any] = {
+        "n_trained": local.n_passed if local.n_trained is None else local.n_trained,
+        "figures": local.figures,
+    }
     if local.trained is None:
         return found
     done = local.trained
+    if local.n_trained is None:
+        found["n_trained"] = done.n_samples + local.n_passed
     score = {"n": done.n_samples, "n_correct": done.n_correct, "loss_sum": done.loss * done.n_samples}
-    return {**found, "n_trained": done.n_samples + local.n_passed, "n_steps": done.n_steps, "train": score}
+    return {**found, "n_steps": done.n_steps, "train": score}
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,44 @@
 """How much the units of a network count, and what is left of it when some are left out (ES-AFL, section 3.4).
 
-A channel counts as much as its batch-norm scales it, |gamma|; a neuron, and a channel without batch-norm, as much as its
-activation gives: the mean of absolute outputs over images and pixels. Of a group that several layers make (residuals)
-it is the mean over these.
+A channel counts as much as its batch-norm scales it, |gamma|; a neuron, and a channel without batch-norm, as much as
+its activation gives: the mean of absolute outputs over images and pixels. Of a group that several layers make
+(residuals) it is the mean over these.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from shared.training.units import Units, Weighted
+
+
+class Gene(NamedTuple):
+    """What a gene is of: the units of a group, or the weights of a linear layer."""
+
+    of: Literal["units", "weights"]
+    name: str
+
+
+def genes_of(units: Units) -> tuple[Gene, ...]:
+    """The genes of a network's chromosomes, from input to output."""
+    found: dict[Gene, None] = {}
+    for layer in units.layers:
+        if layer.group is not None:
+            found.setdefault(Gene("units", layer.group))
+        if layer.kind == "linear":
+            found.setdefault(Gene("weights", layer.name))
+    return tuple(found)
+
+
+def rates_of(units: Units, chromosome: Sequence[float], of: str) -> dict[str, float]:
+    """By name, the rates of one kind of gene."""
+    return {gene.name: rate for gene, rate in zip(genes_of(units), chromosome, strict=True) if gene.of == of}
 
 
 def share(rate: float, n: int) -> int:

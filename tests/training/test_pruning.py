@@ -8,7 +8,7 @@ from torch import nn
 
 from shared.training.models import Classifier, build
 from shared.training.pruning import heaviest, importance, kept_units, share
-from shared.training.units import Units
+from shared.training.unit_graph import units_of
 
 
 def test_so_many_are_left_out() -> None:
@@ -24,7 +24,7 @@ def test_channels_count_by_their_scale_and_neurons_by_their_activation() -> None
         model.get_parameter("features.2.weight").copy_(torch.tensor([-2.0, 0.5, 1.0]))
         model.get_parameter("features.4.weight").zero_()
         model.get_parameter("features.4.bias").copy_(torch.tensor([3.0, -4.0]))
-    found = importance(model.train(), Units.of(model, (1, 2, 2)), [torch.zeros(3, 1, 2, 2), torch.zeros(1, 1, 2, 2)])
+    found = importance(model.train(), units_of(model, (1, 2, 2)), [torch.zeros(3, 1, 2, 2), torch.zeros(1, 1, 2, 2)])
     assert found["features.0"].tolist() == [2.0, 0.5, 1.0]
     assert found["features.4"].tolist() == [3.0, 0.0]  # what the ReLU gives, not what it gets
     assert model.training
@@ -33,7 +33,7 @@ def test_channels_count_by_their_scale_and_neurons_by_their_activation() -> None
 def test_activation_is_the_mean_over_images_and_pixels_in_whatever_batches() -> None:
     """Without batch-norm channels count by it too; against numpy on the outputs of a hook."""
     model = build("cnn_6_16", (1, 8, 8), 10, seed=0)
-    units, x = Units.of(model, (1, 8, 8)), torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    units, x = units_of(model, (1, 8, 8)), torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     seen: list[torch.Tensor] = []
     handle = model.get_submodule("features.1").register_forward_hook(lambda _m, _i, out: seen.append(out.detach()))
     found = importance(model, units, [x[:2], x[2:]])
@@ -45,7 +45,7 @@ def test_activation_is_the_mean_over_images_and_pixels_in_whatever_batches() -> 
 
 def test_residual_groups_count_by_the_mean_of_their_scales() -> None:
     model = build("resnet18", (3, 8, 8), 10, seed=0)
-    units = Units.of(model, (3, 8, 8))
+    units = units_of(model, (3, 8, 8))
     scales = [layer.scale for layer in units.makers("features.conv1")]
     assert scales == ["features.bn1.weight", "features.layer1.0.bn2.weight", "features.layer1.1.bn2.weight"]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A sub-network is the whole one with the outputs of what is left out masked, and its tensors go back to their places."""
+"""A sub-network is the whole one with what is left out masked, and its tensors go back to their places."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from shared.errors import BadInput
 from shared.training.flops import training_flops
 from shared.training.models import Classifier, build, read_state
+from shared.training.unit_graph import units_of
 from shared.training.units import Units, resized
 
 SHAPE = (3, 16, 16)
@@ -31,7 +32,7 @@ def made(name: str, projection: int | None = None) -> tuple[Classifier, Units]:
                 for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
                     assert tensor is not None
                     tensor.add_(0.3 * torch.rand(tensor.shape, generator=generator))
-    return model, Units.of(model, SHAPE)
+    return model, units_of(model, SHAPE)
 
 
 def some(units: Units, share: float, seed: int = 3) -> dict[str, Tensor]:
@@ -141,7 +142,7 @@ def test_sizes_that_no_sub_network_has_are_refused_by_the_tensor() -> None:
 def test_layers_whose_units_are_not_known_are_refused_by_name() -> None:
     model = Classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()), 784, 2)
     with pytest.raises(BadInput, match=r"not known of GroupNorm.*features.1"):
-        Units.of(model, SHAPE)
+        units_of(model, SHAPE)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn_6_16", "cnn_digits", "resnet18", "vgg_mnist"])
@@ -152,7 +153,7 @@ def test_operations_are_those_that_torch_counts(name: str) -> None:
 
 def test_multiply_adds_of_a_sub_network_by_hand() -> None:
     model = build("vgg_mnist", (1, 28, 28), 10, seed=0)
-    units = Units.of(model, (1, 28, 28))
+    units = units_of(model, (1, 28, 28))
     kept = {group: torch.arange(n // 4) for group, n in units.groups.items()}
     found = units.multiply_adds(units.cut(read_state(model), kept))
     assert list(found.values()) == [

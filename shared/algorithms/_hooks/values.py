@@ -127,7 +127,7 @@ class Bench(Protocol):
 
         Args:
             ctx: of the visit.
-            start: all of the model's tensors.
+            start: all of the model's tensors; those of a sub-network (`Ctx.units`) train that, physically smaller.
             samples: others than the visit's.
             purpose: names the stream that shuffles, and that which augments.
             epochs: others than the work's.
@@ -139,7 +139,11 @@ class Bench(Protocol):
     def test(
         self, model: Mapping[str, Any], samples: Samples | None = None, *, transform: Transform | None = None
     ) -> Score:
-        """Evaluate a model on the client's test samples, or on others; they are not augmented."""
+        """Evaluate a model, or a sub-network, on the client's test samples, or on others; they are not augmented."""
+        ...
+
+    def importance(self, model: Mapping[str, Any], samples: Samples) -> TensorMap:
+        """How much each unit of a model counts on these samples, by group; see `shared.training.pruning`."""
         ...
 
 
@@ -204,6 +208,8 @@ class Local:
     Attributes:
         n_passed: samples passed through the model to learn something besides, counted as often as that; their time is
             that of training.
+        n_trained: where other networks than the run's model were trained, on how many samples that could have been in
+            as many operations; None: on those of `trained` and `n_passed`.
     """
 
     state: Any
@@ -211,6 +217,7 @@ class Local:
     model: TensorMap | None = None
     trained: Trained | None = None
     n_passed: int = 0
+    n_trained: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
 
 

@@ -1,0 +1,355 @@
+"""ES-AFL.
+
+M. Gong, Y. Gao, J. Wang, Y. Zhang, S. Wang, F. Xie: Adaptive federated learning algorithm based on evolution
+strategies. SCIENTIA SINICA Informationis, 2023, in Chinese; algorithms 1 and 2, equations 6 to 12.
+
+    supernet      the global model, over-parameterised; a client trains sub-networks of it
+    chromosome    of each group of units (channels, neurons) and of the weights of each linear layer, which share of it
+                  is left out
+    parent, child two chromosomes a round; a client trains both sub-networks                          algorithm 2
+    fitness       accuracy on the client's validation samples; of equals the smaller sub-network wins          (12)
+    supernet     <- position by position the mean, by samples, of those who trained it                algorithm 1
+    child        <- parent + sigma y, y ~ N(0, C)                             `shared/evolution.py`, (6) to (11)
+
+A client draws its validation samples anew in each round, ranks all units on them, leaves out the least important
+(`shared/training/pruning.py`), and copies the kept weights into a physically smaller network
+(`shared/training/units.py`). After training it leaves out the lightest weights of linear layers. What was left out, of
+either kind, has no part in the mean, and where nobody kept a position the supernet stays as it is.
+
+`start: 0` with `sigma: 0` is FedAvg on the same training samples, bit for bit.
+
+Deviations and readings:
+
+- The paper says that FedAvg is the case "rate always 1"; everywhere else larger rates leave out more: all genes 0.
+- One gene a group: of what residuals add up one for all its layers; a depthwise convolution has its input's. The
+  output layer keeps its classes and has the weights' gene only; the first layer keeps its image channels.
+- floor(gene * units) are left out, and one unit always stays. Biases are never left out alone.
+- Weights are left out before fitness is measured: else nothing would hold these genes back.
+- Parent and child train on the same batches. A tie of equal size goes to the parent.
+- The cloud keeps the chromosomes (in the paper the client keeps its parent); clients keep nothing.
+- Batch-norm parameters and statistics are averaged by position like all else.
+- Simulated time counts both trainings, and the passes over validation samples, by the sub-networks' operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from shared.algorithms._hooks import (
+    Algorithm,
+    Begin,
+    Bench,
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    Finish,
+    GlobalModel,
+    Local,
+    OwnBuffers,
+    delta_of,
+    starting_model,
+)
+from shared.context import Ctx
+from shared.evolution import Array, Search, Strategy, Vector, begun, covariance_of, judged, with_child
+from shared.population import Samples, Seat
+from shared.records import Count, Each, MaskOf, Mean, ModelState, Record, Score, TensorMap
+from shared.tensors import only, overlay
+from shared.training.loop import Trained
+from shared.training.pruning import genes_of, heaviest, kept_units, rates_of
+from shared.training.units import Units
+
+
+class Params(Record):
+    """What the paper does not give is ours.
+
+    Attributes:
+        start: every gene of a client's first parent.
+        sigma: first step size; 0 = chromosomes stay as they are.
+        alpha: learning rate of path and step size.
+        max_gene: the largest share that is left out.
+        max_sigma: the largest step size.
+        shrinkage: of the covariance, towards the identity.
+        covariance: `shared` by all clients as in (7), or the `identity` (the paper's ablation).
+        validation: share of a client's training samples on which units are ranked and sub-networks compared.
+    """
+
+    start: Annotated[float, Field(ge=0, le=1)] = 0.2
+    sigma: Annotated[float, Field(ge=0, le=1)] = 0.1
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    max_gene: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    max_sigma: Annotated[float, Field(gt=0, le=10)] = 0.5
+    shrinkage: Annotated[float, Field(gt=0, le=1)] = 0.1
+    covariance: Literal["shared", "identity"] = "shared"
+    validation: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+
+    @property
+    def strategy(self) -> Strategy:
+        """How the search goes."""
+        adapted = self.covariance == "shared"
+        return Strategy(self.alpha, self.max_gene, self.max_sigma, self.shrinkage, adapted)
+
+
+# ---- records
+
+
+class Pair(Record):
+    """A client's chromosomes of a round."""
+
+    parent: Vector
+    child: Vector
+
+
+class Down(Record):
+    """To an edge: the supernet, and the chromosomes of its clients."""
+
+    model: ModelState
+    pairs: dict[str, Pair] = Field(default_factory=dict)
+
+
+class Order(Record):
+    """To a seat: the supernet and its chromosomes; one that only evaluates has none."""
+
+    model: ModelState
+    pair: Pair | None = None
+
+
+class Choice(Record):
+    """What a client says of its round.
+
+    Attributes:
+        child: whether the child won.
+        n_weights: by layer, weights of the winner that are not 0.
+        multiply_adds: by layer, of passing one sample through the winner.
+    """
+
+    child: bool
+    n_weights: dict[str, Count]
+    multiply_adds: dict[str, Count]
+
+
+class Change(Record):
+    """Up: trained minus received where the winner has it, and the choice."""
+
+    delta: Annotated[ModelState, Mean(weight="samples", per_position="mask")]
+    mask: Annotated[ModelState, MaskOf()]
+    choices: Annotated[dict[str, Choice], Each()] = Field(default_factory=dict)
+
+
+class Population(GlobalModel):
+    """The cloud's state: the supernet, each client's search, the covariance, and what the clients last said."""
+
+    searches: dict[str, Search] = Field(default_factory=dict)
+    covariance: tuple[Vector, ...] = ()
+    choices: dict[str, Choice] = Field(default_factory=dict)
+
+
+class Relay(EdgeModel):
+    """The edge's state: within a round the chromosomes of its clients."""
+
+    pairs: dict[str, Pair] = Field(default_factory=dict)
+
+
+# ---- a client's trials
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trained sub-network.
+
+    Attributes:
+        model: its state, lightest weights 0.
+        whole: the same at its places in the supernet, 0 elsewhere.
+        stays: its parameters and statistics that are not left out, 0/1, at their places in the supernet.
+        score: on the validation samples.
+        n_weights: by layer, weights that are not left out.
+    """
+
+    model: TensorMap
+    whole: TensorMap
+    stays: TensorMap
+    trained: Trained
+    score: Score
+    n_weights: dict[str, int]
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Fitness, and of equals the smaller."""
+        return self.score.accuracy or 0.0, -sum(self.n_weights.values())
+
+
+def tried(
+    ctx: Ctx, start: TensorMap, chromosome: Vector, counts: TensorMap, bench: Bench, parts: tuple[Samples, Samples]
+) -> Trial:
+    """Cut a sub-network from the supernet, train it, leave out its lightest weights, and test it; lines 2 to 4."""
+    units, (training, validation) = ctx.units, parts
+    kept = kept_units(counts, rates_of(units, chromosome, "units"))
+    fit = bench.fit(ctx, units.cut(start, kept), samples=training)
+    stays = {name: torch.ones_like(tensor, dtype=torch.float32) for name, tensor in fit.model.items()}
+    for name, rate in rates_of(units, chromosome, "weights").items():
+        key = f"{name}.weight"
+        stays[key] = heaviest(fit.model[key], rate).to(torch.float32)
+    left = {name: tensor * stays[name].to(tensor.dtype) for name, tensor in fit.model.items()}
+    return Trial(
+        model=left,
+        whole=units.spread(left, start, kept),
+        stays=units.spread(stays, start, kept),
+        trained=fit.trained,
+        score=bench.test(left, validation),  # (12)
+        n_weights={layer.name: int(stays[f"{layer.name}.weight"].sum()) for layer in units.layers},
+    )
+
+
+def divided(ctx: Ctx, bench: Bench) -> tuple[Samples, Samples]:
+    """A client's samples of this round: to train on, and to validate; of two or more, one at least validates."""
+    n = bench.n_samples
+    n_validation = min(max(math.floor(ctx.params.validation * n), 1), n - 1) if n else 0
+    order = torch.randperm(n, generator=ctx.rng("validation")).numpy()
+    chosen = np.zeros(n, dtype=bool)
+    chosen[order[:n_validation]] = True
+    samples = bench.samples
+    return Samples(samples.part, samples.indices[~chosen]), Samples(samples.part, samples.indices[chosen])
+
+
+def n_trained(units: Units, start: TensorMap, trials: Sequence[Trial], n_validation: int) -> int:
+    """On how many samples the supernet could have been trained in the operations of a visit."""
+    whole = units.training_flops(start)
+    flops = 2 * n_validation * sum(units.multiply_adds(start).values())  # the ranking
+    for trial in trials:
+        flops += trial.trained.n_samples * units.training_flops(trial.model)
+        flops += 2 * n_validation * sum(units.multiply_adds(trial.model).values())
+    return math.ceil(flops / whole)
+
+
+# ---- the tiers
+
+
+class Cloud(CloudHooks):
+    """Algorithm 1: merges by position, and breeds."""
+
+    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+        return Population(model=model, covariance=_rows(np.eye(len(genes_of(ctx.units)))))
+
+    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+        searches = {name: _search(ctx, state, name) for name in _clients(ctx, seats)}
+        pairs = {name: Pair(parent=one.parent, child=one.child) for name, one in searches.items()}
+        return Down(model=state.model, pairs=pairs)
+
+    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+        after = super().aggregate(ctx, state, update)
+        strategy = ctx.params.strategy
+        now = {name: judged(_search(ctx, state, name), won.child, strategy) for name, won in update.choices.items()}
+        searches = {**state.searches, **now}
+        each = [searches[name] for name in sorted(searches)]
+        covariance = covariance_of(each, len(state.covariance), strategy)  # (7)
+        for name in now:
+            searches[name] = with_child(now[name], covariance, strategy, ctx.numpy_rng(f"child of {name}"))  # (6)
+        return after.but(searches=searches, covariance=_rows(covariance), choices=update.choices)
+
+    def figures(self, ctx: Ctx, state: Any) -> dict[str, Any]:
+        told = list(state.choices.values())
+        if not told:
+            return {}
+        sigmas = [state.searches[name].sigma for name in state.choices]
+        return {
+            "children_won": sum(choice.child for choice in told),
+            "sigma": float(np.mean(sigmas)),
+            "n_weights": _by_layer([choice.n_weights for choice in told]),
+            "multiply_adds": _by_layer([choice.multiply_adds for choice in told]),
+        }
+
+
+def _rows(covariance: Array) -> tuple[Vector, ...]:
+    return tuple(map(tuple, covariance.tolist()))
+
+
+def _by_layer(each: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """The mean over clients, by layer."""
+    return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+
+
+def _clients(ctx: Ctx, seats: Sequence[Seat]) -> list[str]:
+    """Names of the seats that train."""
+    return [ctx.at(seat=seat.number).client_id for seat in seats if seat.role != "held_out"]
+
+
+def _search(ctx: Ctx, state: Population, client: str) -> Search:
+    """A client's search; of one that has told nothing yet, a new one."""
+    if client in state.searches:
+        return state.searches[client]
+    start, covariance = (ctx.params.start,) * len(state.covariance), np.asarray(state.covariance)
+    return begun(start, ctx.params.sigma, covariance, ctx.params.strategy, ctx.numpy_rng(f"first child of {client}"))
+
+
+class Edge(EdgeHooks):
+    """Hands each seat its chromosomes; the sums of its seats go up as they are."""
+
+    def init(self, ctx: Ctx) -> Any:
+        return Relay()
+
+    def forms_model(self, ctx: Ctx) -> bool:
+        return False
+
+    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+        return super().begin(ctx, state.but(pairs=broadcast.pairs), broadcast)
+
+    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+        return Order(model=state.start, pair=state.pairs.get(ctx.at(seat=seat.number).client_id))
+
+    def finish(self, ctx: Ctx, state: Any) -> Finish:
+        return super().finish(ctx, state.but(pairs={}))
+
+
+class Device(DeviceHooks):
+    """Algorithm 2: two sub-networks, of which the better one goes up."""
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        start, parts = starting_model(state, message), divided(ctx, bench)
+        counts, pair = bench.importance(start, parts[1]), message.pair
+        trials = [tried(ctx, start, pair.parent, counts, bench, parts)]
+        if pair.child != pair.parent:
+            trials.append(tried(ctx, start, pair.child, counts, bench, parts))
+        child = trials[-1].rank > trials[0].rank
+        best = trials[-1] if child else trials[0]
+        return _told(ctx, start, best, child, n_trained(ctx.units, start, trials, len(parts[1])))
+
+
+def _told(ctx: Ctx, start: TensorMap, best: Trial, child: bool, n_equal: int) -> Local:
+    """The winner's contribution; lines 5 to 8."""
+    whole = {name: torch.where(best.stays[name] > 0, best.whole[name], start[name]) for name in start}
+    delta = delta_of(ctx, whole, start)
+    operations = ctx.units.multiply_adds(best.model)
+    choice = Choice(child=child, n_weights=best.n_weights, multiply_adds=operations)
+    n_weights, n_operations = sum(best.n_weights.values()), sum(operations.values())
+    return Local(
+        OwnBuffers(buffers=only(overlay(start, whole), ctx.buffer_names) if ctx.buffers == "local" else {}),
+        Change(delta=delta, mask=only(best.stays, delta), choices={ctx.client_id: choice}),
+        best.model,
+        best.trained,
+        n_trained=n_equal,
+        figures={"child": child, "fitness": best.rank[0], "n_weights": n_weights, "multiply_adds": n_operations},
+    )
+
+
+ALGORITHM = Algorithm(
+    name="es_afl",
+    paper="Gong et al.: Adaptive federated learning algorithm based on evolution strategies. "
+    "SCIENTIA SINICA Informationis 2023",
+    params=Params,
+    cloud=Cloud(),
+    edge=Edge(),
+    device=Device(),
+    broadcast=Down,
+    message=Order,
+    update=Change,
+    cloud_state=Population,
+    edge_state=Relay,
+    needs={"client": "device", "edge_rounds": 1, "schedule": "own_data"},
+)
