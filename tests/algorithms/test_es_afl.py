@@ -1,0 +1,215 @@
+"""ES-AFL: sub-networks from chromosomes, the merge by position, the search, and FedAvg where nothing is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.by_hooks import ByHooks
+from shared.algorithms import load_algorithm
+from shared.algorithms._hooks import Bench, DeviceHooks, Local, default_local, starting_model
+from shared.algorithms.es_afl import Choice, Params, divided
+from shared.context import Ctx
+from shared.errors import BadInput
+from shared.evolution import Strategy, covariance_of, judged
+from shared.lab import Lab
+from shared.spec import parse_spec
+from shared.sums import Fold, mean_of
+from shared.training.pruning import genes_of, kept_units, rates_of
+from shared.training.unit_graph import units_of
+from tests.algorithms import flat
+from tests.algorithms.ways import resolved
+
+MODEL = "cnn_6_16"
+
+
+def lab_of(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> Lab:
+    """Three clients of handwritten digits at one edge; a number of samples each that is not the others'."""
+    spec = {
+        "algorithm": {"name": "es_afl", "params": params or {}},
+        "data": {"name": "digits", "n_train": 200, "n_test": 30},
+        "partition": {"name": "iid", "quantity_skew": 0.5},
+        "model": MODEL,
+        "num_devices": 3,
+        "num_edges": 1,
+        "batch_size": 16,
+        "lr": 0.1,
+    }
+    return resolved(folder, **{**spec, **more})
+
+
+# ---- chromosomes
+
+
+@pytest.mark.parametrize(("model", "n_genes"), [("vgg_mnist", 8), ("vgg_cifar10", 10), ("mobilenet_femnist", 10)])
+def test_convolutions_have_one_gene_and_linear_layers_two_but_the_last(model: str, n_genes: int) -> None:
+    from shared.training.models import build
+
+    genes = genes_of(units_of(build(model, (1, 8, 8), 10, seed=0), (1, 8, 8)))
+    assert len(genes) == n_genes
+    assert [gene.of for gene in genes[-5:]] == ["units", "weights", "units", "weights", "weights"]
+    assert genes[-1].name == "head"
+    assert all(gene.of == "units" for gene in genes[:-5])
+
+
+# ---- the reduction
+
+
+class Ninety(DeviceHooks):
+    """FedAvg's device on the samples that ES-AFL trains on."""
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        start = starting_model(state, message)
+        training, _ = divided(ctx.at(params=Params()), bench)
+        return default_local(ctx, start, bench.fit(ctx, start, samples=training))
+
+
+@pytest.mark.parametrize("model", ["conv_bn", MODEL])
+def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = ByHooks(lab_of(tmp_path, {"start": 0, "sigma": 0}, model=model))
+    monkeypatch.setattr("shared.lab.load_algorithm", lambda name: replace(load_algorithm(name), device=Ninety()))
+    theirs = ByHooks(lab_of(tmp_path, model=model, algorithm="fedavg"))
+    for _ in range(2):
+        mine.round()
+        theirs.round()
+        assert flat.same_bits(mine.cloud.model, theirs.cloud.model)
+    assert flat.distance(mine.cloud.model, mine.lab.initial) > 0.01
+
+
+# ---- a round
+
+
+@pytest.mark.parametrize("model", ["conv_bn", MODEL])
+def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_path: Path) -> None:
+    """Each sub-network put at its places by numpy's `ix_`, zeros among linear weights left out, and averaged."""
+    run = ByHooks(lab_of(tmp_path, {"start": 0.5, "sigma": 0.3}, model=model))
+    units = run.lab.units
+    for _ in range(2):
+        before, state = run.cloud, run.cloud.model
+        ctx, done = run.ctx(run.round_no + 1), {}
+        pairs = load_algorithm("es_afl").cloud.broadcast(ctx, before, 0, list(run.seats.values())).pairs
+        done = run.round()
+        sums = {name: np.zeros(tensor.shape) for name, tensor in state.items()}
+        weights = {name: np.zeros(tensor.shape) for name, tensor in state.items()}
+        for seat, local in done.items():
+            client = f"device-{seat}"
+            pair, here = pairs[client], ctx.at(edge=0, seat=seat)
+            chromosome = pair.child if local.update.choices[client].child else pair.parent  # type: ignore[union-attr]
+            bench = run.lab.bench(run._work(run.round_no), run.seats[seat].train, run.seats[seat].test)
+            counts = bench.importance(state, divided(here, bench)[1])
+            kept = kept_units(counts, rates_of(units, chromosome, "units"))
+            for name, tensor in (local.model or {}).items():
+                places = [list(range(n)) for n in state[name].shape]
+                for axis in units.axes.get(name, ()):
+                    chosen = kept[axis.group].tolist()
+                    places[axis.dim] = [i * axis.span + j for i in chosen for j in range(axis.span)]
+                assert tensor.shape == tuple(map(len, places)), name
+                n, value = len(run.seats[seat].train), tensor.numpy().astype(float)
+                is_linear = value.ndim == 2
+                there = n * (value != 0 if is_linear else np.ones(value.shape))
+                weights[name][np.ix_(*places)] += there
+                sums[name][np.ix_(*places)] += there * value
+        n_alone = 0
+        for name, tensor in state.items():
+            if not tensor.is_floating_point():
+                continue
+            mean = np.where(weights[name] > 0, sums[name] / np.maximum(weights[name], 1), tensor.numpy())
+            assert np.allclose(run.cloud.model[name].numpy(), mean, atol=1e-6), name
+            nobody = torch.from_numpy(weights[name] == 0)
+            assert torch.equal(run.cloud.model[name][nobody], tensor[nobody])
+            n_alone += int(nobody.sum())
+        assert n_alone > 10
+
+
+def test_merge_through_one_edge_is_that_through_three(tmp_path: Path) -> None:
+    run = ByHooks(lab_of(tmp_path, {"start": 0.4}))
+    updates = {seat: local.update for seat, local in run.round().items()}
+    kind, grid = run.algorithm.update, run.lab.grid
+    one, cloud = Fold(kind, grid), Fold(kind, grid)
+    for seat, update in updates.items():
+        n, edge = len(run.seats[seat].train), Fold(kind, grid)
+        one.add(update, n)
+        edge.add(update, n)
+        cloud.merge(edge.result())
+    near, far = mean_of(one.result(), kind, grid), mean_of(cloud.result(), kind, grid)
+    assert flat.same_bits(near.delta, far.delta)  # type: ignore[union-attr]
+    assert far.choices.keys() == {"device-0", "device-1", "device-2"}  # type: ignore[union-attr]
+
+
+def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
+    """The cloud's state after each round, from that before it and the choices."""
+    run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
+    n_won, n_lost = 0, 0
+    for _ in range(4):
+        before = run.cloud
+        done = run.round()
+        after = run.cloud
+        for seat, local in done.items():
+            client = f"device-{seat}"
+            won = local.update.choices[client].child  # type: ignore[union-attr]
+            n_won, n_lost = n_won + won, n_lost + (not won)
+            found = after.searches[client]
+            if client in before.searches:
+                expected = judged(before.searches[client], won, Strategy())
+                assert (found.parent, found.path, found.sigma) == (expected.parent, expected.path, expected.sigma)
+                assert found.won == expected.won
+            assert found.child != found.parent
+            assert np.all((np.array(found.child) >= 0) & (np.array(found.child) <= 0.95))
+        covariance = covariance_of([after.searches[c] for c in sorted(after.searches)], 7, Strategy())
+        assert np.array_equal(after.covariance, covariance)
+        assert len({search.child for search in after.searches.values()}) == 3
+    assert n_won
+    assert n_lost
+
+
+def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
+    """With a step size of 0.3 the chromosomes differ; both trials made again by hand."""
+    from shared.algorithms import es_afl
+
+    run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
+    ctx = run.ctx(1)
+    pairs = run.algorithm.cloud.broadcast(ctx, run.cloud, 0, list(run.seats.values())).pairs
+    for seat, visit in run.visits().items():
+        here, client = ctx.at(edge=0, seat=seat), f"device-{seat}"
+        bench = run.lab.bench(run._work(1), run.seats[seat].train, run.seats[seat].test)
+        parts = divided(here, bench)
+        counts = bench.importance(run.cloud.model, parts[1])
+        chromosomes = (pairs[client].parent, pairs[client].child)
+        parent, child = (es_afl.tried(here, run.cloud.model, c, counts, bench, parts) for c in chromosomes)
+        sizes = [sum(int(t.count_nonzero()) for t in one.model.values() if t.dim() > 1) for one in (parent, child)]
+        fitter = (child.score.n_correct, -sizes[1]) > (parent.score.n_correct, -sizes[0])
+        local = visit()
+        choice: Choice = local.update.choices[client]  # type: ignore[union-attr]
+        assert choice.child == fitter
+        assert sum(choice.n_weights.values()) == sizes[int(fitter)]
+        operations = choice.multiply_adds
+        assert operations == run.lab.units.multiply_adds(local.model or {})
+        whole = run.lab.units.training_flops(run.cloud.model)
+        trained = sum(len(parts[0]) * run.lab.units.training_flops(one.model) for one in (parent, child)) / whole
+        assert trained < local.n_trained < trained + len(parts[1]) * 1.2 + 1  # type: ignore[operator]
+
+
+def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path)
+    seat, found = lab.seat(0), []
+    for round_no in (1, 2):
+        ctx = lab.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
+        bench = lab.bench(ByHooks(lab)._work(1), seat.train, seat.test)
+        training, validation = divided(ctx, bench)
+        assert len(validation) == len(seat.train) // 10
+        assert sorted([*training.indices, *validation.indices]) == sorted(seat.train)
+        found.append(sorted(validation.indices))
+    assert found[0] != found[1]
+
+
+def test_spec_without_one_generation_a_round_is_refused() -> None:
+    for field, value in (("edge_rounds", 2), ("schedule", "equal"), ("client", "edge")):
+        with pytest.raises(BadInput, match=f"es_afl needs {field}"):
+            parse_spec({"algorithm": "es_afl", field: value})
