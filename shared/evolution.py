@@ -106,7 +106,7 @@ def covariance_of(searches: Iterable[Search], n_genes: int, strategy: Strategy) 
     if not won or not strategy.adapted:
         return np.eye(n_genes)
     directions = np.asarray(won)  # (clients, genes)
-    found = directions.T @ directions / len(won)  # (7)
+    found: Array = directions.T @ directions / len(won)  # (7)
     return (1 - strategy.shrinkage) * found + strategy.shrinkage * np.eye(n_genes)
 
 

@@ -52,6 +52,16 @@ class MaskOf:
     """The field is the 0/1 mask of the sibling that names it in `per_position`; it does not travel by itself."""
 
 
+@dataclass(frozen=True)
+class KeptBy:
+    """Of the field, a map of tensors, only the positions travel at which the sibling of this name is not 0.
+
+    It is 0 at all others. So are the sibling's, of the same shapes.
+    """
+
+    field: str
+
+
 def _like_model(value: TensorMap, info: ValidationInfo) -> TensorMap:
     """Compare names, shapes and dtypes with the run's model, where the reader of the record gave one."""
     template: Mapping[str, Tensor] | None = (info.context or {}).get("model")

@@ -30,6 +30,7 @@ from shared.messages import (
 )
 from shared.records import Mean, Record, Score, Tensor
 from shared.records import own as own
+from shared.sparse import n_bytes
 from shared.sums import Fold, check_update, fields_naming, mark_of
 from shared.training.draws import reseed
 from shared.versions import Owner, Version, Versions
@@ -296,20 +297,25 @@ class Collector:
 
 
 def _sum_is_smaller(singles: list[Contribution[Any]], n_due: int) -> bool:
-    """Whether 8 bytes for each averaged element are fewer than the own bytes of all that are due, or came."""
-    apart = [_mean_bytes(item.update)[0] for item in singles]
-    due = sum(apart) / len(apart) * max(n_due, len(apart))
-    return due > _mean_bytes(singles[0].update)[1]
+    """Whether the sum of all that are due, or came, has fewer bytes than they have."""
+    n = max(n_due, len(singles))
+    sizes = [_mean_bytes(item.update, n) for item in singles]
+    return sum(own_bytes for own_bytes, _ in sizes) / len(sizes) * n > sizes[0][1]
 
 
-def _mean_bytes(update: Record) -> tuple[int, int]:
+def _mean_bytes(update: Record, n: int) -> tuple[int, int]:
+    """Bytes of what is averaged of an update, and of the sum of n such; per position a sum has a weight beside it."""
     own_bytes = sum_bytes = 0
     for name in type(update).model_fields:
-        how = mark_of(type(update), name)
-        if isinstance(how, Mean):
-            elements = list(_tensors_of(getattr(update, name)))
+        how, value = mark_of(type(update), name), getattr(update, name)
+        if isinstance(how, Mean) and how.per_position and isinstance(value, dict):
+            for key, mask in getattr(update, how.per_position).items():
+                own_bytes += n_bytes(mask, value[key].element_size())
+                sum_bytes += 16 * min(mask.numel(), n * int(mask.count_nonzero()))
+        elif isinstance(how, Mean):
+            elements = list(_tensors_of(value))
             own_bytes += sum(tensor.numel() * tensor.element_size() for tensor in elements)
-            sum_bytes += sum(8 * tensor.numel() for tensor in elements) * (2 if how.per_position else 1)
+            sum_bytes += sum(8 * tensor.numel() for tensor in elements)
     return own_bytes, sum_bytes
 
 

@@ -2,7 +2,9 @@
 
 A body is a plain safetensors file: 8 bytes little-endian header length, the JSON header, the tensors without
 holes. The header's `__metadata__.record` holds the record as JSON in which a tensor is `{"$t": i}`, the i-th
-tensor of the body; a tensor that stands in several places is encoded once. Floats survive exactly.
+tensor of the body; a tensor that stands in several places is encoded once. Floats survive exactly. Of a field that is
+averaged per position only what its mask keeps travels: `{"$k": [i, j, shape]}` has the values i at the places j, and
+`{"$m": [j, shape]}` is the mask (`shared/sparse.py`).
 
 `encode` answers with views of the tensors, `decode` with views of the body: nothing large is copied. Views may lie
 at addresses that torch's kernels treat differently, so add up from views, but train and evaluate on copies.
@@ -20,40 +22,22 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from shared.body import Body as Body
 from shared.body import digest_of as digest_of
 from shared.errors import NotFinite, WireError
 from shared.records import Record, Tensor
-from shared.strict_json import check_items, check_keys, check_text, parse, within
+from shared.skeleton import DTYPES, MAX_COUNT, MAX_DEPTH, MAX_RANK, NAMES, Tensors, filled, is_counts, skeleton
+from shared.strict_json import check_items, parse, within
 from shared.tensors import bytes_of
 
 R = TypeVar("R", bound=Record)
 
 MAX_HEADER_BYTES = 64 * 2**20
 MAX_TENSORS = 2**18
-MAX_RANK = 16
-MAX_DEPTH = 64
-"""How deep a record may be nested: what one tier could write, the next can read."""
 MAX_ERRORS = 1000
 """Of more faults than these no path is told: pydantic makes an error of each before it shows the first."""
-MAX_COUNT = 2**53
-_TENSOR = "$t"
-
-_DTYPES: dict[str, torch.dtype] = {
-    "F64": torch.float64,
-    "I64": torch.int64,
-    "F32": torch.float32,
-    "I32": torch.int32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I16": torch.int16,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "BOOL": torch.bool,
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 # ---- encode
@@ -73,17 +57,17 @@ def encode(record: Record) -> Body:
 
 
 def size(record: Record) -> int:
-    """Bytes that the encoded record would have; looks at no tensor's elements."""
+    """Bytes that the encoded record would have; of tensors' elements it looks at masks alone."""
     head, end = _head(*_written(record))
     return len(head) + end
 
 
 def _written(record: Record) -> tuple[str, list[Tensor]]:
     """The record as JSON text, and its tensors."""
-    tensors = _Tensors()
-    skeleton = _skeleton(record, tensors, MAX_DEPTH)
+    tensors = Tensors()
+    told = skeleton(record, tensors, MAX_DEPTH)
     try:
-        return _compact(skeleton), tensors.found
+        return _compact(told), tensors.found
     except ValueError as error:
         raise NotFinite(f"{type(record).__name__}: {error}") from None
     except TypeError as error:
@@ -93,64 +77,15 @@ def _written(record: Record) -> tuple[str, list[Tensor]]:
 _compact = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-class _Tensors:
-    """The tensors met so far, each once. A tensor is known by its memory, which lives as long as the record."""
-
-    def __init__(self) -> None:
-        self.found: list[Tensor] = []
-        self._index: dict[tuple[object, ...], int] = {}
-
-    def index(self, tensor: Tensor) -> int:
-        if tensor.dtype not in _NAMES:
-            raise WireError(f"tensors of {tensor.dtype} do not travel")
-        own = tensor.detach()
-        key = (own.data_ptr() or id(tensor), own.dtype, tuple(own.shape), own.stride())
-        if key not in self._index:
-            self._index[key] = len(self.found)
-            self.found.append(own)
-        return self._index[key]
-
-
-_PLAIN = frozenset({int, float, bool, type(None)})
-
-
-def _skeleton(value: object, tensors: _Tensors, depth: int) -> object:
-    if depth and type(value) in _PLAIN:  # most of what there is
-        return value
-    if not depth:
-        raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
-    if isinstance(value, Tensor):
-        return {_TENSOR: tensors.index(value)}
-    if isinstance(value, BaseModel):
-        return {name: _skeleton(getattr(value, name), tensors, depth - 1) for name in _fields(type(value))}
-    if isinstance(value, Mapping):
-        check_keys(map(str, value))
-        found = {str(key): _skeleton(item, tensors, depth - 1) for key, item in value.items()}
-        if len(found) != len(value):
-            raise WireError("two keys of a record are the same as text")
-        return found
-    if isinstance(value, list | tuple):
-        return [_skeleton(item, tensors, depth - 1) for item in value]
-    if isinstance(value, str):
-        check_text(value)
-    return value
-
-
-@lru_cache(maxsize=256)
-def _fields(kind: type[BaseModel]) -> tuple[str, ...]:
-    """The names of a record's fields: pydantic asks its class anew each time."""
-    return tuple(kind.model_fields)
-
-
 def _laid(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
     """The tensors with their numbers by falling item size, so that each begins at a multiple of its own."""
     return sorted(enumerate(tensors), key=lambda item: -item[1].element_size())
 
 
-def _head(skeleton: str, tensors: list[Tensor]) -> tuple[bytes, int]:
+def _head(text_of_record: str, tensors: list[Tensor]) -> tuple[bytes, int]:
     """What stands before the tensors, and how many bytes they have together."""
-    entries, end = _entries(tuple((index, _NAMES[t.dtype], tuple(t.shape), t.nbytes) for index, t in _laid(tensors)))
-    text = f'{{"__metadata__":{{"format":"strata-1","record":{_compact(skeleton)}}}{entries}}}'
+    entries, end = _entries(tuple((index, NAMES[t.dtype], tuple(t.shape), t.nbytes) for index, t in _laid(tensors)))
+    text = f'{{"__metadata__":{{"format":"strata-1","record":{_compact(text_of_record)}}}{entries}}}'
     text += " " * (-len(text) % 8)  # it is ASCII
     within(len(tensors), MAX_TENSORS, "tensors")
     within(len(text), MAX_HEADER_BYTES, "bytes of header")
@@ -184,7 +119,7 @@ def decode(kind: type[R], body: bytearray | memoryview | bytes, *, model: Mappin
     """
     raw, tensors = _parse(body)
     try:
-        return kind.model_validate(_filled(raw, tensors), context={"model": model})
+        return kind.model_validate(filled(raw, tensors, model), context={"model": model})
     except ValidationError as error:
         raise misfit(kind, error) from None
 
@@ -266,10 +201,10 @@ def _entry(name: str, entry: Any, begin: int) -> _Entry:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise WireError(f"tensor {name}: not {{dtype, shape, data_offsets}}")
     text, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    dtype = _DTYPES.get(text) if isinstance(text, str) else None
+    dtype = DTYPES.get(text) if isinstance(text, str) else None
     if dtype is None:
         raise WireError(f"tensor {name}: unknown dtype")
-    if not _is_counts(shape) or len(shape) > MAX_RANK or not _is_counts(offsets) or len(offsets) != 2:
+    if not is_counts(shape) or len(shape) > MAX_RANK or not is_counts(offsets) or len(offsets) != 2:
         raise WireError(f"tensor {name}: shape and offsets are lists of counts")
     # The strides of an empty tensor are products of its other dimensions: these must not overflow either.
     if math.prod(max(extent, 1) for extent in shape) >= MAX_COUNT:
@@ -282,10 +217,6 @@ def _entry(name: str, entry: Any, begin: int) -> _Entry:
     return _Entry(first, last, dtype, shape)
 
 
-def _is_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < MAX_COUNT for item in value)
-
-
 def _view(view: memoryview, begin: int, entry: _Entry) -> Tensor:
     if entry.first == entry.last:
         return torch.empty(entry.shape, dtype=entry.dtype)
@@ -294,33 +225,3 @@ def _view(view: memoryview, begin: int, entry: _Entry) -> Tensor:
     if entry.dtype == torch.bool and flat.view(torch.uint8).max() > 1:
         raise WireError("a BOOL tensor holds other bytes than 0 and 1")
     return flat.reshape(entry.shape)
-
-
-def _filled(value: Any, tensors: list[Tensor]) -> Any:
-    """The skeleton with its tensors; every tensor must be used."""
-    used: set[int] = set()
-    filled = _fill(value, tensors, used, MAX_DEPTH)
-    if len(used) != len(tensors):
-        raise WireError(f"{len(tensors) - len(used)} tensors stand in no field")
-    return filled
-
-
-def _fill(value: Any, tensors: list[Tensor], used: set[int], depth: int) -> Any:
-    if depth and type(value) in _PLAIN:
-        return value
-    if not depth:
-        raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
-    if isinstance(value, dict):
-        if value.keys() == {_TENSOR}:
-            index = value[_TENSOR]
-            if type(index) is not int or not 0 <= index < len(tensors):
-                raise WireError(f"the record names a tensor that is none of the body's {len(tensors)}")
-            used.add(index)
-            return tensors[index]
-        check_keys(value)
-        return {key: _fill(item, tensors, used, depth - 1) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_fill(item, tensors, used, depth - 1) for item in value]
-    if isinstance(value, str):
-        check_text(value)
-    return value

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from shared.records import Count, Record, TensorMap
+from shared.records import Count, KeptBy, Record, TensorMap
 from shared.tensors import grid_exponent
 
 PARAMETER_BOUND = 2.0**7
@@ -25,7 +25,7 @@ class MeanSum(Record):
     """
 
     weight: Count
-    sums: TensorMap
+    sums: Annotated[TensorMap, KeptBy("positions")]
     positions: TensorMap = Field(default_factory=dict)
 
 

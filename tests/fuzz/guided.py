@@ -15,7 +15,9 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["shared.wire", "shared.strict_json", "shared.records", "shared.sums"]):
+with atheris.instrument_imports(
+    include=["shared.wire", "shared.skeleton", "shared.sparse", "shared.strict_json", "shared.records", "shared.sums"]
+):
     from shared import wire  # noqa: F401 - first imported here, so that it is instrumented
 
 from tests.fuzz.bodies import PROBES, Sample, mutated, outcome, record

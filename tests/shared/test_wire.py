@@ -20,7 +20,7 @@ from shared import wire
 from shared.errors import NotFinite, TooLarge, WireError
 from shared.records import Mean, ModelState, Nothing, Record, Score, Tensor, TensorMap
 
-DTYPES = list(wire._DTYPES.values())
+DTYPES = list(wire.DTYPES.values())
 
 
 class Leaf(Record):
