@@ -71,11 +71,12 @@ def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict
 
 def _mean_activations(model: nn.Module, layers: list[Weighted], images: Iterable[Tensor]) -> dict[str, Tensor]:
     """By layer, each unit's mean absolute output."""
-    sums: dict[str, Tensor] = {}
+    sizes = {layer.name: len(model.get_parameter(f"{layer.name}.weight")) for layer in layers}
+    sums = {name: torch.zeros(size, dtype=torch.float64) for name, size in sizes.items()}
 
     def look(name: str, module: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
         each = out.detach().abs().flatten(2).mean(2) if out.dim() > 2 else out.detach().abs()  # (batch, units)
-        sums[name] = sums.get(name, torch.zeros(())) + each.sum(0, dtype=torch.float64)
+        sums[name] += each.sum(0, dtype=torch.float64)
 
     handles = [model.get_submodule(layer.shown).register_forward_hook(partial(look, layer.name)) for layer in layers]
     was_training, n = model.training, 0

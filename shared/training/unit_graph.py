@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+from collections import Counter
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -61,6 +62,7 @@ class _Reading:
         self.head = model.get_submodule("head")
         self.modules = dict(model.named_modules())
         self.graph = _graph(model, input_shape)
+        self.n_calls = Counter(str(node.target) for node in self.graph.nodes if node.op == "call_module")
         self.layers: list[dict[str, Any]] = []
         self.sizes: dict[str, int] = {}
         self.axes: dict[str, list[tuple[int, str, int]]] = {}
@@ -109,7 +111,7 @@ class _Reading:
                 self.layers[flow.layer]["scale"] = f"{name}.weight"
             return flow
         if isinstance(module, _ACTIVATIONS):
-            if flow.layer is not None:
+            if flow.layer is not None and self.n_calls[name] == 1:  # else its outputs are others' too
                 self.layers[flow.layer]["shown"] = name
             return flow
         if isinstance(module, nn.Flatten):

@@ -11,17 +11,21 @@ import pytest
 import torch
 
 from benchmarks.by_hooks import ByHooks
-from shared.algorithms import load_algorithm
+from shared import wire
+from shared.algorithms import es_afl, load_algorithm
 from shared.algorithms._hooks import Bench, DeviceHooks, Local, default_local, starting_model
-from shared.algorithms.es_afl import Choice, Params, divided
+from shared.algorithms.es_afl import Change, Choice, Params, divided
 from shared.context import Ctx
 from shared.errors import BadInput
 from shared.evolution import Strategy, covariance_of, judged
 from shared.lab import Lab
+from shared.messages import Contribution
 from shared.spec import parse_spec
 from shared.sums import Fold, mean_of
-from shared.training.pruning import genes_of, kept_units, rates_of
+from shared.training.models import build, read_state
+from shared.training.pruning import genes_of, heaviest, kept_units, rates_of
 from shared.training.unit_graph import units_of
+from shared.visit import _sum_is_smaller
 from tests.algorithms import flat
 from tests.algorithms.ways import resolved
 
@@ -48,8 +52,6 @@ def lab_of(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> L
 
 @pytest.mark.parametrize(("model", "n_genes"), [("vgg_mnist", 8), ("vgg_cifar10", 10), ("mobilenet_femnist", 10)])
 def test_convolutions_have_one_gene_and_linear_layers_two_but_the_last(model: str, n_genes: int) -> None:
-    from shared.training.models import build
-
     genes = genes_of(units_of(build(model, (1, 8, 8), 10, seed=0), (1, 8, 8)))
     assert len(genes) == n_genes
     assert [gene.of for gene in genes[-5:]] == ["units", "weights", "units", "weights", "weights"]
@@ -171,8 +173,6 @@ def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
 
 def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
     """With a step size of 0.3 the chromosomes differ; both trials made again by hand."""
-    from shared.algorithms import es_afl
-
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
     ctx = run.ctx(1)
     pairs = run.algorithm.cloud.broadcast(ctx, run.cloud, 0, list(run.seats.values())).pairs
@@ -194,6 +194,54 @@ def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
         whole = run.lab.units.training_flops(run.cloud.model)
         trained = sum(len(parts[0]) * run.lab.units.training_flops(one.model) for one in (parent, child)) / whole
         assert trained < local.n_trained < trained + len(parts[1]) * 1.2 + 1  # type: ignore[operator]
+
+
+# ---- what travels
+
+
+def cut_to(model: str, rate: float, n_pruned: float = 0.0) -> tuple[Change, int]:
+    """An update of a sub-network without training, and how many values of it are kept."""
+    made = build(model, (1, 28, 28), 10, seed=0)
+    units, state = units_of(made, (1, 28, 28)), read_state(made)
+    counts = {group: torch.ones(n) for group, n in units.groups.items()}
+    kept = kept_units(counts, dict.fromkeys(units.groups, rate))
+    part = {name: tensor for name, tensor in units.cut(state, kept).items() if tensor.is_floating_point()}
+    stays = {name: torch.ones_like(tensor) for name, tensor in part.items()}
+    for layer in units.layers:
+        if layer.kind == "linear":
+            stays[f"{layer.name}.weight"] = heaviest(part[f"{layer.name}.weight"], n_pruned).float()
+    delta = units.spread({name: tensor * stays[name] for name, tensor in part.items()}, state, kept)
+    return Change(delta=delta, mask=units.spread(stays, state, kept)), int(sum(m.sum() for m in stays.values()))
+
+
+def test_half_as_wide_a_sub_network_travels_in_its_own_values_and_a_few_hundred_bytes() -> None:
+    update, n_values = cut_to("vgg_mnist", 0.5)
+    weights = 32 * 9 + 64 * 32 * 9 + 128 * 64 * 9 + 512 * 2048 + 512 * 512 + 10 * 512
+    assert n_values == weights + 5 * (32 + 64 + 128) + 512 + 512 + 10  # biases, and four tensors of batch-norm
+    dimensions = 2 * (64 + 1 + 6 + 128 + 64 + 6 + 256 + 128 + 6) + 4 * 448 + 4096 + 4 * 1024 + 10 + 1024 + 1024
+    size = wire.size(update)
+    assert size - 4 * n_values < dimensions / 8 + 21 * 200  # 21 tensors in the header
+    assert size < 0.24 * 4 * sum(tensor.numel() for tensor in update.delta.values())
+
+
+def test_weights_left_out_one_by_one_cost_a_bit_each() -> None:
+    update, n_values = cut_to("vgg_mnist", 0.5, 0.9)
+    in_linear = 512 * 2048 + 512 * 512 + 10 * 512
+    assert wire.size(update) - 4 * n_values == pytest.approx(in_linear / 8, abs=6000)
+    assert n_values < 0.2 * in_linear + 100_000
+
+
+def test_updates_are_summed_where_that_is_smaller() -> None:
+    """4 bytes a value and few for its place, against 16 a position that anybody has."""
+    update, _ = cut_to("cnn_6_16", 0.5)
+    apart = [Contribution[Any](seat=seat, n_samples=9, update=update) for seat in range(20)]
+    assert [_sum_is_smaller(apart[:n], n) for n in (1, 2, 8, 20)] == [False, False, False, True]
+    whole, _ = cut_to("cnn_6_16", 0.0)
+    apart = [Contribution[Any](seat=seat, n_samples=9, update=whole) for seat in range(8)]
+    assert [_sum_is_smaller(apart[:n], n) for n in (1, 3, 5)] == [False, False, True]
+
+
+# ---- who validates
 
 
 def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path: Path) -> None:

@@ -43,6 +43,18 @@ def test_activation_is_the_mean_over_images_and_pixels_in_whatever_batches() -> 
     assert found["features.0"].std() > 0.01
 
 
+def test_without_images_neurons_count_alike() -> None:
+    model = build("mlp", (1, 8, 8), 10, seed=0)
+    assert importance(model, units_of(model, (1, 8, 8)), [])["features.1"].tolist() == [0.0] * 64
+
+
+def test_activation_that_serves_several_layers_shows_none_of_them() -> None:
+    relu = nn.ReLU()
+    body = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), relu, nn.Linear(3, 2), relu)
+    units = units_of(Classifier(body, 2, 2), (1, 2, 2))
+    assert [layer.shown for layer in units.layers] == ["features.1", "features.3", "head"]
+
+
 def test_residual_groups_count_by_the_mean_of_their_scales() -> None:
     model = build("resnet18", (3, 8, 8), 10, seed=0)
     units = units_of(model, (3, 8, 8))
