@@ -1,25 +1,30 @@
-"""Reading the units of a network off its graph, as `torch.fx` gives it."""
+"""Reading the units of a network off what happens to its channels on the way from an image to the classes.
+
+A copy of the network without weights is passed through once, on torch's `meta` device. What its modules do is seen by
+hooks of the copy's own, what happens between them by a mode of this thread: `torch.fx` would look at the modules of all
+threads while it traces, and these may be training.
+"""
 
 from __future__ import annotations
 
 import copy
-import operator
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn import functional
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from shared.errors import BadInput
 from shared.training.units import Axis, Units, Weighted
 
 
 def units_of(model: nn.Module, input_shape: tuple[int, int, int]) -> Units:
-    """Read a model's graph; no image passes through it.
+    """Read a network's units; the model itself is not touched.
 
     Args:
         model: with a `head`, whose outputs are the classes.
@@ -28,12 +33,27 @@ def units_of(model: nn.Module, input_shape: tuple[int, int, int]) -> Units:
     Raises:
         BadInput: the model does something of which it is not known what it does to units.
     """
-    return _Reading(model, input_shape).units()
+    weightless = _weightless(model)
+    reading = _Reading(weightless)
+    image = torch.empty(2, *input_shape, device="meta")
+    reading.note(image, _Flow())
+    with torch.no_grad(), reading:
+        weightless(image)
+    return reading.units()
+
+
+def _weightless(model: nn.Module) -> nn.Module:
+    """A copy of which there are the shapes alone."""
+    memo: dict[int, Any] = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        shape = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(shape) if isinstance(tensor, nn.Parameter) else shape
+    return copy.deepcopy(model, memo).eval()
 
 
 @dataclass
 class _Flow:
-    """What flows along an edge of the graph.
+    """What a tensor on the way holds.
 
     Attributes:
         group: whose units its channels are, None: of no group.
@@ -47,63 +67,87 @@ class _Flow:
     layer: int | None = None
 
 
-_ADDED = {operator.add, operator.iadd, torch.add, "add", "add_"}
-_FLATTENED = {torch.flatten, "flatten"}
+_ADDED = {"add", "add_", "__add__", "__iadd__", "__radd__"}
+_KEEP_CHANNELS = {"relu", "relu_", "max_pool2d", "boolean_dispatch", "avg_pool2d", "adaptive_avg_pool2d", "contiguous"}
 _ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)
 _POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Identity, nn.Dropout)
-_KEEP_CHANNELS = {torch.relu, functional.relu, functional.max_pool2d, functional.avg_pool2d, "relu", "contiguous"}
-_KEEP_CHANNELS |= {functional.adaptive_avg_pool2d}
 
 
-class _Reading:
-    """Follows channels through a model's graph."""
+class _Reading(TorchFunctionMode):
+    """Follows channels through a network while it lasts."""
 
-    def __init__(self, model: nn.Module, input_shape: tuple[int, int, int]) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
         self.head = model.get_submodule("head")
-        self.modules = dict(model.named_modules())
-        self.graph = _graph(model, input_shape)
-        self.n_calls = Counter(str(node.target) for node in self.graph.nodes if node.op == "call_module")
+        self.n_calls: Counter[str] = Counter()
         self.layers: list[dict[str, Any]] = []
         self.sizes: dict[str, int] = {}
         self.axes: dict[str, list[tuple[int, str, int]]] = {}
         self.same: dict[str, str] = {}  # a group that turned out to be another
+        self.flows: dict[int, tuple[Tensor, _Flow]] = {}  # with the tensor, whose number stays its own
+        self.inside = 0
+        for name, module in model.named_modules():
+            if next(module.children(), None) is None:
+                module.register_forward_pre_hook(self._enters)
+                module.register_forward_hook(partial(self._leaves, name))
+
+    def note(self, tensor: Tensor, flow: _Flow) -> None:
+        """A tensor holds this now."""
+        self.flows[id(tensor)] = tensor, flow
 
     def units(self) -> Units:
-        flows: dict[fx.Node, _Flow] = {}
-        for node in self.graph.nodes:
-            if node.op == "placeholder":
-                flows[node] = _Flow()
-            elif node.op != "output":
-                flows[node] = self._through(node, [flows[arg] for arg in node.all_input_nodes])
+        """What was found on the way."""
         axes = {
             name: tuple(Axis(dim, self._root(group), span) for dim, group, span in found)
             for name, found in self.axes.items()
         }
         groups = {name: size for name, size in self.sizes.items() if self._root(name) == name}
-        made = [{**layer, "group": layer["group"] and self._root(layer["group"])} for layer in self.layers]
-        return Units(groups, axes, tuple(Weighted(**layer) for layer in made))
+        for layer in self.layers:
+            layer["group"] = layer["group"] and self._root(layer["group"])
+            if self.n_calls[layer["shown"]] > 1:  # its outputs are others' too
+                layer["shown"] = layer["name"]
+        return Units(groups, axes, tuple(Weighted(**layer) for layer in self.layers))
 
     def _root(self, group: str) -> str:
         while group in self.same:
             group = self.same[group]
         return group
 
-    def _through(self, node: fx.Node, flows: list[_Flow]) -> _Flow:
-        """What comes out of a node into which these flow."""
-        if node.op == "call_module":
-            name = str(node.target)
-            return self._module(node, name, self.modules[name], flows[0])
-        if node.target in _ADDED and len(flows) == 2:
-            return reduce(self._added, flows)
-        if node.target in _FLATTENED:
-            return self._flattened(node, flows[0])
-        if node.target in _KEEP_CHANNELS:
-            return _Flow(flows[0].group, flows[0].span)
-        raise BadInput(f"sub-networks are not known of {node.target}", field="model.name")
+    # ---- what is seen
 
-    def _module(self, node: fx.Node, name: str, module: nn.Module, flow: _Flow) -> _Flow:
+    def _enters(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.inside += 1
+
+    def _leaves(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+        self.inside -= 1
+        self.n_calls[name] += 1
+        self.note(out, self._module(name, module, inputs[0], out))
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Something between two modules."""
+        out = func(*args, **(kwargs or {}))
+        if not self.inside and isinstance(out, Tensor):
+            seen = [self.flows[id(arg)] for arg in args if id(arg) in self.flows]
+            if seen:
+                self.note(out, self._between(func.__name__, seen))
+        return out
+
+    def _between(self, what: str, seen: list[tuple[Tensor, _Flow]]) -> _Flow:
+        flows = [flow for _, flow in seen]
+        if what in _ADDED and len(flows) == 2:
+            return reduce(self._added, flows)
+        if what == "flatten":
+            return self._flattened(*seen[0])
+        if what in _KEEP_CHANNELS:
+            return _Flow(flows[0].group, flows[0].span)
+        raise BadInput(f"sub-networks are not known of {what}", field="model.name")
+
+    def _module(self, name: str, module: nn.Module, x: Tensor, out: Tensor) -> _Flow:
+        _, flow = self.flows[id(x)]
         if isinstance(module, nn.Conv2d | nn.Linear):
-            return self._layer(node, name, module, flow)
+            return self._layer(name, module, flow, out)
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and module.affine:
             for tensor in ("weight", "bias", "running_mean", "running_var"):
                 self._follow(f"{name}.{tensor}", 0, flow)
@@ -111,16 +155,16 @@ class _Reading:
                 self.layers[flow.layer]["scale"] = f"{name}.weight"
             return flow
         if isinstance(module, _ACTIVATIONS):
-            if flow.layer is not None and self.n_calls[name] == 1:  # else its outputs are others' too
+            if flow.layer is not None:
                 self.layers[flow.layer]["shown"] = name
             return flow
         if isinstance(module, nn.Flatten):
-            return self._flattened(node, flow)
+            return self._flattened(x, flow)
         if isinstance(module, _POOLS):
             return _Flow(flow.group, flow.span)
         raise BadInput(f"sub-networks are not known of {module} ({name})", field="model.name")
 
-    def _layer(self, node: fx.Node, name: str, module: nn.Conv2d | nn.Linear, flow: _Flow) -> _Flow:
+    def _layer(self, name: str, module: nn.Conv2d | nn.Linear, flow: _Flow, out: Tensor) -> _Flow:
         depthwise = isinstance(module, nn.Conv2d) and module.groups > 1
         if (
             isinstance(module, nn.Conv2d)
@@ -139,15 +183,15 @@ class _Reading:
         self._follow(f"{name}.weight", 0, made)
         if module.bias is not None:
             self._follow(f"{name}.bias", 0, made)
-        n_positions = _pixels(node) if isinstance(module, nn.Conv2d) else 1
+        n_positions = out.shape[2:].numel()
         first = flow.group is None and not self.layers
         self.layers.append(
             {"name": name, "kind": kind, "group": made.group, "n_positions": n_positions, "first": first, "shown": name}
         )
         return _Flow(made.group, made.span, len(self.layers) - 1)
 
-    def _flattened(self, node: fx.Node, flow: _Flow) -> _Flow:
-        return _Flow(flow.group, flow.span * _pixels(node.all_input_nodes[0]))
+    def _flattened(self, x: Tensor, flow: _Flow) -> _Flow:
+        return _Flow(flow.group, flow.span * x.shape[2:].numel())
 
     def _added(self, one: _Flow, other: _Flow) -> _Flow:
         """Units that are added up are the same ones."""
@@ -161,36 +205,3 @@ class _Reading:
     def _follow(self, name: str, dim: int, flow: _Flow) -> None:
         if flow.group is not None:
             self.axes.setdefault(name, []).append((dim, flow.group, flow.span))
-
-
-def _graph(model: nn.Module, input_shape: tuple[int, int, int]) -> fx.Graph:
-    """The model's graph, whose nodes know the pixels of what they give; computed on shapes alone.
-
-    Raises:
-        BadInput: it has none, since what it does depends on what it sees.
-    """
-    memo: dict[int, Any] = {}
-    for tensor in chain(model.parameters(), model.buffers()):
-        shape = torch.empty_like(tensor, device="meta")
-        memo[id(tensor)] = nn.Parameter(shape) if isinstance(tensor, nn.Parameter) else shape
-    weightless = copy.deepcopy(model, memo).eval()
-    try:
-        traced = fx.symbolic_trace(weightless)
-    except fx.proxy.TraceError as error:
-        raise BadInput(f"sub-networks are not known of this model: {error}", field="model.name") from None
-    _Pixels(traced).run(torch.empty(2, *input_shape, device="meta"))
-    return traced.graph
-
-
-class _Pixels(fx.Interpreter):
-    """Notes at each node of how many pixels the channels are that it gives."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        out = super().run_node(n)
-        if isinstance(out, Tensor):
-            n.meta["pixels"] = out.shape[2:].numel()
-        return out
-
-
-def _pixels(node: fx.Node) -> int:
-    return int(node.meta["pixels"])

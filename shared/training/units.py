@@ -3,7 +3,7 @@
 A *group* is a set of units that can be kept or left out: the channels of a convolution, the neurons of a linear layer.
 What is added up (residuals) is one group, a depthwise convolution has the group of what it reads. Image channels and
 classes are no units. Every tensor of a model's state follows groups along its dimensions; behind a flatten a unit has
-several positions side by side. All of that is read off the network's own graph (`unit_graph.py`), so that a sub-network
+several positions side by side. All of that is read off the network itself (`unit_graph.py`), so that a sub-network
 needs no definition of its own: it is the same network with smaller tensors.
 
     units_of(model) --cut-->   the state of a sub-network --resized--> its model
