@@ -25,8 +25,7 @@ Deviations and readings:
   output layer keeps its classes and has the weights' gene only; the first layer keeps its image channels.
 - floor(gene * units) are left out, and one unit always stays. Biases are never left out alone.
 - Weights are left out before fitness is measured: else nothing would hold these genes back.
-- Parent and child train on the same batches. A tie of equal size goes to the parent.
-- The cloud keeps the chromosomes (in the paper the client keeps its parent); clients keep nothing.
+- Parent and child train on the same batches. A tie of equal size goes to the parent. The cloud keeps both.
 - Batch-norm parameters and statistics are averaged by position like all else.
 - Simulated time counts both trainings, and the passes over validation samples, by the sub-networks' operations.
 """
@@ -122,13 +121,7 @@ class Order(Record):
 
 
 class Choice(Record):
-    """What a client says of its round.
-
-    Attributes:
-        child: whether the child won.
-        n_weights: by layer, weights of the winner that are not 0.
-        multiply_adds: by layer, of passing one sample through the winner.
-    """
+    """Whether the child won; of the winner, by layer, weights that are not left out, and what a sample costs."""
 
     child: bool
     n_weights: dict[str, Count]
@@ -257,10 +250,9 @@ class Cloud(CloudHooks):
         told = list(state.choices.values())
         if not told:
             return {}
-        sigmas = [state.searches[name].sigma for name in state.choices]
         return {
             "children_won": sum(choice.child for choice in told),
-            "sigma": float(np.mean(sigmas)),
+            "sigma": float(np.mean([state.searches[name].sigma for name in state.choices])),
             "n_weights": _by_layer([choice.n_weights for choice in told]),
             "multiply_adds": _by_layer([choice.multiply_adds for choice in told]),
         }
@@ -327,14 +319,14 @@ def _told(ctx: Ctx, start: TensorMap, best: Trial, child: bool, n_equal: int) ->
     delta = delta_of(ctx, whole, start)
     operations = ctx.units.multiply_adds(best.model)
     choice = Choice(child=child, n_weights=best.n_weights, multiply_adds=operations)
-    n_weights, n_operations = sum(best.n_weights.values()), sum(operations.values())
+    sizes = {"n_weights": sum(best.n_weights.values()), "multiply_adds": sum(operations.values())}
     return Local(
         OwnBuffers(buffers=only(overlay(start, whole), ctx.buffer_names) if ctx.buffers == "local" else {}),
         Change(delta=delta, mask=only(best.stays, delta), choices={ctx.client_id: choice}),
         best.model,
         best.trained,
         n_trained=n_equal,
-        figures={"child": child, "fitness": best.rank[0], "n_weights": n_weights, "multiply_adds": n_operations},
+        figures={"child": child, "fitness": best.rank[0], **sizes},
     )
 
 

@@ -103,3 +103,13 @@ def softmax_gradient(
     errors = odds / odds.sum(axis=1, keepdims=True)  # (n, classes)
     errors[np.arange(len(y)), y] -= 1
     return errors.T @ x / len(y), errors.mean(axis=0)
+
+
+def mean_of_round(sent: Sequence[Any], key: str) -> torch.Tensor:
+    """Of contributions, by samples; where updates have masks, of those who have the position."""
+    total, weight = torch.zeros(()), torch.zeros(())
+    for item in sent:
+        mask = item.update.mask[key] if hasattr(item.update, "mask") else torch.ones(())
+        total = total + item.n_samples * mask * item.update.delta[key].double()
+        weight = weight + item.n_samples * mask
+    return total / weight.clamp(min=1)

@@ -324,22 +324,12 @@ async def test_integer_buffers_are_never_averaged(name: str, policy: str, tmp_pa
     assert not torch.equal(done.model["features.0.weight"], done.lab.initial["features.0.weight"])
 
 
-def _mean_of_round(sent: list[Contribution[Any]], key: str) -> torch.Tensor:
-    """By samples; where updates have masks, of those who have the position."""
-    total, weight = torch.zeros(()), torch.zeros(())
-    for item in sent:
-        mask = item.update.mask[key] if hasattr(item.update, "mask") else torch.ones(())
-        total = total + item.n_samples * mask * item.update.delta[key].double()
-        weight = weight + item.n_samples * mask
-    return total / weight.clamp(min=1)
-
-
 @pytest.mark.parametrize("name", FEDERATED)
 async def test_averaged_buffers_are_the_weighted_mean(name: str, tmp_path: Path) -> None:
     done, sent, states = await normalised(name, "average", tmp_path)
     for key in STATISTICS:
         told = [item for item in sent if item.update.delta]  # not in a phase of local training
-        mean = sum(_mean_of_round(told[at : at + 4], key) for at in range(0, len(told), 4))
+        mean = sum(flat.mean_of_round(told[at : at + 4], key) for at in range(0, len(told), 4))
         assert torch.allclose(done.model[key].double(), done.lab.initial[key] + mean, atol=1e-6)
         assert flat.distance({key: done.model[key]}, {key: done.lab.initial[key]}) > 0.01
     assert not any(getattr(state, "buffers", {}) for state in states)
