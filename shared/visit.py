@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
-
 from shared import wire
 from shared.algorithms._hooks import Algorithm, Bench, Local, test_by_owner
 from shared.context import Ctx
@@ -96,15 +94,20 @@ def _guarded(
 def pay_visit(
     lab: Lab, order: VisitOrder[Any], visit: Visit, message: Any, states: Versions, stopped: Stopped
 ) -> Visited:
-    """One visit from the state named in it; leaves the new state behind under this wave's version."""
+    """One visit from the state named in it; leaves the new state behind under this wave's version.
+
+    Hooks see all tensors on the lab's processor; what leaves the visit lies in the CPU's memory.
+    """
     stage, seat, algorithm = order.stage, lab.seat(visit.seat), lab.algorithm
     phase = visit.work.phase or order.phase
     ctx = lab.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
     ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
-    torch.default_generator.manual_seed(ctx.seed("torch"))
+    processor = lab.processor
+    processor.seed(ctx.seed("torch"))
+    message = processor.bring(message)
     kept = StateOf(algorithm, states, Owner(stage.run_id, f"seat-{seat.number}"), visit.base)
     state, fresh = kept.load()
-    state = algorithm.device.init(ctx) if state is None else state
+    state = processor.bring(algorithm.device.init(ctx) if state is None else state)
     bench = lab.bench(visit.work, lab.seat_in(seat.number, stage.round_no).train, seat.test, stopped)
     local, report = None, None
     if visit.work.kind != "evaluate":
@@ -112,7 +115,7 @@ def pay_visit(
         state = local.state
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
-        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), state)
+        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), processor.fetch(state))
     received, mine, own_on = _tested(algorithm, ctx, state, message, local, bench)
     outcome = Outcome[Any](
         seat=seat.number,
@@ -122,14 +125,15 @@ def pay_visit(
         received=received,
         own=mine,
         own_on=own_on,
-        report=report,
+        report=processor.fetch(report),
         fresh_state=fresh,
     )
     if local is None or local.update is None:
         return Visited(outcome)
-    check_update(local.update, lab.grid)
-    _check_names(ctx, local.update)
-    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update)
+    update = processor.fetch(local.update)
+    check_update(update, lab.grid)
+    _check_names(ctx, update)
+    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
     return Visited(outcome.but(held_bytes=size), made)
 
