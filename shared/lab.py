@@ -207,7 +207,7 @@ class Workbench:
     def images(self, samples: Samples) -> Tensor:
         """Images as the model gets them: float32, (n, channels, height, width), on the processor."""
         x, _ = self.arrays(samples.part)
-        return self.lab.processor.bring(as_batch(x[samples.indices]))
+        return as_batch(x[samples.indices]).to(self.lab.processor.place)
 
     @property
     def test_sets(self) -> Mapping[str, TestSet]:
@@ -228,7 +228,7 @@ class Workbench:
         (x, y), indices = self.arrays(samples.part), samples.indices
         if how is not None and how.when == "once":
             x, y, indices = self._copy(ctx, samples)
-        processor, anew = self.lab.processor, how is not None and how.when == "load"
+        place, anew = self.lab.processor.place, how is not None and how.when == "load"
         steps = work.steps if epochs is None else None
         if epochs is None and steps is None:
             epochs = ctx.spec.local_epochs if work.epochs is None else work.epochs
@@ -240,14 +240,14 @@ class Workbench:
             generator=ctx.rng(purpose),
             epochs=epochs,
             steps=steps,
-            place=CPU if anew else processor.place,
+            place=CPU if anew else place,
         )
         if how is None or not anew:
             return drawn
         draws = ctx.rng(f"{purpose} augmented")
         seeds = (int(torch.randint(2**62, (), generator=draws)) for _ in count())
         changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
-        return ((as_floats(processor.bring(x)), processor.bring(y)) for x, y in changed)
+        return ((as_floats(x.to(place)), y.to(place)) for x, y in changed)
 
     def _copy(self, ctx: Ctx, samples: Samples) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Indices]:
         """The client's augmented copy of these samples: what an image became depends on nothing but itself."""

@@ -8,17 +8,15 @@ and are the same everywhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 
 from shared.errors import BadInput
-from shared.records import Tensor, with_tensors
+from shared.records import with_tensors
 
 ProcessorName = Literal["cpu", "cuda"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -32,19 +30,13 @@ class Processor:
         """Whether nothing has to be moved."""
         return self.place.type == "cpu"
 
-    def bring(self, value: T) -> T:
+    def bring(self, value: Any) -> Any:
         """A record, or values in lists and maps, with its tensors on this processor."""
-        return self._moved(value, lambda tensor: tensor.to(self.place))
+        return value if self.is_cpu else with_tensors(value, lambda tensor: tensor.to(self.place))
 
-    def fetch(self, value: T) -> T:
+    def fetch(self, value: Any) -> Any:
         """The same with its tensors in the CPU's memory: what leaves a visit."""
-        return self._moved(value, lambda tensor: tensor.cpu())
-
-    def _moved(self, value: T, move: Callable[[Tensor], Tensor]) -> T:
-        if self.is_cpu:
-            return value
-        moved: Any = with_tensors(value, move)
-        return moved
+        return value if self.is_cpu else with_tensors(value, lambda tensor: tensor.cpu())
 
     def seed(self, seed: int) -> None:
         """Seed torch's default generators, from which dropout draws."""
@@ -93,4 +85,5 @@ def gpu_model() -> str | None:
     """The GPU that this process computes on, with the versions of CUDA and cuDNN that torch uses; None without one."""
     if cuda_missing() is not None:
         return None
-    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    cudnn: Any = torch.backends.cudnn
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, cuDNN {cudnn.version()}"
