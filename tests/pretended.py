@@ -1,8 +1,9 @@
 """A GPU that is pretended: tensors with another device's name whose numbers are computed on the CPU all the same.
 
-To torch they lie on `PLACE`, that device of its own that needs no hardware. They cannot be mixed with the CPU's, by
-torch's rules: copies go between both, a CPU tensor without dimensions goes with either, and positions on the CPU select
-from a tensor there. `numpy()` refuses them. What bits a GPU's own kernels give is no concern of this.
+To torch they lie on `PLACE`, by its number a second one of that device that needs no hardware; the first stays what it
+is, shapes without numbers. They cannot be mixed with the CPU's, by torch's rules: copies go between both, a CPU tensor
+without dimensions goes with either, and positions on the CPU select from a tensor there. `numpy()` refuses them. What
+bits a GPU's own kernels give is no concern of this.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shared.processor import Processor
 from shared.records import Record, with_tensors
 from shared.service import Worker
 
-PLACE = torch.device("meta")
+PLACE = torch.device("meta", 1)
 CPU = torch.device("cpu")
 COPIES = frozenset({"copy_", "_to_copy"})
 SELECTIONS = frozenset({"index", "index_put_", "_index_put_impl_", "index_put"})
@@ -92,8 +93,8 @@ def computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         check_unmixed(name, args, given)
     wanted = kwargs.get("device")
     there = theirs if wanted is None else torch.device(wanted) == PLACE
-    told = {key: CPU if key == "device" and value is not None else value for key, value in kwargs.items()}
-    found = func(*tree_map(_here, tuple(args)), **tree_map(_here, told))
+    told = {**kwargs, "device": CPU} if there and wanted is not None else kwargs
+    found = func(*tree_map(_here, tuple(args)), **tree_map(_here, dict(told)))
     if name.endswith("_") and not name.startswith("_foreach"):
         return args[0]
     if not there:

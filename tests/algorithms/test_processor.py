@@ -118,7 +118,9 @@ async def test_a_hook_that_mixes_devices_is_found(tmp_path: Path, monkeypatch: p
 
 async def test_what_a_visit_leaves_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Processor, "fetch", lambda self, value: value)
+    """By its state, which is encoded, and by its update, which is added up on the CPU."""
     with pretending() as left:
         async with federation(tmp_path, rooms=(6,)) as fed:
-            await fed.run(small_spec(device="cuda"))
-    assert "VisitAnswer" in {name.partition("[")[0] for name in left}
+            info = await fed.run(small_spec(algorithm="moon", device="cuda"))
+    assert "Own" in left
+    assert "Mixed: add_ of tensors on two devices" in (info.reason or "")
