@@ -25,6 +25,7 @@ from shared.context import Ctx, stream_seed
 from shared.errors import BadInput
 from shared.messages import Work, wire_types
 from shared.population import Indices, Population, Samples, Seat, population, seated
+from shared.processor import Processor, processor_of
 from shared.records import Record, Score, Tensor, TensorMap
 from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
@@ -36,7 +37,7 @@ from shared.training.augment import AugmentSpec, as_floats, as_pixels, augmented
 from shared.training.data import Dataset, as_batch
 from shared.training.domains import absent, open_data
 from shared.training.flops import on_shapes, training_flops
-from shared.training.loop import Batch, Correct, Objective, Step, Transform, batches, evaluate, train
+from shared.training.loop import CPU, Batch, Correct, Objective, Step, Transform, batches, evaluate, train
 
 Stopped = Callable[[], bool]
 
@@ -72,9 +73,18 @@ class Lab:
         return models.build(wanted.name, data.input_shape, data.n_classes, seed, wanted.projection)
 
     @cached_property
+    def processor(self) -> Processor:
+        """What this process trains and evaluates on: asked for by those that do.
+
+        Raises:
+            BadInput: there is none here of the kind that the spec's `device` names.
+        """
+        return processor_of(self.spec.device)
+
+    @cached_property
     def model(self) -> nn.Module:
-        """The scratch model: an edge that only adds up has none."""
-        return self._first_model()
+        """The scratch model, on the processor: an edge that only adds up has none."""
+        return self._first_model().to(self.processor.place)
 
     @property
     def initial(self) -> TensorMap:
@@ -164,7 +174,12 @@ class Lab:
         return self.local.objective(ctx.at(params=self.local_params))
 
     def bench(self, work: Work, own: Indices, test: Samples, stopped: Stopped | None = None) -> Workbench:
-        """A workbench over some samples."""
+        """A workbench over some samples.
+
+        Raises:
+            BadInput: this process has not got the spec's `device`.
+        """
+        self.processor.make_repeatable()
         chosen = own if work.samples is None else work.samples.numpy().astype(np.int64)
         return Workbench(self, work, chosen, test, stopped)
 
@@ -200,9 +215,9 @@ class Workbench:
         return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
 
     def images(self, samples: Samples) -> Tensor:
-        """Images as the model gets them: float32, (n, channels, height, width)."""
+        """Images as the model gets them: float32, (n, channels, height, width), on the processor."""
         x, _ = self.arrays(samples.part)
-        return as_batch(x[samples.indices])
+        return as_batch(x[samples.indices]).to(self.lab.processor.place)
 
     @property
     def test_sets(self) -> Mapping[str, TestSet]:
@@ -218,11 +233,12 @@ class Workbench:
         epochs: int | None = None,
         augment: bool = True,
     ) -> Iterator[Batch]:
-        """Shuffled batches as they are trained on, augmented where the spec says so."""
+        """Shuffled batches as they are trained on, augmented where the spec says so; on the processor."""
         samples, work, how = samples or self.samples, self.work, ctx.spec.augment if augment else None
         (x, y), indices = self.arrays(samples.part), samples.indices
         if how is not None and how.when == "once":
             x, y, indices = self._copy(ctx, samples)
+        place, anew = self.lab.processor.place, how is not None and how.when == "load"
         steps = work.steps if epochs is None else None
         if epochs is None and steps is None:
             epochs = ctx.spec.local_epochs if work.epochs is None else work.epochs
@@ -235,12 +251,14 @@ class Workbench:
             epochs=epochs,
             steps=steps,
             least=ctx.least_batch,
+            place=CPU if anew else place,
         )
-        if how is None or how.when == "once":
+        if how is None or not anew:
             return drawn
         draws = ctx.rng(f"{purpose} augmented")
         seeds = (int(torch.randint(2**62, (), generator=draws)) for _ in count())
-        return ((as_floats(augmented(as_pixels(x), how, seed)), y) for (x, y), seed in zip(drawn, seeds, strict=False))
+        changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
+        return ((as_floats(x.to(place)), y.to(place)) for x, y in changed)
 
     def _copy(self, ctx: Ctx, samples: Samples) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Indices]:
         """The client's augmented copy of these samples: what an image became depends on nothing but itself."""
