@@ -6,40 +6,32 @@ is used by one training or evaluation at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from shared.algorithms import load_algorithm, load_local
-from shared.algorithms._hooks import Algorithm, Fit, Phase
+from shared.algorithms._hooks import Algorithm, Phase
 from shared.arrival import collected
 from shared.context import Ctx, stream_seed
 from shared.errors import BadInput
 from shared.messages import Work, wire_types
 from shared.population import Indices, Population, Samples, Seat, population, seated
 from shared.processor import Processor, processor_of
-from shared.records import Record, Score, Tensor, TensorMap
+from shared.records import Record, Tensor, TensorMap
 from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
 from shared.sums import Grid
 from shared.tensors import n_bytes
-from shared.test_sets import TestSet
 from shared.training import models
-from shared.training.augment import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
-from shared.training.data import Dataset, as_batch
+from shared.training.data import Dataset
 from shared.training.domains import absent, open_data
 from shared.training.flops import on_shapes, training_flops
-from shared.training.loop import CPU, Batch, Correct, Objective, Step, Transform, batches, evaluate, train
-
-Stopped = Callable[[], bool]
+from shared.training.loop import Objective, Stopped
+from shared.workbench import Workbench
 
 
 class Lab:
@@ -187,134 +179,6 @@ class Lab:
 def _shape(tensor: Tensor) -> Tensor:
     """A tensor of this shape and dtype that takes no memory, for checks."""
     return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-
-
-@dataclass
-class Workbench:
-    """The hooks' `Bench`: the one training loop on one client's samples."""
-
-    lab: Lab
-    work: Work
-    train: Indices
-    tests: Samples
-    stopped: Stopped | None = None
-
-    @property
-    def n_samples(self) -> int:
-        """Number of training samples of this visit: the client's weight."""
-        return len(self.train)
-
-    @property
-    def samples(self) -> Samples:
-        """The training samples of this visit."""
-        return Samples("train", self.train)
-
-    def arrays(self, part: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Images and labels of one part of the data set."""
-        data = self.lab.data
-        return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
-
-    def images(self, samples: Samples) -> Tensor:
-        """Images as the model gets them: float32, (n, channels, height, width), on the processor."""
-        x, _ = self.arrays(samples.part)
-        return as_batch(x[samples.indices]).to(self.lab.processor.place)
-
-    @property
-    def test_sets(self) -> Mapping[str, TestSet]:
-        """The run's test sets that consist of clients' own."""
-        return self.lab.members.test_sets
-
-    def batches(
-        self,
-        ctx: Ctx,
-        *,
-        samples: Samples | None = None,
-        purpose: str = "batches",
-        epochs: int | None = None,
-        augment: bool = True,
-    ) -> Iterator[Batch]:
-        """Shuffled batches as they are trained on, augmented where the spec says so; on the processor."""
-        samples, work, how = samples or self.samples, self.work, ctx.spec.augment if augment else None
-        (x, y), indices = self.arrays(samples.part), samples.indices
-        if how is not None and how.when == "once":
-            x, y, indices = self._copy(ctx, samples)
-        place, anew = self.lab.processor.place, how is not None and how.when == "load"
-        steps = work.steps if epochs is None else None
-        if epochs is None and steps is None:
-            epochs = ctx.spec.local_epochs if work.epochs is None else work.epochs
-        drawn = batches(
-            x,
-            y,
-            indices,
-            batch_size=work.batch_size,
-            generator=ctx.rng(purpose),
-            epochs=epochs,
-            steps=steps,
-            least=ctx.least_batch,
-            place=CPU if anew else place,
-        )
-        if how is None or not anew:
-            return drawn
-        draws = ctx.rng(f"{purpose} augmented")
-        seeds = (int(torch.randint(2**62, (), generator=draws)) for _ in count())
-        changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
-        return ((as_floats(x.to(place)), y.to(place)) for x, y in changed)
-
-    def _copy(self, ctx: Ctx, samples: Samples) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Indices]:
-        """The client's augmented copy of these samples: what an image became depends on nothing but itself."""
-        x, y = self.arrays(samples.part)
-        seeds = [stream_seed(f"{ctx.spec.seed}|augmented|{samples.part} {index}") for index in samples.indices]
-        made = augmented_apart(as_pixels(as_batch(x[samples.indices])), ctx.spec.augment or AugmentSpec(), seeds)
-        laid_out = made[:, 0] if x.ndim == 3 else made.permute(0, 2, 3, 1)
-        return laid_out.numpy(), y[samples.indices], np.arange(len(seeds), dtype=np.int64)
-
-    def fit(
-        self,
-        ctx: Ctx,
-        start: Mapping[str, Any],
-        *,
-        samples: Samples | None = None,
-        purpose: str = "batches",
-        epochs: int | None = None,
-        trains: Collection[str] | None = None,
-        objective: Objective | None = None,
-        correct: Correct | None = None,
-        transform: Transform | None = None,
-        step: Step | None = None,
-    ) -> Fit:
-        """Train from `start` for the work's epochs or steps, or for so many epochs; see `Bench.fit`."""
-        model, spec = self.lab.model, ctx.spec
-        models.write_state(model, start)
-        frozen = [p for name, p in model.named_parameters() if trains is not None and name not in trains]
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-        try:
-            trained = train(
-                model,
-                self.batches(ctx, samples=samples, purpose=purpose, epochs=epochs),
-                lr=spec.lr,
-                momentum=spec.momentum,
-                weight_decay=spec.weight_decay,
-                objective=self.lab.objective(ctx, objective),
-                correct=correct,
-                transform=transform,
-                step=step,
-                stopped=self.stopped,
-            )
-        finally:
-            for parameter in frozen:
-                parameter.requires_grad_(True)
-        return Fit(models.read_state(model), trained)
-
-    def test(
-        self, model: Mapping[str, Tensor], samples: Samples | None = None, *, transform: Transform | None = None
-    ) -> Score:
-        """Evaluate a model on the client's test samples, or on others."""
-        samples = samples or self.tests
-        models.write_state(self.lab.model, model)
-        x, y = self.arrays(samples.part)
-        found = evaluate(self.lab.model, x, y, samples.indices, transform=transform, stopped=self.stopped)
-        return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum)
 
 
 class Labs:

@@ -31,10 +31,10 @@ from shared.messages import (
 from shared.records import Mean, Record, Score, Tensor
 from shared.records import own as own
 from shared.sums import Fold, check_update, fields_naming, mark_of
+from shared.training.loop import Stopped
 from shared.versions import Owner, Version, Versions
 
 log = logging.getLogger(__name__)
-Stopped = Callable[[], bool]
 
 
 @dataclass
