@@ -20,6 +20,7 @@ from cloud_server.standing import Standing, Tools
 from shared.api import RoundDetail, RunInfo, Status
 from shared.context import Ctx
 from shared.lab import Lab
+from shared.processor import processor_of
 from shared.spec import ExperimentSpec
 from shared.training.domains import without
 
@@ -97,8 +98,13 @@ class Course:
         return True
 
     async def _begin(self) -> Standing:
-        """The lab, the seating and the last committed state, or the initial one."""
+        """The lab, the seating and the last committed state, or the initial one.
+
+        Raises:
+            BadInput: the spec's data or processor cannot be had here.
+        """
         tools, spec = self.tools, self.info.spec
+        await tools.worker.run(processor_of, spec.device)  # a resumed run's cloud may be on another machine
         if not self.info.resolved:
             spec = await self._with_data(spec)
             n_edges, n_devices = len(tools.registry.live_edges()), tools.registry.n_devices()

@@ -19,6 +19,7 @@ from shared.api import FINAL, RunInfo, SeatInfo, Status
 from shared.errors import Conflict, NotFound, StrataError
 from shared.lab import Lab
 from shared.patience import backoff
+from shared.processor import processor_of
 from shared.records import TensorMap
 from shared.spec import ExperimentSpec, canonical, parse_spec
 from shared.store import StoreUnavailable
@@ -59,10 +60,11 @@ class Runner:
         """A new run of a spec.
 
         Raises:
-            BadInput: the spec is wrong; names field and cause.
+            BadInput: the spec is wrong, or asks for a processor that is not here; names field and cause.
             Conflict: the idempotency key was used with another spec.
         """
         spec = parse_spec(raw)
+        await asyncio.to_thread(processor_of, spec.device)  # a GPU's driver takes its time
         info = RunInfo(
             run=new_run_id(),
             name=spec.name,

@@ -20,6 +20,7 @@ from shared.context import Ctx, stream_seed
 from shared.errors import BadInput
 from shared.messages import Work, wire_types
 from shared.population import Indices, Population, Samples, Seat, population, seated
+from shared.processor import Processor, processor_of
 from shared.records import Record, Tensor, TensorMap
 from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
@@ -66,9 +67,18 @@ class Lab:
         return models.build(wanted.name, data.input_shape, data.n_classes, seed, wanted.projection)
 
     @cached_property
+    def processor(self) -> Processor:
+        """What this process trains and evaluates on: asked for by those that do.
+
+        Raises:
+            BadInput: there is none here of the kind that the spec's `device` names.
+        """
+        return processor_of(self.spec.device)
+
+    @cached_property
     def model(self) -> nn.Module:
-        """The scratch model: an edge that only adds up has none."""
-        return self._first_model()
+        """The scratch model, on the processor: an edge that only adds up has none."""
+        return self._first_model().to(self.processor.place)
 
     @property
     def initial(self) -> TensorMap:
@@ -164,7 +174,12 @@ class Lab:
         return self.local.objective(ctx.at(params=self.local_params))
 
     def bench(self, work: Work, own: Indices, test: Samples, stopped: Stopped | None = None) -> Workbench:
-        """A workbench over some samples."""
+        """A workbench over some samples.
+
+        Raises:
+            BadInput: this process has not got the spec's `device`.
+        """
+        self.processor.make_repeatable()
         chosen = own if work.samples is None else work.samples.numpy().astype(np.int64)
         return Workbench(self, work, chosen, test, stopped)
 

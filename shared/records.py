@@ -9,7 +9,7 @@ cloud add updates up without knowing the algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -122,17 +122,22 @@ def own(value: Any) -> Any:
 
     Views of a body would change bits in training, and keep the whole body in memory.
     """
+    return with_tensors(value, lambda tensor: tensor.detach().clone(memory_format=torch.contiguous_format))
+
+
+def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A record, or values in lists and maps, with each tensor changed and all else as it is."""
     if isinstance(value, Tensor):
-        return value.detach().clone(memory_format=torch.contiguous_format)
+        return change(value)
     if isinstance(value, Record):
         kind = type(value)
-        return kind.model_construct(**{name: own(getattr(value, name)) for name in kind.model_fields})
+        return kind.model_construct(**{name: with_tensors(getattr(value, name), change) for name in kind.model_fields})
     if isinstance(value, dict):
-        return {key: own(item) for key, item in value.items()}
+        return {key: with_tensors(item, change) for key, item in value.items()}
     if isinstance(value, list):
-        return [own(item) for item in value]
+        return [with_tensors(item, change) for item in value]
     if type(value) is tuple:
-        return tuple(own(item) for item in value)
+        return tuple(with_tensors(item, change) for item in value)
     return value
 
 

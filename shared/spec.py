@@ -143,6 +143,7 @@ class ExperimentSpec(Record):
         edge_upload: `sum` sends exact sums to the cloud (8 bytes a parameter), `mean` rounded means (4 bytes).
         clock: `real` makes devices wait as long as the model says, and lets the wall clock decide who is late.
         time_scale: with it, wall seconds that stand for a simulated one.
+        device: what trains and evaluates, in each process that does: its CPU, or a GPU by CUDA.
     """
 
     name: str = Field(default="experiment", min_length=1, max_length=100)
@@ -192,6 +193,7 @@ class ExperimentSpec(Record):
     clock: Literal["simulated", "real"] = "simulated"
     time_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
 
+    device: Literal["cpu", "cuda"] = "cpu"
     devices: DeviceSpec = DeviceSpec()
     edge_link: EdgeLinkSpec = EdgeLinkSpec()
     timeouts: Timeouts = Timeouts()

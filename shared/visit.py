@@ -32,11 +32,10 @@ from shared.records import Mean, Record, Score, Tensor
 from shared.records import own as own
 from shared.sparse import n_bytes
 from shared.sums import Fold, check_update, fields_naming, mark_of
-from shared.training.draws import reseed
+from shared.training.loop import Stopped
 from shared.versions import Owner, Version, Versions
 
 log = logging.getLogger(__name__)
-Stopped = Callable[[], bool]
 
 
 @dataclass
@@ -98,15 +97,20 @@ def _guarded(
 def pay_visit(
     lab: Lab, order: VisitOrder[Any], visit: Visit, message: Any, states: Versions, stopped: Stopped
 ) -> Visited:
-    """One visit from the state named in it; leaves the new state behind under this wave's version."""
+    """One visit from the state named in it; leaves the new state behind under this wave's version.
+
+    Hooks see all tensors on the lab's processor; what leaves the visit lies in the CPU's memory.
+    """
     stage, seat, algorithm = order.stage, lab.seat(visit.seat), lab.algorithm
     phase = visit.work.phase or order.phase
     ctx = lab.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
     ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
-    reseed(ctx.seed("torch"))
+    processor = lab.processor
+    processor.seed(ctx.seed("torch"))
+    message = processor.bring(message)
     kept = StateOf(algorithm, states, Owner(stage.run_id, f"seat-{seat.number}"), visit.base)
     state, fresh = kept.load()
-    state = algorithm.device.init(ctx) if state is None else state
+    state = processor.bring(algorithm.device.init(ctx) if state is None else state)
     bench = lab.bench(visit.work, lab.seat_in(seat.number, stage.round_no).train, seat.test, stopped)
     local, report = None, None
     if visit.work.kind != "evaluate":
@@ -114,7 +118,7 @@ def pay_visit(
         state = local.state
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
-        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), state)
+        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), processor.fetch(state))
     trained_at = time.monotonic()
     received, mine, own_on = _tested(algorithm, ctx, state, message, local, bench)
     testing_s = time.monotonic() - trained_at
@@ -126,14 +130,15 @@ def pay_visit(
         received=received,
         own=mine,
         own_on=own_on,
-        report=report,
+        report=processor.fetch(report),
         fresh_state=fresh,
     )
     if local is None or local.update is None:
         return Visited(outcome, None, testing_s)
-    check_update(local.update, lab.grid)
-    _check_names(ctx, local.update)
-    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update)
+    update = processor.fetch(local.update)
+    check_update(update, lab.grid)
+    _check_names(ctx, update)
+    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
     return Visited(outcome.but(held_bytes=size), made, testing_s)
 

@@ -21,7 +21,7 @@ from shared.test_sets import TestSet
 from shared.training import models
 from shared.training.augment import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data import as_batch
-from shared.training.loop import Batch, Correct, Objective, Step, Stopped, Transform, batches, evaluate, train
+from shared.training.loop import CPU, Batch, Correct, Objective, Step, Stopped, Transform, batches, evaluate, train
 from shared.training.pruning import importance
 from shared.training.units import resized
 
@@ -58,9 +58,9 @@ class Workbench:
         return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
 
     def images(self, samples: Samples) -> Tensor:
-        """Images as the model gets them: float32, (n, channels, height, width)."""
+        """Images as the model gets them: float32, (n, channels, height, width), on the processor."""
         x, _ = self.arrays(samples.part)
-        return as_batch(x[samples.indices])
+        return as_batch(x[samples.indices]).to(self.lab.processor.place)
 
     @property
     def test_sets(self) -> Mapping[str, TestSet]:
@@ -76,11 +76,12 @@ class Workbench:
         epochs: int | None = None,
         augment: bool = True,
     ) -> Iterator[Batch]:
-        """Shuffled batches as they are trained on, augmented where the spec says so."""
+        """Shuffled batches as they are trained on, augmented where the spec says so; on the processor."""
         samples, work, how = samples or self.samples, self.work, ctx.spec.augment if augment else None
         (x, y), indices = self.arrays(samples.part), samples.indices
         if how is not None and how.when == "once":
             x, y, indices = self._copy(ctx, samples)
+        place, anew = self.lab.processor.place, how is not None and how.when == "load"
         steps = work.steps if epochs is None else None
         if epochs is None and steps is None:
             epochs = ctx.spec.local_epochs if work.epochs is None else work.epochs
@@ -93,12 +94,14 @@ class Workbench:
             epochs=epochs,
             steps=steps,
             least=ctx.least_batch,
+            place=CPU if anew else place,
         )
-        if how is None or how.when == "once":
+        if how is None or not anew:
             return drawn
         draws = ctx.rng(f"{purpose} augmented")
         seeds = (int(torch.randint(2**62, (), generator=draws)) for _ in count())
-        return ((as_floats(augmented(as_pixels(x), how, seed)), y) for (x, y), seed in zip(drawn, seeds, strict=False))
+        changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
+        return ((as_floats(x.to(place)), y.to(place)) for x, y in changed)
 
     def _copy(self, ctx: Ctx, samples: Samples) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Indices]:
         """The client's augmented copy of these samples: what an image became depends on nothing but itself."""
@@ -157,8 +160,9 @@ class Workbench:
     def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
         """How much each unit of a model counts on these samples."""
         x, _ = self.arrays(samples.part)
-        parts = (samples.indices[at : at + IMAGES] for at in range(0, len(samples), IMAGES))
-        return importance(self._network(model), self.lab.units, (as_batch(x[part]) for part in parts))
+        place, parts = self.lab.processor.place, range(0, len(samples), IMAGES)
+        images = (as_batch(x[samples.indices[at : at + IMAGES]]).to(place) for at in parts)
+        return importance(self._network(model), self.lab.units, images)
 
     def _network(self, state: Mapping[str, Tensor]) -> nn.Module:
         """The scratch model in this state, or the sub-network whose state it is."""

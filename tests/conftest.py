@@ -9,10 +9,41 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 # Pictures are drawn into files; no test may look for a display.
 os.environ["MPLBACKEND"] = "Agg"
 
-import pytest  # noqa: E402 - after the variables above, on purpose
+import asyncio  # noqa: E402 - after the variables above, on purpose
+import functools  # noqa: E402
+import inspect  # noqa: E402
+from collections.abc import Callable, Coroutine  # noqa: E402
+from typing import Any  # noqa: E402
+
+import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each coroutine a deadline of its own, just before pytest-timeout's.
+
+    The exception which that one raises can land in a callback of the event loop, which logs it and goes on: a test
+    that waits for what never comes would then wait for ever.
+    """
+    given = config.getoption("timeout")
+    usual = float(config.getini("timeout") if given is None else given)
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            mark = item.get_closest_marker("timeout")
+            limit_s = float(mark.args[0]) if mark else usual
+            if limit_s:  # 0 is none, for a debugger
+                item.obj = _limited(item.obj, 0.95 * limit_s)
+
+
+def _limited(test: Callable[..., Coroutine[Any, Any, None]], limit_s: float) -> Callable[..., Any]:
+    @functools.wraps(test)
+    async def limited(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(limit_s):
+            await test(*args, **kwargs)
+
+    return limited
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ STAGES: dict[str, dict[str, str]] = {
     },
     "device_agent": {
         **COMMON,
-        "train": "shared.lab:Workbench.fit",
+        "train": "shared.workbench:Workbench.fit",
         "load states": "shared.versions.files:FileVersions.load",
         "save states": "shared.versions.files:FileVersions.save",
         "forget states": "shared.versions.files:FileVersions.forget_before",

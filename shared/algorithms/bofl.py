@@ -178,7 +178,7 @@ class Own(OwnBuffers):
 def signs(ctx: Ctx, model: Mapping[str, Tensor]) -> Tensor:
     """b(w) of all parameters, names sorted, eight to a byte: uint8, (ceil(n / 8),)."""
     names = sorted(model.keys() - ctx.buffer_names)
-    bits = np.concatenate([(model[name] > 0).flatten().numpy() for name in names])  # algorithm 1, 1-3
+    bits = np.concatenate([(model[name] > 0).flatten().cpu().numpy() for name in names])  # algorithm 1, 1-3
     return torch.from_numpy(np.packbits(bits))
 
 

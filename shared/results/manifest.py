@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from shared.api import FINAL, RunInfo
+from shared.processor import gpu_model
 from shared.records import Record
 
 _DISTRIBUTIONS = ("stratafl", "torch", "numpy", "torchvision")
@@ -22,6 +23,7 @@ class Manifest(Record):
         population_digest: of the seats, their data and profiles; None before they were dealt.
         versions: of Python and the packages that compute.
         cpu: model and instruction set; other CPUs may give other bits.
+        gpu: with `device: cuda` the cloud's GPU, with what torch drives it by; likewise.
         ended_at: None while the run may go on.
     """
 
@@ -33,6 +35,7 @@ class Manifest(Record):
     population_digest: str | None = None
     versions: dict[str, str]
     cpu: str
+    gpu: str | None = None
     started_at: str
     ended_at: str | None = None
 
@@ -61,6 +64,7 @@ class Manifest(Record):
             population_digest=population_digest,
             versions=versions(),
             cpu=cpu_model(),
+            gpu=gpu_model() if info.spec.device == "cuda" else None,
             started_at=started_at or info.created_at,
             ended_at=ended_at if info.status in FINAL else None,
         )

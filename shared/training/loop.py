@@ -39,6 +39,7 @@ Step = Callable[[list[Tensor], list[Tensor]], None]
 """(parameters, gradients): changes the parameters in place; stands in for SGD."""
 Stopped = Callable[[], bool]
 
+CPU = torch.device("cpu")
 SMALL_BYTES = 64 * 2**20
 """Up to this size as floats, a client's images are converted once and not batch by batch."""
 
@@ -79,6 +80,7 @@ def batches(
     epochs: int | None = None,
     steps: int | None = None,
     least: int = 1,
+    place: torch.device = CPU,
 ) -> Iterator[Batch]:
     """Shuffled batches of some samples; each epoch is one shuffle, its last batch may be smaller.
 
@@ -91,6 +93,7 @@ def batches(
         epochs: how many times each sample comes; or
         steps: how many batches come, over as many epochs as that takes.
         least: samples that a batch must have, see `batch_sizes`.
+        place: where they shall lie.
 
     Yields:
         Float images as `as_batch` makes them, and int64 labels.
@@ -107,7 +110,7 @@ def batches(
         many, field = f"{sizes[-1]} of {len(indices)} samples", "partition" if len(indices) < least else "batch_size"
         raise BadInput(f"a batch of {many}: the model's batch-norm trains on {least} or more", field=field)
     n_batches = len(sizes) * epochs if epochs is not None else steps
-    return _shuffled(x, y, np.asarray(indices, dtype=np.int64), sizes, generator, n_batches or 0)
+    return _shuffled(x, y, np.asarray(indices, dtype=np.int64), sizes, generator, n_batches or 0, place)
 
 
 def batch_sizes(n: int, batch_size: int, least: int = 1) -> list[int]:
@@ -129,22 +132,25 @@ def _shuffled(
     sizes: list[int],
     generator: torch.Generator,
     n_batches: int,
+    place: torch.device,
 ) -> Iterator[Batch]:
-    images, labels = _images_at(x, indices), torch.from_numpy(y[indices].astype(np.int64))
+    images, labels = _images_at(x, indices, place), torch.from_numpy(y[indices].astype(np.int64)).to(place)
     done = 0
     while done < n_batches:
         order = torch.randperm(len(indices), generator=generator)
         for chosen in torch.split(order, sizes)[: n_batches - done]:
-            yield images(chosen), labels.index_select(0, chosen)
+            yield images(chosen), labels.index_select(0, chosen.to(place))
             done += 1
 
 
-def _images_at(x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64]) -> Callable[[Tensor], Tensor]:
+def _images_at(
+    x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], place: torch.device
+) -> Callable[[Tensor], Tensor]:
     """A function from positions in `indices` to float images; the bits are the same on both ways."""
     if 4 * math.prod(x.shape[1:]) * len(indices) > SMALL_BYTES:
-        return lambda chosen: as_batch(x[indices[chosen.numpy()]])
-    floats = as_batch(x[indices])
-    return lambda chosen: floats.index_select(0, chosen)  # five times as fast as floats[chosen]
+        return lambda chosen: as_batch(x[indices[chosen.numpy()]]).to(place)
+    floats = as_batch(x[indices]).to(place)
+    return lambda chosen: floats.index_select(0, chosen.to(place))  # five times as fast as floats[chosen]
 
 
 def train(
@@ -220,7 +226,7 @@ def evaluate(
     """Count right answers and sum cross-entropies, in evaluation mode; the model's mode is restored.
 
     Args:
-        model: not changed.
+        model: not changed; images and labels are brought to where it lies.
         x: images, uint8, (n, height, width[, channels]).
         y: labels, (n,).
         indices: which samples, evaluated in this order.
@@ -234,6 +240,7 @@ def evaluate(
     """
     chosen = np.asarray(indices, dtype=np.int64)
     with_layout, was_training = _layout(model), model.training
+    place = next(model.parameters()).device
     n_correct, loss_sum = 0, 0.0
     model.eval()
     try:
@@ -242,7 +249,7 @@ def evaluate(
                 if stopped is not None and stopped():
                     raise Cancelled(f"stopped after {start} of {len(chosen)} samples")
                 part = chosen[start : start + batch_size]
-                images, labels = as_batch(x[part]), torch.from_numpy(y[part].astype(np.int64))
+                images, labels = as_batch(x[part]).to(place), torch.from_numpy(y[part].astype(np.int64)).to(place)
                 logits = model(with_layout(images if transform is None else transform(images)))
                 loss_sum += functional.cross_entropy(logits, labels, reduction="sum").item()
                 n_correct += int((logits.argmax(1) == labels).sum())

@@ -66,13 +66,13 @@ def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict
             watched[group] = makers
     seen = _mean_activations(model, [layer for makers in watched.values() for layer in makers], images)
     found |= {group: torch.stack([seen[layer.name] for layer in makers]).mean(0) for group, makers in watched.items()}
-    return {group: found[group] for group in units.groups}
+    return {group: found[group].cpu() for group in units.groups}
 
 
 def _mean_activations(model: nn.Module, layers: list[Weighted], images: Iterable[Tensor]) -> dict[str, Tensor]:
     """By layer, each unit's mean absolute output."""
-    sizes = {layer.name: len(model.get_parameter(f"{layer.name}.weight")) for layer in layers}
-    sums = {name: torch.zeros(size, dtype=torch.float64) for name, size in sizes.items()}
+    weights = {layer.name: model.get_parameter(f"{layer.name}.weight") for layer in layers}
+    sums = {name: torch.zeros(len(w), dtype=torch.float64, device=w.device) for name, w in weights.items()}
 
     def look(name: str, module: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
         each = out.detach().abs().flatten(2).mean(2) if out.dim() > 2 else out.detach().abs()  # (batch, units)

@@ -67,7 +67,7 @@ def normaliser(found: Statistics | None) -> Transform | None:
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (found.mean, found.std))
 
     def transform(x: Tensor) -> Tensor:
-        return (x * 0.5 + 0.5 - mean) / std
+        return (x * 0.5 + 0.5 - mean.to(x.device)) / std.to(x.device)
 
     return transform
 

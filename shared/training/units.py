@@ -154,7 +154,7 @@ def resized(model: nn.Module, units: Units, state: Mapping[str, Tensor]) -> nn.M
             n for d, n in enumerate(state[name].shape) if d not in free
         ]:
             raise BadInput(f"{name} is {tuple(state[name].shape)}, the model's is {tuple(tensor.shape)}")
-        own = state[name].detach().clone(memory_format=torch.contiguous_format)
+        own = state[name].detach().to(tensor.device, copy=True, memory_format=torch.contiguous_format)
         memo[id(tensor)] = nn.Parameter(own) if isinstance(tensor, nn.Parameter) else own
     small = copy.deepcopy(model, memo)  # takes the smaller tensors in the place of the model's
     for module in small.modules():

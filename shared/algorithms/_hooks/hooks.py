@@ -3,6 +3,9 @@
 Every hook has a default, FedAvg's or the identity; a paper's file shows only what differs. Hooks are pure: state and
 message in, state and message out. They do no I/O, keep no attributes and draw randomness only from `ctx`.
 
+A device's hooks find all tensors on one processor, the CPU or a GPU: those of state and message, and what the bench
+gives. A tensor of their own is made there (`zeros_like`, `.to(x.device)`); edges and cloud are always on the CPU.
+
 Order of the hooks in a round:
 
     cloud    broadcast -> ... -> aggregate -> figures        evaluate (beside the next round)
