@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from shared import wire
 from shared.algorithms._hooks import Algorithm, Bench, Local, test_by_owner
+from shared.codecs import carried_bytes
 from shared.context import Ctx
 from shared.errors import BadInput, Cancelled, Conflict, StrataError
 from shared.lab import Lab
@@ -28,13 +29,14 @@ from shared.messages import (
     VisitAnswer,
     VisitOrder,
 )
-from shared.records import Mean, Record, Score, Tensor
+from shared.records import Mean, Record, Score, Tensor, TensorMap
 from shared.records import own as own
 from shared.sums import Fold, check_update, fields_naming, mark_of
 from shared.training.draws import reseed
 from shared.versions import Owner, Version, Versions
 
 log = logging.getLogger(__name__)
+S = TypeVar("S")
 Stopped = Callable[[], bool]
 
 
@@ -103,17 +105,20 @@ def pay_visit(
     ctx = lab.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
     ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
     reseed(ctx.seed("torch"))
-    kept = StateOf(algorithm, states, Owner(stage.run_id, f"seat-{seat.number}"), visit.base)
-    state, fresh = kept.load()
+    owner, compression = Owner(stage.run_id, f"seat-{seat.number}"), lab.compression
+    kept = StateOf(algorithm, states, owner, visit.base, with_memory=compression.memory)
+    state, memory, fresh = kept.load()
     state = algorithm.device.init(ctx) if state is None else state
     bench = lab.bench(visit.work, lab.seat_in(seat.number, stage.round_no).train, seat.test, stopped)
-    local, report = None, None
+    local, report, update = None, None, None
     if visit.work.kind != "evaluate":
         local = algorithm.device.local_update(ctx, state, message, bench)
         state = local.state
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
-        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), state)
+        if local.update is not None:
+            update, memory = compression.update(local.update, memory)
+        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), state, memory)
     trained_at = time.monotonic()
     received, mine, own_on = _tested(algorithm, ctx, state, message, local, bench)
     testing_s = time.monotonic() - trained_at
@@ -128,11 +133,11 @@ def pay_visit(
         report=report,
         fresh_state=fresh,
     )
-    if local is None or local.update is None:
+    if update is None:
         return Visited(outcome, None, testing_s)
-    check_update(local.update, lab.grid)
-    _check_names(ctx, local.update)
-    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=local.update)
+    check_update(update, lab.grid)
+    _check_names(ctx, update)
+    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
     return Visited(outcome.but(held_bytes=size), made, testing_s)
 
@@ -179,6 +184,13 @@ def _counts(local: Local | None) -> dict[str, Any]:
     return {**found, "n_trained": done.n_samples + local.n_passed, "n_steps": done.n_steps, "train": score}
 
 
+class Remembered(Record, Generic[S]):
+    """A seat's state with what was left out of its updates, where the spec's codec feeds that back."""
+
+    state: S
+    memory: TensorMap
+
+
 @dataclass(frozen=True)
 class StateOf:
     """What a seat remembers from visit to visit; of an algorithm whose devices remember nothing, nothing is kept.
@@ -188,27 +200,40 @@ class StateOf:
         states: where states lie.
         owner: the seat.
         base: the version of its last visit that counts, None before the first.
+        with_memory: whether what was left out of its updates is kept as well.
     """
 
     algorithm: Algorithm
     states: Versions
     owner: Owner
     base: Version | None
+    with_memory: bool = False
 
-    def load(self) -> tuple[Any, bool]:
-        """The state of exactly the base, and whether one was named but is not here (a fresh start)."""
-        if self.base is None or not self.algorithm.device_remembers:
-            return None, False
+    @property
+    def _keeps(self) -> bool:
+        return self.algorithm.device_remembers or self.with_memory
+
+    def load(self) -> tuple[Any, TensorMap, bool]:
+        """State and memory of exactly the base, and whether one was named but is not here (a fresh start)."""
+        if self.base is None or not self._keeps:
+            return None, {}, False
         data = self.states.load(self.owner, self.base)
-        return (None, True) if data is None else (own(wire.decode(self.algorithm.device_state, data)), False)
+        if data is None:
+            return None, {}, True
+        if not self.with_memory:
+            return own(wire.decode(self.algorithm.device_state, data)), {}, False
+        kind: type[Any] = Remembered[self.algorithm.device_state]  # type: ignore[name-defined]
+        found = own(wire.decode(kind, data))
+        return found.state, found.memory, False
 
-    def save(self, version: Version, state: Record) -> None:
-        """Keep the state that the visit left behind, and drop what no replay can need."""
-        if not self.algorithm.device_remembers:
+    def save(self, version: Version, state: Record, memory: TensorMap) -> None:
+        """Keep what the visit left behind, and drop what no replay can need."""
+        if not self._keeps:
             return
         if self.base is not None:
             self.states.forget_before(self.owner, self.base)
-        self.states.save(self.owner, version, wire.encode(state).parts)
+        kept = Remembered[Any](state=state, memory=memory) if self.with_memory else state
+        self.states.save(self.owner, version, wire.encode(kept).parts)
 
 
 # ---- what travels up
@@ -303,7 +328,7 @@ def _mean_bytes(update: Record) -> tuple[int, int]:
         how = mark_of(type(update), name)
         if isinstance(how, Mean):
             elements = list(_tensors_of(getattr(update, name)))
-            own_bytes += sum(tensor.numel() * tensor.element_size() for tensor in elements)
+            own_bytes += sum(carried_bytes(tensor) for tensor in elements)
             sum_bytes += sum(8 * tensor.numel() for tensor in elements) * (2 if how.per_position else 1)
     return own_bytes, sum_bytes
 

@@ -2,7 +2,8 @@
 
 A body is a plain safetensors file: 8 bytes little-endian header length, the JSON header, the tensors without
 holes. The header's `__metadata__.record` holds the record as JSON in which a tensor is `{"$t": i}`, the i-th
-tensor of the body; a tensor that stands in several places is encoded once. Floats survive exactly.
+tensor of the body; a tensor that stands in several places is encoded once. Floats survive exactly. A tensor in its
+short form (`shared.codecs`) is `{"$coded": name of the codec, "shape": [...], "parts": [{"$t": i}, ...]}`.
 
 `encode` answers with views of the tensors, `decode` with views of the body: nothing large is copied. Views may lie
 at addresses that torch's kernels treat differently, so add up from views, but train and evaluate on copies.
@@ -24,8 +25,10 @@ from pydantic import BaseModel, ValidationError
 
 from shared.body import Body as Body
 from shared.body import digest_of as digest_of
+from shared.codecs.coded import Coded
 from shared.errors import NotFinite, WireError
 from shared.records import Record, Tensor
+from shared.skeleton import CODED, MAX_COUNT, MAX_DEPTH, PLAIN, TENSOR, Filler, is_counts
 from shared.strict_json import check_items, check_keys, check_text, parse, within
 from shared.tensors import bytes_of
 
@@ -34,12 +37,8 @@ R = TypeVar("R", bound=Record)
 MAX_HEADER_BYTES = 64 * 2**20
 MAX_TENSORS = 2**18
 MAX_RANK = 16
-MAX_DEPTH = 64
-"""How deep a record may be nested: what one tier could write, the next can read."""
 MAX_ERRORS = 1000
 """Of more faults than these no path is told: pydantic makes an error of each before it shows the first."""
-MAX_COUNT = 2**53
-_TENSOR = "$t"
 
 _DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -111,16 +110,16 @@ class _Tensors:
         return self._index[key]
 
 
-_PLAIN = frozenset({int, float, bool, type(None)})
-
-
 def _skeleton(value: object, tensors: _Tensors, depth: int) -> object:
-    if depth and type(value) in _PLAIN:  # most of what there is
+    if depth and type(value) in PLAIN:  # most of what there is
         return value
     if not depth:
         raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
+    if isinstance(value, Coded):
+        parts = [_skeleton(part, tensors, depth - 1) for part in value.parts]
+        return {CODED: value.codec, "shape": list(value.shape), "parts": parts}
     if isinstance(value, Tensor):
-        return {_TENSOR: tensors.index(value)}
+        return {TENSOR: tensors.index(value)}
     if isinstance(value, BaseModel):
         return {name: _skeleton(getattr(value, name), tensors, depth - 1) for name in _fields(type(value))}
     if isinstance(value, Mapping):
@@ -177,14 +176,15 @@ def decode(kind: type[R], body: bytearray | memoryview | bytes, *, model: Mappin
     Args:
         kind: the record's type; a parametrised generic where a field's type depends on the algorithm.
         body: the whole body.
-        model: the run's model, against which `ModelState` fields are checked.
+        model: the run's model, against which `ModelState` fields are checked. A coded tensor must have a shape of its
+            tensors: a short form says little of how long what it stands for is.
 
     Raises:
         WireError: names what is wrong, with the path of the field.
     """
     raw, tensors = _parse(body)
     try:
-        return kind.model_validate(_filled(raw, tensors), context={"model": model})
+        return kind.model_validate(_filled(raw, tensors, model or {}), context={"model": model})
     except ValidationError as error:
         raise misfit(kind, error) from None
 
@@ -269,7 +269,7 @@ def _entry(name: str, entry: Any, begin: int) -> _Entry:
     dtype = _DTYPES.get(text) if isinstance(text, str) else None
     if dtype is None:
         raise WireError(f"tensor {name}: unknown dtype")
-    if not _is_counts(shape) or len(shape) > MAX_RANK or not _is_counts(offsets) or len(offsets) != 2:
+    if not is_counts(shape) or len(shape) > MAX_RANK or not is_counts(offsets) or len(offsets) != 2:
         raise WireError(f"tensor {name}: shape and offsets are lists of counts")
     # The strides of an empty tensor are products of its other dimensions: these must not overflow either.
     if math.prod(max(extent, 1) for extent in shape) >= MAX_COUNT:
@@ -282,10 +282,6 @@ def _entry(name: str, entry: Any, begin: int) -> _Entry:
     return _Entry(first, last, dtype, shape)
 
 
-def _is_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < MAX_COUNT for item in value)
-
-
 def _view(view: memoryview, begin: int, entry: _Entry) -> Tensor:
     if entry.first == entry.last:
         return torch.empty(entry.shape, dtype=entry.dtype)
@@ -296,31 +292,10 @@ def _view(view: memoryview, begin: int, entry: _Entry) -> Tensor:
     return flat.reshape(entry.shape)
 
 
-def _filled(value: Any, tensors: list[Tensor]) -> Any:
+def _filled(value: Any, tensors: list[Tensor], model: Mapping[str, Tensor]) -> Any:
     """The skeleton with its tensors; every tensor must be used."""
-    used: set[int] = set()
-    filled = _fill(value, tensors, used, MAX_DEPTH)
-    if len(used) != len(tensors):
-        raise WireError(f"{len(tensors) - len(used)} tensors stand in no field")
+    filler = Filler(tensors, frozenset(tuple(tensor.shape) for tensor in model.values()))
+    filled = filler.fill(value, MAX_DEPTH)
+    if len(filler.used) != len(tensors):
+        raise WireError(f"{len(tensors) - len(filler.used)} tensors stand in no field")
     return filled
-
-
-def _fill(value: Any, tensors: list[Tensor], used: set[int], depth: int) -> Any:
-    if depth and type(value) in _PLAIN:
-        return value
-    if not depth:
-        raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
-    if isinstance(value, dict):
-        if value.keys() == {_TENSOR}:
-            index = value[_TENSOR]
-            if type(index) is not int or not 0 <= index < len(tensors):
-                raise WireError(f"the record names a tensor that is none of the body's {len(tensors)}")
-            used.add(index)
-            return tensors[index]
-        check_keys(value)
-        return {key: _fill(item, tensors, used, depth - 1) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_fill(item, tensors, used, depth - 1) for item in value]
-    if isinstance(value, str):
-        check_text(value)
-    return value
