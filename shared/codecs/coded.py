@@ -35,7 +35,7 @@ class Coded(Tensor):
     """A float32 tensor that is held, and travels, as the parts of a codec.
 
     It stands wherever a tensor does: any operation decodes it first and answers with plain tensors. It cannot be
-    written.
+    written, and leaves torch (`numpy`, `tolist`) by `decoded` only.
 
     Attributes:
         codec: by whose form its parts are read.

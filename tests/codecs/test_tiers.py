@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from shared import wire
-from shared.codecs import Coded, fp16, ternary, topk
-from shared.messages import VisitOrder
+from shared.codecs import fp16, ternary, topk
 from shared.records import TensorMap
 from tests.algorithms import flat
-from tests.algorithms.ways import Ended, Tape, ended, federation, run
+from tests.algorithms.ways import Ended, ended, federation, run
 
 AROUND = 4_000
 """What a body holds beside a model, the spec above all."""
@@ -155,14 +153,3 @@ async def test_the_edges_own_worker_trains_from_what_devices_receive(tmp_path: P
     one, apart = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, spec, rooms=(1, 1, 1, 1))
     assert flat.same_bits(one.model, apart.model)
     assert one.links() == apart.links()
-
-
-async def test_batch_norm_buffers_travel_as_they_are(tmp_path: Path) -> None:
-    tape = Tape()
-    spec = spec_of(model="conv_bn", compression={"up": "ternary", "down": "int8"}, num_rounds=1)
-    done = await run(tmp_path, spec, tamper=tape, rooms=(4,))
-    order: VisitOrder[Any] = wire.decode(done.lab.wire.visit_order, tape.of("/visits")[0], model=done.lab.shapes)
-    model = order.messages[0].model
-    assert done.lab.buffer_names
-    for name, tensor in model.items():
-        assert isinstance(tensor, Coded) == (name not in done.lab.buffer_names)
