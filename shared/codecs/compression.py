@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -81,10 +81,10 @@ class Compression:
         return self._changed(update, names, codec, encode), left
 
     def _changed(self, record: R, names: list[str], codec: CodecSpec, encode: Encode) -> R:
-        kind: type[R] = type(record)
+        kind = type(record)
         fields = {name: getattr(record, name) for name in kind.model_fields}
         coded = {name: self._walk(fields[name], name, codec, encode) for name in names}
-        return kind.model_construct(**fields | coded)
+        return cast("R", kind.model_construct(**fields | coded))
 
     def _walk(self, value: Any, place: str, codec: CodecSpec, encode: Encode, name: str = "") -> Any:
         if isinstance(value, Mapping):

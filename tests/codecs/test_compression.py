@@ -101,7 +101,8 @@ def test_without_a_codec_a_record_stays_itself() -> None:
 
 def test_what_was_left_out_comes_with_the_next_one() -> None:
     """Two of eight travel; by hand, over three updates."""
-    coder, memory = compression(up={"name": "topk", "fraction": 0.25}), {}
+    coder = compression(up={"name": "topk", "fraction": 0.25})
+    memory: TensorMap = {}
     x = torch.tensor([8.0, 7.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0])
     sent = []
     for update in (x, torch.zeros(8), torch.ones(8)):

@@ -159,7 +159,7 @@ def test_operations_work_on_what_is_decoded_and_none_writes() -> None:
 
 
 def body_of(codec: str, *parts: Tensor, shape: tuple[int, ...] = (5,)) -> bytes:
-    return wire.encode(Sent(model={"w": Coded(codec, shape, parts)})).join()
+    return bytes(wire.encode(Sent(model={"w": Coded(codec, shape, parts)})).join())
 
 
 HALF, SCALE = torch.ones(5, dtype=torch.float16), torch.tensor(1.0)

@@ -15,7 +15,7 @@ from tests.algorithms.ways import Ended, ended, federation, run
 
 AROUND = 4_000
 """What a body holds beside a model, the spec above all."""
-LAYERS = {"hidden.weight": 64 * 64, "hidden.bias": 64, "head.weight": 64 * 10, "head.bias": 10}
+LAYERS = {"features.1.weight": 64 * 64, "features.1.bias": 64, "head.weight": 64 * 10, "head.bias": 10}
 N = sum(LAYERS.values())
 
 
