@@ -23,11 +23,10 @@ from shared.api import Evaluation, Event, RoundDetail, RoundInfo, RunInfo, SeatR
 from shared.blobs import BlobCorrupt, BlobMissing, Blobs
 from shared.errors import Conflict, NotFound, StrataError, TooMany
 from shared.lab import Lab
-from shared.records import Record
+from shared.records import Record, own
 from shared.service import Worker
 from shared.store import Batch, GuardFailed, Store
 from shared.versions import Version
-from shared.visit import own
 
 log = logging.getLogger(__name__)
 S = TypeVar("S")

@@ -22,8 +22,9 @@ from shared.records import own
 from shared.service import Worker
 from shared.spec import ExperimentSpec, parse_spec
 from shared.transport import Received
+from shared.uploads import Collector, upload_bytes
 from shared.versions import FileVersions
-from shared.visit import Collector, run_visits, upload_bytes
+from shared.visit import run_visits
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from shared.errors import WireError
 from shared.messages import Kind, Outcome, UploadAnswer, Uploads, VisitAnswer
 from shared.records import Score
-from shared.visit import held_bytes
+from shared.uploads import held_bytes
 
 MOST = 2**48
 """No count is larger: in sums and products with such as these a float still has room."""

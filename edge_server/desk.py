@@ -22,13 +22,13 @@ from shared.errors import Conflict, NotFound, NotReady, SeatingUnknown, WireErro
 from shared.lab import Lab, Labs
 from shared.messages import RoundAnswer, RoundOrder, Seating
 from shared.patience import STORE_S, patiently
+from shared.records import own
 from shared.service import Worker
 from shared.spec import canonical, parse_spec
 from shared.store import Batch, Store, StoreUnavailable
 from shared.transport import Caller, Received
 from shared.twins import Twin, TwinList
 from shared.versions import Version, Versions
-from shared.visit import own
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -19,6 +19,7 @@ from edge_server.roster import Roster
 from edge_server.waiting import while_heard
 from edge_server.wave import Asked, Deadline, Wave
 from shared import wire
+from shared.codecs import decoded
 from shared.costs import LinkUse
 from shared.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.lab import Lab
@@ -41,8 +42,9 @@ from shared.records import own
 from shared.service import Worker
 from shared.sums import Fold
 from shared.transport import Caller, Reply, testing_s
+from shared.uploads import Collector, answer_bytes
 from shared.versions import Versions
-from shared.visit import Collector, answer_bytes, run_visits
+from shared.visit import run_visits
 
 log = logging.getLogger(__name__)
 NEVER = Deadline()
@@ -133,7 +135,7 @@ class Devices:
 
     async def _visit_own(self, wave: Wave, item: Asked, fold: Fold, hold: bool) -> None:
         """The edge's own worker: the same visit, without a link."""
-        order = self._visit_order(wave.stage, [item], hold)
+        order = decoded(self._visit_order(wave.stage, [item], hold))
         began = time.monotonic()
         collector = await self.worker.run(lambda: run_visits(self.lab, order, self.states, stopped=self.stop.is_set))
         wave.testing_s += collector.testing_s
@@ -208,7 +210,7 @@ class Devices:
                 by_agent.setdefault(self.seating.places[seat].agent, []).append(seat)
         mine = Uploads[Any](contributions=tuple(wave.held[seat] for seat in admitted if seat in wave.held))
         await self.worker.run(self._fold, wave, mine, fold)
-        wave.late |= {seat: wave.held[seat] for seat in late if seat in wave.held}
+        wave.late |= {seat: decoded(wave.held[seat]) for seat in late if seat in wave.held}
         orders = [(agent, [seat]) for agent, seats in sorted(by_agent.items()) for seat in seats]
         orders = orders if self.real.on else sorted(by_agent.items())
         await asyncio.gather(*(self._fetch_agent(wave, agent, seats, late, fold) for agent, seats in orders))

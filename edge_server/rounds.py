@@ -250,17 +250,18 @@ class EdgeRound:
         self.book.wait_for([on_s for on_s in (*fates.off.values(), *fates.busy.values()) if on_s is not None])
 
     def _asked(self, ctx: Ctx, works: Mapping[int, Work]) -> list[Asked]:
-        """The visits of a wave; equal messages become one object, so that they travel once."""
+        """The visits of a wave; equal messages become one object, so that they are coded and travel once."""
         asked: list[Asked] = []
-        distinct: list[Any] = []
+        distinct: list[tuple[Any, Any]] = []  # as dispatched, and as it travels
         for number in sorted(works):
             message = self.hooks.dispatch(ctx, self.state, self.clock.seat(number))
-            known = next((other for other in distinct if same_leaves(other, message)), None)
-            if known is None:
-                distinct.append(message)
+            known = [sent for other, sent in distinct if same_leaves(other, message)]
+            if not known:
+                known = [self.lab.compression.message(message)]
+                distinct.append((message, known[0]))
             base = self.book.bases.get(number, self.order.bases.get(number))
-            same, moved = message if known is None else known, self.lab.moved_bytes(number, works[number])
-            asked.append(Asked(number, works[number], same, base, moved))
+            moved = self.lab.moved_bytes(number, works[number])
+            asked.append(Asked(number, works[number], known[0], base, moved))
         return asked
 
     async def _admit(self, ctx: Ctx, wave: Wave) -> dict[int, Verdict]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shared.costs import LinkUse
 from shared.errors import BadInput
 from shared.records import Record
 from shared.spec import ExperimentSpec
@@ -43,6 +44,8 @@ class Ctx:
         flops: operations of training the model on one sample; of an objective that draws what it does, the mean.
         least_batch: samples that a batch must have for the model to train on it.
         model_bytes: of its tensors.
+        model_use: bytes of the model as a device receives it, and of an update of all of it: where the spec compresses
+            them, fewer.
         sample_bytes: of a training sample as it travels.
         losses: at an edge that selects by them, by seat, the training loss of the last visit that it heard of.
         twins: at an edge that keeps them, by seat, as they are when work is scheduled.
@@ -68,6 +71,7 @@ class Ctx:
     flops: int = 0
     least_batch: int = 1
     model_bytes: int = 0
+    model_use: LinkUse = field(default_factory=LinkUse)
     sample_bytes: int = 0
     n_updates: int = 0
     losses: Mapping[int, float] = field(default_factory=dict)

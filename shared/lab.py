@@ -16,7 +16,9 @@ from torch import nn
 from shared.algorithms import load_algorithm, load_local
 from shared.algorithms._hooks import Algorithm, Phase
 from shared.arrival import collected
+from shared.codecs import Compression
 from shared.context import Ctx, stream_seed
+from shared.costs import LinkUse
 from shared.errors import BadInput
 from shared.messages import Work, wire_types
 from shared.population import Indices, Population, Samples, Seat, population, seated
@@ -59,6 +61,7 @@ class Lab:
         check_memory(spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()))
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
+        self.compression = Compression(spec.compression, self.buffer_names)
         in_a_sum = 2 if spec.late == "next_round" else 1  # of a seat: what it made now, and what came late
         self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
 
@@ -141,6 +144,12 @@ class Lab:
             return 0
         return int((~np.isin(work.samples.numpy(), seat.train)).sum()) * self.sample_bytes
 
+    @cached_property
+    def _model_use(self) -> LinkUse:
+        """Bytes of the model as devices receive it, and of an update of all of it."""
+        codecs, carried = self.spec.compression, self.compression.carried_bytes
+        return LinkUse(down_bytes=carried(self.shapes, codecs.down), up_bytes=carried(self.shapes, codecs.up))
+
     def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Ctx:
         """The context of hooks of this run."""
         return Ctx(
@@ -157,6 +166,7 @@ class Lab:
             flops=self.flops,
             least_batch=self.least_batch,
             model_bytes=n_bytes(self.shapes),
+            model_use=self._model_use,
             sample_bytes=self.sample_bytes,
             total_samples=self.members.total_samples,
         )

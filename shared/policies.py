@@ -80,8 +80,8 @@ def expected(ctx: Ctx, seat: Seat, n_trained: float, *, update: bool = True, n_m
 
     `update`: its answer brings the update; else a report, which is small. `n_moved`: samples that are sent to it.
     """
-    whole = ctx.model_bytes + HEAD_BYTES
-    linked = LinkUse(down_bytes=whole + n_moved * ctx.sample_bytes, up_bytes=whole if update else HEAD_BYTES)
+    down_bytes = ctx.model_use.down_bytes + HEAD_BYTES + n_moved * ctx.sample_bytes
+    linked = LinkUse(down_bytes=down_bytes, up_bytes=HEAD_BYTES + (ctx.model_use.up_bytes if update else 0))
     use = LinkUse() if seat.role == "worker" else linked
     return expected_cost(seat.profile, seat.latency_to(ctx.edge), use, n_trained * ctx.flops)
 

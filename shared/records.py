@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
@@ -80,6 +80,18 @@ def _like_model(value: TensorMap, info: ValidationInfo) -> TensorMap:
 
 ModelState = Annotated[TensorMap, AfterValidator(_like_model)]
 """Tensors of the run's model by name, parameters and buffers, or some of them; checked where they arrive."""
+_IS_MODEL_STATE = AfterValidator(_like_model)
+
+
+def holds_model_state(kind: type[BaseModel], name: str) -> bool:
+    """Whether a field of a record is a `ModelState`, may be one, or holds several by name."""
+    field = kind.model_fields[name]
+    return _IS_MODEL_STATE in field.metadata or _mentions_model_state(field.annotation)
+
+
+def _mentions_model_state(annotation: Any) -> bool:
+    parts = get_args(annotation)
+    return any(part == _IS_MODEL_STATE or _mentions_model_state(part) for part in parts)
 
 
 def _fail_fast(schema: Any) -> None:

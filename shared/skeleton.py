@@ -1,6 +1,7 @@
 """A record as JSON in which numbers stand for tensors, and back: the codec's half that knows no bytes.
 
-Of a field that is averaged per position only what its mask keeps is told (`shared/sparse.py`).
+Of a field that is averaged per position only what its mask keeps is told (`shared/sparse.py`); a tensor in its short
+form (`shared/codecs`) is told by its parts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
+from shared.codecs.coded import Coded, from_parts
 from shared.errors import WireError
 from shared.records import KeptBy, Mean, Tensor
 from shared.sparse import packed, placed, unpacked
@@ -24,7 +26,7 @@ MAX_DEPTH = 64
 MAX_COUNT = 2**53
 MAX_PLACES = 2**28
 """Of all masks of a body together: a few bytes could name as many as they like."""
-_TENSOR, _KEPT, _MASK = "$t", "$k", "$m"
+_TENSOR, _KEPT, _MASK, _CODED = "$t", "$k", "$m", "$c"
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -70,6 +72,8 @@ def skeleton(value: object, tensors: Tensors, depth: int) -> object:
         return value
     if not depth:
         raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
+    if isinstance(value, Coded):
+        return {_CODED: [value.codec, [tensors.index(part) for part in value.parts], list(value.shape)]}
     if isinstance(value, Tensor):
         return {_TENSOR: tensors.index(value)}
     if isinstance(value, BaseModel):
@@ -154,7 +158,8 @@ class _Filling:
 
     Args:
         tensors: of the body.
-        shapes: those that a tensor may have of which only some positions travel; None: any.
+        shapes: those that a tensor may have of which only some positions, or a short form, travel: a few bytes could
+            else stand for as much memory as they like. None: nothing travels in a short form.
     """
 
     def __init__(self, tensors: list[Tensor], shapes: set[tuple[int, ...]] | None) -> None:
@@ -195,6 +200,16 @@ class _Filling:
             raise WireError("a mask has places and a shape")
         return self._places(value[0], value[1]).to(torch.float32)
 
+    def _coded(self, value: Any) -> Tensor:
+        if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], str):
+            raise WireError("a coded tensor has the name of a codec, parts and a shape")
+        codec, parts, shape = value
+        if not isinstance(parts, list) or not is_counts(shape):
+            raise WireError("a coded tensor has the name of a codec, parts and a shape")
+        if self.shapes is None or tuple(shape) not in self.shapes:
+            raise WireError(f"a coded tensor is {str(shape)[:100]}: no tensor of the run's model is")
+        return from_parts(codec, shape, tuple(self._tensor(part) for part in parts))
+
     def _places(self, index: Any, shape: Any) -> Tensor:
         """The mask of a shape, made once."""
         if not is_counts(shape) or len(shape) > MAX_RANK:
@@ -207,7 +222,7 @@ class _Filling:
             self.masks[key] = unpacked(places, shape)
         return self.masks[key]
 
-    _readers = {_TENSOR: _tensor, _KEPT: _kept, _MASK: _mask}  # noqa: RUF012 - a table, by token
+    _readers = {_TENSOR: _tensor, _KEPT: _kept, _MASK: _mask, _CODED: _coded}  # noqa: RUF012 - a table, by token
 
 
 def is_counts(value: Any) -> bool:

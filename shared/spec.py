@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from shared.codecs.specs import CompressionSpec
 from shared.errors import BadInput
 from shared.explain import explain
 from shared.fits import check_fits
@@ -140,6 +141,7 @@ class ExperimentSpec(Record):
             (all clients' test sets together), `unseen` (domains that no client has), or a domain by its name.
         augment: how training images are changed each time, or once; None = not at all.
         losses: contributions to leave out; what the record of a disturbed run names, an undisturbed one repeats.
+        compression: how parameters travel between an edge and its devices, up and down.
         edge_upload: `sum` sends exact sums to the cloud (8 bytes a parameter), `mean` rounded means (4 bytes).
         clock: `real` makes devices wait as long as the model says, and lets the wall clock decide who is late.
         time_scale: with it, wall seconds that stand for a simulated one.
@@ -190,6 +192,7 @@ class ExperimentSpec(Record):
     test_on: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
     augment: AugmentSpec | None = None
     edge_upload: Literal["sum", "mean"] = "sum"
+    compression: CompressionSpec = CompressionSpec()
     clock: Literal["simulated", "real"] = "simulated"
     time_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
 

@@ -9,42 +9,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from shared import wire
 from shared.algorithms._hooks import Algorithm, Bench, Local, test_by_owner
 from shared.context import Ctx
 from shared.errors import BadInput, Cancelled, Conflict, StrataError
 from shared.lab import Lab
-from shared.messages import (
-    Contribution,
-    Failure,
-    Outcome,
-    UploadAnswer,
-    Uploads,
-    Visit,
-    VisitAnswer,
-    VisitOrder,
-)
-from shared.records import Mean, Record, Score, Tensor
-from shared.records import own as own
-from shared.sparse import n_bytes
-from shared.sums import Fold, check_update, fields_naming, mark_of
+from shared.messages import Contribution, Failure, Outcome, Visit, VisitOrder
+from shared.records import Record, Score, TensorMap, own
+from shared.sums import check_update, fields_naming
 from shared.training.loop import Stopped
+from shared.uploads import Collector, Visited, held_bytes
 from shared.versions import Owner, Version, Versions
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Visited:
-    """A finished visit: its outcome, its contribution if it made one, wall seconds in which models were tested."""
-
-    outcome: Outcome[Any]
-    contribution: Contribution[Any] | None = None
-    testing_s: float = 0.0
+S = TypeVar("S")
 
 
 def run_visits(
@@ -108,17 +90,20 @@ def pay_visit(
     processor = lab.processor
     processor.seed(ctx.seed("torch"))
     message = processor.bring(message)
-    kept = StateOf(algorithm, states, Owner(stage.run_id, f"seat-{seat.number}"), visit.base)
-    state, fresh = kept.load()
+    owner, compression = Owner(stage.run_id, f"seat-{seat.number}"), lab.compression
+    kept = StateOf(algorithm, states, owner, visit.base, with_memory=compression.memory)
+    state, memory, fresh = kept.load()
     state = processor.bring(algorithm.device.init(ctx) if state is None else state)
     bench = lab.bench(visit.work, lab.seat_in(seat.number, stage.round_no).train, seat.test, stopped)
-    local, report = None, None
+    local, report, update = None, None, None
     if visit.work.kind != "evaluate":
         local = algorithm.device.local_update(ctx, state, message, bench)
         state = local.state
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
-        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), processor.fetch(state))
+        if local.update is not None:
+            update, memory = compression.update(processor.fetch(local.update), memory)
+        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), processor.fetch(state), memory)
     trained_at = time.monotonic()
     received, mine, own_on = _tested(algorithm, ctx, state, message, local, bench)
     testing_s = time.monotonic() - trained_at
@@ -133,9 +118,8 @@ def pay_visit(
         report=processor.fetch(report),
         fresh_state=fresh,
     )
-    if local is None or local.update is None:
+    if update is None:
         return Visited(outcome, None, testing_s)
-    update = processor.fetch(local.update)
     check_update(update, lab.grid)
     _check_names(ctx, update)
     made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=update)
@@ -190,6 +174,13 @@ def _counts(local: Local | None) -> dict[str, Any]:
     return {**found, "n_steps": done.n_steps, "train": score}
 
 
+class Remembered(Record, Generic[S]):
+    """A seat's state with what was left out of its updates, where the spec's codec feeds that back."""
+
+    state: S
+    memory: TensorMap
+
+
 @dataclass(frozen=True)
 class StateOf:
     """What a seat remembers from visit to visit; of an algorithm whose devices remember nothing, nothing is kept.
@@ -199,134 +190,37 @@ class StateOf:
         states: where states lie.
         owner: the seat.
         base: the version of its last visit that counts, None before the first.
+        with_memory: whether what was left out of its updates is kept as well.
     """
 
     algorithm: Algorithm
     states: Versions
     owner: Owner
     base: Version | None
+    with_memory: bool = False
 
-    def load(self) -> tuple[Any, bool]:
-        """The state of exactly the base, and whether one was named but is not here (a fresh start)."""
-        if self.base is None or not self.algorithm.device_remembers:
-            return None, False
+    @property
+    def _keeps(self) -> bool:
+        return self.algorithm.device_remembers or self.with_memory
+
+    def load(self) -> tuple[Any, TensorMap, bool]:
+        """State and memory of exactly the base, and whether one was named but is not here (a fresh start)."""
+        if self.base is None or not self._keeps:
+            return None, {}, False
         data = self.states.load(self.owner, self.base)
-        return (None, True) if data is None else (own(wire.decode(self.algorithm.device_state, data)), False)
+        if data is None:
+            return None, {}, True
+        if not self.with_memory:
+            return own(wire.decode(self.algorithm.device_state, data)), {}, False
+        kind: type[Any] = Remembered[self.algorithm.device_state]  # type: ignore[name-defined]
+        found = own(wire.decode(kind, data))
+        return found.state, found.memory, False
 
-    def save(self, version: Version, state: Record) -> None:
-        """Keep the state that the visit left behind, and drop what no replay can need."""
-        if not self.algorithm.device_remembers:
+    def save(self, version: Version, state: Record, memory: TensorMap) -> None:
+        """Keep what the visit left behind, and drop what no replay can need."""
+        if not self._keeps:
             return
         if self.base is not None:
             self.states.forget_before(self.owner, self.base)
-        self.states.save(self.owner, version, wire.encode(state).parts)
-
-
-# ---- what travels up
-
-
-def answer_bytes(outcome: Outcome[Any], contribution: Contribution[Any] | None) -> int:
-    """Bytes of a visit's answer if the seat had sent it alone: what the modelled link carries."""
-    uploads: Uploads[Any] = Uploads(contributions=(contribution,) if contribution else ())
-    return wire.size(VisitAnswer(outcomes=(outcome,), uploads=uploads))
-
-
-def held_bytes(outcome: Outcome[Any], contribution: Contribution[Any], *, reports: bool) -> int:
-    """Bytes of the answer that brings a held update, if the seat sends it alone: after its report, or with its visit.
-
-    Without reports only our services hold it back; in the modelled system it is part of the visit's answer.
-    """
-    return upload_bytes(contribution) if reports else answer_bytes(outcome.but(held_bytes=0), contribution)
-
-
-def upload_bytes(contribution: Contribution[Any]) -> int:
-    """Bytes of an admitted update if the seat had sent it alone, after its report."""
-    return wire.size(UploadAnswer(uploads=Uploads(contributions=(contribution,))))
-
-
-@dataclass
-class Collector:
-    """Gathers an agent's visits; folds updates into their exact sum where that is smaller than the updates.
-
-    With `hold` nothing is folded: the updates wait for the edge's verdict.
-
-    Attributes:
-        n_due: updates that may come: where their sum will be the smaller, none is kept until that shows.
-        testing_s: wall seconds in which models were tested; no part of the answer.
-    """
-
-    lab: Lab
-    hold: bool = False
-    n_due: int = 0
-    outcomes: list[Outcome[Any]] = field(default_factory=list)
-    singles: list[Contribution[Any]] = field(default_factory=list)
-    link_bytes: dict[int, int] = field(default_factory=dict)
-    fold: Fold | None = None
-    testing_s: float = 0.0
-
-    def take(self, visited: Visited) -> None:
-        """Add a finished visit."""
-        self.outcomes.append(visited.outcome)
-        self.testing_s += visited.testing_s
-        contribution = visited.contribution
-        if contribution is None:
-            return
-        if self.hold:
-            self.singles.append(contribution)
-            return
-        self.add(contribution, answer_bytes(visited.outcome, contribution))
-
-    def add(self, contribution: Contribution[Any], link_bytes: int) -> None:
-        """Add a contribution whose own answer would have had so many bytes."""
-        self.link_bytes[contribution.seat] = link_bytes
-        if self.fold is None:
-            self.singles.append(contribution)
-            if not _sum_is_smaller(self.singles, self.n_due):
-                return
-            self.fold = Fold(self.lab.algorithm.update, self.lab.grid)
-            waiting, self.singles = self.singles, []
-        else:
-            waiting = [contribution]
-        for item in waiting:
-            self.fold.add(item.update, item.n_samples, checked=True)  # where it was made
-
-    def uploads(self) -> Uploads[Any]:
-        """What goes up now."""
-        if self.fold is None:
-            return Uploads(contributions=() if self.hold else tuple(self.singles))
-        return Uploads(folded=self.fold.result(), link_bytes=self.link_bytes)
-
-    def answer(self) -> VisitAnswer[Any, Any]:
-        """The answer to the order."""
-        return VisitAnswer(outcomes=tuple(self.outcomes), uploads=self.uploads())
-
-
-def _sum_is_smaller(singles: list[Contribution[Any]], n_due: int) -> bool:
-    """Whether the sum of all that are due, or came, has fewer bytes than they have."""
-    n = max(n_due, len(singles))
-    sizes = [_mean_bytes(item.update, n) for item in singles]
-    return sum(own_bytes for own_bytes, _ in sizes) / len(sizes) * n > sizes[0][1]
-
-
-def _mean_bytes(update: Record, n: int) -> tuple[int, int]:
-    """Bytes of what is averaged of an update, and of the sum of n such; per position a sum has a weight beside it."""
-    own_bytes = sum_bytes = 0
-    for name in type(update).model_fields:
-        how, value = mark_of(type(update), name), getattr(update, name)
-        if isinstance(how, Mean) and how.per_position and isinstance(value, dict):
-            for key, mask in getattr(update, how.per_position).items():
-                own_bytes += n_bytes(mask, value[key].element_size())
-                sum_bytes += 16 * min(mask.numel(), n * int(mask.count_nonzero()))
-        elif isinstance(how, Mean):
-            elements = list(_tensors_of(value))
-            own_bytes += sum(tensor.numel() * tensor.element_size() for tensor in elements)
-            sum_bytes += sum(8 * tensor.numel() for tensor in elements)
-    return own_bytes, sum_bytes
-
-
-def _tensors_of(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors_of(item)
+        kept = Remembered[Any](state=state, memory=memory) if self.with_memory else state
+        self.states.save(self.owner, version, wire.encode(kept).parts)

@@ -4,7 +4,8 @@ A body is a plain safetensors file: 8 bytes little-endian header length, the JSO
 holes. The header's `__metadata__.record` holds the record as JSON in which a tensor is `{"$t": i}`, the i-th
 tensor of the body; a tensor that stands in several places is encoded once. Floats survive exactly. Of a field that is
 averaged per position only what its mask keeps travels: `{"$k": [i, j, shape]}` has the values i at the places j, and
-`{"$m": [j, shape]}` is the mask (`shared/sparse.py`).
+`{"$m": [j, shape]}` is the mask (`shared/sparse.py`). A tensor in its short form (`shared/codecs`) is
+`{"$c": [name of the codec, [i, ...], shape]}`.
 
 `encode` answers with views of the tensors, `decode` with views of the body: nothing large is copied. Views may lie
 at addresses that torch's kernels treat differently, so add up from views, but train and evaluate on copies.
@@ -112,7 +113,8 @@ def decode(kind: type[R], body: bytearray | memoryview | bytes, *, model: Mappin
     Args:
         kind: the record's type; a parametrised generic where a field's type depends on the algorithm.
         body: the whole body.
-        model: the run's model, against which `ModelState` fields are checked.
+        model: the run's model, against which `ModelState` fields are checked. A tensor of which not all travels must
+            have a shape of its tensors: a short form says little of how long what it stands for is.
 
     Raises:
         WireError: names what is wrong, with the path of the field.

@@ -54,7 +54,7 @@ STAGES: dict[str, dict[str, str]] = {
         "load states": "shared.versions.files:FileVersions.load",
         "save states": "shared.versions.files:FileVersions.save",
         "forget states": "shared.versions.files:FileVersions.forget_before",
-        "add updates up": "shared.visit:Collector.take",
+        "add updates up": "shared.uploads:Collector.take",
         "visits, the rest": "device_agent.host:Host._visits",
     },
 }

@@ -192,7 +192,7 @@ def train(
     with_layout = _layout(model)
     model.train()
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-    take_step = step or _Sgd(lr, momentum, weight_decay)
+    take_step = step or Sgd(lr, momentum, weight_decay)
     n_samples = n_steps = 0
     loss_sum, seen = 0.0, list[tuple[Tensor, Tensor]]()
     _forget(parameters)
@@ -293,7 +293,7 @@ def _forget(parameters: list[Tensor]) -> None:
         parameter.grad = None
 
 
-class _Sgd:
+class Sgd:
     """SGD over all parameters at once; the velocities live as long as one training."""
 
     def __init__(self, lr: float, momentum: float, weight_decay: float) -> None:

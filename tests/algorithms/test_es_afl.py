@@ -25,7 +25,7 @@ from shared.sums import Fold, mean_of
 from shared.training.models import build, read_state
 from shared.training.pruning import genes_of, heaviest, kept_units, rates_of
 from shared.training.unit_graph import units_of
-from shared.visit import _sum_is_smaller
+from shared.uploads import _sum_is_smaller
 from tests.algorithms import flat
 from tests.algorithms.ways import resolved
 

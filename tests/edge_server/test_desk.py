@@ -15,7 +15,7 @@ from shared.errors import WireError
 from shared.messages import Contribution, Failure, Outcome, UploadAnswer, Uploads, VisitAnswer
 from shared.records import Score
 from shared.sums import Folded
-from shared.visit import held_bytes
+from shared.uploads import held_bytes
 from tests.federation import EDGE_PORT, Federation, Gate, PassOn, small_spec
 
 

@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from shared import wire
 from shared.errors import NotFinite, TooLarge, WireError
 from shared.records import Mean, ModelState, Nothing, Record, Score, Tensor, TensorMap
+from shared.skeleton import MAX_DEPTH
 
 DTYPES = list(wire.DTYPES.values())
 
@@ -244,7 +245,7 @@ def nested(depth: int) -> Any:
 
 
 def test_what_is_too_deep_to_be_read_is_not_sent() -> None:
-    deepest = wire.MAX_DEPTH - 2
+    deepest = MAX_DEPTH - 2
     assert wire.decode(Loose, wire.encode(Loose(x=nested(deepest))).join()).x == nested(deepest)
     with pytest.raises(WireError, match="deeper than 64"):
         wire.encode(Loose(x=nested(deepest + 1)))

@@ -84,6 +84,11 @@ class Bench(Protocol):
         """The training samples of this visit."""
         ...
 
+    @property
+    def tests(self) -> Samples:
+        """The client's own test samples."""
+        ...
+
     def arrays(self, part: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """Images and labels of one part of the data set; `Samples` are positions in them. Read-only."""
         ...

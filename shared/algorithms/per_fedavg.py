@@ -1,0 +1,170 @@
+"""Per-FedAvg.
+
+A. Fallah, A. Mokhtari, A. Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+Meta-Learning Approach. NeurIPS 2020, algorithm 1, and its variants FO and HF.
+
+    F(w)   mean over clients of f_i(w - alpha grad f_i(w))      sought: a model that is good after one step of a client
+    w~     <- w - alpha grad f(w; D)
+    w      <- w - beta (I - alpha Hessian f(w; D'')) grad f(w~; D')                     algorithm 1, tau local steps
+
+    first_order (FO)    the Hessian is left out
+    hessian_free (HF)   Hessian times v is [grad f(w + delta v; D'') - grad f(w - delta v; D'')] / (2 delta),
+                        v = grad f(w~; D')
+
+beta is the spec's `lr`; D, D' and D'' are batches of `batch_size`, drawn apart. The server averages as FedAvg does. A
+client's own model, which is tested, is one step with alpha from the model received, on a batch of its training samples.
+alpha = 0 without `local_steps` is FedAvg, bit for bit.
+
+Deviations and readings:
+
+- Clients are weighted by samples, as in FedAvg (the paper: plain means over clients of equal weight).
+- Momentum and weight decay of the spec apply to the step with beta.
+- A held-out client has no training samples: it adapts on a seeded batch of those it holds (a half of them, if they are
+  fewer than two batches), and both models are tested on the others.
+- Batch-norm's statistics move in every pass.
+- D and D'' count as samples passed, and so take simulated time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn import functional
+
+from shared.algorithms._hooks import (
+    Algorithm,
+    Bench,
+    DeviceHooks,
+    EdgeHooks,
+    Local,
+    default_local,
+    starting_model,
+)
+from shared.context import Ctx
+from shared.messages import Work
+from shared.population import Samples, Seat
+from shared.records import Record, Score, Tensor, TensorMap
+from shared.training.loop import Batch, Objective, Sgd
+
+
+class Params(Record):
+    """How a model is personalised, and how that is learned.
+
+    Attributes:
+        alpha: the step of a client.
+        hessian: what is done about second derivatives.
+        local_steps: tau, steps of a visit; None = the spec's epochs.
+        delta: of HF, how far the two gradients are taken from w, in units of v.
+    """
+
+    alpha: Annotated[float, Field(ge=0, le=100)] = 0.01
+    hessian: Literal["first_order", "hessian_free"] = "first_order"
+    local_steps: Annotated[int, Field(ge=1, le=100_000)] | None = 10
+    delta: Annotated[float, Field(gt=0, le=1)] = 1e-3
+
+
+def meta_objective(ctx: Ctx, first: Iterator[Batch], second: Iterator[Batch] | None) -> Objective:
+    """The gradient of algorithm 1 in the place of that of the loss; `first` gives D, `second` D'', the batch is D'."""
+    alpha, delta = ctx.params.alpha, ctx.params.delta
+
+    def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        w = [p.detach().clone() for p in weights]
+        slope, _, _ = _gradient(model, weights, next(first))
+        _move(weights, w, slope, -alpha)  # w~
+        v, loss, logits = _gradient(model, weights, (x, y))
+        if second is not None:
+            batch = next(second)
+            _move(weights, w, v, delta)
+            above, _, _ = _gradient(model, weights, batch)
+            _move(weights, w, v, -delta)
+            below, _, _ = _gradient(model, weights, batch)
+            v = [g - alpha * (a - b) / (2 * delta) for g, a, b in zip(v, above, below, strict=True)]
+        for p, start, found in zip(weights, w, v, strict=True):
+            p.data.copy_(start)
+            p.grad = found
+        return loss, logits
+
+    return objective
+
+
+def _gradient(model: nn.Module, weights: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Gradients of the mean cross-entropy of a batch where the model stands, the loss, and the logits."""
+    x, y = batch
+    logits = model(x)
+    loss = functional.cross_entropy(logits, y)
+    found = torch.autograd.grad(loss, weights)
+    return list(found), loss.detach(), logits.detach()
+
+
+def _move(weights: list[Tensor], start: list[Tensor], direction: list[Tensor], length: float) -> None:
+    """Put the model to `start + length * direction`."""
+    for p, at, way in zip(weights, start, direction, strict=True):
+        p.data.copy_(at).add_(way, alpha=length)
+
+
+class Edge(EdgeHooks):
+    """Asks for tau steps."""
+
+    def schedule(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> dict[int, Work]:
+        works, tau = super().schedule(ctx, state, seats), ctx.params.local_steps
+        return works if tau is None else {seat: work.but(epochs=None, steps=tau) for seat, work in works.items()}
+
+
+class Device(DeviceHooks):
+    """Learns a model from which one step is enough, and takes that step before it is tested."""
+
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        start = starting_model(state, message)
+        if not ctx.params.alpha:
+            return default_local(ctx, start, bench.fit(ctx, start))
+        free = ctx.params.hessian == "hessian_free"
+        first = bench.batches(ctx, purpose="inner batches")
+        second = bench.batches(ctx, purpose="hessian batches") if free else None
+        fit = bench.fit(ctx, start, objective=meta_objective(ctx, first, second))
+        passed = (3 if free else 1) * fit.trained.n_samples
+        return replace(default_local(ctx, start, fit), n_passed=passed)
+
+    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+        if not ctx.params.alpha:
+            return super().personalise(ctx, state, message, local, bench)
+        start, (adapt, _) = starting_model(state, message), divided(ctx, bench)
+        if not len(adapt):
+            return start
+        step = Sgd(ctx.params.alpha, momentum=0.0, weight_decay=0.0)
+        return bench.fit(ctx, start, samples=adapt, purpose="personalise", epochs=1, step=step).model
+
+    def evaluate(
+        self, ctx: Ctx, state: Any, message: Any, own: TensorMap | None, bench: Bench
+    ) -> tuple[Score | None, Score | None]:
+        tests = divided(ctx, bench)[1] if ctx.params.alpha else bench.tests
+        received = bench.test(starting_model(state, message), tests)
+        return received, bench.test(own, tests) if own is not None else None
+
+
+def divided(ctx: Ctx, bench: Bench) -> tuple[Samples, Samples]:
+    """The batch on which a client adapts, and the samples on which it is tested."""
+    here, n = bench.samples if bench.n_samples else bench.tests, bench.work.batch_size
+    order = ctx.numpy_rng("adapt").permutation(here.indices)
+    if bench.n_samples:
+        return Samples(here.part, order[:n]), bench.tests
+    n = min(n, len(order) // 2)
+    return Samples(here.part, order[:n]), Samples(here.part, np.sort(order[n:]))
+
+
+ALGORITHM = Algorithm(
+    name="per_fedavg",
+    paper="Fallah et al.: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning "
+    "Approach. NeurIPS 2020",
+    params=Params,
+    edge=Edge(),
+    device=Device(),
+    headline="mean over clients",
+    needs={"client": "device", "sync": "round"},
+)

@@ -1,0 +1,106 @@
+"""The spec's codecs, applied to the records of an algorithm.
+
+Coded are the parameters (float32) of the run's model: in a message the fields that are `ModelState`, in an update those
+of them that are averaged (`Mean`, but for `per_position`). Buffers travel as they are, and so does what its codec would
+not make smaller, and what an algorithm has coded itself. What comes out depends on the record alone, and its size on
+shapes alone.
+
+Error feedback (`memory`): an update is coded together with what was left out of those before it,
+
+    p = m + u,  u' = code(p),  m <- p - u'                       Stich et al. 2018, algorithm 1; m begins as 0
+
+where u is the update of a visit (there a step's gradient times its rate), and m stays with the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import torch
+
+from shared.codecs.coded import Coded
+from shared.codecs.specs import CodecSpec, CompressionSpec
+from shared.records import Mean, Record, Tensor, TensorMap, holds_model_state
+from shared.sums.marks import fields_of
+
+R = TypeVar("R", bound=Record)
+Encode = Callable[[Tensor, str], Tensor]
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How a run's records are coded.
+
+    Attributes:
+        spec: which codecs.
+        buffer_names: of the model; all other names are parameters.
+    """
+
+    spec: CompressionSpec = field(default_factory=CompressionSpec)
+    buffer_names: Collection[str] = frozenset()
+
+    @property
+    def memory(self) -> bool:
+        """Whether devices keep what was left out of their updates."""
+        return self.spec.up is not None and self.spec.up.memory
+
+    def message(self, message: R) -> R:
+        """A message with its models coded."""
+        codec = self.spec.down
+        if codec is None:
+            return message
+        names = [name for name in type(message).model_fields if holds_model_state(type(message), name)]
+        return self._changed(message, names, codec, codec.encode)
+
+    def update(self, update: R, memory: Mapping[str, Tensor]) -> tuple[R, TensorMap]:
+        """An update with its averaged parameters coded, and what its device keeps for the next one.
+
+        Args:
+            update: of a visit.
+            memory: what was left out of earlier ones, by the place in the update.
+
+        Raises:
+            NotFinite, OutOfBound: the update cannot be coded; names field and tensor.
+        """
+        codec = self.spec.up
+        if codec is None:
+            return update, dict(memory)
+        kind, left = type(update), dict(memory)
+
+        def encode(tensor: Tensor, what: str) -> Tensor:
+            whole = tensor + left[what] if what in left else tensor
+            made = codec.encode(whole, what)
+            if codec.memory:
+                left[what] = whole - made
+            return made
+
+        averaged = [name for name, how in fields_of(kind, Mean).items() if not how.per_position]
+        names = [name for name in averaged if holds_model_state(kind, name)]
+        return self._changed(update, names, codec, encode), left
+
+    def _changed(self, record: R, names: list[str], codec: CodecSpec, encode: Encode) -> R:
+        kind = type(record)
+        fields = {name: getattr(record, name) for name in kind.model_fields}
+        coded = {name: self._walk(fields[name], name, codec, encode) for name in names}
+        return cast("R", kind.model_construct(**fields | coded))
+
+    def _walk(self, value: Any, place: str, codec: CodecSpec, encode: Encode, name: str = "") -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._walk(item, f"{place} {key}", codec, encode, key) for key, item in value.items()}
+        return encode(value, place) if isinstance(value, Tensor) and self._is_coded(name, value, codec) else value
+
+    def _is_coded(self, name: str, tensor: Tensor, codec: CodecSpec) -> bool:
+        if name in self.buffer_names or tensor.dtype != torch.float32 or isinstance(tensor, Coded):
+            return False
+        return codec.n_bytes(tensor.numel()) < 4 * tensor.numel()
+
+    def carried_bytes(self, model: Mapping[str, Tensor], codec: CodecSpec | None) -> int:
+        """Bytes in which all of a model, or an update of it, travels."""
+        return sum(
+            codec.n_bytes(tensor.numel())
+            if codec is not None and self._is_coded(name, tensor, codec)
+            else tensor.numel() * tensor.element_size()
+            for name, tensor in model.items()
+        )

@@ -1,0 +1,230 @@
+"""Each codec against plain numpy, its bound on the error, its bytes, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from shared import wire
+from shared.codecs import Coded, fp16, int8, ternary, ternary_of, topk
+from shared.errors import NotFinite, OutOfBound, StrataError, WireError
+from shared.records import ModelState, Record, Tensor
+
+Array = npt.NDArray[Any]
+FRACTION = 0.1
+
+
+class Sent(Record):
+    """A body that holds a model."""
+
+    model: ModelState
+
+
+def sparse(x: Tensor, what: str = "it") -> Coded:
+    return topk(x, what, fraction=FRACTION)
+
+
+CODECS: dict[str, Callable[..., Coded]] = {"fp16": fp16, "int8": int8, "ternary": ternary, "topk": sparse}
+ALL = pytest.mark.parametrize("name", list(CODECS))
+
+
+# ---- oracles: the formulas in numpy
+
+
+def plain_fp16(x: Array) -> Array:
+    return x.astype(np.float16).astype(np.float32)
+
+
+def plain_int8(x: Array) -> Array:
+    step = np.float32(np.abs(x).max() / np.float64(127)) if x.size else np.float32(0)
+    return np.float32(step) * np.rint(x / step) if step else np.zeros_like(x)
+
+
+def plain_ternary(x: Array) -> Array:
+    size = np.abs(x).astype(np.float64)
+    kept = size > 0.7 * size.mean() if x.size else size > 0
+    w = np.float32(size[kept].mean()) if kept.any() else np.float32(0)
+    return (np.sign(x) * kept * w).astype(np.float32)
+
+
+def plain_topk(x: Array) -> Array:
+    flat = x.reshape(-1)
+    order = sorted(range(flat.size), key=lambda i: (-abs(flat[i]), i))[: math.ceil(FRACTION * flat.size)]
+    found = np.zeros_like(flat)
+    found[order] = flat[order]
+    return found.reshape(x.shape)
+
+
+PLAIN = {"fp16": plain_fp16, "int8": plain_int8, "ternary": plain_ternary, "topk": plain_topk}
+
+
+def samples() -> list[Tensor]:
+    draws = torch.Generator().manual_seed(1)
+    found = [torch.randn(shape, generator=draws) for shape in [(7,), (5, 6), (3, 2, 3, 3), (1,), (), (0,), (4, 0)]]
+    many = torch.randn(1000, generator=draws)
+    tied = torch.tensor([1.0, -2.0, 2.0, -2.0, 0.5, 2.0, 0.0, 1.0, -1.0, 2.0, 1.0])
+    return [*found, many, many * 1e-9, many * 100, torch.zeros(9), tied, torch.randn(6, 5, generator=draws).t()]
+
+
+@ALL
+def test_a_codec_is_the_formula_in_numpy(name: str) -> None:
+    for x in samples():
+        found = CODECS[name](x).decoded()
+        assert found.shape == x.shape
+        assert found.dtype == torch.float32
+        np.testing.assert_allclose(found.numpy(), PLAIN[name](x.numpy()), rtol=1e-6, atol=1e-45)
+
+
+def test_values_by_hand() -> None:
+    x = torch.tensor([1.0, -3.0, 0.25, 2.0])  # mean magnitude 1.5625, threshold 1.09375
+    assert ternary(x).decoded().tolist() == [0.0, -2.5, 0.0, 2.5]
+    assert ternary(x).parts[0].tolist() == [0b01_00_10_00]
+    assert topk(x, fraction=0.5).decoded().tolist() == [0.0, -3.0, 0.0, 2.0]
+    assert int8(torch.tensor([127.0, -1.4, 63.5])).decoded().tolist() == [127.0, -1.0, 64.0]
+    assert fp16(torch.tensor([1 + 2**-12])).decoded().tolist() == [1.0]
+    assert ternary_of(torch.tensor([[1, -1], [0, 1]]), torch.tensor(0.5), (2, 2)).decoded().tolist() == [
+        [0.5, -0.5],
+        [0.0, 0.5],
+    ]
+
+
+def test_errors_are_bounded() -> None:
+    for x in (sample for sample in samples() if sample.numel()):
+        size, n = x.abs(), x.numel()
+        assert ((x - fp16(x)).abs() <= torch.maximum(size * 2**-11, torch.tensor(2.0**-25))).all()
+        assert ((x - int8(x)).abs() <= size.max() / 254 * (1 + 1e-5)).all()
+        left, whole = (x - sparse(x)).double().square().sum(), x.double().square().sum()
+        assert left <= (1 - math.ceil(FRACTION * n) / n) * whole + 1e-12
+        coded = ternary(x).decoded()
+        assert ((coded == 0) | (coded.sign() == x.sign())).all()
+        near = (x - coded).double().square().sum()
+        for other in (0.97, 1.03):  # of all magnitudes the one chosen is the best
+            assert near <= (x - other * coded).double().square().sum() + 1e-12
+
+
+@pytest.mark.parametrize("name", ["fp16", "ternary", "topk"])
+def test_coding_what_was_decoded_changes_nothing(name: str) -> None:
+    for x in samples():
+        once = CODECS[name](x)
+        assert torch.equal(CODECS[name](once.decoded()).decoded(), once.decoded())
+
+
+@pytest.mark.parametrize(("name", "n_bytes"), [("fp16", 2000), ("int8", 1004), ("ternary", 254), ("topk", 800)])
+def test_a_thousand_elements_travel_in_so_many_bytes(name: str, n_bytes: int) -> None:
+    model = {"w": torch.randn(1000, generator=torch.Generator().manual_seed(2))}
+    coded = CODECS[name](model["w"])
+    assert coded.carried_bytes == n_bytes
+    body = wire.encode(Sent(model={"w": coded}))
+    assert body.n_bytes == wire.size(Sent(model={"w": coded}))
+    assert n_bytes < body.n_bytes < n_bytes + 400
+    back = wire.decode(Sent, body.join(), model=model)
+    assert torch.equal(back.model["w"].detach(), coded.decoded())
+    assert wire.size(back) == body.n_bytes  # it still is in its short form
+
+
+@ALL
+def test_what_a_codec_cannot_carry_is_refused_by_name(name: str) -> None:
+    for bad in (math.nan, math.inf, -math.inf):
+        with pytest.raises(NotFinite, match="delta w holds NaN or infinity"):
+            CODECS[name](torch.tensor([1.0, bad]), "delta w")
+    for dtype in (torch.int64, torch.float64, torch.bool):
+        with pytest.raises(WireError, match=f"delta w is torch.*: {name} carries float32"):
+            CODECS[name](torch.ones(3, dtype=dtype), "delta w")
+
+
+def test_fp16_refuses_what_it_would_make_infinite() -> None:
+    assert fp16(torch.tensor([65_504.0])).decoded().item() == 65_504
+    with pytest.raises(OutOfBound, match="w holds 70000, fp16 carries up to 65504"):
+        fp16(torch.tensor([7e4]), "w")
+
+
+def test_operations_work_on_what_is_decoded_and_none_writes() -> None:
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
+    coded = ternary(x)
+    assert type(coded + 1) is Tensor
+    assert torch.equal(coded @ x.t(), coded.decoded() @ x.t())
+    assert torch.equal(torch.zeros(4, 3).add_(coded, alpha=2), 2 * coded.decoded())
+    assert repr(coded) == "Coded('ternary', (4, 3))"
+    with pytest.raises(TypeError, match="would write to a coded tensor"):
+        coded.add_(1)
+
+
+# ---- bodies that came from elsewhere
+
+
+def body_of(codec: str, *parts: Tensor, shape: tuple[int, ...] = (5,)) -> bytes:
+    return bytes(wire.encode(Sent(model={"w": Coded(codec, shape, parts)})).join())
+
+
+HALF, SCALE = torch.ones(5, dtype=torch.float16), torch.tensor(1.0)
+STEPS, DIGITS = torch.ones(5, dtype=torch.int8), torch.tensor([0b01, 0b10], dtype=torch.uint8)
+WHERE, VALUES = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("told", "codec", "parts"),
+    [
+        ("there is no codec 'zip'", "zip", (HALF,)),
+        ("2 parts, there are 1", "fp16", (HALF, SCALE)),
+        (r"part 0 is torch.float16 \(4,\), not torch.float16 \(5,\)", "fp16", (HALF[:4],)),
+        ("NaN or infinity", "fp16", (HALF * math.inf,)),
+        ("part 0 is torch.float16", "int8", (HALF, SCALE)),
+        ("steps beyond 127", "int8", (STEPS * -128, SCALE)),
+        ("the scale is nan", "int8", (STEPS, SCALE * math.nan)),
+        ("the scale is -1", "ternary", (DIGITS, -SCALE)),
+        ("none of three", "ternary", (DIGITS | 0b11, SCALE)),
+        ("beyond its 5 elements", "ternary", (DIGITS | 0b100, SCALE)),
+        (r"part 0 is torch.uint8 \(1,\)", "ternary", (DIGITS[:1], SCALE)),
+        (r"part 1 is torch.float32 \(1,\), not torch.float32 \(\)", "ternary", (DIGITS, SCALE[None])),
+        ("do not ascend", "topk", (WHERE.flip(0), VALUES)),
+        ("do not ascend", "topk", (WHERE * 0, VALUES)),
+        ("do not ascend", "topk", (WHERE + 2, VALUES)),
+        ("do not ascend", "topk", (WHERE - 1, VALUES)),
+        (r"part 1 is torch.float32 \(1,\)", "topk", (WHERE, VALUES[:1])),
+        ("NaN or infinity", "topk", (WHERE, VALUES * math.nan)),
+        ("0 parts", "topk", ()),
+    ],
+)
+def test_garbled_parts_are_refused(told: str, codec: str, parts: tuple[Tensor, ...]) -> None:
+    with pytest.raises(WireError, match=told):
+        wire.decode(Sent, body_of(codec, *parts), model={"w": torch.zeros(5)})
+
+
+def test_a_coded_tensor_has_a_shape_of_the_runs_model() -> None:
+    """A few bytes of top-k stand for as many elements as they say: nobody sets memory aside for these."""
+    huge = body_of("topk", WHERE, VALUES, shape=(2**50,))
+    for model in ({"w": torch.zeros(5)}, None):
+        with pytest.raises(WireError, match="no tensor of the run's model is"):
+            wire.decode(Sent, huge, model=model)
+    with pytest.raises(WireError, match=r"'w' is torch\.float32"):  # another tensor's shape
+        wire.decode(Sent, body_of("fp16", HALF), model={"w": torch.zeros(4), "b": torch.zeros(5)})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[0],[5]", '[0],"5"'),
+        ('\\"fp16\\"', '[\\"fp16\\"]'),
+        ("[0],[5]", "0,[5]"),
+        ("[0],[5]", "[1],[5]"),
+        ("[0],[5]", '[{\\"$t\\":0}],[5]'),
+        (",[5]]", "]"),
+    ],
+)
+def test_a_malformed_skeleton_is_refused(old: str, new: str) -> None:
+    raw = body_of("fp16", HALF)
+    length = int.from_bytes(raw[:8], "little")
+    head = raw[8 : 8 + length].decode()
+    assert old in head
+    changed = head.replace(old, new).rstrip()
+    changed += " " * (-len(changed) % 8)
+    with pytest.raises(StrataError):
+        wire.decode(
+            Sent, len(changed).to_bytes(8, "little") + changed.encode() + raw[8 + length :], model={"w": torch.zeros(5)}
+        )

@@ -1,0 +1,155 @@
+"""Compression through the tiers: what travels, what is trained from, and that neither depends on the layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.codecs import fp16, ternary, topk
+from shared.records import TensorMap
+from tests.algorithms import flat
+from tests.algorithms.ways import Ended, ended, federation, run
+
+AROUND = 4_000
+"""What a body holds beside a model, the spec above all."""
+LAYERS = {"features.1.weight": 64 * 64, "features.1.bias": 64, "head.weight": 64 * 10, "head.bias": 10}
+N = sum(LAYERS.values())
+
+
+def spec_of(**more: Any) -> dict[str, Any]:
+    """Four devices at two edges, on 240 digits."""
+    spec = {
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "partition": {"name": "dirichlet", "alpha": 1.0},
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 3,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+def small_topk(fraction: float = 0.1, memory: bool = True) -> dict[str, Any]:
+    return {"up": {"name": "topk", "fraction": fraction, "memory": memory}}
+
+
+async def test_updates_and_broadcasts_are_those_that_plain_code_makes(tmp_path: Path) -> None:
+    """FedAvg without tiers: each seat trains from the decoded model, and its update is coded before any sum."""
+    done = await run(tmp_path, spec_of(compression={"up": "ternary", "down": "fp16"}), rooms=(3, 1))
+    model, sizes = done.lab.initial, [len(seat.train) for seat in done.lab.members.seats]
+    for round_no in (1, 2, 3):
+        start = {name: fp16(tensor).decoded() for name, tensor in model.items()}
+        updates = []
+        for seat in range(4):
+            trained = flat.local(done.lab, seat, round_no, start)
+            updates.append({name: ternary(trained[name] - start[name]).decoded() for name in model})
+        mean = flat.exact_mean(updates, sizes, sum(sizes))
+        model = {name: tensor + mean[name] for name, tensor in model.items()}
+    assert flat.same_bits(done.model, model)
+
+
+async def test_what_was_left_out_is_added_to_the_next_update(tmp_path: Path) -> None:
+    """Top-k with its memory, without tiers; without a memory the model is another."""
+    done = await run(tmp_path, spec_of(compression=small_topk()), rooms=(3, 1))
+    plain, forgetful = _topk(done, memory=True), _topk(done, memory=False)
+    assert flat.same_bits(done.model, plain)
+    assert not flat.same_bits(plain, forgetful)
+    other = await run(tmp_path, spec_of(compression=small_topk(memory=False)), rooms=(3, 1))
+    assert flat.same_bits(other.model, forgetful)
+
+
+def _topk(done: Ended, *, memory: bool) -> TensorMap:
+    model, sizes = done.lab.initial, [len(seat.train) for seat in done.lab.members.seats]
+    left: list[TensorMap] = [{name: torch.zeros_like(tensor) for name, tensor in model.items()} for _ in sizes]
+    for round_no in (1, 2, 3):
+        updates = []
+        for seat in range(4):
+            trained = flat.local(done.lab, seat, round_no, model)
+            whole = {name: trained[name] - model[name] + left[seat][name] for name in model}
+            updates.append({name: topk(tensor, fraction=0.1).decoded() for name, tensor in whole.items()})
+            if memory:
+                left[seat] = {name: whole[name] - updates[-1][name] for name in model}
+        mean = flat.exact_mean(updates, sizes, sum(sizes))
+        model = {name: tensor + mean[name] for name, tensor in model.items()}
+    return model
+
+
+@pytest.mark.parametrize("compression", [{"up": "int8", "down": "ternary"}, small_topk(0.4)])
+async def test_bits_and_link_bytes_do_not_depend_on_the_layout(compression: dict[str, Any], tmp_path: Path) -> None:
+    """One agent sends the exact sum, or single short forms, whichever is smaller; a seat pays for its own."""
+    spec = spec_of(compression=compression)
+    one = await run(tmp_path, spec, rooms=(4,))
+    spread = await run(tmp_path, spec, rooms=(1, 2, 1), order=(2, 0, 1))
+    apart = await run(tmp_path, spec, rooms=(1, 1, 1, 1), order=(3, 1, 2, 0))
+    for other in (spread, apart):
+        assert flat.same_bits(other.model, one.model)
+        assert other.links() == one.links()
+    assert one.info.accuracy is not None
+    for detail in apart.rounds:  # one device an agent: what is charged is what the sockets moved
+        assert detail.socket_bytes == detail.bytes_up + detail.bytes_down
+
+
+UP = {"fp16": 2 * N, "int8": N + 4 * 4, "ternary": sum(-(-n // 4) + 4 for n in LAYERS.values())}
+
+
+@pytest.mark.parametrize("codec", ["int8", "ternary"])
+async def test_a_device_is_charged_with_its_short_form(codec: str, tmp_path: Path) -> None:
+    both = await run(tmp_path, spec_of(compression={"up": codec, "down": codec}, num_rounds=1), rooms=(4,))
+    for row in both.rounds[0].seats:
+        assert UP[codec] < row.up_bytes < UP[codec] + AROUND
+        assert UP[codec] < row.down_bytes < UP[codec] + AROUND
+    assert both.rounds[0].edges[0].down_bytes > 4 * N  # cloud and edges exchange what is exact
+
+
+async def test_null_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
+    done = [
+        await run(tmp_path, spec_of(**more), rooms=(3, 1)) for more in ({}, {"compression": {"up": None, "down": None}})
+    ]
+    assert done[0].info.model_sha256 == done[1].info.model_sha256
+    assert done[0].links() == done[1].links()
+    assert flat.same_bits(done[0].model, flat.fedavg(done[0].lab, 3))
+
+
+async def test_the_memory_outlives_its_agent(tmp_path: Path) -> None:
+    whole = await run(tmp_path, spec_of(compression=small_topk()), rooms=(3, 1))
+    async with federation(tmp_path, rooms=(3, 1)) as fed:
+        run_id = await fed.submit(spec_of(compression=small_topk(), num_rounds=1))
+        await ended(fed, run_id, tmp_path)
+        await fed.stop("agent-0")
+        await fed.start_agent(0)
+        await fed.until(lambda: fed.n_agents() == 2)
+        assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
+        done = await ended(fed, run_id, tmp_path)
+    assert done.info.model_sha256 == whole.info.model_sha256
+
+
+async def test_held_back_updates_are_fetched_in_their_short_form(tmp_path: Path) -> None:
+    """With a deadline agents hold updates and say how large they are; a late one is kept for the next round."""
+    more = {"round_deadline_s": 30.0, "late": "next_round", "devices": {"straggler_ratio": 0.25}}
+    spec = spec_of(compression={"up": "ternary"}, **more)
+    one, apart = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, spec, rooms=(1, 1, 1, 1))
+    assert one.links() == apart.links()
+    assert flat.same_bits(one.model, apart.model)
+    assert all(row.up_bytes < UP["ternary"] + AROUND for detail in one.rounds for row in detail.seats)
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "bofl"])
+async def test_other_algorithms_travel_in_short_forms(algorithm: str, tmp_path: Path) -> None:
+    spec = spec_of(algorithm=algorithm, num_rounds=2)
+    short = {**spec, "compression": {"up": "int8", "down": "fp16"}}
+    plain, coded = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, short, rooms=(4,))
+    again = await run(tmp_path, short, rooms=(1, 3))
+    assert flat.same_bits(coded.model, again.model)
+    assert coded.links() == again.links()
+    assert sum(d.device_bytes_up for d in coded.rounds) < 0.5 * sum(d.device_bytes_up for d in plain.rounds)
+    assert coded.info.accuracy == pytest.approx(plain.info.accuracy, abs=0.15)
+
+
+async def test_the_edges_own_worker_trains_from_what_devices_receive(tmp_path: Path) -> None:
+    spec = spec_of(client="edge", num_edges=2, schedule="equal", compression={"up": "int8", "down": "ternary"})
+    one, apart = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, spec, rooms=(1, 1, 1, 1))
+    assert flat.same_bits(one.model, apart.model)
+    assert one.links() == apart.links()
