@@ -151,6 +151,7 @@ class Lab:
             model_bytes=n_bytes(self.shapes),
             sample_bytes=self.sample_bytes,
             total_samples=self.members.total_samples,
+            total_clients=max(sum(seat.role == "train" for seat in self.members.seats), 1),
         )
 
     def objective(self, ctx: Ctx, given: Objective | None) -> Objective | None:

@@ -23,7 +23,10 @@ Deviations and readings:
 - alpha is tuned by data set in the paper; the default is that of the code's CIFAR-10 runs. These add weight decay.
 - Only parameters drift; buffers follow `buffers`. With `edge_rounds` above 1 an edge averages the t_i+ of each of its
   edge rounds, with the cloud's g, and sends on by what all of them changed h and g.
-- A client that has lost its state begins with h_i = g_i = 0 again, while h and g remember its old ones.
+- A client weighs the same in each round, else h and g would not stay the means: specs in which samples arrive or are
+  dealt anew, or in which late updates weigh less, are refused.
+- A client that has lost its state begins with h_i = g_i = 0 again, while h and g remember its old ones: they are off
+  the means from then on, and training settles beside where it would have.
 """
 
 from __future__ import annotations
@@ -147,7 +150,7 @@ class Edge(EdgeHooks):
         return super().begin(ctx, Relay(moved=broadcast.moved), broadcast)
 
     def forms_model(self, ctx: Ctx) -> bool:
-        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+        return self.spec_forms_model(ctx)
 
     def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
         return Steered(model=state.start, moved=state.moved)
@@ -217,5 +220,5 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    needs={"client": "device"},
+    needs={"client": "device", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
 )

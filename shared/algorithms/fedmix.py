@@ -63,6 +63,7 @@ from shared.messages import Outcome, Work
 from shared.population import Samples, Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Tensor, TensorMap
 from shared.spec import ExperimentSpec
+from shared.training.flops import operations
 from shared.training.loop import Objective
 
 
@@ -177,6 +178,16 @@ def mixing(mash: Mash, params: Params, generator: torch.Generator) -> Objective:
     return fedmix if params.mix == "fedmix" else naive
 
 
+def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Operations of a step on (4)."""
+    if not params.lam:
+        return operations(lambda: cross_entropy(model(x), y))
+    n_classes = model(x).shape[1]
+    mash = Mash(images=x[:1], labels=one_hot(y[:1], n_classes).to(torch.float32))
+    mix = mixing(mash, params, torch.Generator())
+    return operations(lambda: mix(model, x, y)[0])
+
+
 # ---- the three tiers
 
 
@@ -209,7 +220,7 @@ class Edge(EdgeHooks):
         return replace(begun, edge_rounds=1) if ctx.phase == "mash" else begun
 
     def forms_model(self, ctx: Ctx) -> bool:
-        return ctx.phase != "mash" and (ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round")
+        return ctx.phase != "mash" and self.spec_forms_model(ctx)
 
     def select(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> list[int]:
         return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats)
@@ -267,5 +278,7 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     phases=phases,
+    own_objective=lambda params: params.lam > 0,
+    flops=mean_operations,
     needs={"client": "device"},
 )

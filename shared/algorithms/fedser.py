@@ -73,9 +73,9 @@ def structure_enhanced(ctx: Ctx) -> Objective | None:
     def transformed(model: nn.Module, x: Tensor) -> Tensor:
         """T_i(x), of a size that the network takes."""
         seen = view(x, p.transforms, views)
-        shape = tuple(seen.shape[1:])
+        shape = tuple(seen.shape)
         if shape not in fits:
-            fits[shape] = shape == x.shape[1:] or takes(model, shape)
+            fits[shape] = shape == x.shape or takes(model, shape)
         return seen if fits[shape] else resized(seen, (x.shape[2], x.shape[3]))
 
     def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +115,7 @@ def mean_operations(p: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
     own = operations(lambda: functional.cross_entropy(model(x), y))
     if not p.mu or not p.n:
         return own
-    fed = [size if takes(model, (x.shape[1], *size)) else whole for size in sizes]
+    fed = [size if takes(model, (*x.shape[:2], *size)) else whole for size in sizes]
     return own + p.n * fmean(of_sub_network(width, size) for width, size in product(_two_widths(p.alpha), fed))
 
 

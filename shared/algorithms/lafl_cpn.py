@@ -207,7 +207,7 @@ class Edge(EdgeHooks):
         return Between()
 
     def forms_model(self, ctx: Ctx) -> bool:
-        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+        return self.spec_forms_model(ctx)
 
     def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
         return super().begin(ctx, state.but(known=broadcast.known, told={}), broadcast)

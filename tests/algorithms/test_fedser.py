@@ -198,6 +198,14 @@ def test_of_a_network_that_pools_the_images_change_size_and_of_one_that_flattens
         assert len({float(images.std()) for images in seen}) == 4
 
 
+@pytest.mark.parametrize("bn", ["batch", "running"])
+def test_a_view_on_which_batch_norm_cannot_train_is_scaled_back(bn: str, tmp_path: Path) -> None:
+    """One image of 20 pixels leaves one pixel a channel at the end of MobileNet, of 15 pixels none would be left."""
+    model, x, y = batch("mobilenet_v1", 20, n=1)
+    value, _ = objective_of(tmp_path, n=20, bn=bn)(model, x, y)
+    assert torch.isfinite(value)
+
+
 def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
     drawn: list[float] = []
     model, x, y = batch("cnn_6_16", 8, n=2)
@@ -277,6 +285,13 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
     ("algorithm", "field", "says"),
     [
         ({"name": "fedser", "local": "fedser"}, "algorithm.local", "fedser has a local objective of its own"),
+        ({"name": "moon", "local": "fedser"}, "algorithm.local", "moon has a local objective of its own"),
+        ({"name": "fedmix", "local": "fedser"}, "algorithm.local", "fedmix has a local objective of its own"),
+        (
+            {"name": "scaffold", "params": {"option": "I"}, "local": "fedser"},
+            "algorithm.local",
+            "scaffold has a local objective of its own",
+        ),
         ({"name": "bofl", "local": "fedprox"}, "algorithm.local", "fedprox has no local objective"),
         ({"name": "bofl", "local": "fedsir"}, "algorithm.local.name", "unknown algorithm 'fedsir'"),
         ({"name": "bofl", "local": ser(alpha=0)}, "algorithm.local.params.alpha", "greater than 0"),
@@ -291,6 +306,15 @@ def test_what_does_not_fit_is_refused_by_the_field(algorithm: Any, field: str, s
         parse_spec({"algorithm": algorithm})
     assert refused.value.field == field
     assert says in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("moon", {"mu": 0}), ("fedmix", {"lam": 0}), ("scaffold", {"option": "II"})]
+)
+def test_where_hooks_hand_no_objective_another_may_stand(name: str, params: dict[str, Any], tmp_path: Path) -> None:
+    lab = resolved(tmp_path, **spec_of({"name": name, "params": params, "local": "fedser"}))
+    alone = resolved(tmp_path, **spec_of(ser()))
+    assert lab.flops == alone.flops > resolved(tmp_path, **spec_of("fedavg")).flops
 
 
 def test_hooks_that_hand_an_objective_leave_no_place_for_another(tmp_path: Path) -> None:

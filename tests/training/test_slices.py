@@ -125,8 +125,8 @@ def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
 def test_a_network_that_pools_to_a_point_takes_other_sizes(name: str) -> None:
     model, x = made(name, torch.float32)
     before = read_state(model)
-    assert takes(model, (3, 16, 16))
-    assert takes(model, (3, 10, 10)) is (name in POOLING)
+    assert takes(model, (2, 3, 16, 16))
+    assert takes(model, (2, 3, 10, 10)) is (name in POOLING)
     assert all(torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
     assert model(x).device.type == "cpu"
 

@@ -42,6 +42,11 @@ def no_passes(params: Any) -> int:
     return 0
 
 
+def no_objective(params: Any) -> bool:
+    """The default: hooks hand `fit` none."""
+    return False
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm, all tiers.
@@ -60,8 +65,10 @@ class Algorithm:
         headline: which figure is the run's accuracy.
         objective: what training minimises in place of the cross-entropy where hooks hand `fit` nothing, None where it
             is that; a spec may have devices of another algorithm minimise it (`algorithm.local`).
-        flops: operations of a step of that objective, in the mean of what it draws, from its parameters, and a model,
-            images and labels of which there are the shapes alone; None: those of the cross-entropy.
+        own_objective: by its parameters, whether hooks hand `fit` an objective: then no other can stand in
+            `algorithm.local`.
+        flops: operations of a step of what it minimises, in the mean of what it draws, from its parameters, and a
+            model, images and labels of which there are the shapes alone; None: those of the cross-entropy.
         needs: fields of the spec that must have these values, such as `client: edge`.
         passes: by its parameters, how many times at most a visit passes its seat's samples through the model beside its
             training (`Local.n_passed`); as long is a device waited for.
@@ -87,6 +94,7 @@ class Algorithm:
     needs: Mapping[str, Any] = field(default_factory=dict)
     passes: Callable[[Any], int] = no_passes
     objective: Callable[[Ctx], Objective | None] | None = None
+    own_objective: Callable[[Any], bool] = no_objective
     flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
 
     def __post_init__(self) -> None:

@@ -88,7 +88,12 @@ class EdgeHooks:
     def forms_model(self, ctx: Ctx) -> bool:
         """Whether the edge forms a model of its own; else the sums of its only edge round go up as they are."""
         own = type(self).aggregate is not EdgeHooks.aggregate or type(self).finish is not EdgeHooks.finish
-        return own or ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+        return own or self.spec_forms_model(ctx)
+
+    @staticmethod
+    def spec_forms_model(ctx: Ctx) -> bool:
+        """Whether the spec alone, whatever the hooks do, asks for models of the edge's own."""
+        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
 
     def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
         """Take the broadcast in; says how many edge rounds follow."""
