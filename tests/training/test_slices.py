@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from shared.errors import BadInput
 from shared.training.models import MODELS, Classifier, build, read_state
 from shared.training.slices import Statistics, kept, narrowed, takes
-from tests.narrow_copy import leading, narrow_copy, pixels_read
+from tests.narrow_copy import POOLING, leading, narrow_copy, pixels_read
 
-POOLING = {"mobilenet_v1", "resnet18", "resnet34", "resnet50"}
 """Models that pool to a point; all others flatten."""
 
 
