@@ -79,7 +79,8 @@ def _devices(spec: ExperimentSpec, wanted: Sequence[str], gone: Collection[str])
     n_first = spec.num_devices and len(_staying(spec.num_devices, wanted, gone))
     n_most = spec.max_devices and len(kept)
     some = n_first or len(kept)
-    n_edges = spec.num_edges and min(spec.num_edges, some)
+    n_edges = None if spec.num_edges is None else min(spec.num_edges, some)
+    near = _near(spec.devices, kept, None if n_edges is None else range(n_edges))
     now = {seat: number for number, seat in enumerate(kept)}
     return {
         "num_devices": n_first,
@@ -87,7 +88,7 @@ def _devices(spec: ExperimentSpec, wanted: Sequence[str], gone: Collection[str])
         "min_devices": min(spec.min_devices, some),
         "num_edges": n_edges,
         "losses": _losses(spec, now.get),
-        "devices": _traced(_near(spec.devices, kept, n_edges and range(n_edges)), kept, len(wanted)),
+        "devices": _traced(near, kept, len(wanted)),
         **_test_fraction(spec, kept, len(wanted)),
     }
 
