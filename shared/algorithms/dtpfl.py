@@ -303,9 +303,8 @@ class Edge(EdgeHooks):
                 sent = sent.but(users={ctx.client_id: Sent(layers=own, samples=ctx.n_samples)})
         return Finish(after, sent, {"group": state.group, "pretrained": after.rounds})
 
-    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> tuple[Score | None, Score | None]:
-        held = bench.test(state.received)
-        return held, held
+    def own_model(self, ctx: Ctx, state: Any) -> TensorMap | None:
+        return state.received or None
 
 
 def _wants_group(ctx: Ctx, rounds: int) -> bool:

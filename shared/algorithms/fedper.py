@@ -104,9 +104,8 @@ class Edge(EdgeHooks):
         delta = without(cast("Update", done.update).delta, mine)
         return Finish(done.state.but(personal=only(state.model, mine)), Update(delta=delta))
 
-    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> tuple[Score | None, Score | None]:
-        held = bench.test(state.received)
-        return held, held
+    def own_model(self, ctx: Ctx, state: Any) -> TensorMap | None:
+        return state.received or None
 
 
 class Device(DeviceHooks):

@@ -94,7 +94,7 @@ def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
         folder = cache_dir / f"{name}-{_file_digest(archive, cache_dir)[:24]}"
         unpack_once(folder, lambda: read_npz(archive), known.n_classes)
     else:
-        folder = cache_dir / f"{name}-fetched"
+        folder = cache_dir / f"{name}-{known.version()}"
         unpack_once(folder, lambda: fetched(name, data_dir, cache_dir / "downloads"), known.n_classes)
     return open_unpacked(name, folder, known.n_classes)
 

@@ -10,9 +10,8 @@ The division does not depend on a run's seed, so that all runs are tested on the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +19,8 @@ import torch
 from torch.nn import functional
 
 from shared.errors import BadInput, UnknownName
-from shared.spec import DataSpec, ExperimentSpec
+from shared.spec import DataSpec
 from shared.training.data import Dataset, load, open_unpacked, unpack_once
-from shared.training.partition import ByDomainPartition
 from shared.training.sources import Arrays, DataUnavailable, check_name
 
 NAME = "digit_domains"
@@ -92,31 +90,6 @@ def absent(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> dict[st
         except DataUnavailable as error:
             found[name] = error.detail
     return found
-
-
-def without(spec: ExperimentSpec, gone: Collection[str]) -> ExperimentSpec:
-    """The spec without some of its sets: the clients that would have had their images go too.
-
-    Raises:
-        BadInput: no client is left.
-    """
-    left = tuple(name for name in names_of(spec.data) if name not in gone)
-    if not gone or not isinstance(spec.partition, ByDomainPartition):
-        return spec.but(data=spec.data.but(domains=left)) if gone else spec
-    wanted = spec.partition.domains or names_of(spec.data)
-    having = tuple(name for name in wanted if name not in gone)
-    if not having:
-        raise BadInput(f"of the domains that clients have ({', '.join(wanted)}) none is there", field="partition")
-    tests = [name for name in spec.test_on if name not in gone and (name != "unseen" or {*left} - {*having})]
-    changes: dict[str, Any] = {"data": spec.data.but(domains=left), "test_on": tuple(tests)}
-    changes["partition"] = spec.partition.model_copy(update={"domains": having if spec.partition.domains else None})
-    for field in ("num_edges",) if spec.client == "edge" else ("num_devices", "max_devices"):
-        n = getattr(spec, field)
-        changes[field] = n and sum(wanted[client % len(wanted)] not in gone for client in range(n))
-    if spec.client == "device" and changes["num_devices"]:
-        changes["num_edges"] = spec.num_edges and min(spec.num_edges, changes["num_devices"])
-        changes["min_devices"] = min(spec.min_devices, changes["num_devices"])
-    return spec.but(**changes)
 
 
 def put_together(parts: Sequence[Dataset], size: int, *, whole: bool) -> Arrays:

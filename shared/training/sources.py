@@ -42,11 +42,19 @@ class DataMalformed(StrataError):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known beforehand: how many classes, how to fetch into a folder, how to read the published folder."""
+    """What is known beforehand.
+
+    Attributes:
+        n_classes: of the set.
+        fetch: how to have it by way of a folder for downloads, None where it is not to be had so.
+        read: how to read the published folder.
+        version: of what is made here, by what; what other versions made lies elsewhere in the cache.
+    """
 
     n_classes: int
     fetch: Callable[[Path], Arrays] | None
     read: Callable[[Path], Arrays] | None = None
+    version: Callable[[], str] = lambda: "fetched"
 
 
 def check_name(name: str, also: tuple[str, ...] = ()) -> None:
@@ -128,6 +136,12 @@ def _synth_digits(_: Path) -> Arrays:
     return synth_digits()
 
 
+def _synth_version() -> str:
+    from shared.training.synth import version
+
+    return version()
+
+
 def _torchvision(
     class_name: str, *, labels: str = "targets", axes: tuple[int, ...] | None = None, **options: str
 ) -> Callable[[Path], Arrays]:
@@ -162,6 +176,6 @@ DATASETS: dict[str, Known] = {
     "emnist": Known(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
     "femnist": Known(62, None),
     "tiny_imagenet": Known(200, None, tiny_imagenet),
-    "synth_digits": Known(10, _synth_digits),
+    "synth_digits": Known(10, _synth_digits, version=_synth_version),
 }
 """The data sets by name."""

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from edge_server.scores import own_scores
+from shared.algorithms._hooks import Broadcast
+from shared.messages import Work
 from shared.population import Samples
 from shared.training import models
 from shared.training.loop import evaluate
-from tests.algorithms.ways import Ended, run
+from shared.workbench import Workbench
+from tests.algorithms.ways import Ended, resolved, run
 
 ROOMS = (2, 1)
 
@@ -91,6 +95,32 @@ async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Pat
     rows = done.rounds[0].edges
     assert all(0 <= row.own_on["union"] <= 1 for row in rows)
     assert done.info.final["clients_own_on_union"].n == 2
+
+
+@pytest.mark.parametrize(("name", "own", "n_tests"), [("fedavg", "trained", 4), ("fedper", "received", 3)])
+def test_an_edge_tests_on_the_union_just_what_is_asked(
+    name: str, own: str, n_tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both its models on its own tests, one of them on the parts of two owners; what is one model is tested once."""
+    spec = spec_of(name, client="edge", num_devices=4, test_fraction=0.25)
+    lab = resolved(tmp_path, **spec)
+    ctx, edge = lab.ctx(phase="train", round_no=1, n_clients=2, edge=0), lab.algorithm.edge
+    trained = models.read_state(models.build(lab.spec.model.name, lab.data.input_shape, 10, seed=99))
+    state = edge.begin(ctx, edge.init(ctx), Broadcast(model=lab.initial)).state.but(model=trained)
+    bench, tested = lab.bench(Work(kind="evaluate"), lab.seat(0).train, lab.members.homes[0].test), list[int]()
+    received, after = bench.test(lab.initial), bench.test(trained)
+    mine = trained if own == "trained" else lab.initial
+    first, second = (bench.test(mine, part.samples) for part in lab.members.test_sets["union"])
+    test = Workbench.test
+
+    def counted(*args: Any, **more: Any) -> Any:
+        tested.append(1)
+        return test(*args, **more)
+
+    monkeypatch.setattr(Workbench, "test", counted)
+    found = own_scores(lab, ctx, state, 0, lambda: False)
+    assert found == (received, after if own == "trained" else received, {"union": first + second})
+    assert len(tested) == n_tests
 
 
 @pytest.mark.parametrize("when", ["load", "once"])

@@ -1,4 +1,4 @@
-"""Several sets of digits as one: brought to one shape, divided, told apart; what cannot be had is left out."""
+"""Several sets of digits as one: brought to one shape, divided, told apart; what cannot be had is named."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.errors import BadInput, StrataError, UnknownName
-from shared.spec import DataSpec, ExperimentSpec, parse_spec
+from shared.errors import BadInput, UnknownName
+from shared.spec import DataSpec, parse_spec
 from shared.training import sources
-from shared.training.domains import absent, brought, open_data, without
+from shared.training.domains import absent, brought, open_data
 from shared.training.sources import DataUnavailable
 from tests.domains import LOOKS, N_TEST, N_TRAIN, write_domains
 
@@ -126,31 +126,3 @@ def test_absent_sets_are_named_with_what_to_do(tmp_path: Path) -> None:
     assert absent(spec_of(domains=("mnist",)), data_dir=folder, cache_dir=tmp_path / "cache") == {}
     with pytest.raises(DataUnavailable, match="svhn could not be had"):
         open_data(spec_of(), data_dir=folder, cache_dir=tmp_path / "cache")
-
-
-def experiment(**changes: Any) -> ExperimentSpec:
-    fields = {"data": "digit_domains", "partition": "by_domain", "num_devices": 5, "num_edges": 5, **changes}
-    return ExperimentSpec.model_validate(fields)
-
-
-def test_with_a_set_go_its_clients_and_its_tests() -> None:
-    spec = without(experiment(test_on=["union", "svhn"], min_devices=5), ["svhn"])
-    assert spec.data.domains == ("mnist", "mnist_m", "synth_digits", "usps")
-    assert (spec.num_devices, spec.num_edges, spec.min_devices) == (4, 4, 4)
-    assert spec.test_on == ("union",)
-    twice = without(experiment(num_devices=7, max_devices=12), ["mnist", "svhn"])
-    assert (twice.num_devices, twice.max_devices) == (4, 7)  # mnist has two of seven, three of twelve; svhn one, two
-    edges = without(experiment(client="edge", num_devices=10), ["svhn"])
-    assert (edges.num_edges, edges.num_devices) == (4, 10)
-    assert without(experiment(), []) == experiment()
-
-
-def test_unseen_sets_that_are_absent_take_no_client() -> None:
-    part = {"name": "by_domain", "domains": ["mnist", "svhn"]}
-    spec = without(experiment(partition=part, num_devices=2, num_edges=1, test_on=["unseen"]), ["usps"])
-    assert (spec.num_devices, spec.test_on) == (2, ("unseen",))
-    gone = ["mnist_m", "synth_digits", "usps"]
-    spec = without(experiment(partition=part, num_devices=2, num_edges=1, test_on=["unseen"]), gone)
-    assert (spec.num_devices, spec.test_on) == (2, ())
-    with pytest.raises(StrataError, match=r"mnist, svhn\) none is there"):
-        without(experiment(partition=part, num_devices=2, num_edges=1), ["mnist", "svhn"])

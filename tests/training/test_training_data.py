@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 import torch
 
 from shared.errors import UnknownName
-from shared.training import data, sources
+from shared.training import data, sources, synth
 from shared.training.data import as_batch, load
 from shared.training.sources import DataMalformed, DataUnavailable
 
@@ -214,6 +216,25 @@ def test_digits_come_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
     assert (got.train_x.min(), got.train_x.max()) == (0, 255)
     total = np.bincount(got.train_y) + np.bincount(got.test_y)
     np.testing.assert_array_equal(np.bincount(got.test_y), np.rint(total / 5))
+
+
+@pytest.mark.parametrize("what", ["generator", "pillow", "matplotlib"])
+def test_printed_digits_of_another_version_are_made_anew(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pictures of each version lie apart in the cache, so that hosts of the same versions have the same."""
+    monkeypatch.setattr(synth, "synth_digits", partial(synth.synth_digits, n_train=20, n_test=10))
+    before = load("synth_digits", data_dir=None, cache_dir=tmp_path).digest
+    with monkeypatch.context() as later:
+        later.setattr(synth, "synth_digits", partial(synth.synth_digits, seed=1))
+        assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest == before
+        if what == "generator":
+            later.setattr(synth, "VERSION", synth.VERSION + 1)
+        else:
+            there = metadata.version
+            later.setattr(metadata, "version", lambda name: "0.1" if name == what else there(name))
+        assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest != before
+    assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest == before
 
 
 def _idx(path: Path, array: np.ndarray[Any, Any]) -> None:

@@ -134,10 +134,20 @@ class EdgeHooks:
             return Finish(between)
         return Finish(between, Update(delta=delta_of(ctx, state.model, state.received)))
 
+    def own_model(self, ctx: Ctx, state: Any) -> TensorMap | None:
+        """The client's own model, where the edge is the client, None if it has none; by default the edge's."""
+        return state.model or None
+
     def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> tuple[Score | None, Score | None]:
-        """The model received and the client's own, where the edge is the client."""
+        """The model received and the client's own on its test samples, where the edge is the client.
+
+        What `own_model` answers is tested on the spec's `test_on` too.
+        """
+        own = self.own_model(ctx, state)
         received = bench.test(state.received) if state.received else None
-        return received, bench.test(state.model) if state.model else None
+        if own is state.received:
+            return received, received
+        return received, bench.test(own) if own else None
 
 
 class DeviceHooks:
