@@ -47,6 +47,8 @@ class Ctx:
         n_samples: in `aggregate`, and at an edge that finishes a round, those behind the update: its weight; 0 where
             nobody answered.
         total_samples: training samples of all seats of the run.
+        image_shape: (channels, height, width) of the run's images.
+        n_classes: of its labels.
     """
 
     spec: ExperimentSpec
@@ -71,6 +73,8 @@ class Ctx:
     unfinished: npt.NDArray[np.int64] | None = None
     n_samples: int = 0
     total_samples: int = 0
+    image_shape: tuple[int, int, int] = (0, 0, 0)
+    n_classes: int = 0
 
     def at(self, **changes: Any) -> Ctx:
         """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""
