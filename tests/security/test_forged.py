@@ -1,4 +1,4 @@
-"""An agent that forges what it says of clients costs its own seat's contribution; the run goes on, and is not spoilt."""
+"""An agent that forges what it says of clients costs its seat one contribution; the run goes on, and is not spoilt."""
 
 from __future__ import annotations
 
