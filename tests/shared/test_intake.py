@@ -6,20 +6,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
+from shared.algorithms import all_algorithms, load_algorithm
 from shared.algorithms.fedmix import Held, Mash
 from shared.errors import BadInput, WireError
 from shared.intake import check_sent, named_by
 from shared.lab import Lab
+from shared.messages import Work
 from shared.records import Record, Tensor
-from shared.sums import Fold, Folded, MeanSum, check_folded
+from shared.sums import Fold, Folded, MeanSum, check_folded, mean_of
+from shared.training import models
 from shared.training.statistics import Statistics
+from tests.algorithms.conftest import _conv_bn
 from tests.algorithms.ways import resolved
 
 LabOf = Callable[..., Lab]
+PRODUCT = all_algorithms()
 
 
 @pytest.fixture(scope="module")
@@ -233,3 +239,39 @@ def test_statistics_of_other_data_are_refused(lab_of: LabOf) -> None:
         told = Statistics(n=n, sums=(n,) * channels, squares=(n,) * channels)
         with pytest.raises(WireError, match=f"told of device-0: {channels} channels of {n} pixels"):
             check(lab, 0, delta=zeros(lab), told={"device-0": told})
+
+
+# ---- what algorithms send
+
+
+@pytest.mark.parametrize("edge_rounds", [1, 2])
+@pytest.mark.parametrize("model", ["mlp", "conv_bn"])
+@pytest.mark.parametrize("name", PRODUCT)
+def test_what_an_algorithm_makes_is_what_it_says_that_it_sends(
+    lab_of: LabOf, name: str, model: str, edge_rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the hooks of a visit and an edge, in each phase."""
+    monkeypatch.setitem(models.MODELS, "conv_bn", _conv_bn)
+    lab = lab_of(name, edge_rounds=edge_rounds, model=model, **load_algorithm(name).needs)
+    cloud, edge, device = lab.algorithm.cloud, lab.algorithm.edge, lab.algorithm.device
+    for phase in lab.phases:
+        ctx = lab.ctx(phase=phase.name, round_no=1, n_clients=4)
+        state = cloud.init(ctx, lab.initial)
+        at_edge = ctx.at(edge=0)
+        begun = edge.begin(at_edge, edge.init(at_edge), cloud.broadcast(ctx, state, 0, lab.members.seats))
+        visits = [at_edge.at(seat=seat.number) for seat in lab.members.seats[:2]]
+        fold = Fold(lab.algorithm.update, lab.grid)
+        for visit, seat in zip(visits, lab.members.seats, strict=False):
+            message = edge.dispatch(at_edge, begun.state, seat)
+            work = Work(kind=phase.kind, epochs=1, batch_size=8)
+            bench = lab.bench(work, seat.train if len(seat.train) else np.arange(10), seat.test)
+            update = device.local_update(visit, device.init(visit), message, bench).update
+            assert update is not None
+            check_sent(lab, visit, update, named_by([visit]))
+            fold.add(update, 10)
+        counted = at_edge.at(n_updates=2, n_samples=20)
+        after = edge.aggregate(counted, begun.state, mean_of(fold.result(), fold.kind, fold.grid, model=lab.shapes))
+        own = edge.finish(counted, after).update
+        assert (own is not None) == edge.forms_model(at_edge)
+        if own is not None:
+            check_sent(lab, at_edge, own, {at_edge.at(seat=seat.number).client_id for seat in lab.members.seats})
