@@ -88,7 +88,9 @@ def test_a_map_that_lacks_tensors_is_refused_with_its_name(
 ) -> None:
     lab = lab_of(algorithm)
     seat = None if field == "drift" else 0
-    whole = {name: zeros(lab) for name in lab.algorithm.update.model_fields if seat is None or name != "drift"}
+    whole: dict[str, Any] = {
+        name: zeros(lab) for name in lab.algorithm.update.model_fields if seat is None or name != "drift"
+    }
     check(lab, seat, **whole)
     part = {} if lacking == "all" else zeros(lab, without=lacking)
     first = min(zeros(lab)) if lacking == "all" else lacking
