@@ -48,6 +48,8 @@ class Ctx:
             nobody answered.
         total_samples: training samples of all seats of the run.
         total_clients: seats of the run that train, whether anybody sits there or not.
+        image_shape: (channels, height, width) of the run's images.
+        n_classes: of its labels.
     """
 
     spec: ExperimentSpec
@@ -73,6 +75,8 @@ class Ctx:
     n_samples: int = 0
     total_samples: int = 0
     total_clients: int = 1
+    image_shape: tuple[int, int, int] = (0, 0, 0)
+    n_classes: int = 0
 
     def at(self, **changes: Any) -> Ctx:
         """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""

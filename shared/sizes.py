@@ -4,7 +4,9 @@ The estimate of memory is a lower bound of what one process must hold at a time:
 
 - 8 bytes in each of `num_edges + 2` exact sums (those that arrive, their total, the model), or
 - where updates are kept singly, 8 bytes besides, 4 as one arrives and 4 in what is kept: for each device where they are
-  held back until admitted, for each client that has an `Each` field of tensors by name, taken to be a whole model.
+  held back until admitted, for each client that has an `Each` field of tensors by name, taken to be a whole model;
+
+and what the algorithm says that it gathers of all clients besides (`Algorithm.gathers`).
 
 Training, data and what Python takes come on top; so what is refused could not have run, and what is not may still be
 too much.
@@ -13,6 +15,8 @@ too much.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from shared.errors import BadInput
@@ -65,18 +69,34 @@ def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) ->
     return 8 * n_elements * ((spec.num_edges or 1) + 2 + n_singly(spec, algorithm))
 
 
-def check_memory(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> None:
-    """Refuse a run whose models cannot fit into this machine's free memory.
+def check_memory(
+    spec: ExperimentSpec, algorithm: Algorithm, n_elements: int, gathered: Mapping[str, int] = MappingProxyType({})
+) -> None:
+    """Refuse a run whose models, or what it gathers, cannot fit into this machine's free memory.
+
+    Args:
+        spec: resolved.
+        algorithm: of the spec.
+        n_elements: of the model.
+        gathered: by the algorithm's parameter that decides it, bytes.
 
     Raises:
-        BadInput: with the figures.
+        BadInput: with the figures; naming the parameter where it is what it decides that does not fit.
     """
     needed, there = needed_bytes(spec, algorithm, n_elements), available_bytes()
-    if there is not None and needed > there:
+    if there is None:
+        return
+    if needed > there:
         raise BadInput(
             f"{spec.max_devices or spec.num_devices} devices, {spec.num_edges} edges and a model of {n_elements} "
             f"elements need at least {needed / 1e9:.1f} GB with {algorithm.name}, {there / 1e9:.1f} GB are free"
         )
+    for name, n_bytes in gathered.items():
+        needed += n_bytes
+        if needed > there:
+            field, value = f"algorithm.params.{name}", getattr(algorithm.parse_params(spec.algorithm.params), name)
+            told = f"{field}: with {value} of {algorithm.name} a process needs at least {needed / 1e9:.1f} GB"
+            raise BadInput(f"{told}, {there / 1e9:.1f} GB are free", field=field)
 
 
 def check_processes(n: int, owed: int = 0) -> None:

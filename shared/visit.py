@@ -16,7 +16,8 @@ from typing import Any
 from shared import wire
 from shared.algorithms._hooks import Algorithm, Bench, Local, test_by_owner
 from shared.context import Ctx
-from shared.errors import BadInput, Cancelled, Conflict, StrataError
+from shared.errors import Cancelled, Conflict, StrataError
+from shared.intake import check_sent, named_by
 from shared.lab import Lab
 from shared.messages import (
     Contribution,
@@ -30,7 +31,7 @@ from shared.messages import (
 )
 from shared.records import Mean, Record, Score, Tensor
 from shared.records import own as own
-from shared.sums import Fold, check_update, fields_naming, mark_of
+from shared.sums import Fold, check_update, mark_of
 from shared.training.loop import Stopped
 from shared.versions import Owner, Version, Versions
 
@@ -136,22 +137,10 @@ def pay_visit(
         return Visited(outcome, None, testing_s)
     update = processor.fetch(local.update)
     check_update(update, lab.grid)
-    _check_names(ctx, update)
+    check_sent(lab, ctx, update, named_by([ctx]))
     made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
     return Visited(outcome.but(held_bytes=size), made, testing_s)
-
-
-def _check_names(ctx: Ctx, update: Record) -> None:
-    """See that no other visit of this edge round can name the same client: `Each` keeps one value of it.
-
-    Raises:
-        BadInput: one can.
-    """
-    several = "each of its workers" if ctx.spec.client == "edge" else "several visits of planned shares"
-    if (ctx.spec.client == "edge" or ctx.spec.plans) and (named := fields_naming(update, ctx.client_id)):
-        told = f"{named[0]}: a value of {ctx.client_id} would come from {several}; the edge's own update may bring it"
-        raise BadInput(told, field=named[0])
 
 
 def _tested(

@@ -20,6 +20,7 @@ Deviations and readings:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -35,6 +36,7 @@ from shared.algorithms._hooks import (
     Update,
     default_local,
     starting_model,
+    travelling,
 )
 from shared.context import Ctx
 from shared.records import ModelState, Record, Score, TensorMap
@@ -66,6 +68,11 @@ def norm_names(ctx: Ctx) -> frozenset[str]:
     modules = {name.rpartition(".")[0] for name in ctx.buffer_names}
     parameters = (name for layer in ctx.layers for name in layer.parameters)
     return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
+
+
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """From a device all parameters but those of batch-norm; an edge that forms a model has those as they were."""
+    return {"delta": travelling(ctx, model) - (norm_names(ctx) if ctx.seat is not None else frozenset())}
 
 
 class Cloud(CloudHooks):
@@ -121,5 +128,6 @@ ALGORITHM = Algorithm(
     device_state=Own,
     buffers="local",
     headline="mean over clients",
+    sends=sends,
     needs={"client": "device"},
 )

@@ -31,7 +31,7 @@ Deviations and readings:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -53,6 +53,7 @@ from shared.algorithms._hooks import (
     default_local,
     delta_of,
     starting_model,
+    travelling,
 )
 from shared.algorithms.fedprox import pull_towards
 from shared.algorithms.scaffold import plus
@@ -124,6 +125,14 @@ def changes(ctx: Ctx, update: Any, before: Any) -> tuple[TensorMap, TensorMap]:
     elif ctx.params.drift:
         drift = plus(drift, without(update.delta, ctx.buffer_names), ctx.n_samples / ctx.total_samples)
     return drift, plus(before.moved, update.moved, ctx.n_updates)
+
+
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """Of g all parameters, from an edge also of h."""
+    parameters = frozenset(model.keys() - ctx.buffer_names)
+    found = {"delta": travelling(ctx, model), "moved": parameters, "drift": parameters}
+    there = {"delta": True, "moved": ctx.params.gradient, "drift": ctx.params.drift and ctx.seat is None}
+    return {field: names for field, names in found.items() if there[field]}
 
 
 class Cloud(CloudHooks):
@@ -220,5 +229,6 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
+    sends=sends,
     needs={"client": "device", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
 )

@@ -22,6 +22,7 @@ Deviations and readings:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, cast
 
@@ -43,6 +44,7 @@ from shared.algorithms._hooks import (
     default_local,
     last_layers,
     starting_model,
+    travelling,
 )
 from shared.context import Ctx
 from shared.records import ModelState, Record, Score, TensorMap
@@ -71,6 +73,11 @@ def stays_here(ctx: Ctx) -> frozenset[str]:
     """Names of the personal layers where the client is, at an edge or at a device; none elsewhere."""
     here = "edge" if ctx.seat is None else "device"
     return last_layers(ctx, ctx.params.personal_layers) if ctx.spec.client == here else frozenset()
+
+
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """All that travels but the client's personal layers."""
+    return {"delta": travelling(ctx, model) - stays_here(ctx)}
 
 
 class Cloud(CloudHooks):
@@ -147,4 +154,5 @@ ALGORITHM = Algorithm(
     edge_state=User,
     device_state=Own,
     headline="mean over clients",
+    sends=sends,
 )

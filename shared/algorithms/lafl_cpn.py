@@ -59,6 +59,7 @@ from shared.algorithms._hooks import (
     test_by_owner,
 )
 from shared.context import Ctx
+from shared.errors import WireError
 from shared.population import Samples, Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Score, Tensor, TensorMap
 from shared.tensors import add, only, overlay
@@ -177,6 +178,16 @@ class Own(OwnBuffers):
 # ---- the tiers
 
 
+def check(ctx: Ctx, update: Any) -> None:
+    """Statistics are of the run's channels, and of no more pixels than there are."""
+    channels, height, width = ctx.image_shape
+    most = ctx.total_samples * height * width
+    for client, told in update.told.items():
+        if len(told.sums) != channels or not 0 < told.n <= most:
+            found = f"{len(told.sums)} channels of {told.n} pixels"
+            raise WireError(f"told of {client}: {found}, the data are {channels} of at most {most}", field="told")
+
+
 class Cloud(CloudHooks):
     """Averages, and keeps the statistics of all clients."""
 
@@ -239,7 +250,7 @@ class Device(DeviceHooks):
         received = starting_model(state, message)
         start, weights, figures = _aggregated(ctx, state, received, bench, transform)
         fit = bench.fit(ctx, start, transform=transform)  # line 16
-        told = {ctx.client_id: found} if found and ctx.client_id not in message.known else {}
+        told = {ctx.client_id: found} if found and found.n and ctx.client_id not in message.known else {}
         after = Own(
             previous=fit.model if ctx.params.p else {},
             weights=weights,
@@ -328,5 +339,6 @@ ALGORITHM = Algorithm(
     edge_state=Between,
     device_state=Own,
     needs={"client": "device", "schedule": "own_data"},  # statistics and models are those of a device's own images
+    check=check,
     passes=lambda params: params.max_passes,
 )

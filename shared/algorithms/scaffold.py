@@ -28,7 +28,7 @@ Deviations and readings:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -52,6 +52,7 @@ from shared.algorithms._hooks import (
     default_local,
     delta_of,
     starting_model,
+    travelling,
 )
 from shared.context import Ctx
 from shared.population import Seat
@@ -157,6 +158,12 @@ def passes(params: Params) -> int:
 # ---- the three tiers
 
 
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """Of c all parameters."""
+    controls = model.keys() - ctx.buffer_names if ctx.params.option != "none" else ()
+    return {"delta": travelling(ctx, model), "control": frozenset(controls)}
+
+
 class Cloud(CloudHooks):
     """Steps along the mean update; c stays the mean of all c_i."""
 
@@ -239,6 +246,7 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
+    sends=sends,
     needs={"client": "device"},
     passes=passes,
     own_objective=lambda params: params.option == "I",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from shared import sizes
 from shared.algorithms import load_algorithm
 from shared.errors import BadInput
 from shared.spec import parse_spec
+from tests.algorithms.ways import resolved
 
 RESNET18 = 11_173_962
 
@@ -47,3 +51,23 @@ def test_the_free_memory_of_this_machine_is_known() -> None:
     there = sizes.available_bytes()
     assert there is not None
     assert 10**7 < there < 10**14
+
+
+def test_what_is_gathered_of_all_clients_counts_and_is_refused_by_the_parameter_that_decides_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A mash of 40 samples by twos is 20 entries of 64 pixels and 10 classes, there twice; by clients it is 4."""
+
+    def fedmix(mash: int | str) -> dict[str, Any]:
+        algorithm = {"name": "fedmix", "params": {"mash": mash}}
+        return {"algorithm": algorithm, "data": {"name": "digits", "n_train": 40, "n_test": 10}, "num_devices": 4}
+
+    lab = resolved(tmp_path, **fedmix("all"))
+    model, entry = sizes.needed_bytes(lab.spec, lab.algorithm, 4810), 4 * (64 + 10)
+    monkeypatch.setattr(sizes, "available_bytes", lambda: model + 2 * 20 * entry)
+    resolved(tmp_path, **fedmix(2))
+    monkeypatch.setattr(sizes, "available_bytes", lambda: model + 2 * 20 * entry - 1)
+    resolved(tmp_path, **fedmix("all"))
+    with pytest.raises(BadInput, match=r"algorithm\.params\.mash: with 2 of fedmix a process needs at least") as found:
+        resolved(tmp_path, **fedmix(2))
+    assert found.value.field == "algorithm.params.mash"

@@ -207,9 +207,13 @@ def default_local(ctx: Ctx, start: TensorMap, fit: Fit) -> Local:
 
 
 def delta_of(ctx: Ctx, trained: TensorMap, start: TensorMap) -> TensorMap:
-    """Trained minus received for all that travels: parameters, and float buffers if they are averaged."""
-    back = kept_back(ctx) | {name for name, tensor in trained.items() if not tensor.is_floating_point()}
-    return subtract(only(trained, trained.keys() - back), start)
+    """Trained minus received for all that travels."""
+    return subtract(only(trained, travelling(ctx, trained)), start)
+
+
+def travelling(ctx: Ctx, model: TensorMap) -> frozenset[str]:
+    """Names of what travels up of a model: parameters, and float buffers if they are averaged."""
+    return frozenset(name for name, tensor in model.items() if tensor.is_floating_point()) - kept_back(ctx)
 
 
 def kept_back(ctx: Ctx) -> frozenset[str]:
