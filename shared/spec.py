@@ -299,12 +299,15 @@ def parse_spec(raw: Any) -> ExperimentSpec:
 
 
 def check_names(spec: ExperimentSpec) -> None:
-    """Refuse unknown names of algorithm, model and data set, and what does not fit the algorithm."""
+    """Refuse unknown names of algorithm, model, data and test sets, and what does not fit the algorithm or the data."""
     from shared.algorithms import load_algorithm, load_local
-    from shared.training.domains import check_data
+    from shared.test_sets import check_test_on
+    from shared.training.domains import check_data, check_partition, names_of
     from shared.training.models import check_name as check_model
 
     load_algorithm(spec.algorithm.name).check_spec(spec)
     load_local(spec)
     check_data(spec.data)
+    check_partition(spec)
+    check_test_on(spec, names_of(spec.data))
     check_model(spec.model.name)

@@ -62,6 +62,22 @@ def check_data(spec: DataSpec) -> None:
         raise BadInput(f"domains {', '.join(names)}: one comes twice", field="data.domains")
 
 
+def check_partition(spec: ExperimentSpec) -> None:
+    """Refuse a partition by domains that the spec's data do not have.
+
+    Raises:
+        UnknownName, BadInput: naming the field.
+    """
+    names, partition = names_of(spec.data), spec.partition
+    if not isinstance(partition, ByDomainPartition):
+        return
+    if not names:
+        raise BadInput(f"by_domain goes with data: {NAME}, not with {spec.data.name}", field="partition.name")
+    for name in partition.domains or ():
+        if name not in names:
+            raise UnknownName("domain", name, list(names), field="partition.domains")
+
+
 def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
     """The data set of a spec, memory-mapped.
 

@@ -104,6 +104,37 @@ def test_wrong_options_are_refused_by_the_field(options: dict[str, Any], field: 
     assert refused.value.field == field
 
 
+FOUR = {"name": "digit_domains", "domains": ["mnist", "mnist_m", "synth_digits", "usps"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "message"),
+    [
+        ({"partition": "by_domain"}, "partition.name", "by_domain goes with data: digit_domains, not with digits"),
+        ({"data": FOUR, "partition": {"name": "by_domain", "domains": ["nope"]}}, "partition.domains", "'nope'"),
+        ({"data": FOUR, "partition": {"name": "by_domain", "domains": ["usps", "svhn"]}}, "partition.domains", "svhn"),
+        ({"test_on": ["union", "nope"]}, "test_on", "test_on nope: the test sets here are union$"),
+        ({"test_on": ["unseen"]}, "test_on", "are union$"),
+        ({"data": FOUR, "test_on": ["svhn"]}, "test_on", "are mnist, mnist_m, synth_digits, union, usps$"),
+        ({"data": FOUR, "test_on": ["unseen"]}, "test_on", "are mnist, "),  # any client may have any
+        ({"data": FOUR, "partition": "by_domain", "test_on": ["unseen"]}, "test_on", "are mnist, "),  # clients have all
+    ],
+)
+def test_domains_that_the_data_lack_are_refused_as_the_spec_is_read(
+    options: dict[str, Any], field: str, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message) as refused:
+        parse_spec(options)
+    assert refused.value.field == field
+
+
+def test_what_the_data_have_may_be_dealt_and_tested_on() -> None:
+    part = {"name": "by_domain", "domains": ["usps", "mnist"]}
+    spec = parse_spec({"data": FOUR, "partition": part, "test_on": ["union", "unseen", "usps", "synth_digits"]})
+    assert spec.test_on == ("union", "unseen", "usps", "synth_digits")
+    assert parse_spec({"data": "digit_domains", "test_on": ["svhn"]}).test_on == ("svhn",)
+
+
 # ---- sets that cannot be had
 
 
