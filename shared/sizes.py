@@ -7,7 +7,7 @@ The estimate of memory is a lower bound of what one process must hold at a time:
   held back until admitted, for each client that has an `Each` field of tensors by name, taken to be a whole model.
 
 Training, data and what Python takes come on top; so what is refused could not have run, and what is not may still be
-too much.
+too much. Images that are brought to another size are held twice: in pieces, and put together.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) ->
 
 
 def check_memory(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> None:
-    """Refuse a run whose models cannot fit into this machine's free memory.
+    """Refuse a run whose models cannot fit into this machine's free memory; asked before a model is made.
 
     Raises:
         BadInput: with the figures.
@@ -75,7 +75,23 @@ def check_memory(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) ->
     if there is not None and needed > there:
         raise BadInput(
             f"{spec.max_devices or spec.num_devices} devices, {spec.num_edges} edges and a model of {n_elements} "
-            f"elements need at least {needed / 1e9:.1f} GB with {algorithm.name}, {there / 1e9:.1f} GB are free"
+            f"elements need at least {needed / 1e9:.1f} GB with {algorithm.name}, {there / 1e9:.1f} GB are free",
+            field="model.name",
+        )
+
+
+def check_images(n: int, size: int) -> None:
+    """Refuse to bring n colour images to a size at which they cannot fit into this machine's free memory.
+
+    Raises:
+        BadInput: with the figures.
+    """
+    needed, there = 2 * n * size**2 * 3, available_bytes()
+    if there is not None and needed > there:
+        raise BadInput(
+            f"data.size {size}: {n} images of {size}x{size} pixels need at least {needed / 1e9:.1f} GB, "
+            f"{there / 1e9:.1f} GB are free",
+            field="data.size",
         )
 
 

@@ -20,6 +20,7 @@ import torch
 from torch.nn import functional
 
 from shared.errors import BadInput, UnknownName
+from shared.sizes import check_images
 from shared.spec import DataSpec, ExperimentSpec
 from shared.training.data import Dataset, load, open_unpacked, unpack_once
 from shared.training.partition import ByDomainPartition
@@ -83,6 +84,7 @@ def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Data
 
     Raises:
         DataUnavailable, DataMalformed: as `load` does, for each of the sets.
+        BadInput: there is not the memory to put them together.
     """
     names = names_of(spec)
     if not names:
@@ -136,7 +138,12 @@ def without(spec: ExperimentSpec, gone: Collection[str]) -> ExperimentSpec:
 
 
 def put_together(parts: Sequence[Dataset], size: int, *, whole: bool) -> Arrays:
-    """The sets' images and labels as one set, with the position of each image's own set as its domain."""
+    """The sets' images and labels as one set, with the position of each image's own set as its domain.
+
+    Raises:
+        BadInput: the memory for that is not there.
+    """
+    check_images(sum(len(part.train_y) + len(part.test_y) for part in parts), size)
     made: dict[str, list[npt.NDArray[np.generic]]] = {}
     for number, part in enumerate(parts):
         x, y = np.asarray(part.train_x), np.asarray(part.train_y)
