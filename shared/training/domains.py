@@ -55,12 +55,9 @@ def check_data(spec: DataSpec) -> None:
                 raise BadInput(f"{field} goes with data: {NAME}, not with {spec.name}", field=f"data.{field}")
         check_name(spec.name, also=(NAME,))
         return
-    names = names_of(spec)
-    for name in names:
+    for name in names_of(spec):
         if name not in FIVE:
             raise UnknownName("domain", name, list(FIVE), field="data.domains")
-    if len(set(names)) < len(names):
-        raise BadInput(f"domains {', '.join(names)}: one comes twice", field="data.domains")
 
 
 def check_partition(spec: ExperimentSpec) -> None:
