@@ -72,10 +72,11 @@ def read_npz(path: Path) -> Arrays:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataMalformed(f"{path} is no .npz archive")
             keys = [key for key in (*IMAGES, *LABELS, *WRITERS) if key in archive.files]
-            for key in keys:
-                _check_size(archive.zip, key)
+            with zipfile.ZipFile(path) as heads:
+                for key in keys:
+                    _check_size(heads, key)
             return {key: archive[key] for key in keys}
-    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataMalformed(f"{path} cannot be read: {error}") from error
 
 

@@ -106,7 +106,7 @@ def test_damaged_archive_is_refused(tmp_path: Path) -> None:
 def test_a_head_that_claims_more_than_there_is_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = io.BytesIO()
     claimed = {"descr": "|u1", "fortran_order": False, "shape": (10**12, 64, 64, 3)}
-    np.lib.format.write_array_header_1_0(head, claimed)  # type: ignore[arg-type]
+    np.lib.format.write_array_header_1_0(head, claimed)
     with zipfile.ZipFile(tmp_path / "mnist.npz", "w") as archive:
         archive.writestr("train_x.npy", head.getvalue())
     with pytest.raises(DataMalformed, match="train_x says that it has 12288000000000000 bytes, and has not 128"):
