@@ -49,7 +49,8 @@ class Lab:
             report=self.algorithm.report,
         )
         self.members: Population = population(spec, data)
-        first = self._first_model()
+        wanted = spec.model
+        first, _, _ = on_shapes(wanted.name, data.input_shape, data.n_classes, wanted.projection)
         if spec.batch_size < self.least_batch:
             told = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
             raise BadInput(f"batch_size {spec.batch_size}: {told}", field="batch_size")

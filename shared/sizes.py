@@ -9,7 +9,7 @@ The estimate of memory is a lower bound of what one process must hold at a time:
 and what the algorithm says that it gathers of all clients besides (`Algorithm.gathers`).
 
 Training, data and what Python takes come on top; so what is refused could not have run, and what is not may still be
-too much.
+too much. Images that are brought to another size are held twice: in pieces, and put together.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) ->
 def check_memory(
     spec: ExperimentSpec, algorithm: Algorithm, n_elements: int, gathered: Mapping[str, int] = MappingProxyType({})
 ) -> None:
-    """Refuse a run whose models, or what it gathers, cannot fit into this machine's free memory.
+    """Refuse a run whose models, or what it gathers, cannot fit into this machine's free memory; before they are made.
 
     Args:
         spec: resolved.
@@ -89,7 +89,8 @@ def check_memory(
     if needed > there:
         raise BadInput(
             f"{spec.max_devices or spec.num_devices} devices, {spec.num_edges} edges and a model of {n_elements} "
-            f"elements need at least {needed / 1e9:.1f} GB with {algorithm.name}, {there / 1e9:.1f} GB are free"
+            f"elements need at least {needed / 1e9:.1f} GB with {algorithm.name}, {there / 1e9:.1f} GB are free",
+            field="model.name",
         )
     for name, n_bytes in gathered.items():
         needed += n_bytes
@@ -97,6 +98,21 @@ def check_memory(
             field, value = f"algorithm.params.{name}", getattr(algorithm.parse_params(spec.algorithm.params), name)
             told = f"{field}: with {value} of {algorithm.name} a process needs at least {needed / 1e9:.1f} GB"
             raise BadInput(f"{told}, {there / 1e9:.1f} GB are free", field=field)
+
+
+def check_images(n: int, size: int) -> None:
+    """Refuse to bring n colour images to a size at which they cannot fit into this machine's free memory.
+
+    Raises:
+        BadInput: with the figures.
+    """
+    needed, there = 2 * n * size**2 * 3, available_bytes()
+    if there is not None and needed > there:
+        raise BadInput(
+            f"data.size {size}: {n} images of {size}x{size} pixels need at least {needed / 1e9:.1f} GB, "
+            f"{there / 1e9:.1f} GB are free",
+            field="data.size",
+        )
 
 
 def check_processes(n: int, owed: int = 0) -> None:

@@ -36,12 +36,13 @@ from statistics import fmean
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import nn
 from torch.nn import functional
 
 from shared.algorithms._hooks import Algorithm
 from shared.context import Ctx
+from shared.names import no_repeats
 from shared.records import Record, Tensor
 from shared.training.flops import operations
 from shared.training.loop import Objective
@@ -58,7 +59,7 @@ class Params(Record):
     mu: Annotated[float, Field(ge=0, le=1e3)] = 1.75
     n: Annotated[int, Field(ge=0, le=100)] = 2
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.8
-    transforms: Annotated[tuple[View, ...], Field(max_length=4)] = ("resolution",)
+    transforms: Annotated[tuple[View, ...], Field(max_length=4), AfterValidator(no_repeats)] = ("resolution",)
     bn: Statistics = "batch"
 
 

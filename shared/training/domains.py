@@ -19,8 +19,10 @@ import torch
 from torch.nn import functional
 
 from shared.errors import BadInput, UnknownName
-from shared.spec import DataSpec
+from shared.sizes import check_images
+from shared.spec import DataSpec, ExperimentSpec
 from shared.training.data import Dataset, load, open_unpacked, unpack_once
+from shared.training.partition import ByDomainPartition
 from shared.training.sources import Arrays, DataUnavailable, check_name
 
 NAME = "digit_domains"
@@ -52,12 +54,25 @@ def check_data(spec: DataSpec) -> None:
                 raise BadInput(f"{field} goes with data: {NAME}, not with {spec.name}", field=f"data.{field}")
         check_name(spec.name, also=(NAME,))
         return
-    names = names_of(spec)
-    for name in names:
+    for name in names_of(spec):
         if name not in FIVE:
             raise UnknownName("domain", name, list(FIVE), field="data.domains")
-    if len(set(names)) < len(names):
-        raise BadInput(f"domains {', '.join(names)}: one comes twice", field="data.domains")
+
+
+def check_partition(spec: ExperimentSpec) -> None:
+    """Refuse a partition by domains that the spec's data do not have.
+
+    Raises:
+        UnknownName, BadInput: naming the field.
+    """
+    names, partition = names_of(spec.data), spec.partition
+    if not isinstance(partition, ByDomainPartition):
+        return
+    if not names:
+        raise BadInput(f"by_domain goes with data: {NAME}, not with {spec.data.name}", field="partition.name")
+    for name in partition.domains or ():
+        if name not in names:
+            raise UnknownName("domain", name, list(names), field="partition.domains")
 
 
 def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
@@ -65,6 +80,7 @@ def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Data
 
     Raises:
         DataUnavailable, DataMalformed: as `load` does, for each of the sets.
+        BadInput: there is not the memory to put them together.
     """
     names = names_of(spec)
     if not names:
@@ -93,7 +109,12 @@ def absent(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> dict[st
 
 
 def put_together(parts: Sequence[Dataset], size: int, *, whole: bool) -> Arrays:
-    """The sets' images and labels as one set, with the position of each image's own set as its domain."""
+    """The sets' images and labels as one set, with the position of each image's own set as its domain.
+
+    Raises:
+        BadInput: the memory for that is not there.
+    """
+    check_images(sum(len(part.train_y) + len(part.test_y) for part in parts), size)
     made: dict[str, list[npt.NDArray[np.generic]]] = {}
     for number, part in enumerate(parts):
         x, y = np.asarray(part.train_x), np.asarray(part.train_y)

@@ -137,10 +137,10 @@ async def test_augmented_images_are_trained_on_wherever_seats_sit(when: str, tmp
         assert (sums[seat][0] == pytest.approx(sums[seat][1])) == (when == "once")
 
 
-async def test_a_test_set_that_is_not_there_fails_the_run_by_the_field(tmp_path: Path) -> None:
+async def test_a_test_set_that_is_not_there_is_refused_at_once_by_the_field(tmp_path: Path) -> None:
     from tests.algorithms.ways import federation
 
     async with federation(tmp_path, rooms=ROOMS) as fed:
-        info = await fed.run(spec_of(test_on=["unseen"]))
-    assert info.status == "failed"
-    assert "test_on unseen: the test sets here are union" in (info.reason or "")
+        refused = await fed.client.post("/runs", json={"spec": spec_of(test_on=["unseen"])})
+    assert (refused.status_code, refused.json()["field"]) == (422, "test_on")
+    assert refused.json()["detail"] == "test_on unseen: the test sets here are union"

@@ -10,7 +10,9 @@ import pytest
 from shared import sizes
 from shared.algorithms import load_algorithm
 from shared.errors import BadInput
+from shared.lab import Lab
 from shared.spec import parse_spec
+from shared.training.data import load
 from tests.algorithms.ways import resolved
 
 RESNET18 = 11_173_962
@@ -25,6 +27,21 @@ def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkey
     assert sizes.needed_bytes(spec, fedavg, RESNET18) == 8 * 4 * RESNET18
     with pytest.raises(BadInput, match=r"100000 devices, 2 edges .* 8939\.5 GB with probe_refuse, 16\.0 GB are free"):
         sizes.check_memory(spec, held, RESNET18)
+
+
+def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(_: Lab) -> None:
+        raise AssertionError("a model was made")
+
+    monkeypatch.setattr(Lab, "_first_model", made)
+    spec = parse_spec({"model": {"name": "resnet50", "projection": 65_536}, "num_devices": 2, "num_edges": 1})
+    data = load("digits", data_dir=None, cache_dir=tmp_path)
+    monkeypatch.setattr(sizes, "available_bytes", lambda: 10**9)
+    with pytest.raises(BadInput, match=r"a model of 162\d{6} elements need at least 3\.9 GB with fedavg") as refused:
+        Lab(spec.resolved(n_devices=2, n_edges=1), data)
+    assert refused.value.field == "model.name"
+    monkeypatch.setattr(sizes, "available_bytes", lambda: 10**11)
+    assert Lab(spec.resolved(n_devices=2, n_edges=1), data).shapes["head.weight"].shape == (10, 65_536)
 
 
 def test_what_users_send_singly_counts_for_each_user_and_not_for_its_devices() -> None:
