@@ -69,4 +69,5 @@ def _check_names(lab: Lab, ctx: Ctx, update: Record) -> None:
             if odd:
                 has = "holds" if odd[0] in tensors else "lacks"
                 what = f"{field} {group[:40]}".strip()
-                raise WireError(f"{what} of {ctx.client_id} {has} {odd[0][:80]!r}", field=field)
+                told = f"{what} of {ctx.client_id} {has} {odd[0][:80]!r}, other than `Algorithm.sends` says"
+                raise WireError(told, field=field)
