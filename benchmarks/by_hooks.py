@@ -16,7 +16,6 @@ from shared.context import Ctx
 from shared.lab import Lab
 from shared.messages import Outcome, Work
 from shared.population import Seat
-from shared.records import Score
 from shared.sums import Fold, mean_of
 
 Visit = Callable[[], Local]
@@ -113,15 +112,3 @@ class ByHooks:
         for seat, update in updates.items():
             fold.add(update, len(self.seats[seat].train))
         return mean_of(fold.result(), self.algorithm.update, self.lab.grid)
-
-    def scores(self) -> dict[int, Score]:
-        """By seat, the model that it holds now on its own test samples: its own, else the one received."""
-        ctx, found, device = self._descend().at(edge=0), {}, self.algorithm.device
-        for number, seat in self.seats.items():
-            here, state = ctx.at(seat=number), self.devices[number]
-            message = self.algorithm.edge.dispatch(ctx, self.edge, seat)
-            bench = self.lab.bench(Work(kind="evaluate"), seat.train, seat.test)
-            own = device.personalise(here, state, message, None, bench)
-            received, mine = device.evaluate(here, state, message, own, bench)
-            found[number] = mine or received or Score(n=0, n_correct=0, loss_sum=0.0)
-        return found

@@ -22,7 +22,7 @@ from shared.context import Ctx
 from shared.lab import Lab
 from shared.processor import processor_of
 from shared.spec import ExperimentSpec
-from shared.training.domains import without
+from shared.training.absence import without
 
 MAX_ATTEMPTS = 10
 """At one round, before the run fails with the reason of the last."""

@@ -17,6 +17,7 @@ from shared import wire
 from shared.api import RoundDetail
 from shared.context import Ctx
 from shared.errors import NotReady, StrataError, WireError
+from shared.intake import check_sent
 from shared.lab import Lab
 from shared.messages import Failure, RoundAnswer, RoundOrder, Seating
 from shared.places import place
@@ -132,19 +133,31 @@ class CloudRound:
         return wire.encode(order)
 
     def _check(self, home: int, answer: RoundAnswer[Any]) -> None:
-        """An edge speaks for the seats that visit its home only, and its sum is one.
+        """An edge speaks for the seats that visit its home only, and its sum is one of updates such as they send.
 
         Raises:
-            NotFinite, OutOfBound, WireError: it speaks of others, or there is no such sum.
+            BadInput, NotFinite, OutOfBound, WireError: it speaks of others, or there is no such sum.
         """
         workers = {seat.number for seat in self.lab.members.at(home) if seat.role == "worker"}
         known = workers | set(self.chart.seats_at(home))
         told = {line.seat for line in answer.lines} | answer.bases.keys() | answer.retired.keys()
+        tests = set(answer.own_on).union(*(line.own_on for line in answer.lines)) - set(self.lab.spec.test_on)
+        if tests:
+            raise WireError(f"the answer for home {home} has scores of {min(tests)[:40]!r}, which is no test set here")
         if answer.edge != home or not told <= known:
             others = f"home {answer.edge}, seats {sorted(told - known)}"
             raise WireError(f"the answer for home {home} speaks of {others}")
+        update: Any = answer.update
         if answer.folded is not None:
-            check_folded(answer.folded, self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
+            update = check_folded(answer.folded, self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
+        if update is not None:
+            self._check_update(self.ctx.at(edge=home), sorted(known), update)
+
+    def _check_update(self, edge: Ctx, seats: list[int], update: Any) -> None:
+        """Of an edge that forms a model it is the edge's own, else one such as its seats send; both speak of these."""
+        clients = {edge.at(seat=seat).client_id for seat in seats}
+        own = self.lab.algorithm.edge.forms_model(edge) or not seats
+        check_sent(self.lab, edge if own else edge.at(seat=seats[0]), update, clients or {edge.client_id})
 
     def _require_quorum(self, answers: Answers) -> None:
         """Enough of the edges that had something to do must have answered."""

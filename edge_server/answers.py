@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from shared.errors import WireError
@@ -16,7 +16,14 @@ MOST_LOSS = 1e100
 """The same of a sum of losses, on both sides of 0."""
 
 
-def check_visits(answer: VisitAnswer[Any, Any], asked: Mapping[int, Kind], *, hold: bool, reports: bool) -> None:
+def check_visits(
+    answer: VisitAnswer[Any, Any],
+    asked: Mapping[int, Kind],
+    *,
+    hold: bool,
+    reports: bool,
+    test_on: Collection[str] = (),
+) -> None:
     """See that an answer holds one outcome for each visit, in numbers that can be, and updates of those that succeeded.
 
     Args:
@@ -24,6 +31,7 @@ def check_visits(answer: VisitAnswer[Any, Any], asked: Mapping[int, Kind], *, ho
         asked: by seat, in order, what it was to do.
         hold: whether updates were to be kept back.
         reports: whether each of these is announced by a report.
+        test_on: names of the further test sets on which a seat may have been tested.
 
     Raises:
         WireError: it does not.
@@ -35,6 +43,7 @@ def check_visits(answer: VisitAnswer[Any, Any], asked: Mapping[int, Kind], *, ho
         if outcome.failure is not None and outcome.failure.seat != outcome.seat:
             raise WireError(f"seat {outcome.seat} answers with the failure of another", field="outcomes")
         _check_numbers(outcome)
+        _check_tests(outcome.own_on, test_on, f"seat {outcome.seat}", "outcomes.own_on")
     sound = {outcome.seat for outcome in answer.outcomes if outcome.failure is None and outcome.kind != "evaluate"}
     held = {outcome.seat for outcome in answer.outcomes if outcome.held_bytes}
     if not held <= (sound if hold else set()):
@@ -76,6 +85,18 @@ def check_sizes(answer: UploadAnswer[Any], outcomes: Mapping[int, Outcome[Any]],
             raise WireError(f"the update of seat {item.seat} has {found} bytes, not the {said} said", field="uploads")
 
 
+def _check_tests(found: Mapping[str, Score], test_on: Collection[str], who: str, field: str) -> None:
+    """See that further scores are of the spec's test sets, in numbers that can be.
+
+    Raises:
+        WireError: one is not.
+    """
+    for name, score in found.items():
+        if name not in test_on:
+            raise WireError(f"{who} was tested on {name[:40]!r}, which is none of {list(test_on)}", field=field)
+        _check_score(score, who, f"{field}.{name}")
+
+
 def _check_numbers(outcome: Outcome[Any]) -> None:
     """See that an outcome's numbers can be counted with: simulated time, records and losses are made of them.
 
@@ -86,12 +107,15 @@ def _check_numbers(outcome: Outcome[Any]) -> None:
         _check_count(getattr(outcome, name), f"outcomes.{name}")
     for name in ("train", "received", "own"):
         score: Score | None = getattr(outcome, name)
-        if score is None:
-            continue
-        _check_count(score.n, f"outcomes.{name}.n")
-        if score.n_correct > score.n or abs(score.loss_sum) > MOST_LOSS:
-            told = f"{min(score.n_correct, MOST)} of {score.n} correct and a loss of {score.loss_sum:g}"
-            raise WireError(f"seat {outcome.seat} has {told}", field=f"outcomes.{name}")
+        if score is not None:
+            _check_score(score, f"seat {outcome.seat}", f"outcomes.{name}")
+
+
+def _check_score(score: Score, who: str, field: str) -> None:
+    _check_count(score.n, f"{field}.n")
+    if score.n_correct > score.n or abs(score.loss_sum) > MOST_LOSS:
+        told = f"{min(score.n_correct, MOST)} of {score.n} correct and a loss of {score.loss_sum:g}"
+        raise WireError(f"{who} has {told}", field=field)
 
 
 def _check_count(count: int, field: str) -> None:
@@ -115,6 +139,6 @@ def _sent(uploads: Uploads[Any]) -> list[int]:
         raise WireError("updates come singly or as their sum, not both", field="uploads")
     if len(set(singles)) != len(singles):
         raise WireError(f"updates of seats {singles}, some twice", field="uploads")
-    if (folded.n_updates if folded is not None else 0) != len(summed):
+    if (folded.n_updates if folded is not None else 0) != len(summed) or (folded is not None and not summed):
         raise WireError("a sum does not say whose updates it holds", field="uploads.link_bytes")
     return singles or summed

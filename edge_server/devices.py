@@ -9,7 +9,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +23,9 @@ from shared import wire
 from shared.codecs import decoded
 from shared.costs import LinkUse
 from shared.errors import Cancelled, DeadlineExceeded, StrataError
+from shared.intake import check_sent, named_by
 from shared.lab import Lab
 from shared.messages import (
-    Contribution,
     Outcome,
     RoundOrder,
     Seating,
@@ -40,7 +41,7 @@ from shared.pace import wait_until
 from shared.places import EDGE_URL_HEADER, FOR_HEADER, check_place, place
 from shared.records import own
 from shared.service import Worker
-from shared.sums import Fold
+from shared.sums import Fold, check_folded
 from shared.transport import Caller, Reply, testing_s
 from shared.uploads import Collector, answer_bytes
 from shared.versions import Versions
@@ -85,7 +86,8 @@ class Devices:
             hold: whether they are fetched later.
             deadline: when nobody is waited for any more.
         """
-        wave = Wave(stage, deadline=deadline)
+        phases = {item.seat: item.work.phase or self.order.phase for item in asked}
+        wave = Wave(stage, phases, deadline=deadline)
         workers = [item for item in asked if self.lab.seat(item.seat).role == "worker"]
         by_agent: dict[str, list[Asked]] = {}
         for item in asked:
@@ -159,9 +161,8 @@ class Devices:
     def _take_answer(
         self, wave: Wave, asked: list[Asked], answer: VisitAnswer[Any, Any], fold: Fold, hold: bool
     ) -> None:
-        check_visits(
-            answer, {item.seat: item.work.kind for item in asked}, hold=hold, reports=self.lab.algorithm.reports
-        )
+        kinds, test_on = {item.seat: item.work.kind for item in asked}, self.lab.spec.test_on
+        check_visits(answer, kinds, hold=hold, reports=self.lab.algorithm.reports, test_on=test_on)
         singles = {item.seat: item for item in answer.uploads.contributions}
         sizes: dict[Any, int] = {}
         for item, outcome in zip(asked, answer.outcomes, strict=True):
@@ -239,23 +240,40 @@ class Devices:
         check_uploads(answer, [seat for seat in seats if seat not in late], late)
         check_sizes(answer, wave.outcomes, reports=self.lab.algorithm.reports)
         wave.failures += answer.failures
-        wave.late |= {item.seat: own(item) for item in answer.late}
+        for item in answer.late:
+            with self._costing_its_seat_alone(wave, item.seat):
+                self._check(wave, [item.seat], item.update)
+                wave.late[item.seat] = own(item)
         self._fold(wave, answer.uploads, fold)
 
     def _fold(self, wave: Wave, uploads: Uploads[Any], fold: Fold) -> None:
         """Fold an answer in; an update that cannot be summed is its seat's failure alone."""
         for item in uploads.contributions:
-            self._fold_one(wave, item, fold)
+            with self._costing_its_seat_alone(wave, item.seat):
+                self._check(wave, [item.seat], item.update)
+                fold.add(item.update, item.n_samples)
+                wave.used.add(item.seat)
         if uploads.folded is not None:
-            fold.merge(uploads.folded, take=True)
+            stand_in = check_folded(uploads.folded, fold.kind, fold.grid, model=fold.model)
+            self._check(wave, sorted(uploads.link_bytes), stand_in)
+            fold.merge(uploads.folded, take=True, checked=True)
             wave.used |= uploads.link_bytes.keys()
 
-    def _fold_one(self, wave: Wave, item: Contribution[Any], fold: Fold) -> None:
+    def _check(self, wave: Wave, seats: list[int], update: Any) -> None:
+        """See that an update, or what stands in for a sum, can be of these seats' visits."""
+        stage, order = wave.stage, self.order
+        ctx = self.lab.ctx(phase="", round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
+        ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave)
+        visits = [ctx.at(phase=wave.phases[seat], seat=seat) for seat in seats]
+        check_sent(self.lab, visits[0], update, named_by(visits))
+
+    @contextmanager
+    def _costing_its_seat_alone(self, wave: Wave, seat: int) -> Iterator[None]:
+        """What is wrong in here is a failure of one seat."""
         try:
-            fold.add(item.update, item.n_samples)
-            wave.used.add(item.seat)
+            yield
         except StrataError as error:
-            wave.fail([item.seat], self.order.edge, error.code, error.detail)
+            wave.fail([seat], self.order.edge, error.code, error.detail)
 
     # ---- the wait
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from shared.algorithms._hooks import test_by_owner
 from shared.context import Ctx
 from shared.lab import Lab
 from shared.messages import Work
-from shared.population import Samples
 from shared.records import Score
 
 Scores = tuple[Score | None, Score | None, dict[str, Score]]
@@ -17,15 +17,11 @@ Scores = tuple[Score | None, Score | None, dict[str, Score]]
 
 def own_scores(lab: Lab, ctx: Ctx, state: Any, number: int, stopped: Callable[[], bool]) -> Scores:
     """What the algorithm makes of a home's models; on a set of several owners the sum over their parts."""
-    home = lab.members.homes[number]
-
-    def tested(tests: Samples) -> tuple[Score | None, Score | None]:
-        bench = lab.bench(Work(kind="evaluate", batch_size=ctx.spec.batch_size), home.train, tests, stopped)
-        return lab.algorithm.edge.evaluate(ctx, state, bench)
-
-    received, mine = tested(home.test)
-    own_on: dict[str, Score] = {}
-    for name in ctx.spec.test_on if mine else ():
-        parts = [tested(part.samples)[1] for part in lab.members.test_sets[name]]
-        own_on[name] = sum((part for part in parts if part), Score(n=0, n_correct=0, loss_sum=0.0))
-    return received, mine, own_on
+    home, hooks = lab.members.homes[number], lab.algorithm.edge
+    bench = lab.bench(Work(kind="evaluate", batch_size=ctx.spec.batch_size), home.train, home.test, stopped)
+    received, mine = hooks.evaluate(ctx, state, bench)
+    model = hooks.own_model(ctx, state)
+    if model is None:
+        return received, mine, {}
+    sets = lab.members.test_sets
+    return received, mine, {name: test_by_owner(bench, model, sets[name], lambda _: None) for name in ctx.spec.test_on}

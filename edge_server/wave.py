@@ -56,6 +56,7 @@ class Wave:
     """What came of one wave.
 
     Attributes:
+        phases: in which its visits are, by seat.
         unasked: seats that were chosen but not asked (absent, left out, off, busy, about to drop, or too late): no
             quorum counts them.
         refused: by their simulated arrival.
@@ -77,6 +78,7 @@ class Wave:
     """
 
     stage: Stage
+    phases: dict[int, str] = field(default_factory=dict)
     outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     used: set[int] = field(default_factory=set)

@@ -53,6 +53,9 @@ class Ctx:
         n_samples: in `aggregate`, and at an edge that finishes a round, those behind the update: its weight; 0 where
             nobody answered.
         total_samples: training samples of all seats of the run.
+        total_clients: seats of the run that train, whether anybody sits there or not.
+        image_shape: (channels, height, width) of the run's images.
+        n_classes: of its labels.
     """
 
     spec: ExperimentSpec
@@ -79,6 +82,9 @@ class Ctx:
     unfinished: npt.NDArray[np.int64] | None = None
     n_samples: int = 0
     total_samples: int = 0
+    total_clients: int = 1
+    image_shape: tuple[int, int, int] = (0, 0, 0)
+    n_classes: int = 0
 
     def at(self, **changes: Any) -> Ctx:
         """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""

@@ -22,14 +22,23 @@ def explain(error: ValidationError, kind: type[BaseModel], prefix: Sequence[str]
     first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])  # it explains others
     below, known = _place(kind, first["loc"])
     path = ".".join([*prefix, *below])[:200]
-    message = first["msg"].removeprefix("Value error, ")[:500]
+    told = [first]
+    if first["loc"] and below[-1:] != [str(first["loc"][-1])]:  # one of several kinds: what each of them wants
+        told = [found for found in errors if found["loc"][:-1] == first["loc"][:-1]]
+    message = _joined([found["msg"].removeprefix("Value error, ") for found in told])[:500]
     if first["type"] == "extra_forbidden":
         message = "unknown field" + hint(str(first["loc"][-1]), known)
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    more = f" (and {error.error_count() - len(told)} more)" if error.error_count() > len(told) else ""
     word = message.partition(" ")[0].rstrip(":")  # fields that do not fit together: the one at fault is named first
     if not below and word in kind.model_fields:
         return BadInput(f"{message}{more}", field=".".join([*prefix, word]))
     return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
+
+
+def _joined(messages: Sequence[str]) -> str:
+    """What is wanted, where it may be one of several: what all begin with is said once."""
+    first, *others = dict.fromkeys(messages)
+    return ", or ".join([first, *(message.removeprefix("Input should be ") for message in others)])
 
 
 def _place(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:
@@ -45,6 +54,8 @@ def _place(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], 
         if chosen and part not in beside:
             places = chosen
             continue
+        if isinstance(part, str) and places and not any(map(_has_names, places)):
+            continue
         path.append(str(part))
         found = [place["items"] for place in places if isinstance(part, int) and "items" in place]
         found += [place["properties"][part] for place in places if part in place.get("properties", ())]
@@ -58,6 +69,11 @@ def _options(place: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, An
         return _options(schema["$defs"][place["$ref"].rpartition("/")[2]], schema)
     several = [*place.get("anyOf", ()), *place.get("oneOf", ())]
     return [option for item in several for option in _options(item, schema)] if several else [place]
+
+
+def _has_names(place: dict[str, Any]) -> bool:
+    """Whether what stands at a place of a JSON schema has parts with names."""
+    return "enum" not in place and place.get("type", "object") == "object"
 
 
 def _kind_of(place: dict[str, Any]) -> Any:

@@ -53,17 +53,23 @@ class Lab:
             report=self.algorithm.report,
         )
         self.members: Population = population(spec, data)
-        first = self._first_model()
+        wanted = spec.model
+        first, _, _ = on_shapes(wanted.name, data.input_shape, data.n_classes, wanted.projection)
         if spec.batch_size < self.least_batch:
             told = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
             raise BadInput(f"batch_size {spec.batch_size}: {told}", field="batch_size")
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
-        check_memory(spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()))
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
         self.compression = Compression(spec.compression, self.buffer_names)
         in_a_sum = 2 if spec.late == "next_round" else 1  # of a seat: what it made now, and what came late
         self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        n_clients = sum(seat.role != "held_out" for seat in self.members.seats)
+        gathered = self.algorithm.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients))
+        check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
 
     def _first_model(self) -> nn.Module:
         seed, wanted, data = stream_seed(f"{self.spec.seed}|model"), self.spec.model, self.data
@@ -169,6 +175,9 @@ class Lab:
             model_use=self._model_use,
             sample_bytes=self.sample_bytes,
             total_samples=self.members.total_samples,
+            total_clients=max(sum(seat.role == "train" for seat in self.members.seats), 1),
+            image_shape=self.data.input_shape,
+            n_classes=self.data.n_classes,
         )
 
     def objective(self, ctx: Ctx, given: Objective | None) -> Objective | None:

@@ -1,9 +1,12 @@
-"""Hints at what somebody may have meant."""
+"""Lists of names as fields, and hints at what somebody may have meant."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ELSEWHERE = {
     "learning_rate": "lr",
@@ -23,6 +26,18 @@ def hint(name: str, known: Iterable[str]) -> str:
     same = ELSEWHERE.get(name)
     near = [same] if same in names else difflib.get_close_matches(name[:100], names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def no_repeats(values: tuple[T, ...]) -> tuple[T, ...]:
+    """Refuse a list in which something comes twice; a validator of fields.
+
+    Raises:
+        ValueError: naming what does.
+    """
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ValueError(f"{value} comes twice")
+    return values
 
 
 def check_known(kind: str, name: object, known: Iterable[str]) -> None:

@@ -4,15 +4,19 @@ The estimate of memory is a lower bound of what one process must hold at a time:
 
 - 8 bytes in each of `num_edges + 2` exact sums (those that arrive, their total, the model), or
 - where updates are kept singly, 8 bytes besides, 4 as one arrives and 4 in what is kept: for each device where they are
-  held back until admitted, for each client that has an `Each` field of tensors by name, taken to be a whole model.
+  held back until admitted, for each client that has an `Each` field of tensors by name, taken to be a whole model;
+
+and what the algorithm says that it gathers of all clients besides (`Algorithm.gathers`).
 
 Training, data and what Python takes come on top; so what is refused could not have run, and what is not may still be
-too much.
+too much. Images that are brought to another size are held twice: in pieces, and put together.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from shared.errors import BadInput
@@ -65,17 +69,49 @@ def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) ->
     return 8 * n_elements * ((spec.num_edges or 1) + 2 + n_singly(spec, algorithm))
 
 
-def check_memory(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> None:
-    """Refuse a run whose models cannot fit into this machine's free memory.
+def check_memory(
+    spec: ExperimentSpec, algorithm: Algorithm, n_elements: int, gathered: Mapping[str, int] = MappingProxyType({})
+) -> None:
+    """Refuse a run whose models, or what it gathers, cannot fit into this machine's free memory; before they are made.
+
+    Args:
+        spec: resolved.
+        algorithm: of the spec.
+        n_elements: of the model.
+        gathered: by the algorithm's parameter that decides it, bytes.
+
+    Raises:
+        BadInput: with the figures; naming the parameter where it is what it decides that does not fit.
+    """
+    needed, there = needed_bytes(spec, algorithm, n_elements), available_bytes()
+    if there is None:
+        return
+    if needed > there:
+        raise BadInput(
+            f"{spec.max_devices or spec.num_devices} devices, {spec.num_edges} edges and a model of {n_elements} "
+            f"elements need at least {needed / 1e9:.1f} GB with {algorithm.name}, {there / 1e9:.1f} GB are free",
+            field="model.name",
+        )
+    for name, n_bytes in gathered.items():
+        needed += n_bytes
+        if needed > there:
+            field, value = f"algorithm.params.{name}", getattr(algorithm.parse_params(spec.algorithm.params), name)
+            told = f"{field}: with {value} of {algorithm.name} a process needs at least {needed / 1e9:.1f} GB"
+            raise BadInput(f"{told}, {there / 1e9:.1f} GB are free", field=field)
+
+
+def check_images(n: int, size: int) -> None:
+    """Refuse to bring n colour images to a size at which they cannot fit into this machine's free memory.
 
     Raises:
         BadInput: with the figures.
     """
-    needed, there = needed_bytes(spec, algorithm, n_elements), available_bytes()
+    needed, there = 2 * n * size**2 * 3, available_bytes()
     if there is not None and needed > there:
         raise BadInput(
-            f"{spec.max_devices or spec.num_devices} devices, {spec.num_edges} edges and a model of {n_elements} "
-            f"elements need at least {needed / 1e9:.1f} GB with {algorithm.name}, {there / 1e9:.1f} GB are free"
+            f"data.size {size}: {n} images of {size}x{size} pixels need at least {needed / 1e9:.1f} GB, "
+            f"{there / 1e9:.1f} GB are free",
+            field="data.size",
         )
 
 

@@ -12,12 +12,13 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from shared.codecs.specs import CompressionSpec
 from shared.errors import BadInput
 from shared.explain import explain
 from shared.fits import check_fits
+from shared.names import no_repeats
 from shared.profiles import DeviceSpec, EdgeLinkSpec, Parts
 from shared.records import Record
 from shared.sizes import check_counts
@@ -26,6 +27,7 @@ from shared.training.partition import IidPartition, PartitionSpec
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Names = Annotated[tuple[Name, ...], Field(max_length=20), AfterValidator(no_repeats)]
 DIVIDED = ("equal", "free_compute", "finish_time")
 """Schedules that divide the samples of an edge's seats among them, whoever holds them."""
 PLANNED = ("free_compute", "finish_time")
@@ -71,7 +73,7 @@ class DataSpec(Record):
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
     n_train: int | None = Field(default=None, ge=1, le=10**9)
     n_test: int | None = Field(default=None, ge=1, le=10**9)
-    domains: Annotated[tuple[Name, ...], Field(min_length=1, max_length=20)] | None = None
+    domains: Annotated[Names, Field(min_length=1)] | None = None
     size: int | None = Field(default=None, ge=8, le=256)
     split: Literal["whole", "official"] | None = None
 
@@ -189,7 +191,7 @@ class ExperimentSpec(Record):
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test_fraction: Parts | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
-    test_on: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
+    test_on: Names = ()
     augment: AugmentSpec | None = None
     edge_upload: Literal["sum", "mean"] = "sum"
     compression: CompressionSpec = CompressionSpec()
@@ -302,12 +304,15 @@ def parse_spec(raw: Any) -> ExperimentSpec:
 
 
 def check_names(spec: ExperimentSpec) -> None:
-    """Refuse unknown names of algorithm, model and data set, and what does not fit the algorithm."""
+    """Refuse unknown names of algorithm, model, data and test sets, and what does not fit the algorithm or the data."""
     from shared.algorithms import load_algorithm, load_local
-    from shared.training.domains import check_data
+    from shared.test_sets import check_test_on
+    from shared.training.domains import check_data, check_partition, names_of
     from shared.training.models import check_name as check_model
 
     load_algorithm(spec.algorithm.name).check_spec(spec)
     load_local(spec)
     check_data(spec.data)
+    check_partition(spec)
+    check_test_on(spec, names_of(spec.data))
     check_model(spec.model.name)

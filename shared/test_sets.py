@@ -48,8 +48,9 @@ def test_sets(
     """The named test sets of a run; see `Population`.
 
     Raises:
-        BadInput: the spec asks for another; lists those there are.
+        BadInput: as `check_test_on` does.
     """
+    check_test_on(spec, data.domains)
     parts = [TestPart(name, tests) for name, _, tests in clients if len(tests)]
     found = {"union": tuple(parts)}
     having, unseen = domains_of_clients(spec, data), list[TestPart]()
@@ -64,10 +65,20 @@ def test_sets(
         found[domain] = (nobodys,)
         unseen += [nobodys] if having else []
     found |= {"unseen": tuple(unseen)} if unseen else {}
-    unknown = [name for name in spec.test_on if name not in found]
-    if unknown:
-        raise BadInput(f"test_on {unknown[0]}: the test sets here are {', '.join(sorted(found))}", field="test_on")
     return found
+
+
+def check_test_on(spec: ExperimentSpec, domains: Sequence[str]) -> None:
+    """See that data of these domains, partitioned as the spec says, have the test sets that it names.
+
+    Raises:
+        BadInput: one is not there; lists those that are.
+    """
+    having = spec.partition.domains if isinstance(spec.partition, ByDomainPartition) else None
+    there = {"union", *domains} | ({"unseen"} if set(domains) - set(having or domains) else set())
+    for name in spec.test_on:
+        if name not in there:
+            raise BadInput(f"test_on {name}: the test sets here are {', '.join(sorted(there))}", field="test_on")
 
 
 def domains_of_clients(spec: ExperimentSpec, data: Dataset) -> tuple[int, ...]:

@@ -16,11 +16,12 @@ from typing import Any, Generic, TypeVar
 from shared import wire
 from shared.algorithms._hooks import Algorithm, Bench, Local, test_by_owner
 from shared.context import Ctx
-from shared.errors import BadInput, Cancelled, Conflict, StrataError
+from shared.errors import Cancelled, Conflict, StrataError
+from shared.intake import check_sent, named_by
 from shared.lab import Lab
 from shared.messages import Contribution, Failure, Outcome, Visit, VisitOrder
 from shared.records import Record, Score, TensorMap, own
-from shared.sums import check_update, fields_naming
+from shared.sums import check_update
 from shared.training.loop import Stopped
 from shared.uploads import Collector, Visited, held_bytes
 from shared.versions import Owner, Version, Versions
@@ -121,22 +122,10 @@ def pay_visit(
     if update is None:
         return Visited(outcome, None, testing_s)
     check_update(update, lab.grid)
-    _check_names(ctx, update)
+    check_sent(lab, ctx, update, named_by([ctx]))
     made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
     return Visited(outcome.but(held_bytes=size), made, testing_s)
-
-
-def _check_names(ctx: Ctx, update: Record) -> None:
-    """See that no other visit of this edge round can name the same client: `Each` keeps one value of it.
-
-    Raises:
-        BadInput: one can.
-    """
-    several = "each of its workers" if ctx.spec.client == "edge" else "several visits of planned shares"
-    if (ctx.spec.client == "edge" or ctx.spec.plans) and (named := fields_naming(update, ctx.client_id)):
-        told = f"{named[0]}: a value of {ctx.client_id} would come from {several}; the edge's own update may bring it"
-        raise BadInput(told, field=named[0])
 
 
 def _tested(

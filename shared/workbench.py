@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +28,8 @@ from shared.training.units import resized
 if TYPE_CHECKING:
     from shared.lab import Lab
 
+Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+"""Images and labels."""
 IMAGES = 512
 """So many at a time where importance is measured: part of what fixes its bits."""
 
@@ -41,6 +43,7 @@ class Workbench:
     train: Indices
     tests: Samples
     stopped: Stopped | None = None
+    _copies: dict[tuple[str, bytes], Arrays] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def n_samples(self) -> int:
@@ -52,7 +55,7 @@ class Workbench:
         """The training samples of this visit."""
         return Samples("train", self.train)
 
-    def arrays(self, part: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    def arrays(self, part: Literal["train", "test"]) -> Arrays:
         """Images and labels of one part of the data set."""
         data = self.lab.data
         return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
@@ -80,7 +83,11 @@ class Workbench:
         samples, work, how = samples or self.samples, self.work, ctx.spec.augment if augment else None
         (x, y), indices = self.arrays(samples.part), samples.indices
         if how is not None and how.when == "once":
-            x, y, indices = self._copy(ctx, samples)
+            key = (samples.part, samples.indices.tobytes())
+            if key not in self._copies:
+                self._copies[key] = self._copy(ctx, samples)
+            x, y = self._copies[key]
+            indices = np.arange(len(y), dtype=np.int64)
         place, anew = self.lab.processor.place, how is not None and how.when == "load"
         steps = work.steps if epochs is None else None
         if epochs is None and steps is None:
@@ -103,13 +110,13 @@ class Workbench:
         changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
         return ((as_floats(x.to(place)), y.to(place)) for x, y in changed)
 
-    def _copy(self, ctx: Ctx, samples: Samples) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Indices]:
+    def _copy(self, ctx: Ctx, samples: Samples) -> Arrays:
         """The client's augmented copy of these samples: what an image became depends on nothing but itself."""
         x, y = self.arrays(samples.part)
         seeds = [stream_seed(f"{ctx.spec.seed}|augmented|{samples.part} {index}") for index in samples.indices]
         made = augmented_apart(as_pixels(as_batch(x[samples.indices])), ctx.spec.augment or AugmentSpec(), seeds)
         laid_out = made[:, 0] if x.ndim == 3 else made.permute(0, 2, 3, 1)
-        return laid_out.numpy(), y[samples.indices], np.arange(len(seeds), dtype=np.int64)
+        return laid_out.numpy(), y[samples.indices]
 
     def fit(
         self,

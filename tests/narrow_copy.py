@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+POOLING = {"mobilenet_v1", "resnet18", "resnet34", "resnet50"}
+"""Models that pool to a point: they take images of other sizes."""
+
 
 def first(width: float, n: int) -> int:
     """ceil(width * n)."""

@@ -46,7 +46,7 @@ def load_local(spec: ExperimentSpec) -> tuple[Algorithm, Record]:
     found, field = load_algorithm(local.name, "algorithm.local.name"), "algorithm.local"
     if found.objective is None:
         raise BadInput(f"{field}: {local.name} has no local objective", field=field)
-    if own.objective is not None:
+    if own.objective is not None or own.own_objective(own.parse_params(spec.algorithm.params)):
         raise BadInput(f"{field}: {own.name} has a local objective of its own", field=field)
     return found, found.parse_params(local.params, f"{field}.params")
 

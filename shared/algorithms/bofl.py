@@ -71,6 +71,7 @@ from shared.algorithms._hooks import (
     default_local,
     delta_of,
     starting_model,
+    travelling,
 )
 from shared.context import Ctx
 from shared.messages import Outcome, Work
@@ -343,5 +344,6 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=Environment,
     device_state=Own,
+    sends=lambda ctx, model: {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)},
     needs={"client": "device"},
 )

@@ -61,6 +61,7 @@ from shared.algorithms._hooks import (
     Update,
     delta_of,
     last_layers,
+    travelling,
 )
 from shared.clusters import Floats, Gap, average_linkage, cosine_distances, groups_at
 from shared.context import Ctx
@@ -241,6 +242,12 @@ def _tree(state: Federation) -> dict[str, Any]:
 # ---- the three tiers
 
 
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """From a device all that travels, from a user personal layers apart from the others."""
+    moved, mine = travelling(ctx, model), last_layers(ctx, ctx.params.personal_layers)
+    return {"delta": moved} if ctx.seat is not None else {"delta": moved - mine, "grouped": moved & mine}
+
+
 class Cloud(CloudHooks):
     """Averages base layers over all users and personal layers within groups; clusters once."""
 
@@ -303,9 +310,8 @@ class Edge(EdgeHooks):
                 sent = sent.but(users={ctx.client_id: Sent(layers=own, samples=ctx.n_samples)})
         return Finish(after, sent, {"group": state.group, "pretrained": after.rounds})
 
-    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> tuple[Score | None, Score | None]:
-        held = bench.test(state.received)
-        return held, held
+    def own_model(self, ctx: Ctx, state: Any) -> TensorMap | None:
+        return state.received or None
 
 
 def _wants_group(ctx: Ctx, rounds: int) -> bool:
@@ -324,10 +330,8 @@ class Device(DeviceHooks):
 
 ALGORITHM = Algorithm(
     name="dtpfl",
-    paper=(
-        "Liu, Wu, Liu: Research on Personalized Federated Learning Algorithm in Industrial Internet of Things. "
-        "Journal of Chinese Computer Systems 2025"
-    ),
+    paper="Liu, Wu, Liu: Research on Personalized Federated Learning Algorithm in Industrial Internet of Things. "
+    "Journal of Chinese Computer Systems 2025",
     params=Params,
     cloud=Cloud(),
     edge=Edge(),
@@ -338,6 +342,7 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=User,
     phases=phases,
+    sends=sends,
     headline="mean over clients",
     needs={"client": "edge"},
 )

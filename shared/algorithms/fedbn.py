@@ -14,13 +14,15 @@ Deviations and readings:
 - The paper's algorithm averages plainly, its digits have as many samples at every client; here by samples, as FedAvg.
 - Down travels the whole model: from its initial batch-norm a client begins that comes later or has lost its state.
 - Tested is the model that a client holds before it trains on: what it received with its own batch-norm. The global
-  model, whose batch-norm nobody trains, is not.
+  model, whose batch-norm nobody trains, is not. With `tested: trained` a client's own model is the one that it has just
+  trained, as in methods without personal layers, and the one held is the model received.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
@@ -34,16 +36,31 @@ from shared.algorithms._hooks import (
     Update,
     default_local,
     starting_model,
+    travelling,
 )
 from shared.context import Ctx
-from shared.records import ModelState, Score, TensorMap
+from shared.records import ModelState, Record, Score, TensorMap
 from shared.tensors import only, overlay, without
 
 
+class Params(Record):
+    """No parameter of the paper.
+
+    Attributes:
+        tested: which model of a client is tested as its own: `held`, before it trains on; or `trained`, when it has.
+    """
+
+    tested: Literal["held", "trained"] = "held"
+
+
 class Own(OwnBuffers):
-    """A device's state: scale and shift of its batch-norm, once it has trained, beside the statistics."""
+    """A device's state: scale and shift of its batch-norm, once it has trained, beside the statistics.
+
+    `began`: with which batch-norm, statistics included, its last visit began, where that is still to be tested.
+    """
 
     norm: ModelState = Field(default_factory=dict)
+    began: ModelState = Field(default_factory=dict)
 
 
 def norm_names(ctx: Ctx) -> frozenset[str]:
@@ -51,6 +68,11 @@ def norm_names(ctx: Ctx) -> frozenset[str]:
     modules = {name.rpartition(".")[0] for name in ctx.buffer_names}
     parameters = (name for layer in ctx.layers for name in layer.parameters)
     return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
+
+
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """From a device all parameters but those of batch-norm; an edge that forms a model has those as they were."""
+    return {"delta": travelling(ctx, model) - (norm_names(ctx) if ctx.seat is not None else frozenset())}
 
 
 class Cloud(CloudHooks):
@@ -70,18 +92,26 @@ class Device(DeviceHooks):
         start, mine = _held(state, message), norm_names(ctx)
         fit = bench.fit(ctx, start)
         local = default_local(ctx, start, fit)
-        own = Own(buffers=local.state.buffers, norm=only(fit.model, mine))
+        held = ctx.params.tested == "held"
+        began = {} if held else only(start, mine | ctx.buffer_names)
+        own = Own(buffers=local.state.buffers, norm=only(fit.model, mine), began=began)
         update = Update(delta=without(cast("Update", local.update).delta, mine))
-        return replace(local, state=own, update=update, model=start)
+        return replace(local, state=own, update=update, model=start if held else fit.model)
 
     def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
-        return local.model if local else _held(state, message)
+        if local:
+            return local.model
+        return _held(state, message) if ctx.params.tested == "held" else None
 
     def evaluate(
         self, ctx: Ctx, state: Any, message: Any, own: TensorMap | None, bench: Bench
     ) -> tuple[Score | None, Score | None]:
-        held = bench.test(own or _held(state, message))
-        return held, held
+        if ctx.params.tested == "held":
+            held = bench.test(own or _held(state, message))
+            return held, held
+        if own is None:  # nobody has trained: what is held now
+            return bench.test(_held(state, message)), None
+        return bench.test(overlay(message.model, state.began)), bench.test(own)
 
 
 def _held(state: Any, message: Any) -> TensorMap:
@@ -92,10 +122,12 @@ def _held(state: Any, message: Any) -> TensorMap:
 ALGORITHM = Algorithm(
     name="fedbn",
     paper="Li et al.: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021",
+    params=Params,
     cloud=Cloud(),
     device=Device(),
     device_state=Own,
     buffers="local",
     headline="mean over clients",
+    sends=sends,
     needs={"client": "device"},
 )

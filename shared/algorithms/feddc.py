@@ -23,12 +23,15 @@ Deviations and readings:
 - alpha is tuned by data set in the paper; the default is that of the code's CIFAR-10 runs. These add weight decay.
 - Only parameters drift; buffers follow `buffers`. With `edge_rounds` above 1 an edge averages the t_i+ of each of its
   edge rounds, with the cloud's g, and sends on by what all of them changed h and g.
-- A client that has lost its state begins with h_i = g_i = 0 again, while h and g remember its old ones.
+- A client weighs the same in each round, else h and g would not stay the means: specs in which samples arrive or are
+  dealt anew, or in which late updates weigh less, are refused.
+- A client that has lost its state begins with h_i = g_i = 0 again, while h and g remember its old ones: they are off
+  the means from then on, and training settles beside where it would have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -50,6 +53,7 @@ from shared.algorithms._hooks import (
     default_local,
     delta_of,
     starting_model,
+    travelling,
 )
 from shared.algorithms.fedprox import pull_towards
 from shared.algorithms.scaffold import plus
@@ -123,6 +127,14 @@ def changes(ctx: Ctx, update: Any, before: Any) -> tuple[TensorMap, TensorMap]:
     return drift, plus(before.moved, update.moved, ctx.n_updates)
 
 
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """Of g all parameters, from an edge also of h."""
+    parameters = frozenset(model.keys() - ctx.buffer_names)
+    found = {"delta": travelling(ctx, model), "moved": parameters, "drift": parameters}
+    there = {"delta": True, "moved": ctx.params.gradient, "drift": ctx.params.drift and ctx.seat is None}
+    return {field: names for field, names in found.items() if there[field]}
+
+
 class Cloud(CloudHooks):
     """The mean of the models with the mean of all drifts is the new model."""
 
@@ -147,7 +159,7 @@ class Edge(EdgeHooks):
         return super().begin(ctx, Relay(moved=broadcast.moved), broadcast)
 
     def forms_model(self, ctx: Ctx) -> bool:
-        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+        return self.spec_forms_model(ctx)
 
     def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
         return Steered(model=state.start, moved=state.moved)
@@ -217,5 +229,6 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    needs={"client": "device"},
+    sends=sends,
+    needs={"client": "device", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
 )

@@ -32,10 +32,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from math import ceil, prod
+from typing import Annotated, Any, Literal, Self, cast
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -57,13 +58,19 @@ from shared.algorithms._hooks import (
     default_local,
     one_phase,
     starting_model,
+    travelling,
 )
 from shared.context import Ctx
+from shared.errors import WireError
 from shared.messages import Outcome, Work
 from shared.population import Samples, Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Tensor, TensorMap
 from shared.spec import ExperimentSpec
+from shared.training.flops import operations
 from shared.training.loop import Objective
+
+ROUNDED = 1e-3
+"""So far from what they are may means of floats be."""
 
 
 class Params(Record):
@@ -75,10 +82,27 @@ class Params(Record):
 
 
 class Mash(Record):
-    """Averaged images, float32 (entries, channels, height, width), and labels, float32 (entries, classes)."""
+    """Averaged images, float32 (entries, channels, height, width), and labels, float32 (entries, classes).
+
+    Images are from -1 to 1, the labels of an entry are shares; but for rounding.
+    """
 
     images: Tensor
     labels: Tensor
+
+    @model_validator(mode="after")
+    def _are_averages(self) -> Self:
+        images, labels = self.images, self.labels
+        if (images.ndim, labels.ndim, images.dtype, labels.dtype) != (4, 2, torch.float32, torch.float32):
+            found = f"{images.dtype} {tuple(images.shape)} and {labels.dtype} {tuple(labels.shape)}"
+            raise ValueError(f"images and labels are float32 of 4 and 2 dimensions, not {found}")
+        if len(images) != len(labels) or not labels.numel() or not images.numel():
+            raise ValueError(f"images are {tuple(images.shape)}, labels {tuple(labels.shape)}")
+        if images.abs().max() > 1 + ROUNDED:  # NaN is told where it is added up
+            raise ValueError("an image is not from -1 to 1")
+        if labels.min() < -ROUNDED or (labels.sum(1) - 1).abs().max() > ROUNDED:
+            raise ValueError("the labels of an entry are no shares")
+        return self
 
 
 class Held(Record):
@@ -177,6 +201,41 @@ def mixing(mash: Mash, params: Params, generator: torch.Generator) -> Objective:
     return fedmix if params.mix == "fedmix" else naive
 
 
+def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Operations of a step on (4); images are shapes alone, so that there are no values to check."""
+    if not params.lam:
+        return operations(lambda: cross_entropy(model(x), y))
+    n_classes = model(x).shape[1]
+    mash = Mash.model_construct(images=x[:1], labels=one_hot(y[:1], n_classes).to(torch.float32))
+    mix = mixing(mash, params, torch.Generator())
+    return operations(lambda: mix(model, x, y)[0])
+
+
+def gathers(ctx: Ctx) -> Mapping[str, int]:
+    """The mash, at least twice: as it came, and whole."""
+    params = ctx.params
+    entries = ctx.n_clients if params.mash == "all" else ctx.total_samples / params.mash
+    entry_bytes = 4 * (prod(ctx.image_shape) + ctx.n_classes)
+    return {"mash": ceil(2 * entries * entry_bytes)} if params.lam else {}
+
+
+def check(ctx: Ctx, update: Any) -> None:
+    """In its phase an update holds averages of the run's images, at most as many as there can be; then what is held."""
+    of_another_phase = "held" if ctx.phase == "mash" else "averages"
+    if getattr(update, of_another_phase):
+        raise WireError(f"{of_another_phase}: none are sent in the phase {ctx.phase}", field=of_another_phase)
+    most = 1 if ctx.params.mash == "all" else ceil(ctx.total_samples / ctx.params.mash)
+    for client, mash in update.averages.items():
+        shape, n_classes = tuple(mash.images.shape[1:]), mash.labels.shape[1]
+        if (shape, n_classes) != (ctx.image_shape, ctx.n_classes) or len(mash.images) > most:
+            found = f"{len(mash.images)} of images {shape} and {n_classes} classes"
+            told = f"at most {most} of images {ctx.image_shape} and {ctx.n_classes} classes"
+            raise WireError(f"averages of {client}: {found}, there can be {told}", field="averages")
+    for client, held in update.held.items():
+        if held.edge != ctx.edge:
+            raise WireError(f"held of {client}: it is at edge {ctx.edge}, not {held.edge}", field="held")
+
+
 # ---- the three tiers
 
 
@@ -209,7 +268,7 @@ class Edge(EdgeHooks):
         return replace(begun, edge_rounds=1) if ctx.phase == "mash" else begun
 
     def forms_model(self, ctx: Ctx) -> bool:
-        return ctx.phase != "mash" and (ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round")
+        return ctx.phase != "mash" and self.spec_forms_model(ctx)
 
     def select(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> list[int]:
         return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats)
@@ -267,5 +326,10 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     phases=phases,
+    own_objective=lambda params: params.lam > 0,
+    flops=mean_operations,
+    sends=lambda ctx, model: {"delta": travelling(ctx, model)} if ctx.phase != "mash" else {},
+    check=check,
+    gathers=gathers,
     needs={"client": "device"},
 )

@@ -22,6 +22,7 @@ Deviations and readings:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, cast
 
@@ -43,6 +44,7 @@ from shared.algorithms._hooks import (
     default_local,
     last_layers,
     starting_model,
+    travelling,
 )
 from shared.context import Ctx
 from shared.records import ModelState, Record, Score, TensorMap
@@ -71,6 +73,11 @@ def stays_here(ctx: Ctx) -> frozenset[str]:
     """Names of the personal layers where the client is, at an edge or at a device; none elsewhere."""
     here = "edge" if ctx.seat is None else "device"
     return last_layers(ctx, ctx.params.personal_layers) if ctx.spec.client == here else frozenset()
+
+
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """All that travels but the client's personal layers."""
+    return {"delta": travelling(ctx, model) - stays_here(ctx)}
 
 
 class Cloud(CloudHooks):
@@ -104,9 +111,8 @@ class Edge(EdgeHooks):
         delta = without(cast("Update", done.update).delta, mine)
         return Finish(done.state.but(personal=only(state.model, mine)), Update(delta=delta))
 
-    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> tuple[Score | None, Score | None]:
-        held = bench.test(state.received)
-        return held, held
+    def own_model(self, ctx: Ctx, state: Any) -> TensorMap | None:
+        return state.received or None
 
 
 class Device(DeviceHooks):
@@ -148,4 +154,5 @@ ALGORITHM = Algorithm(
     edge_state=User,
     device_state=Own,
     headline="mean over clients",
+    sends=sends,
 )

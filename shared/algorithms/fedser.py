@@ -36,12 +36,13 @@ from statistics import fmean
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import nn
 from torch.nn import functional
 
 from shared.algorithms._hooks import Algorithm
 from shared.context import Ctx
+from shared.names import no_repeats
 from shared.records import Record, Tensor
 from shared.training.flops import operations
 from shared.training.loop import Objective
@@ -58,7 +59,7 @@ class Params(Record):
     mu: Annotated[float, Field(ge=0, le=1e3)] = 1.75
     n: Annotated[int, Field(ge=0, le=100)] = 2
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.8
-    transforms: Annotated[tuple[View, ...], Field(max_length=4)] = ("resolution",)
+    transforms: Annotated[tuple[View, ...], Field(max_length=4), AfterValidator(no_repeats)] = ("resolution",)
     bn: Statistics = "batch"
 
 
@@ -73,9 +74,9 @@ def structure_enhanced(ctx: Ctx) -> Objective | None:
     def transformed(model: nn.Module, x: Tensor) -> Tensor:
         """T_i(x), of a size that the network takes."""
         seen = view(x, p.transforms, views)
-        shape = tuple(seen.shape[1:])
+        shape = tuple(seen.shape)
         if shape not in fits:
-            fits[shape] = shape == x.shape[1:] or takes(model, shape)
+            fits[shape] = shape == x.shape or takes(model, shape)
         return seen if fits[shape] else resized(seen, (x.shape[2], x.shape[3]))
 
     def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +116,7 @@ def mean_operations(p: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
     own = operations(lambda: functional.cross_entropy(model(x), y))
     if not p.mu or not p.n:
         return own
-    fed = [size if takes(model, (x.shape[1], *size)) else whole for size in sizes]
+    fed = [size if takes(model, (*x.shape[:2], *size)) else whole for size in sizes]
     return own + p.n * fmean(of_sub_network(width, size) for width, size in product(_two_widths(p.alpha), fed))
 
 

@@ -18,11 +18,14 @@ Readings, where the paper is silent those of FedALA (J. Zhang et al., AAAI 2023)
 - dL/dW = dL/d(init) * (theta_g - theta_i), by the chain rule; a step a mini-batch, then the mix anew. The network runs
   in training mode, what that makes of its statistics is thrown away. W is clamped to [0, 1] after each step (`clamp`).
 - Rounds are counted in each client. In its first visit there is nothing to mix; in the second W is learned until the
-  standard deviation of the last 10 passes' losses is below 0.1, at most `max_passes`; later in one pass.
+  standard deviation of the last 10 passes' losses is below 0.1, at most `max_passes`; later in one pass. The numbers
+  are FedALA's, the rule is ours: a pass's loss is its mean (in public copies of FedALA that of its last batch), and
+  10 passes are enough (there it takes more than 10).
 - Lower layers are copied from the global model, buffers too. A layer is a convolution or linear module with the
   batch-norm that follows it; a `p` beyond the model is all of it.
 - Mean and std are taken once, before the first training, from one augmented draw of all images (`stats: raw`: as they
   are), as whole-number sums of pixels and of their squares, in one pass.
+  A client that has lost its state goes by those that the cloud hands round as its own.
 - Test images of a client are prepared with *its* statistics, which the cloud therefore hands round (`test_stats: own`:
   with the tester's); those of nobody with the tester's, at the cloud with the pool of all. Only sums travel, never
   images. In a client's first visit it knows none but its own.
@@ -31,8 +34,8 @@ Readings, where the paper is silent those of FedALA (J. Zhang et al., AAAI 2023)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, cast
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -50,14 +53,13 @@ from shared.algorithms._hooks import (
     GlobalModel,
     Local,
     OwnBuffers,
-    Update,
-    default_local,
     delta_of,
     last_layers,
     starting_model,
     test_by_owner,
 )
 from shared.context import Ctx
+from shared.errors import WireError
 from shared.population import Samples, Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Score, Tensor, TensorMap
 from shared.tensors import add, only, overlay
@@ -66,7 +68,7 @@ from shared.training.loop import Transform
 from shared.training.statistics import Statistics, measured, normaliser, pooled
 
 SETTLED, WINDOW = 0.1, 10
-"""W has converged when the losses of so many passes have a standard deviation below that (FedALA)."""
+"""W has converged when the mean losses of so many passes have a standard deviation below that."""
 
 
 class Params(Record):
@@ -176,6 +178,16 @@ class Own(OwnBuffers):
 # ---- the tiers
 
 
+def check(ctx: Ctx, update: Any) -> None:
+    """Statistics are of the run's channels, and of no more pixels than there are."""
+    channels, height, width = ctx.image_shape
+    most = ctx.total_samples * height * width
+    for client, told in update.told.items():
+        if len(told.sums) != channels or not 0 < told.n <= most:
+            found = f"{len(told.sums)} channels of {told.n} pixels"
+            raise WireError(f"told of {client}: {found}, the data are {channels} of at most {most}", field="told")
+
+
 class Cloud(CloudHooks):
     """Averages, and keeps the statistics of all clients."""
 
@@ -207,7 +219,7 @@ class Edge(EdgeHooks):
         return Between()
 
     def forms_model(self, ctx: Ctx) -> bool:
-        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+        return self.spec_forms_model(ctx)
 
     def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
         return super().begin(ctx, state.but(known=broadcast.known, told={}), broadcast)
@@ -233,28 +245,34 @@ class Device(DeviceHooks):
 
     def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
         own = ctx.params.normalise == "own"
-        found = state.statistics or _taken(ctx, bench) if own else None
+        found = _own(ctx, state, message) or _taken(ctx, bench) if own else None
         transform = normaliser(found)
         received = starting_model(state, message)
         start, weights, figures = _aggregated(ctx, state, received, bench, transform)
-        local = default_local(ctx, received, bench.fit(ctx, start, transform=transform))  # line 16
-        told = {ctx.client_id: found} if found and ctx.client_id not in message.known else {}
+        fit = bench.fit(ctx, start, transform=transform)  # line 16
+        told = {ctx.client_id: found} if found and found.n and ctx.client_id not in message.known else {}
         after = Own(
-            buffers=local.state.buffers,
-            previous=(local.model or {}) if ctx.params.p else {},
+            previous=fit.model if ctx.params.p else {},
             weights=weights,
             participations=state.participations + 1,
             statistics=found,
         )
-        up = Up(delta=cast("Update", local.update).delta, told=told)
-        return replace(local, state=after, update=up, n_passed=int(figures["weights_n_samples"]), figures=figures)
+        up = Up(delta=delta_of(ctx, fit.model, received), told=told)
+        n_passed = int(figures["weights_n_samples"])
+        return Local(after, up, fit.model, fit.trained, n_passed=n_passed, figures=figures)
 
     def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
         return local.model if local else state.previous or None
 
     def prepare(self, ctx: Ctx, state: Any, message: Any, owner: str | None) -> Transform | None:
         theirs = None if owner == ctx.client_id else _of(ctx, message.known, owner)
-        return normaliser(theirs or state.statistics or pooled(message.known))
+        return normaliser(theirs or _own(ctx, state, message) or pooled(message.known))
+
+
+def _own(ctx: Ctx, state: Any, message: Any) -> Statistics | None:
+    """The client's own as all know them; those that nobody knows yet lie in its state."""
+    found: Statistics | None = message.known.get(ctx.client_id) or state.statistics
+    return found
 
 
 def _of(ctx: Ctx, known: Mapping[str, Statistics], owner: str | None) -> Statistics | None:
@@ -321,6 +339,7 @@ ALGORITHM = Algorithm(
     cloud_state=Pool,
     edge_state=Between,
     device_state=Own,
-    needs={"client": "device"},
+    needs={"client": "device", "schedule": "own_data"},  # statistics and models are those of a device's own images
+    check=check,
     passes=lambda params: params.max_passes,
 )

@@ -11,6 +11,7 @@ is the model after its training.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from shared.algorithms._hooks import (
     Update,
     default_local,
     starting_model,
+    travelling,
 )
 from shared.context import Ctx
 from shared.records import ModelState, Score, TensorMap
@@ -46,6 +48,12 @@ class Own(OwnBuffers):
     """The state of a device that is a client: its own model, once it has trained one alone."""
 
     own: ModelState = Field(default_factory=dict)
+
+
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """Nothing from a client."""
+    client = "edge" if ctx.seat is None else "device"
+    return {} if ctx.spec.client == client else {"delta": travelling(ctx, model)}
 
 
 class Cloud(CloudHooks):
@@ -109,4 +117,5 @@ ALGORITHM = Algorithm(
     edge_state=User,
     device_state=Own,
     headline="mean over clients",
+    sends=sends,
 )

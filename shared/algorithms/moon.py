@@ -41,6 +41,7 @@ from shared.algorithms._hooks import (
 )
 from shared.context import Ctx
 from shared.records import ModelState, Record, Tensor, TensorMap
+from shared.training.flops import Operations, operations
 from shared.training.models import Classifier, write_state
 
 
@@ -90,6 +91,14 @@ def _frozen(model: Classifier, state: TensorMap) -> Classifier:
     return other
 
 
+def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Operations of a step on (4); a client's first visit, which has no last model, takes as long."""
+    own = operations(lambda: cross_entropy(model(x), y))
+    with Operations() as looking, torch.no_grad():
+        cast("Classifier", model).features(x)
+    return own + (2 * looking.n if params.mu else 0)
+
+
 class Device(DeviceHooks):
     """Local SGD on (4)."""
 
@@ -112,4 +121,6 @@ ALGORITHM = Algorithm(
     device=Device(),
     device_state=Own,
     needs={"client": "device"},
+    own_objective=lambda params: params.mu > 0,
+    flops=mean_operations,
 )

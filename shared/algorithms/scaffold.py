@@ -11,22 +11,24 @@ for Federated Learning. ICML 2020, algorithm 1, equations 3 to 5.
     c           <- c + 1 / N sum_S (c_i+ - c_i)                                                         (5)
 
 c_i is in the device's state. A client whose update was not used keeps its old one, so that c stays the mean of all
-c_i. `option: none` leaves all controls at 0; with `server_lr` 1 that is FedAvg with plain means, bit for bit.
+c_i; N counts all clients of the run, those too who are not there at the moment. `option: none` leaves all controls at
+0; with `server_lr` 1 that is FedAvg with plain means, bit for bit.
 
 Deviations and readings:
 
 - Clients weigh alike, as in the paper; so do edges that form models of their own (`edge_rounds` above 1).
 - A client sends its part (c_i+ - c_i) / N. An edge that forms a model sends the sum of those of all its edge rounds;
   during these c is that of the cloud's round.
-- I: one pass over the client's samples at x, in batches. It is not counted as work of the visit.
+- I: one pass over the client's samples at x, in batches; it costs simulated time as an epoch does.
 - II with momentum: `reach` in the place of K, so that it stays a mean of the gradients on the way.
 - Only parameters have controls; buffers follow `buffers`. eta_g moves parameters, buffers are averaged as they are.
-- A client that has lost its state begins with c_i = 0 again, while c remembers its old one.
+- A client that has lost its state begins with c_i = 0 again, while c remembers its old one: by 1 / N of that c is off
+  the mean from then on, and training settles beside where it would have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -50,6 +52,7 @@ from shared.algorithms._hooks import (
     default_local,
     delta_of,
     starting_model,
+    travelling,
 )
 from shared.context import Ctx
 from shared.population import Seat
@@ -147,7 +150,18 @@ def gradient_at(ctx: Ctx, start: TensorMap, bench: Bench) -> TensorMap:
     return dict(zip(names, total.total, strict=True)) if total.total else {}
 
 
+def passes(params: Params) -> int:
+    """Passes over a client's samples beside its training."""
+    return int(params.option == "I")
+
+
 # ---- the three tiers
+
+
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """Of c all parameters."""
+    controls = model.keys() - ctx.buffer_names if ctx.params.option != "none" else ()
+    return {"delta": travelling(ctx, model), "control": frozenset(controls)}
 
 
 class Cloud(CloudHooks):
@@ -176,7 +190,7 @@ class Edge(EdgeHooks):
         return super().begin(ctx, Relay(control=broadcast.control), broadcast)
 
     def forms_model(self, ctx: Ctx) -> bool:
-        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+        return self.spec_forms_model(ctx)
 
     def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
         return Controlled(model=state.start, control=state.control)
@@ -214,8 +228,9 @@ class Device(DeviceHooks):
         local: Any = default_local(ctx, start, fit)
         zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}
         change = plus(plus(zeros, control), state.control, -1.0)
-        update = Change(delta=local.update.delta, control=plus({}, change, 1 / ctx.n_clients))
-        return Local(Own(buffers=local.state.buffers, control=control), update, fit.model, fit.trained)
+        update = Change(delta=local.update.delta, control=plus({}, change, 1 / ctx.total_clients))
+        own, passed = Own(buffers=local.state.buffers, control=control), passes(ctx.params) * bench.n_samples
+        return Local(own, update, fit.model, fit.trained, n_passed=passed)
 
 
 ALGORITHM = Algorithm(
@@ -231,5 +246,8 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
+    sends=sends,
     needs={"client": "device"},
+    passes=passes,
+    own_objective=lambda params: params.option == "I",
 )

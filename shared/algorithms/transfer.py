@@ -12,14 +12,15 @@ up. Tested is the model after its local training. The client is a device, or wit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 
 from shared.algorithms import local_sgd
-from shared.algorithms._hooks import Algorithm, Phase
+from shared.algorithms._hooks import Algorithm, Phase, travelling
 from shared.context import Ctx
-from shared.records import Record
+from shared.records import Record, TensorMap
 from shared.spec import ExperimentSpec
 
 
@@ -34,6 +35,11 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
     tune = min(params.tune_rounds, spec.num_rounds)
     found = (Phase("federate", spec.num_rounds - tune), Phase("tune", tune))
     return tuple(phase for phase in found if phase.num_rounds)
+
+
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """FedAvg's; while tuning nothing from a client."""
+    return local_sgd.sends(ctx, model) if ctx.phase == "tune" else {"delta": travelling(ctx, model)}
 
 
 class Edge(local_sgd.Edge):
@@ -60,4 +66,5 @@ ALGORITHM = Algorithm(
     device_state=local_sgd.Own,
     phases=phases,
     headline="mean over clients",
+    sends=sends,
 )

@@ -98,27 +98,51 @@ def algorithms() -> Check:
 
 
 def data_sets() -> Iterator[Check]:
-    """A line for each data set: its file, the bundle, a download, or what to put where."""
+    """A line for each data set: its file or folder, the bundle, a download, or what to put where."""
+    from shared.training.domains import FIVE, NAME
     from shared.training.sources import DATASETS
 
-    folder = os.environ.get("STRATA_DATA_DIR")
-    if not folder:
+    named = os.environ.get("STRATA_DATA_DIR")
+    folder = Path(named) if named else None
+    if folder is None:
         yield Check("STRATA_DATA_DIR", "warn", "not set", "set it to a folder with data sets as NAME.npz")
-    elif not Path(folder).is_dir():
+    elif not folder.is_dir():
         yield Check("STRATA_DATA_DIR", "fail", f"{folder} is no folder", "make it, or set another")
-    for name, known in DATASETS.items():
-        file = Path(folder) / f"{name}.npz" if folder else None
-        if file is not None and file.is_file():
-            yield Check(f"data: {name}", "ok", f"{name}.npz, {file.stat().st_size / 1e6:.1f} MB")
-        elif name == "digits":
-            yield Check(f"data: {name}", "ok", "bundled with scikit-learn")
-        elif name == "synth_digits":
-            yield Check(f"data: {name}", "ok", "made here at first use")
-        elif known.fetch is not None:
-            todo = f"nothing if this machine may download; else put {name}.npz into STRATA_DATA_DIR"
-            yield Check(f"data: {name}", "warn", "downloaded at first use", todo)
-        else:
-            yield Check(f"data: {name}", "warn", "absent", f"put {name}.npz into STRATA_DATA_DIR")
+    lacking = []
+    for name in DATASETS:
+        found = _data_set(name, folder)
+        yield found
+        lacking += [name] if name in FIVE and found.state != "ok" else []
+    if lacking:
+        todo = "what this machine can neither find nor download is left out of runs, its clients with it"
+        yield Check(f"data: {NAME}", "warn", f"not here: {', '.join(lacking)}", todo)
+    else:
+        yield Check(f"data: {NAME}", "ok", f"put together of {', '.join(FIVE)}")
+
+
+def _data_set(name: str, folder: Path | None) -> Check:
+    """One data set, which `folder` may hold."""
+    from shared.training.sources import DATASETS, folder_of, pictures_of
+
+    what, file, known = f"data: {name}", folder and folder / f"{name}.npz", DATASETS[name]
+    if file is not None and file.is_file():
+        return Check(what, "ok", f"{name}.npz, {file.stat().st_size / 1e6:.1f} MB")
+    pictures = folder_of(name, folder)
+    if pictures is not None:
+        try:
+            n = sum(map(len, pictures_of(name, pictures).values()))
+        except StrataError as error:
+            return Check(what, "warn", error.detail, "unpack it anew")
+        return Check(what, "ok", f"folder {name}, {n} pictures")
+    if name == "digits":
+        return Check(what, "ok", "bundled with scikit-learn")
+    if name == "synth_digits":
+        return Check(what, "ok", "made here at first use")
+    if known.fetch is not None:
+        todo = f"nothing if this machine may download; else put {name}.npz into STRATA_DATA_DIR"
+        return Check(what, "warn", "downloaded at first use", todo)
+    also = f", or the folder {name} as it is published" if known.pictures is not None else ""
+    return Check(what, "warn", "absent", f"put {name}.npz into STRATA_DATA_DIR{also}")
 
 
 def cores() -> Check:

@@ -7,7 +7,7 @@ update: an aggregate has the type of what it aggregates.
 """
 
 from shared.sums.fold import Fold, check_update
-from shared.sums.marks import can_be_mean, check_update_type, fields_naming, mark_of, names_clients
+from shared.sums.marks import can_be_mean, check_update_type, mark_of, names_clients
 from shared.sums.mean import check_folded, mean_of
 from shared.sums.parts import BUFFER_BOUND, PARAMETER_BOUND, Folded, Grid, MeanSum
 
@@ -22,7 +22,6 @@ __all__ = [
     "check_folded",
     "check_update",
     "check_update_type",
-    "fields_naming",
     "mark_of",
     "mean_of",
     "names_clients",

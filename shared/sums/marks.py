@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -34,9 +34,13 @@ def names_clients(update: Record) -> bool:
     return any(getattr(update, name) for name in fields_of(type(update), Each))
 
 
-def fields_naming(update: Record, client: str) -> list[str]:
-    """The fields of an update that hold a value of one client."""
-    return [name for name in fields_of(type(update), Each) if client in (getattr(update, name) or {})]
+def stranger(update: Record, clients: Collection[str]) -> tuple[str, str] | None:
+    """A field of an update that holds a value of another client than these, and that client's id; None: none does."""
+    for name in fields_of(type(update), Each):
+        others = (getattr(update, name) or {}).keys() - clients
+        if others:
+            return name, min(others)
+    return None
 
 
 def check_update_type(kind: type[Record]) -> None:

@@ -32,8 +32,11 @@ def mean_of(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | No
     return _update(folded, kind, model, restore) if folded.n_updates or any(folded.each.values()) else None
 
 
-def check_folded(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | None = None) -> None:
+def check_folded(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | None = None) -> Record | None:
     """Refuse what is no exact sum of updates of this type, and, where the run's model is given, of its shapes.
+
+    Returns a stand-in of its mean: the tensors' names and shapes without their elements, and what is said of single
+    clients; None where nothing was folded in.
 
     Raises:
         NotFinite, OutOfBound, WireError: naming field and tensor.
@@ -48,8 +51,9 @@ def check_folded(folded: Folded, kind: type[Record], grid: Grid, *, model: Model
         if name not in fields_of(kind, Each):
             raise WireError(f"{kind.__name__} collects no field {name!r}")
         check_finite(values, name)
-    if folded.n_updates or any(folded.each.values()):
-        _update(folded, kind, model, _stand_in)
+    if folded.means and not folded.n_updates:
+        raise WireError("a sum of no updates holds tensors")
+    return _update(folded, kind, model, _stand_in) if folded.n_updates or any(folded.each.values()) else None
 
 
 def _check_part(key: str, part: MeanSum, how: Mean, grid: Grid) -> None:

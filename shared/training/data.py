@@ -34,6 +34,8 @@ from shared.training.sources import (
     DataMalformed,
     check_name,
     fetched,
+    folder_of,
+    read_folder,
     read_npz,
 )
 
@@ -93,8 +95,11 @@ def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
     if archive is not None and archive.is_file():
         folder = cache_dir / f"{name}-{_file_digest(archive, cache_dir)[:24]}"
         unpack_once(folder, lambda: read_npz(archive), known.n_classes)
+    elif (pictures := folder_of(name, data_dir)) is not None:
+        folder = cache_dir / f"{name}-{_folder_digest(pictures)[:24]}"
+        unpack_once(folder, lambda: read_folder(name, pictures), known.n_classes)
     else:
-        folder = cache_dir / f"{name}-fetched"
+        folder = cache_dir / f"{name}-{known.version()}"
         unpack_once(folder, lambda: fetched(name, data_dir, cache_dir / "downloads"), known.n_classes)
     return open_unpacked(name, folder, known.n_classes)
 
@@ -187,6 +192,18 @@ def _file_digest(path: Path, cache_dir: Path) -> str:
     part.write_text(json.dumps([*seen, value]), encoding="utf-8")
     part.replace(note)
     return value
+
+
+def _folder_digest(folder: Path) -> str:
+    """sha256 over a folder's path, and over the names, sizes and times of all files below it."""
+    sha = hashlib.sha256(os.fsencode(folder.resolve()))
+    for where, folders, files in os.walk(folder):
+        folders.sort()
+        sha.update(os.fsencode(f"{where}|"))
+        for name in sorted(files):
+            stat = os.lstat(os.path.join(where, name))
+            sha.update(os.fsencode(f"{name}|{stat.st_size}|{stat.st_mtime_ns}|"))
+    return sha.hexdigest()
 
 
 # ---- checking

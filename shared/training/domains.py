@@ -10,9 +10,8 @@ The division does not depend on a run's seed, so that all runs are tested on the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ import torch
 from torch.nn import functional
 
 from shared.errors import BadInput, UnknownName
+from shared.sizes import check_images
 from shared.spec import DataSpec, ExperimentSpec
 from shared.training.data import Dataset, load, open_unpacked, unpack_once
 from shared.training.partition import ByDomainPartition
@@ -54,12 +54,25 @@ def check_data(spec: DataSpec) -> None:
                 raise BadInput(f"{field} goes with data: {NAME}, not with {spec.name}", field=f"data.{field}")
         check_name(spec.name, also=(NAME,))
         return
-    names = names_of(spec)
-    for name in names:
+    for name in names_of(spec):
         if name not in FIVE:
             raise UnknownName("domain", name, list(FIVE), field="data.domains")
-    if len(set(names)) < len(names):
-        raise BadInput(f"domains {', '.join(names)}: one comes twice", field="data.domains")
+
+
+def check_partition(spec: ExperimentSpec) -> None:
+    """Refuse a partition by domains that the spec's data do not have.
+
+    Raises:
+        UnknownName, BadInput: naming the field.
+    """
+    names, partition = names_of(spec.data), spec.partition
+    if not isinstance(partition, ByDomainPartition):
+        return
+    if not names:
+        raise BadInput(f"by_domain goes with data: {NAME}, not with {spec.data.name}", field="partition.name")
+    for name in partition.domains or ():
+        if name not in names:
+            raise UnknownName("domain", name, list(names), field="partition.domains")
 
 
 def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
@@ -67,6 +80,7 @@ def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Data
 
     Raises:
         DataUnavailable, DataMalformed: as `load` does, for each of the sets.
+        BadInput: there is not the memory to put them together.
     """
     names = names_of(spec)
     if not names:
@@ -94,33 +108,13 @@ def absent(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> dict[st
     return found
 
 
-def without(spec: ExperimentSpec, gone: Collection[str]) -> ExperimentSpec:
-    """The spec without some of its sets: the clients that would have had their images go too.
+def put_together(parts: Sequence[Dataset], size: int, *, whole: bool) -> Arrays:
+    """The sets' images and labels as one set, with the position of each image's own set as its domain.
 
     Raises:
-        BadInput: no client is left.
+        BadInput: the memory for that is not there.
     """
-    left = tuple(name for name in names_of(spec.data) if name not in gone)
-    if not gone or not isinstance(spec.partition, ByDomainPartition):
-        return spec.but(data=spec.data.but(domains=left)) if gone else spec
-    wanted = spec.partition.domains or names_of(spec.data)
-    having = tuple(name for name in wanted if name not in gone)
-    if not having:
-        raise BadInput(f"of the domains that clients have ({', '.join(wanted)}) none is there", field="partition")
-    tests = [name for name in spec.test_on if name not in gone and (name != "unseen" or {*left} - {*having})]
-    changes: dict[str, Any] = {"data": spec.data.but(domains=left), "test_on": tuple(tests)}
-    changes["partition"] = spec.partition.model_copy(update={"domains": having if spec.partition.domains else None})
-    for field in ("num_edges",) if spec.client == "edge" else ("num_devices", "max_devices"):
-        n = getattr(spec, field)
-        changes[field] = n and sum(wanted[client % len(wanted)] not in gone for client in range(n))
-    if spec.client == "device" and changes["num_devices"]:
-        changes["num_edges"] = spec.num_edges and min(spec.num_edges, changes["num_devices"])
-        changes["min_devices"] = min(spec.min_devices, changes["num_devices"])
-    return spec.but(**changes)
-
-
-def put_together(parts: Sequence[Dataset], size: int, *, whole: bool) -> Arrays:
-    """The sets' images and labels as one set, with the position of each image's own set as its domain."""
+    check_images(sum(len(part.train_y) + len(part.test_y) for part in parts), size)
     made: dict[str, list[npt.NDArray[np.generic]]] = {}
     for number, part in enumerate(parts):
         x, y = np.asarray(part.train_x), np.asarray(part.train_y)

@@ -62,16 +62,17 @@ def narrowed(model: nn.Module, width: float, statistics: Statistics = "batch") -
 
 
 def takes(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the model takes images of this shape, (channels, height, width): tried on shapes alone, at no cost.
+    """Whether the model takes a batch of this shape, (batch, channels, height, width): tried on shapes alone.
 
-    A network that flattens takes one size, one that pools to a point takes others too.
+    A network that flattens takes one size, one that pools to a point takes others too; but where batch-norm is left
+    with one value of a channel it cannot train.
     """
     state = dict(chain(model.named_parameters(), model.named_buffers()))
     weightless = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}
     try:
         with torch.no_grad():
-            functional_call(model, weightless, torch.empty(2, *shape, device="meta"))
-    except RuntimeError:  # torch's word for shapes that do not fit
+            functional_call(model, weightless, torch.empty(shape, device="meta"))
+    except (RuntimeError, ValueError):  # torch's words for shapes that do not fit
         return False
     return True
 

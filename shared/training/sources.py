@@ -10,6 +10,7 @@ writers, so `femnist` (the same classes, with writers) and `mnist_m` come from a
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import StrataError, UnknownName
-from shared.training.picture_folders import tiny_imagenet
+from shared.training.picture_folders import Pictures, read_pictures, tiny_imagenet
 
 Arrays = dict[str, npt.NDArray[Any]]
 IMAGES, LABELS, WRITERS = ("train_x", "test_x"), ("train_y", "test_y"), ("train_writer", "test_writer")
@@ -42,11 +43,19 @@ class DataMalformed(StrataError):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known beforehand: how many classes, how to fetch into a folder, how to read the published folder."""
+    """What is known beforehand.
+
+    Attributes:
+        n_classes: of the set.
+        fetch: how to have it by way of a folder for downloads, None where it is not to be had so.
+        pictures: those of the published folder.
+        version: of what is made here, by what; what other versions made lies elsewhere in the cache.
+    """
 
     n_classes: int
     fetch: Callable[[Path], Arrays] | None
-    read: Callable[[Path], Arrays] | None = None
+    pictures: Callable[[Path], Pictures] | None = None
+    version: Callable[[], str] = lambda: "fetched"
 
 
 def check_name(name: str, also: tuple[str, ...] = ()) -> None:
@@ -70,26 +79,42 @@ def read_npz(path: Path) -> Arrays:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataMalformed(f"{path} is no .npz archive")
-            return {key: archive[key] for key in (*IMAGES, *LABELS, *WRITERS) if key in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            keys = [key for key in (*IMAGES, *LABELS, *WRITERS) if key in archive.files]
+            with zipfile.ZipFile(path) as heads:
+                for key in keys:
+                    _check_size(heads, key)
+            return {key: archive[key] for key in keys}
+    except (ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataMalformed(f"{path} cannot be read: {error}") from error
 
 
-def fetched(name: str, data_dir: Path | None, downloads: Path) -> Arrays:
-    """The arrays of a data set without an `.npz`.
+def _check_size(archive: zipfile.ZipFile, key: str) -> None:
+    """See that an array is as long as its own head says, before memory is taken for it.
 
     Raises:
-        DataMalformed: its folder of pictures is damaged.
+        ValueError: it is shorter.
+    """
+    info = archive.getinfo(f"{key}.npy")
+    with archive.open(info) as file:
+        old = np.lib.format.read_magic(file) == (1, 0)
+        read_head = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_head(file)
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed > info.file_size:
+        raise ValueError(f"{key} says that it has {claimed} bytes, and has not {info.file_size}")
+
+
+def fetched(name: str, data_dir: Path | None, downloads: Path) -> Arrays:
+    """The arrays of a data set of which the data folder has nothing.
+
+    Raises:
         DataUnavailable: it is not to be had, for whatever reason; says what to put where.
     """
     where = f"as {name}.npz into {data_dir or 'a folder that STRATA_DATA_DIR names'}"
     help_text = f"put the data set {where}, with keys {', '.join(REQUIRED)} (images uint8, labels int64)"
-    known, folder = DATASETS[name], None if data_dir is None else data_dir / name
-    if known.read is not None:
+    if DATASETS[name].pictures is not None:
         help_text += f", or as it is published as folder {name}"
-        if folder is not None and folder.is_dir():
-            return _read_folder(known.read, folder)
-    fetch = known.fetch
+    fetch = DATASETS[name].fetch
     if fetch is None:
         raise DataUnavailable(f"{name} is in no download known here; {help_text}", field="data.name")
     try:
@@ -98,11 +123,41 @@ def fetched(name: str, data_dir: Path | None, downloads: Path) -> Arrays:
         raise DataUnavailable(f"{name} could not be had ({error}); {help_text}", field="data.name") from error
 
 
-def _read_folder(read: Callable[[Path], Arrays], folder: Path) -> Arrays:
+def folder_of(name: str, data_dir: Path | None) -> Path | None:
+    """The folder of a data set's pictures, where it is published as one and there is one."""
+    if data_dir is None or DATASETS[name].pictures is None or not (data_dir / name).is_dir():
+        return None
+    return data_dir / name
+
+
+def pictures_of(name: str, folder: Path) -> Pictures:
+    """The files of a data set that is published as a folder, and their labels.
+
+    Raises:
+        DataMalformed: the folder is damaged, or not all is there.
+    """
+    listed = DATASETS[name].pictures
+    assert listed is not None  # noqa: S101 - see `folder_of`
     try:
-        return read(folder)
+        return listed(folder)
     except (OSError, ValueError) as error:
         raise DataMalformed(f"{folder} cannot be read: {error}") from error
+
+
+def read_folder(name: str, folder: Path) -> Arrays:
+    """The arrays of a data set that is published as a folder.
+
+    Raises:
+        DataMalformed: the folder is damaged, or not all is there.
+    """
+    arrays: Arrays = {}
+    for part, pictures in pictures_of(name, folder).items():
+        try:
+            arrays[f"{part}_x"] = read_pictures([path for path, _ in pictures])
+        except (OSError, ValueError) as error:
+            raise DataMalformed(f"{folder} cannot be read: {error}") from error
+        arrays[f"{part}_y"] = np.array([label for _, label in pictures], dtype=np.int64)
+    return arrays
 
 
 def _digits(_: Path) -> Arrays:
@@ -126,6 +181,12 @@ def _synth_digits(_: Path) -> Arrays:
     from shared.training.synth import synth_digits
 
     return synth_digits()
+
+
+def _synth_version() -> str:
+    from shared.training.synth import version
+
+    return version()
 
 
 def _torchvision(
@@ -162,6 +223,6 @@ DATASETS: dict[str, Known] = {
     "emnist": Known(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
     "femnist": Known(62, None),
     "tiny_imagenet": Known(200, None, tiny_imagenet),
-    "synth_digits": Known(10, _synth_digits),
+    "synth_digits": Known(10, _synth_digits, version=_synth_version),
 }
 """The data sets by name."""

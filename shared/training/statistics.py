@@ -7,8 +7,10 @@ of all clients add up exactly, and no image has to travel.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from shared.records import Count, Record
@@ -24,9 +26,18 @@ class Statistics(Record):
         squares: of their squares.
     """
 
-    n: Count
-    sums: tuple[Count, ...]
-    squares: tuple[Count, ...]
+    n: Annotated[int, Field(ge=0, le=2**53)]
+    sums: Annotated[tuple[Count, ...], Field(max_length=3)]
+    squares: Annotated[tuple[Count, ...], Field(max_length=3)]
+
+    @model_validator(mode="after")
+    def _are_of_pixels(self) -> Self:
+        if len(self.sums) != len(self.squares) or len(self.sums) not in ((1, 3) if self.n else (0, 1, 3)):
+            raise ValueError(f"{len(self.sums)} sums and {len(self.squares)} squares, images have 1 channel or 3")
+        for total, square in zip(self.sums, self.squares, strict=True):
+            if not (total * total <= self.n * square and square <= 255 * total <= 255**2 * self.n):
+                raise ValueError("no pixels have these sums")
+        return self
 
     def __add__(self, other: Statistics) -> Statistics:
         sums, squares = _added(self.sums, other.sums), _added(self.squares, other.squares)

@@ -5,12 +5,14 @@ section 4.1), whose files are not at hand: digits in many fonts, of any size, pl
 before any background, with neighbours cut off at the edges, blurred and noisy. The fonts are those that matplotlib
 ships: DejaVu, STIX and Computer Modern, whose licences allow that.
 
-Picture n follows from the seed and n alone (and from the version of Pillow, which `constraints.txt` fixes).
+Picture n follows from the seed and n alone (and from the versions of Pillow, which draws it, and of matplotlib, whose
+fonts it is in; `constraints.txt` fixes them).
 """
 
 from __future__ import annotations
 
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFont import FreeTypeFont
 
+VERSION = 1
+"""Of this generator: another one where a picture of the same seed and number would be another."""
 SIDE = 32
 """Pixels of a side of a finished picture."""
 FINE = 2
@@ -54,6 +58,12 @@ def synth_digits(seed: int = 0, n_train: int = N_TRAIN, n_test: int = N_TEST) ->
         "test_x": images[n_train:],
         "test_y": labels[n_train:],
     }
+
+
+def version() -> str:
+    """On what the pictures depend besides: no two of these make the same ones for sure."""
+    made_by = [f"{name}-{metadata.version(name)}" for name in ("pillow", "matplotlib")]
+    return "-".join([f"v{VERSION}", *made_by])
 
 
 def picture(digit: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:

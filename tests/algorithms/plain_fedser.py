@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 from torch.nn import functional
 
 from shared.lab import Lab
 from shared.records import Tensor, TensorMap
 from shared.training import models
-from shared.training.loop import batches
+from shared.training.loop import Objective, batches
 from tests.algorithms import flat
-from tests.narrow_copy import leading, narrow_copy, pixels_read
+from tests.narrow_copy import POOLING, leading, narrow_copy, pixels_read
 
 Array = npt.NDArray[np.float64]
 
@@ -26,13 +27,12 @@ def stream(lab: Lab, seat: int, purpose: str) -> torch.Generator:
 
 def local(lab: Lab, seat: int) -> TensorMap:
     """One seat's first local training, of views only resolutions; each KL's gradient comes from a smaller network."""
-    spec, p = lab.spec, _params(lab)
+    spec = lab.spec
     wanted, data = spec.model, lab.data
     model = models.build(wanted.name, data.input_shape, data.n_classes, 0, wanted.projection)
     models.write_state(model, lab.initial)
     pixels = pixels_read(model, torch.zeros(2, *data.input_shape))
     optimiser = torch.optim.SGD(model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
-    widths, views = stream(lab, seat, "widths"), stream(lab, seat, "views")
     drawn = batches(
         data.train_x,
         data.train_y,
@@ -41,34 +41,50 @@ def local(lab: Lab, seat: int) -> TensorMap:
         generator=stream(lab, seat, "batches"),
         epochs=spec.local_epochs,
     )
+    enhanced = objective(lab, pixels, stream(lab, seat, "widths"), stream(lab, seat, "views"))
     model.train()
     for x, y in drawn:
         optimiser.zero_grad()
-        logits = model(x)
-        functional.cross_entropy(logits, y).backward()
-        soft = logits.detach().softmax(1)
-        for _ in range(p.n):
-            width = p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
-            small = narrow_copy(model, width, pixels).train()
-            found = small(_seen(x, views)).log_softmax(1)
-            kl = (soft * (soft.log() - found)).sum() / len(x)
-            (p.mu * kl).backward()
-            _add_gradients(model, small)
+        enhanced(model, x, y)
         optimiser.step()
     return models.read_state(model)
+
+
+def objective(
+    lab: Lab, pixels: dict[str, int], widths: torch.Generator, views: torch.Generator, bn: str = "batch"
+) -> Objective:
+    """L of a batch, whose gradients it adds to the model's; views are resolutions."""
+    p, pools = _params(lab), lab.spec.model.name in POOLING
+
+    def enhanced(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = model(x)
+        loss = functional.cross_entropy(logits, y)
+        loss.backward()
+        soft, value = logits.detach().softmax(1), loss.detach()
+        for _ in range(p.n):
+            width = p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
+            small = narrow_copy(model, width, pixels).train(bn == "batch")
+            found = small(_seen(x, views, pools=pools)).log_softmax(1)
+            kl = p.mu * (soft * (soft.log() - found)).sum() / len(x)
+            kl.backward()
+            value += kl.detach()
+            _add_gradients(model, small)
+        return value, logits
+
+    return enhanced
 
 
 def _params(lab: Lab) -> Any:
     return lab.local_params
 
 
-def _seen(x: Tensor, views: torch.Generator) -> Tensor:
-    """A random resolution and, since these networks flatten, back to the size that they take."""
+def _seen(x: Tensor, views: torch.Generator, *, pools: bool) -> Tensor:
+    """A random resolution; for networks that flatten, and do not pool, back to the size that they take."""
     side = x.shape[-1]
     ratio = (32, 28, 24, 20)[int(torch.randint(4, (), generator=views))] / 32
     size = int(side * ratio + 0.5)
     small = x if size == side else functional.interpolate(x, (size, size), mode="bilinear")
-    return x if size == side else functional.interpolate(small, (side, side), mode="bilinear")
+    return small if pools or size == side else functional.interpolate(small, (side, side), mode="bilinear")
 
 
 def _add_gradients(model: torch.nn.Module, small: torch.nn.Module) -> None:

@@ -20,7 +20,7 @@ NORM = {"features.1.weight", "features.1.bias"}
 STATISTICS = {"features.1.running_mean", "features.1.running_var", "features.1.num_batches_tracked"}
 
 
-def spec_of(name: str = "fedbn", **more: Any) -> dict[str, Any]:
+def spec_of(name: str | dict[str, Any] = "fedbn", **more: Any) -> dict[str, Any]:
     spec = {
         "algorithm": name,
         "data": {"name": "digits", "n_train": 240, "n_test": 80},
@@ -34,13 +34,15 @@ def spec_of(name: str = "fedbn", **more: Any) -> dict[str, Any]:
     return {**spec, **more}
 
 
-def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[TensorMap, dict[int, TensorMap]]:
-    """Algorithm 1: the layers that are shared, and each client's batch-norm, after the spec's rounds."""
+def plain(
+    lab: Lab, chosen: dict[int, list[int]], num_rounds: int | None = None
+) -> tuple[TensorMap, dict[int, TensorMap]]:
+    """Algorithm 1: the layers that are shared, and each client's batch-norm, after so many rounds or the spec's."""
     stays = NORM | STATISTICS
     model, everyone = lab.initial, [seat.number for seat in lab.members.seats]
     own: dict[int, TensorMap] = {}
     sizes = [len(seat.train) for seat in lab.members.seats]
-    for round_no in range(1, lab.spec.num_rounds + 1):
+    for round_no in range(1, (num_rounds or lab.spec.num_rounds) + 1):
         seats, deltas = chosen.get(round_no, everyone), []
         for seat in seats:
             trained = flat.local(lab, seat, round_no, model | own.get(seat, {}))
@@ -64,6 +66,27 @@ async def test_batch_norm_lives_on_at_the_client_and_the_rest_is_averaged_by_sam
         held.append(score.n_correct / score.n)
     assert done.info.accuracy == pytest.approx(np.mean(held))
     assert done.info.accuracy_of == "mean over clients"
+
+
+async def test_tested_trained_tells_the_model_held_and_the_one_just_trained_apart(tmp_path: Path) -> None:
+    trained, held = [
+        await run(tmp_path, spec_of({"name": "fedbn", "params": {"tested": which}}, num_rounds=2), rooms=(2, 2))
+        for which in ("trained", "held")
+    ]
+    lab = trained.lab
+    model, own = plain(lab, {}, num_rounds=1)
+    before = {row.seat: (row.received_loss, row.own_loss) for row in held.rounds[1].seats}
+    for row in trained.rounds[1].seats:
+        seat, start = lab.seat(row.seat), model | own[row.seat]
+        after = flat.local(lab, row.seat, 2, start)
+        bench = lab.bench(Work(kind="evaluate"), seat.train, seat.test)
+        losses = bench.test(start).loss, bench.test(after).loss
+        assert (row.received_loss, row.own_loss) == pytest.approx(losses)
+        assert before[row.seat] == pytest.approx((losses[0], losses[0]))
+        assert losses[0] != pytest.approx(losses[1], rel=1e-2)
+    assert trained.info.model_sha256 == held.info.model_sha256
+    assert "clients_own" not in trained.info.final  # nobody has just trained
+    assert trained.info.accuracy == held.info.accuracy
 
 
 async def test_without_batch_norm_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:

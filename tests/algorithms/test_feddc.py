@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shared.errors import BadInput
 from shared.lab import Lab
 from shared.records import Tensor, TensorMap
+from shared.spec import parse_spec
 from shared.training.loop import Correct
 from tests.algorithms import flat, plain_linear
 from tests.algorithms.plain_linear import Array
@@ -37,7 +39,8 @@ def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Arra
     """Algorithm 1 in numpy, weighed by samples: w and the h_i after the spec's rounds."""
     p: Any = lab.params
     w = plain_linear.joined(lab.initial)
-    n, k, eta = len(lab.members.seats), lab.spec.local_epochs, lab.spec.lr
+    n, k, eta, momentum = len(lab.members.seats), lab.spec.local_epochs, lab.spec.lr, lab.spec.momentum
+    far = sum(momentum**i for j in range(k) for i in range(j + 1))  # k without momentum
     sizes = np.array([len(seat.train) for seat in lab.members.seats])
     g, g_own = np.zeros_like(w), {seat: np.zeros_like(w) for seat in range(n)}
     h = {seat: np.zeros_like(w) for seat in range(n)}
@@ -45,10 +48,11 @@ def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Arra
         seats = chosen.get(round_no, list(range(n)))
         trained = []
         for seat in seats:
-            gradient, theta = plain_linear.gradient_of(lab, seat), w
+            gradient, theta, velocity = plain_linear.gradient_of(lab, seat), w, np.zeros_like(w)
             for _ in range(k):
-                drift = p.alpha * (h[seat] + theta - w) + (g_own[seat] - g) / (eta * k)
-                theta = theta - eta * (gradient(theta) + drift)
+                drift = p.alpha * (h[seat] + theta - w) + (g_own[seat] - g) / (eta * far)
+                velocity = momentum * velocity + gradient(theta) + drift
+                theta = theta - eta * velocity
             g_own[seat] = theta - w
             h[seat] = h[seat] + theta - w
             trained.append(theta)
@@ -57,9 +61,12 @@ def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Arra
     return w, h
 
 
-@pytest.mark.parametrize("alpha", [0.01, 0.5])
-async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(alpha: float, tmp_path: Path) -> None:
-    spec = spec_of({"alpha": alpha}, model="linear", batch_size=plain_linear.ONE_BATCH, local_epochs=3, losses=LOST)
+@pytest.mark.parametrize(("alpha", "momentum"), [(0.01, 0.0), (0.5, 0.0), (0.01, 0.9)])
+async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
+    alpha: float, momentum: float, tmp_path: Path
+) -> None:
+    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, "losses": LOST}
+    spec = spec_of({"alpha": alpha}, momentum=momentum, **fields)
     done = await run(tmp_path, spec, rooms=(3, 1))
     w, _ = plain(done.lab, {2: [0, 2, 3]})
     assert flat.distance(done.model, plain_linear.parted(w)) < 1e-5
@@ -114,6 +121,15 @@ async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts(tmp_pat
             g_own, h, w = theta - w, h + theta - w, theta
         edges.append(w + h)
     assert flat.distance(done.model, plain_linear.parted(np.mean(edges, axis=0))) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("schedule", "equal"), ("arrival_rate", 0.5), ("late", "next_round"), ("client", "edge")]
+)
+def test_specs_in_which_a_client_s_weight_changes_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(BadInput, match="feddc needs") as refused:
+        parse_spec(spec_of({}, round_deadline_s=60, **{field: value}))
+    assert refused.value.field == field
 
 
 async def test_feddc_is_sooner_at_a_low_loss_where_clients_differ(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_it_is_mixup_with_single_images_to_the_first_order() -> None:
     mash = entries(1)
     model = build("mlp", (1, 8, 8), 10, 0).double()
     model.features.add_module("2", torch.nn.Tanh())
-    double = Mash(images=mash.images.double(), labels=mash.labels.double())
+    double = Mash.model_construct(images=mash.images.double(), labels=mash.labels.double())
     x, y = drawn(6).double(), torch.arange(6)
 
     def gap(lam: float) -> float:

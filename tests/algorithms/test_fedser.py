@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from shared.training.models import Classifier, build, read_state
 from shared.training.slices import Statistics, narrowed
 from tests.algorithms import flat, plain_fedser
 from tests.algorithms.ways import Ended, ended, federation, resolved
+from tests.narrow_copy import pixels_read
 
 
 def spec_of(algorithm: Any, **more: Any) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def test_local_training_is_that_of_smaller_networks_which_share_weights(params: 
     seen = local(lab, 1)
     if params.get("transforms") == []:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plain_fedser, "_seen", lambda x, _: x)
+            patch.setattr(plain_fedser, "_seen", lambda x, _, **how: x)
             wanted = plain_fedser.local(lab, 1)
     else:
         wanted = plain_fedser.local(lab, 1)
@@ -101,6 +103,23 @@ def test_local_training_is_that_of_smaller_networks_which_share_weights(params: 
     assert flat.distance(seen, wanted) < 2e-5
     bare = local(resolved(tmp_path, **spec_of("fedavg", model=model, **more)), 1)
     assert flat.distance(seen, bare) > 1e-3
+
+
+@pytest.mark.parametrize("bn", ["batch", "running"])
+@pytest.mark.parametrize("model", ["mobilenet_v1", "resnet18"])
+def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_images(
+    model: str, bn: str, tmp_path: Path
+) -> None:
+    """The gradient, in float64: where few pixels are left, batch-norm would make much of float32's rounding."""
+    lab = resolved(tmp_path, **spec_of(ser(bn=bn), model=model))
+    made, x, y = batch(model, 16)
+    made, x = made.double(), x.double()
+    widths, views = (plain_fedser.stream(lab, 0, name) for name in ("widths", "views"))
+    pixels = pixels_read(made.eval(), x)
+    wanted = gradients(plain_fedser.objective(lab, pixels, widths, views, bn), copy.deepcopy(made).train(), x, y)
+    found = gradients(objective_of(tmp_path, bn=bn), made.train(), x, y)
+    scale = max(float(tensor.abs().max()) for tensor in wanted.values())
+    assert flat.distance(found, wanted) < 1e-9 * scale
 
 
 def local(lab: Lab, number: int) -> TensorMap:
@@ -198,6 +217,14 @@ def test_of_a_network_that_pools_the_images_change_size_and_of_one_that_flattens
         assert len({float(images.std()) for images in seen}) == 4
 
 
+@pytest.mark.parametrize("bn", ["batch", "running"])
+def test_a_view_on_which_batch_norm_cannot_train_is_scaled_back(bn: str, tmp_path: Path) -> None:
+    """One image of 20 pixels leaves one pixel a channel at the end of MobileNet, of 15 pixels none would be left."""
+    model, x, y = batch("mobilenet_v1", 20, n=1)
+    value, _ = objective_of(tmp_path, n=20, bn=bn)(model, x, y)
+    assert torch.isfinite(value)
+
+
 def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
     drawn: list[float] = []
     model, x, y = batch("cnn_6_16", 8, n=2)
@@ -277,6 +304,13 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
     ("algorithm", "field", "says"),
     [
         ({"name": "fedser", "local": "fedser"}, "algorithm.local", "fedser has a local objective of its own"),
+        ({"name": "moon", "local": "fedser"}, "algorithm.local", "moon has a local objective of its own"),
+        ({"name": "fedmix", "local": "fedser"}, "algorithm.local", "fedmix has a local objective of its own"),
+        (
+            {"name": "scaffold", "params": {"option": "I"}, "local": "fedser"},
+            "algorithm.local",
+            "scaffold has a local objective of its own",
+        ),
         ({"name": "bofl", "local": "fedprox"}, "algorithm.local", "fedprox has no local objective"),
         ({"name": "bofl", "local": "fedsir"}, "algorithm.local.name", "unknown algorithm 'fedsir'"),
         ({"name": "bofl", "local": ser(alpha=0)}, "algorithm.local.params.alpha", "greater than 0"),
@@ -291,6 +325,15 @@ def test_what_does_not_fit_is_refused_by_the_field(algorithm: Any, field: str, s
         parse_spec({"algorithm": algorithm})
     assert refused.value.field == field
     assert says in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("moon", {"mu": 0}), ("fedmix", {"lam": 0}), ("scaffold", {"option": "II"})]
+)
+def test_where_hooks_hand_no_objective_another_may_stand(name: str, params: dict[str, Any], tmp_path: Path) -> None:
+    lab = resolved(tmp_path, **spec_of({"name": name, "params": params, "local": "fedser"}))
+    alone = resolved(tmp_path, **spec_of(ser()))
+    assert lab.flops == alone.flops > resolved(tmp_path, **spec_of("fedavg")).flops
 
 
 def test_hooks_that_hand_an_objective_leave_no_place_for_another(tmp_path: Path) -> None:

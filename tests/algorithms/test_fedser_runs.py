@@ -1,4 +1,4 @@
-"""FedSER through the three tiers: what the paper promises, and its large encoders and images."""
+"""FedSER through the three tiers: what could be shown of the paper's promise, and its large encoders and images."""
 
 from __future__ import annotations
 

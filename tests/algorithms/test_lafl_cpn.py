@@ -11,10 +11,11 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from shared.algorithms.lafl_cpn import Mixing, Own, Params, _aggregated, converged
+from shared.algorithms.lafl_cpn import Mixing, Own, Params, _aggregated, _draw, converged
 from shared.errors import BadInput
 from shared.messages import Work
 from shared.records import TensorMap
+from shared.spec import parse_spec
 from shared.training import models
 from tests.algorithms import flat
 from tests.algorithms.plain_lafl import Plain
@@ -146,6 +147,28 @@ def test_top_layers_are_mixed_and_all_else_is_the_global_model(p: int, mixed: se
         assert flat.distance({"w": start["head.weight"]}, {"w": received["head.weight"]}) > 1e-3
 
 
+def test_w_is_learned_on_augmented_images_as_they_are_trained_on(tmp_path: Path) -> None:
+    lab = resolved(tmp_path, **spec_of({"s": 100}, augment="randaugment", data=FEW))
+    seat = lab.seat(0)
+    ctx = lab.ctx(phase="train", round_no=3, n_clients=3, edge=0).at(seat=0)
+    bench = lab.bench(Work(batch_size=16), seat.train, seat.test)
+    seen: list[torch.Tensor] = []
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.clone())
+        return x
+
+    _, _, figures = _aggregated(ctx, Own(previous=lab.initial, participations=2), lab.initial, bench, look)
+    assert figures["passes"] == 1
+    drawn = _draw(ctx, bench)
+    augmented, bare = [
+        torch.cat([x for x, _ in bench.batches(ctx, samples=drawn, purpose="weights 0", epochs=1, augment=augment)])
+        for augment in (True, False)
+    ]
+    assert torch.equal(torch.cat(seen), augmented)
+    assert not torch.equal(augmented, bare)
+
+
 # ---- the reduction
 
 
@@ -215,6 +238,13 @@ async def test_w_model_visits_and_statistics_outlive_the_devices_process(tmp_pat
     assert done.figures("visit") == whole.figures("visit")
     assert done.figures("weights_mean") == whole.figures("weights_mean")
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
+
+
+@pytest.mark.parametrize("schedule", ["equal", "free_compute", "finish_time"])
+def test_a_schedule_that_hands_others_images_to_a_device_is_refused(schedule: str) -> None:
+    with pytest.raises(BadInput, match=f"lafl_cpn needs schedule: own_data, not {schedule}") as refused:
+        parse_spec(spec_of({}, schedule=schedule))
+    assert refused.value.field == "schedule"
 
 
 def test_parameters_default_to_the_papers() -> None:

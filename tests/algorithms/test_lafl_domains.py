@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from shared.algorithms.lafl_cpn import _taken
+from shared.algorithms.lafl_cpn import ALGORITHM, Down, Own, _taken
 from shared.messages import Work
 from shared.records import TensorMap
 from shared.spec import ExperimentSpec
 from shared.training import models, sources
 from shared.training.augment import as_pixels
 from shared.training.loop import evaluate
-from shared.training.statistics import normaliser
+from shared.training.statistics import Statistics, normaliser
+from tests.algorithms import flat
 from tests.algorithms.test_lafl_cpn import ROOMS, spec_of
-from tests.algorithms.ways import lab_of, run
+from tests.algorithms.ways import lab_of, resolved, run
 from tests.domains import write_domains
 
 MNIST_M = {"name": "digit_domains", "domains": ["mnist_m"], "size": 8}
@@ -109,6 +110,86 @@ async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_te
     assert final["global_on_unseen"].accuracy == pytest.approx(hits(done.model, [(np.flatnonzero(unseen), every)]))
     received = [hits(done.model, [(seat.test.indices, of[seat.number])]) for seat in lab.members.seats]
     assert final["clients_received"].accuracy == pytest.approx(sum(received) / 2)
+
+
+A, B, C, D = (Statistics(n=100, sums=(2000 * k,), squares=(50_000 * k * k,)) for k in (1, 2, 3, 4))
+"""Means of 20 to 80 grey levels, deviations of 10 to 40."""
+
+
+@pytest.mark.parametrize(
+    ("test_stats", "owner", "expected"),
+    [
+        ("owner", "device-1", B),
+        ("owner", "device-2", D),
+        ("owner", "device-0", C),
+        ("owner", None, C),
+        ("own", "device-1", C),
+        ("own", "device-2", C),
+        ("own", "device-0", C),
+        ("own", None, C),
+    ],
+)
+def test_images_of_each_owner_are_prepared_by_these_statistics(
+    test_stats: str, owner: str | None, expected: Statistics, tmp_path: Path
+) -> None:
+    """At device 0, whose state says A: what it has lost and taken anew. All others know it by C."""
+    known = {"device-1": B, "device-0": C, "device-2": D}
+    found = prepared(test_stats, Own(statistics=A), known, owner, tmp_path)
+    assert found == by(expected)
+    assert len({by(each) for each in (A, B, C, D)}) == 4
+
+
+@pytest.mark.parametrize(("test_stats", "others"), [("owner", B), ("own", None)])
+def test_a_device_that_nobody_knows_goes_by_its_own_and_without_any_by_the_pool(
+    test_stats: str, others: Statistics | None, tmp_path: Path
+) -> None:
+    known = {"device-1": B, "device-2": D}
+    of_others = others or A
+    for owner, expected in (("device-0", A), (None, A), ("device-1", of_others), ("device-9", A)):
+        assert prepared(test_stats, Own(statistics=A), known, owner, tmp_path) == by(expected)
+    pool = B + D
+    for owner, expected in (("device-0", pool), (None, pool), ("device-1", others or pool)):  # before it trains
+        assert prepared(test_stats, Own(), known, owner, tmp_path) == by(expected)
+    assert prepared(test_stats, Own(), {}, "device-0", tmp_path) is None
+
+
+def prepared(test_stats: str, state: Own, known: dict[str, Statistics], owner: str | None, folder: Path) -> Any:
+    """What device 0 makes of an image of one black and one white pixel, None where it leaves it as it is."""
+    lab = resolved(folder, **spec_of({"test_stats": test_stats}))
+    ctx = lab.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
+    transform = ALGORITHM.device.prepare(ctx, state, Down(model=lab.initial, known=known), owner)
+    return None if transform is None else values(transform(torch.tensor([[[[-1.0, 1.0]]]])))
+
+
+def by(found: Statistics) -> tuple[float, ...]:
+    """The two pixels by mean and deviation, in plain numbers."""
+    mean = found.sums[0] / found.n
+    std = (found.squares[0] / found.n - mean**2) ** 0.5
+    return values(torch.tensor([(0 - mean) / std, (255 - mean) / std]))
+
+
+def values(x: torch.Tensor) -> tuple[float, ...]:
+    return tuple(round(value, 3) for value in x.flatten().tolist())
+
+
+def test_a_device_that_has_lost_its_state_goes_by_what_the_cloud_knows_of_it(tmp_path: Path) -> None:
+    """The draw of its first visit is another one in a later round: it would go by others than its peers go by."""
+    lab = resolved(tmp_path, **spec_of({}, augment="randaugment"))
+    seat = lab.seat(0)
+    bench = lab.bench(Work(batch_size=16), seat.train, seat.test)
+
+    def visit(round_no: int, state: Own, known: dict[str, Statistics]) -> Any:
+        ctx = lab.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
+        return ALGORITHM.device.local_update(ctx, state, Down(model=lab.initial, known=known), bench)
+
+    first = visit(1, Own(), {})
+    assert first.update.told == {"device-0": first.state.statistics}
+    again = visit(2, Own(), first.update.told)
+    assert again.state.statistics == first.state.statistics
+    assert again.update.told == {}
+    unknown = visit(2, Own(), {})
+    assert unknown.state.statistics != first.state.statistics
+    assert flat.distance(again.model, unknown.model) > 0
 
 
 # ---- domains

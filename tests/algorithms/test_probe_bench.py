@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from edge_server.scores import own_scores
+from shared.algorithms._hooks import Broadcast
+from shared.messages import Work
 from shared.population import Samples
 from shared.training import models
 from shared.training.loop import evaluate
-from tests.algorithms.ways import Ended, run
+from shared.workbench import Workbench
+from tests.algorithms.ways import Ended, resolved, run
 
 ROOMS = (2, 1)
 
@@ -93,6 +97,32 @@ async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Pat
     assert done.info.final["clients_own_on_union"].n == 2
 
 
+@pytest.mark.parametrize(("name", "own", "n_tests"), [("fedavg", "trained", 4), ("fedper", "received", 3)])
+def test_an_edge_tests_on_the_union_just_what_is_asked(
+    name: str, own: str, n_tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both its models on its own tests, one of them on the parts of two owners; what is one model is tested once."""
+    spec = spec_of(name, client="edge", num_devices=4, test_fraction=0.25)
+    lab = resolved(tmp_path, **spec)
+    ctx, edge = lab.ctx(phase="train", round_no=1, n_clients=2, edge=0), lab.algorithm.edge
+    trained = models.read_state(models.build(lab.spec.model.name, lab.data.input_shape, 10, seed=99))
+    state = edge.begin(ctx, edge.init(ctx), Broadcast(model=lab.initial)).state.but(model=trained)
+    bench, tested = lab.bench(Work(kind="evaluate"), lab.seat(0).train, lab.members.homes[0].test), list[int]()
+    received, after = bench.test(lab.initial), bench.test(trained)
+    mine = trained if own == "trained" else lab.initial
+    first, second = (bench.test(mine, part.samples) for part in lab.members.test_sets["union"])
+    test = Workbench.test
+
+    def counted(*args: Any, **more: Any) -> Any:
+        tested.append(1)
+        return test(*args, **more)
+
+    monkeypatch.setattr(Workbench, "test", counted)
+    found = own_scores(lab, ctx, state, 0, lambda: False)
+    assert found == (received, after if own == "trained" else received, {"union": first + second})
+    assert len(tested) == n_tests
+
+
 @pytest.mark.parametrize("when", ["load", "once"])
 async def test_augmented_images_are_trained_on_wherever_seats_sit(when: str, tmp_path: Path) -> None:
     augment = {"name": "randaugment", "when": when}
@@ -107,10 +137,10 @@ async def test_augmented_images_are_trained_on_wherever_seats_sit(when: str, tmp
         assert (sums[seat][0] == pytest.approx(sums[seat][1])) == (when == "once")
 
 
-async def test_a_test_set_that_is_not_there_fails_the_run_by_the_field(tmp_path: Path) -> None:
+async def test_a_test_set_that_is_not_there_is_refused_at_once_by_the_field(tmp_path: Path) -> None:
     from tests.algorithms.ways import federation
 
     async with federation(tmp_path, rooms=ROOMS) as fed:
-        info = await fed.run(spec_of(test_on=["unseen"]))
-    assert info.status == "failed"
-    assert "test_on unseen: the test sets here are union" in (info.reason or "")
+        refused = await fed.client.post("/runs", json={"spec": spec_of(test_on=["unseen"])})
+    assert (refused.status_code, refused.json()["field"]) == (422, "test_on")
+    assert refused.json()["detail"] == "test_on unseen: the test sets here are union"

@@ -117,10 +117,10 @@ async def test_a_hook_that_mixes_devices_is_found(tmp_path: Path, monkeypatch: p
 
 
 async def test_what_a_visit_leaves_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its state, which is encoded, and by its update, which the agent adds up on the CPU."""
     monkeypatch.setattr(Processor, "fetch", lambda self, value: value)
-    """By its state, which is encoded, and by its update, which is added up on the CPU."""
     with pretending() as left:
         async with federation(tmp_path, rooms=(6,)) as fed:
             info = await fed.run(small_spec(algorithm="moon", device="cuda"))
     assert "Own" in left
-    assert "Mixed: add_ of tensors on two devices" in (info.reason or "")
+    assert "internal (Mixed in POST /visits" in (info.reason or "")

@@ -46,15 +46,17 @@ def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, Array, dict[in
     """Algorithm 1 in numpy: x, c and the c_i after the spec's rounds."""
     p: Any = lab.params
     x = plain_linear.joined(lab.initial)
-    n, k, eta = len(lab.members.seats), lab.spec.local_epochs, lab.spec.lr
+    n, k, eta, momentum = len(lab.members.seats), lab.spec.local_epochs, lab.spec.lr, lab.spec.momentum
+    far = sum(momentum**i for j in range(k) for i in range(j + 1))  # k without momentum
     c, own = np.zeros_like(x), {seat: np.zeros_like(x) for seat in range(n)}
     for round_no in range(1, lab.spec.num_rounds + 1):
         moved, changed = [], []
         for seat in chosen.get(round_no, list(range(n))):
-            gradient, y = plain_linear.gradient_of(lab, seat), x
+            gradient, y, velocity = plain_linear.gradient_of(lab, seat), x, np.zeros_like(x)
             for _ in range(k):
-                y = y - eta * (gradient(y) - own[seat] + c)
-            after = gradient(x) if p.option == "I" else own[seat] - c + (x - y) / (k * eta)
+                velocity = momentum * velocity + gradient(y) - own[seat] + c
+                y = y - eta * velocity
+            after = gradient(x) if p.option == "I" else own[seat] - c + (x - y) / (far * eta)
             moved.append(y - x)
             changed.append(after - own[seat])
             own[seat] = after
@@ -63,12 +65,15 @@ def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, Array, dict[in
     return x, c, own
 
 
-@pytest.mark.parametrize(("option", "server_lr"), [("I", 1.0), ("II", 0.5)])
+@pytest.mark.parametrize(
+    ("option", "server_lr", "momentum"), [("I", 1.0, 0.0), ("II", 0.5, 0.0), ("I", 1.0, 0.9), ("II", 1.0, 0.9)]
+)
 async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
-    option: str, server_lr: float, tmp_path: Path
+    option: str, server_lr: float, momentum: float, tmp_path: Path
 ) -> None:
     """c counts by all clients, x by those who came: seat 1 misses round 2 and keeps its control."""
-    done = await run(tmp_path, spec_of(option, server_lr, losses=LOST, **in_one_batch()), rooms=(3, 1))
+    spec = spec_of(option, server_lr, losses=LOST, **in_one_batch(momentum=momentum))
+    done = await run(tmp_path, spec, rooms=(3, 1))
     x, c, own = plain(done.lab, {2: [0, 2, 3]})
     assert flat.distance(done.model, plain_linear.parted(x)) < 1e-5
     assert flat.distance(done.state.control, plain_linear.parted(c)) < 1e-5
@@ -77,11 +82,19 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
     assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
 
 
+async def test_clients_who_are_not_there_yet_count_too(tmp_path: Path) -> None:
+    """Three of four seats are taken: c is the mean of four c_i, one of them 0, and stays that when the fourth comes."""
+    done = await run(tmp_path, spec_of("II", num_devices=3, max_devices=4, **in_one_batch()), rooms=(3,))
+    x, c, _ = plain(done.lab, {round_no: [0, 1, 2] for round_no in (1, 2, 3)})
+    assert flat.distance(done.model, plain_linear.parted(x)) < 1e-5
+    assert flat.distance(done.state.control, plain_linear.parted(c)) < 1e-5
+
+
 async def test_edge_rounds_change_the_cloud_s_control_by_what_all_visits_changed(tmp_path: Path) -> None:
     """Two edge rounds, one device an edge: c is then the mean of the last c_i, each renewed twice."""
     spec = spec_of("II", num_devices=2, edge_rounds=2, num_rounds=1, **in_one_batch())
     done = await run(tmp_path, spec, rooms=(1, 1))
-    k, eta, last = 3, 0.1, []
+    k, eta, last, models = 3, 0.1, [], []
     for seat in (0, 1):
         gradient, x, own = plain_linear.gradient_of(done.lab, seat), plain_linear.joined(done.lab.initial), np.zeros(())
         for _ in range(2):
@@ -90,7 +103,17 @@ async def test_edge_rounds_change_the_cloud_s_control_by_what_all_visits_changed
                 y = y - eta * (gradient(y) - own)
             own, x = own + (x - y) / (k * eta), y
         last.append(own)
+        models.append(x)
     assert flat.distance(done.state.control, plain_linear.parted(np.mean(last, axis=0))) < 1e-5
+    assert flat.distance(done.model, plain_linear.parted(np.mean(models, axis=0))) < 1e-5
+
+
+async def test_the_pass_of_option_i_costs_an_epoch_s_time(tmp_path: Path) -> None:
+    seconds = {}
+    for option in ("I", "II"):
+        done = await run(tmp_path, spec_of(option, num_rounds=1, **in_one_batch()), rooms=(4,))
+        seconds[option] = [row.compute_s for row in done.rounds[0].seats]
+    assert seconds["I"] == pytest.approx([4 / 3 * compute_s for compute_s in seconds["II"]])
 
 
 async def test_frozen_controls_are_fedavg_bit_for_bit(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ async def test_without_numbers_the_run_takes_what_is_there(tmp_path: Path) -> No
 async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_record_says_so(
     tmp_path: Path, counting: str
 ) -> None:
-    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
+    async with Federation(tmp_path / "f", ttl_s=5.0) as fed:  # those who stay must be heard on a busy machine too
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=4, algorithm=counting, timeouts={"reseat_after_s": 0.5}))
         await gate.reached.wait()
@@ -227,6 +227,7 @@ async def test_a_run_that_fails_before_its_first_round_leaves_its_spec_and_the_r
         info = await fed.run(small_spec(num_devices=6, min_devices=3, timeouts={"ready_s": 1.0}))
         assert info.status == "failed"
         folder = fed.folder / "runs" / info.run
+        await fed.until(lambda: (folder / "run.json").exists() and (folder / "spec.yaml").exists())  # soon afterwards
         kept = read_run(folder)
         spec = yaml.safe_load((folder / "spec.yaml").read_text())
     assert (kept.status, kept.reason) == ("failed", info.reason)

@@ -1,7 +1,7 @@
 """The edge is the client: its devices and its own worker share its samples, in two waves.
 
 In the first wave a seat trains the even positions of its share, in the second the odd ones; the share of a seat that
-was lost in the first goes to the first seat that answered. `seen` brings up which samples each visit trained on.
+was lost in the first goes to the first seat that answered. `seen` brings up which samples were trained on.
 """
 
 from __future__ import annotations
@@ -81,15 +81,18 @@ class Edge(EdgeHooks):
         }
 
     def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return state.but(model=add(state.start, update.delta), seen=update.seen)
+        return state.but(model=add(state.start, update.delta))
 
     def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
+        done = {f"seat-{o.seat}-wave-{ctx.wave}": _samples(works[o.seat]) for o in outcomes if not o.failure}
+        state = state.but(seen={**state.seen, **done})
         if ctx.wave:
             return Advance(state)
         return Advance(state.but(lost=tuple(o.seat for o in outcomes if o.failure)), again=sorted(works))
 
     def finish(self, ctx: Ctx, state: Any) -> Finish:
-        update = Shares(delta=delta_of(ctx, state.model, state.received), seen=state.seen)
+        seen = {ctx.client_id: torch.cat(list(state.seen.values()))} if state.seen else {}
+        update = Shares(delta=delta_of(ctx, state.model, state.received), seen=seen)
         return Finish(Rounds(rounds=state.rounds + 1), update, figures={"rounds": state.rounds + 1})
 
 
@@ -99,8 +102,7 @@ class Device(DeviceHooks):
 
     def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
         local = super().local_update(ctx, state, message, bench)
-        seen = {f"seat-{ctx.seat}-wave-{ctx.wave}": _samples(bench.work)}
-        update = Shares(delta=local.update.delta, seen=seen)  # type: ignore[union-attr]
+        update = Shares(delta=local.update.delta, seen={})  # type: ignore[union-attr]
         visits = state.visits + 1
         return replace(local, state=Visits(visits=visits), update=update, figures={"visits": visits})
 

@@ -6,6 +6,7 @@ samples to the group of its parity.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -28,6 +29,10 @@ class Merged(Record):
     heads: dict[str, TensorMap] = Field(default_factory=dict)
     sizes: dict[str, float] = Field(default_factory=dict)
     touched: TensorMap = Field(default_factory=dict)
+
+
+def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    return {"delta": frozenset(model), "heads": frozenset({"head.bias"})}
 
 
 class Cloud(CloudHooks):
@@ -60,4 +65,5 @@ ALGORITHM = Algorithm(
     device=Device(),
     update=Masked,
     cloud_state=Merged,
+    sends=sends,
 )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from shared import sizes
 from shared.algorithms import load_algorithm
 from shared.errors import BadInput
+from shared.lab import Lab
 from shared.spec import parse_spec
+from shared.training.data import load
+from tests.algorithms.ways import resolved
 
 RESNET18 = 11_173_962
 
@@ -21,6 +27,21 @@ def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkey
     assert sizes.needed_bytes(spec, fedavg, RESNET18) == 8 * 4 * RESNET18
     with pytest.raises(BadInput, match=r"100000 devices, 2 edges .* 8939\.5 GB with probe_refuse, 16\.0 GB are free"):
         sizes.check_memory(spec, held, RESNET18)
+
+
+def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(_: Lab) -> None:
+        raise AssertionError("a model was made")
+
+    monkeypatch.setattr(Lab, "_first_model", made)
+    spec = parse_spec({"model": {"name": "resnet50", "projection": 65_536}, "num_devices": 2, "num_edges": 1})
+    data = load("digits", data_dir=None, cache_dir=tmp_path)
+    monkeypatch.setattr(sizes, "available_bytes", lambda: 10**9)
+    with pytest.raises(BadInput, match=r"a model of 162\d{6} elements need at least 3\.9 GB with fedavg") as refused:
+        Lab(spec.resolved(n_devices=2, n_edges=1), data)
+    assert refused.value.field == "model.name"
+    monkeypatch.setattr(sizes, "available_bytes", lambda: 10**11)
+    assert Lab(spec.resolved(n_devices=2, n_edges=1), data).shapes["head.weight"].shape == (10, 65_536)
 
 
 def test_what_users_send_singly_counts_for_each_user_and_not_for_its_devices() -> None:
@@ -47,3 +68,23 @@ def test_the_free_memory_of_this_machine_is_known() -> None:
     there = sizes.available_bytes()
     assert there is not None
     assert 10**7 < there < 10**14
+
+
+def test_what_is_gathered_of_all_clients_counts_and_is_refused_by_the_parameter_that_decides_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A mash of 40 samples by twos is 20 entries of 64 pixels and 10 classes, there twice; by clients it is 4."""
+
+    def fedmix(mash: int | str) -> dict[str, Any]:
+        algorithm = {"name": "fedmix", "params": {"mash": mash}}
+        return {"algorithm": algorithm, "data": {"name": "digits", "n_train": 40, "n_test": 10}, "num_devices": 4}
+
+    lab = resolved(tmp_path, **fedmix("all"))
+    model, entry = sizes.needed_bytes(lab.spec, lab.algorithm, 4810), 4 * (64 + 10)
+    monkeypatch.setattr(sizes, "available_bytes", lambda: model + 2 * 20 * entry)
+    resolved(tmp_path, **fedmix(2))
+    monkeypatch.setattr(sizes, "available_bytes", lambda: model + 2 * 20 * entry - 1)
+    resolved(tmp_path, **fedmix("all"))
+    with pytest.raises(BadInput, match=r"algorithm\.params\.mash: with 2 of fedmix a process needs at least") as found:
+        resolved(tmp_path, **fedmix(2))
+    assert found.value.field == "algorithm.params.mash"

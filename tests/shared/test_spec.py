@@ -92,11 +92,39 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(raw: Any, field: s
         ({"partition": {"name": "nobody"}}, "partition"),
         ({"timeouts": {"visit_s": 0}}, "timeouts.visit_s"),
         ({"data": {"n_train": 0}}, "data.n_train"),
+        ({"partition": {"name": "by_domain", "per_client": 0}}, "partition.per_client"),
+        ({"partition": {"name": "by_domain", "per_client": float("nan")}}, "partition.per_client"),
+        ({"partition": {"name": "by_domain", "per_client": "largest"}}, "partition.per_client"),
+        ({"algorithm": {"name": "fedmix", "params": {"mash": 1}}}, "algorithm.params.mash"),
     ],
     ids=str,
 )
 def test_a_value_out_of_bounds_is_refused_with_its_path(raw: Any, field: str) -> None:
     assert refusal(raw).field == field
+
+
+def test_of_a_value_that_may_be_of_two_kinds_both_are_told() -> None:
+    found = refusal({"partition": {"name": "by_domain", "per_client": 0}})
+    wanted = "Input should be 'smallest' or 'all', or greater than or equal to 1"
+    assert found.detail == f"partition.per_client: {wanted}"
+    two = refusal({"partition": {"name": "by_domain", "per_client": 0}, "lr": 0})
+    assert two.detail == f"partition.per_client: {wanted} (and 1 more)"
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        ({"test_on": ["union", "union"]}, "test_on"),
+        ({"data": {"name": "digit_domains", "domains": ["usps", "mnist", "usps"]}}, "data.domains"),
+        ({"partition": {"name": "by_domain", "domains": ["usps", "usps"]}}, "partition.domains"),
+        ({"algorithm": {"name": "fedser", "params": {"transforms": ["flip", "flip"]}}}, "algorithm.params.transforms"),
+    ],
+)
+def test_what_comes_twice_is_refused(raw: Any, field: str) -> None:
+    found = refusal(raw)
+    assert found.field == field
+    assert found.detail.startswith(f"{field}: {'flip' if 'flip' in str(raw) else 'u'}")
+    assert "comes twice" in found.detail
 
 
 @pytest.mark.parametrize(

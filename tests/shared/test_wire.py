@@ -19,9 +19,10 @@ from pydantic import Field, ValidationError
 from shared import wire
 from shared.errors import NotFinite, TooLarge, WireError
 from shared.records import Mean, ModelState, Nothing, Record, Score, Tensor, TensorMap
+from shared.skeleton import DTYPES as NAMED
 from shared.skeleton import MAX_DEPTH
 
-DTYPES = list(wire.DTYPES.values())
+DTYPES = list(NAMED.values())
 
 
 class Leaf(Record):

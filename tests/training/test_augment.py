@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,14 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from shared import workbench
 from shared.errors import BadInput
+from shared.lab import Lab
+from shared.messages import Work
+from shared.population import Samples
 from shared.spec import parse_spec
 from shared.training.augment import AugmentSpec, _policy, as_floats, as_pixels, augmented, augmented_apart
-from shared.training.data import as_batch
+from shared.training.data import as_batch, load
 from shared.training.vision import torchvision
 
 STRONG = AugmentSpec()
@@ -102,3 +108,23 @@ def test_a_spec_says_it_in_a_word_or_in_full() -> None:
     with pytest.raises(BadInput, match="magnitude") as refused:
         parse_spec({"augment": {"name": "randaugment", "magnitude": 11}})
     assert refused.value.field == "augment.magnitude"
+
+
+def test_of_a_clients_images_one_copy_is_made(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"augment": {"name": "randaugment", "when": "once"}, "data": {"n_train": 20}}
+    spec = parse_spec(fields).resolved(n_devices=2, n_edges=1)
+    lab, made, apart = Lab(spec, load("digits", data_dir=None, cache_dir=unpacked)), list[int](), augmented_apart
+
+    def noted(images: torch.Tensor, how: AugmentSpec, seeds: Iterable[int]) -> torch.Tensor:
+        made.append(len(images))
+        return apart(images, how, seeds)
+
+    monkeypatch.setattr(workbench, "augmented_apart", noted)
+    seat, ctx = lab.members.seats[0], lab.ctx(phase="train", round_no=1, n_clients=2).at(seat=0)
+    bench = lab.bench(Work(epochs=2, batch_size=4), seat.train, seat.test)
+    first, again = [torch.cat([x for x, _ in bench.batches(ctx)]) for _ in range(2)]
+    assert torch.equal(first, again)
+    assert made == [10]
+    part = torch.cat([x for x, _ in bench.batches(ctx, samples=Samples("train", seat.train[:3]), epochs=1)])
+    assert made == [10, 3]
+    assert {image.numpy().tobytes() for image in part} <= {image.numpy().tobytes() for image in first}

@@ -1,4 +1,4 @@
-"""Several sets of digits as one: brought to one shape, divided, told apart; what cannot be had is left out."""
+"""Several sets of digits as one: brought to one shape, divided, told apart; what cannot be had is named."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.errors import BadInput, StrataError, UnknownName
-from shared.spec import DataSpec, ExperimentSpec, parse_spec
-from shared.training import sources
-from shared.training.domains import absent, brought, open_data, without
+from shared import sizes
+from shared.errors import BadInput, UnknownName
+from shared.spec import DataSpec, parse_spec
+from shared.training import domains, sources
+from shared.training.domains import absent, brought, open_data
 from shared.training.sources import DataUnavailable
 from tests.domains import LOOKS, N_TEST, N_TRAIN, write_domains
 
@@ -104,6 +105,52 @@ def test_wrong_options_are_refused_by_the_field(options: dict[str, Any], field: 
     assert refused.value.field == field
 
 
+def test_images_that_cannot_fit_into_memory_are_refused_before_they_are_made(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "available_bytes", lambda: 450 * 10**6)
+    n = 5 * (N_TRAIN + N_TEST)
+    assert 2 * n * 256**2 * 3 == 491_520_000
+    monkeypatch.setattr(domains, "brought", None)
+    with pytest.raises(BadInput, match=r"size 256: 1250 images of 256x256 .* 0\.5 GB, 0\.5 GB are free") as refused:
+        open_data(spec_of(size=256), data_dir=folders["data_dir"], cache_dir=tmp_path)
+    assert refused.value.field == "data.size"
+    monkeypatch.undo()
+    monkeypatch.setattr(sizes, "available_bytes", lambda: 2 * n * 16**2 * 3)
+    assert open_data(spec_of(size=16), data_dir=folders["data_dir"], cache_dir=tmp_path).input_shape == (3, 16, 16)
+
+
+FOUR = {"name": "digit_domains", "domains": ["mnist", "mnist_m", "synth_digits", "usps"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "message"),
+    [
+        ({"partition": "by_domain"}, "partition.name", "by_domain goes with data: digit_domains, not with digits"),
+        ({"data": FOUR, "partition": {"name": "by_domain", "domains": ["nope"]}}, "partition.domains", "'nope'"),
+        ({"data": FOUR, "partition": {"name": "by_domain", "domains": ["usps", "svhn"]}}, "partition.domains", "svhn"),
+        ({"test_on": ["union", "nope"]}, "test_on", "test_on nope: the test sets here are union$"),
+        ({"test_on": ["unseen"]}, "test_on", "are union$"),
+        ({"data": FOUR, "test_on": ["svhn"]}, "test_on", "are mnist, mnist_m, synth_digits, union, usps$"),
+        ({"data": FOUR, "test_on": ["unseen"]}, "test_on", "are mnist, "),  # any client may have any
+        ({"data": FOUR, "partition": "by_domain", "test_on": ["unseen"]}, "test_on", "are mnist, "),  # clients have all
+    ],
+)
+def test_domains_that_the_data_lack_are_refused_as_the_spec_is_read(
+    options: dict[str, Any], field: str, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message) as refused:
+        parse_spec(options)
+    assert refused.value.field == field
+
+
+def test_what_the_data_have_may_be_dealt_and_tested_on() -> None:
+    part = {"name": "by_domain", "domains": ["usps", "mnist"]}
+    spec = parse_spec({"data": FOUR, "partition": part, "test_on": ["union", "unseen", "usps", "synth_digits"]})
+    assert spec.test_on == ("union", "unseen", "usps", "synth_digits")
+    assert parse_spec({"data": "digit_domains", "test_on": ["svhn"]}).test_on == ("svhn",)
+
+
 # ---- sets that cannot be had
 
 
@@ -126,31 +173,3 @@ def test_absent_sets_are_named_with_what_to_do(tmp_path: Path) -> None:
     assert absent(spec_of(domains=("mnist",)), data_dir=folder, cache_dir=tmp_path / "cache") == {}
     with pytest.raises(DataUnavailable, match="svhn could not be had"):
         open_data(spec_of(), data_dir=folder, cache_dir=tmp_path / "cache")
-
-
-def experiment(**changes: Any) -> ExperimentSpec:
-    fields = {"data": "digit_domains", "partition": "by_domain", "num_devices": 5, "num_edges": 5, **changes}
-    return ExperimentSpec.model_validate(fields)
-
-
-def test_with_a_set_go_its_clients_and_its_tests() -> None:
-    spec = without(experiment(test_on=["union", "svhn"], min_devices=5), ["svhn"])
-    assert spec.data.domains == ("mnist", "mnist_m", "synth_digits", "usps")
-    assert (spec.num_devices, spec.num_edges, spec.min_devices) == (4, 4, 4)
-    assert spec.test_on == ("union",)
-    twice = without(experiment(num_devices=7, max_devices=12), ["mnist", "svhn"])
-    assert (twice.num_devices, twice.max_devices) == (4, 7)  # mnist has two of seven, three of twelve; svhn one, two
-    edges = without(experiment(client="edge", num_devices=10), ["svhn"])
-    assert (edges.num_edges, edges.num_devices) == (4, 10)
-    assert without(experiment(), []) == experiment()
-
-
-def test_unseen_sets_that_are_absent_take_no_client() -> None:
-    part = {"name": "by_domain", "domains": ["mnist", "svhn"]}
-    spec = without(experiment(partition=part, num_devices=2, num_edges=1, test_on=["unseen"]), ["usps"])
-    assert (spec.num_devices, spec.test_on) == (2, ("unseen",))
-    gone = ["mnist_m", "synth_digits", "usps"]
-    spec = without(experiment(partition=part, num_devices=2, num_edges=1, test_on=["unseen"]), gone)
-    assert (spec.num_devices, spec.test_on) == (2, ())
-    with pytest.raises(StrataError, match=r"mnist, svhn\) none is there"):
-        without(experiment(partition=part, num_devices=2, num_edges=1), ["mnist", "svhn"])

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from shared.errors import BadInput
 from shared.training.models import MODELS, Classifier, build, read_state
 from shared.training.slices import Statistics, kept, narrowed, takes
-from tests.narrow_copy import leading, narrow_copy, pixels_read
+from tests.narrow_copy import POOLING, leading, narrow_copy, pixels_read
 
-POOLING = {"mobilenet_v1", "resnet18", "resnet34", "resnet50"}
 """Models that pool to a point; all others flatten."""
 
 
@@ -125,8 +124,8 @@ def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
 def test_a_network_that_pools_to_a_point_takes_other_sizes(name: str) -> None:
     model, x = made(name, torch.float32)
     before = read_state(model)
-    assert takes(model, (3, 16, 16))
-    assert takes(model, (3, 10, 10)) is (name in POOLING)
+    assert takes(model, (2, 3, 16, 16))
+    assert takes(model, (2, 3, 10, 10)) is (name in POOLING)
     assert all(torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
     assert model(x).device.type == "cpu"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from shared.training.loop import batches, evaluate, train
 from shared.training.models import build
-from shared.training.synth import CONTRAST, FACES, SIDE, picture, synth_digits
+from shared.training.synth import CONTRAST, FACES, FINE, SIDE, _strokes, picture, synth_digits
 
 
 def test_a_picture_follows_from_seed_and_number_alone() -> None:
@@ -43,6 +45,31 @@ def test_pictures_differ_in_colour_and_have_contrast() -> None:
     luminance = pictures @ np.array([0.299, 0.587, 0.114])
     spread = np.quantile(luminance, 0.98, axis=(1, 2)) - np.quantile(luminance, 0.02, axis=(1, 2))
     assert np.quantile(spread, 0.1) > CONTRAST / 2
+
+
+class Alone(np.random.Generator):
+    """Draws no neighbours of a digit."""
+
+    def random(self, *_: Any, **__: Any) -> Any:
+        return 1.0
+
+
+def test_digits_differ_in_place_size_and_rotation() -> None:
+    """Of ones without neighbours: where their middle is, how long they are, how they lean; in pixels and degrees."""
+    found = []
+    for n in range(150):
+        ink = np.asarray(_strokes(1, Alone(np.random.PCG64(n)))[0], np.float64)
+        rows, columns = np.mgrid[0 : len(ink), 0 : len(ink)]
+        y, x = (float((ink * at).sum() / ink.sum()) for at in (rows, columns))
+        across, down = columns - x, rows - y
+        xx, yy, xy = ((ink * a * b).sum() / ink.sum() for a, b in ((across, across), (down, down), (across, down)))
+        lean = np.degrees(0.5 * np.arctan2(2 * xy, yy - xx))
+        found.append((x / FINE, y / FINE, np.sqrt(yy + xx) / FINE, lean))
+    right, below, length, leaning = np.std(found, axis=0)
+    assert right > 1.5  # 0.6 to 0.9 are of the fonts, where none is moved
+    assert below > 1.5
+    assert length > 0.85  # 0.66 where all are drawn at one size
+    assert leaning > 15  # 11 by slant and shear alone
 
 
 def test_the_digit_can_be_learned_from_the_picture() -> None:

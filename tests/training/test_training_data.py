@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import multiprocessing
 import os
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +19,7 @@ import pytest
 import torch
 
 from shared.errors import UnknownName
-from shared.training import data, sources
+from shared.training import data, picture_folders, sources, synth
 from shared.training.data import as_batch, load
 from shared.training.sources import DataMalformed, DataUnavailable
 
@@ -100,6 +105,23 @@ def test_damaged_archive_is_refused(tmp_path: Path) -> None:
         load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "c")
 
 
+def test_a_head_that_claims_more_than_there_is_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = io.BytesIO()
+    claimed = {"descr": "|u1", "fortran_order": False, "shape": (10**12, 64, 64, 3)}
+    np.lib.format.write_array_header_1_0(head, claimed)
+    with zipfile.ZipFile(tmp_path / "mnist.npz", "w") as archive:
+        archive.writestr("train_x.npy", head.getvalue())
+    with pytest.raises(DataMalformed, match="train_x says that it has 12288000000000000 bytes, and has not 128"):
+        load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "c")
+
+    def too_much(*_: Any, **__: Any) -> None:
+        raise MemoryError("Unable to allocate 11.4 GiB")
+
+    monkeypatch.setattr(np.lib.format, "read_array", too_much)
+    with pytest.raises(DataMalformed, match=r"cannot be read: Unable to allocate 11\.4 GiB"):
+        load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
+
+
 def test_digest_follows_content_not_container(tmp_path: Path) -> None:
     first = load("mnist", data_dir=write(tmp_path / "a"), cache_dir=tmp_path / "c1")
     compressed = tmp_path / "b"
@@ -145,8 +167,14 @@ def test_unknown_name_lists_what_there_is() -> None:
         sources.check_name("minst")
 
 
+@pytest.fixture
+def three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published set has three classes, two training pictures of each and one to validate."""
+    monkeypatch.setattr(picture_folders, "PUBLISHED", picture_folders.Counts(classes=3, train=2, test=1))
+
+
 def published(folder: Path, side: int = 64) -> Path:
-    """Tiny-ImageNet's layout with three classes, two training pictures of each and three to validate."""
+    """Tiny-ImageNet's layout, as small as `three` says."""
     from PIL import Image
 
     root, names = folder / "tiny_imagenet", ["n03", "n01", "n02"]
@@ -163,6 +191,7 @@ def published(folder: Path, side: int = 64) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("three")
 def test_tiny_imagenet_is_read_from_the_folder_as_published(tmp_path: Path) -> None:
     got = load("tiny_imagenet", data_dir=published(tmp_path / "d"), cache_dir=tmp_path / "c")
     assert (got.input_shape, got.n_classes, got.train_x.shape) == ((3, 64, 64), 200, (6, 64, 64, 3))
@@ -179,12 +208,95 @@ def test_an_archive_goes_before_a_folder(tmp_path: Path) -> None:
     assert load("tiny_imagenet", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0, 1, 2, 3, 4, 9]
 
 
+TRAIN, VAL = Path("tiny_imagenet", "train"), Path("tiny_imagenet", "val")
+NOTES = VAL / "val_annotations.txt"
+
+
+def huge(path: Path) -> None:
+    """A JPEG whose head says that it has 65,500 pixels a side."""
+    head = path.read_bytes()
+    sides = head.index(b"\xff\xc0") + 5
+    path.write_bytes(head[:sides] + (65_500).to_bytes(2, "big") * 2 + head[sides + 4 :])
+
+
+def as_png(path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (64, 64)).save(path, format="PNG")
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def add_line(path: Path, line: bytes) -> None:
+    path.write_bytes(path.read_bytes() + line)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", huge, r"n01_1\.JPEG is no picture"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", as_png, r"n01_1\.JPEG is no picture .* cannot identify"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", shorten, r"n01_1\.JPEG is no picture .* truncated"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", pipe, r"train/n01/images/n01_1\.JPEG is missing or no file"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", Path.unlink, "1 pictures of n01 to train, 2 are published"),
+        (VAL / "images" / "val_2.JPEG", Path.unlink, r"val/images/val_2\.JPEG is missing"),
+        (NOTES, pipe, r"val_annotations\.txt is missing or no file"),
+        (NOTES, lambda path: path.write_text("val_0.JPEG\tn03\n"), "0 pictures of n01 to test, 1 are published"),
+        (NOTES, lambda path: add_line(path, b"val_0.JPEG n01\n"), "annotations.txt, line 4: not a file, a tab and its"),
+        (NOTES, lambda path: add_line(path, b"\n"), "annotations.txt, line 4: not a file"),
+        (NOTES, lambda path: add_line(path, b"val_0.JPEG\tn03\n"), r"line 4: val_0\.JPEG comes twice"),
+        (NOTES, lambda path: add_line(path, b"val_9.JPEG\tn09\n"), r"line 4: val_9\.JPEG is of n09, which wnids"),
+        (NOTES, lambda path: add_line(path, b"../val_0.JPEG\tn03\n"), r"line 4: '\.\./val_0\.JPEG' is no plain name"),
+        (NOTES, lambda path: add_line(path, b"\0\tn03\n"), "line 4: '.x00' is no plain name"),
+        (NOTES, lambda path: add_line(path, b"\xff\tn03\n"), r"val_annotations\.txt is not text in UTF-8"),
+        (TRAIN.parent / "wnids.txt", lambda path: path.write_text("n01\nn02\n"), "has 2 classes, 3 are published"),
+        (TRAIN.parent / "wnids.txt", lambda path: path.write_text("n01\nn02\n..\n"), r"wnids.txt: '\.\.' is no plain"),
+        (TRAIN.parent / "wnids.txt", Path.unlink, r"wnids\.txt is missing"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_what_is_wrong(
+    tmp_path: Path, file: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    damage(published(tmp_path / "d") / file)
+    with pytest.raises(DataMalformed, match=message):
+        load("tiny_imagenet", data_dir=tmp_path / "d", cache_dir=tmp_path / "c")
+
+
+@pytest.mark.usefixtures("three")
 def test_a_folder_of_other_pictures_is_refused_by_the_file(tmp_path: Path) -> None:
-    with pytest.raises(DataMalformed, match=r"n01_0\.JPEG has 32x32 pixels, not 64x64"):
+    with pytest.raises(DataMalformed, match=r"n01_0\.JPEG .*: 32x32 pixels, not 64x64"):
         load("tiny_imagenet", data_dir=published(tmp_path / "d", side=32), cache_dir=tmp_path / "c")
-    (tmp_path / "d" / "tiny_imagenet" / "wnids.txt").write_text("n01\nn02\n", encoding="utf-8")
-    with pytest.raises(DataMalformed, match="cannot be read"):
-        load("tiny_imagenet", data_dir=tmp_path / "d", cache_dir=tmp_path / "c2")
+
+
+def test_a_folder_that_was_not_unpacked_to_its_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataMalformed, match=r"wnids\.txt has 3 classes, 200 are published"):
+        load("tiny_imagenet", data_dir=published(tmp_path / "d"), cache_dir=tmp_path / "c")
+
+
+@pytest.mark.usefixtures("three")
+def test_another_folder_and_a_changed_one_are_unpacked_anew(tmp_path: Path) -> None:
+    def shades(folder: Path) -> list[int]:
+        got = load("tiny_imagenet", data_dir=folder, cache_dir=tmp_path / "c")
+        return [int(image[5, 5, 0]) for image in got.test_x]
+
+    from PIL import Image
+
+    first, second = published(tmp_path / "a"), published(tmp_path / "b")
+    assert shades(first) == [60, 61, 62]
+    Image.new("L", (64, 64), 90).save(second / VAL / "images" / "val_0.JPEG", quality=95)
+    assert shades(second) == [90, 61, 62]
+    Image.new("L", (64, 64), 120).save(first / VAL / "images" / "val_2.JPEG", quality=95)
+    assert shades(first) == [60, 61, 120]
+    with pytest.raises(DataUnavailable):
+        load("tiny_imagenet", data_dir=tmp_path, cache_dir=tmp_path / "c")
 
 
 @pytest.mark.parametrize("name", ["mnist_m", "femnist", "tiny_imagenet"])
@@ -214,6 +326,25 @@ def test_digits_come_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
     assert (got.train_x.min(), got.train_x.max()) == (0, 255)
     total = np.bincount(got.train_y) + np.bincount(got.test_y)
     np.testing.assert_array_equal(np.bincount(got.test_y), np.rint(total / 5))
+
+
+@pytest.mark.parametrize("what", ["generator", "pillow", "matplotlib"])
+def test_printed_digits_of_another_version_are_made_anew(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pictures of each version lie apart in the cache, so that hosts of the same versions have the same."""
+    monkeypatch.setattr(synth, "synth_digits", partial(synth.synth_digits, n_train=20, n_test=10))
+    before = load("synth_digits", data_dir=None, cache_dir=tmp_path).digest
+    with monkeypatch.context() as later:
+        later.setattr(synth, "synth_digits", partial(synth.synth_digits, seed=1))
+        assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest == before
+        if what == "generator":
+            later.setattr(synth, "VERSION", synth.VERSION + 1)
+        else:
+            there = metadata.version
+            later.setattr(metadata, "version", lambda name: "0.1" if name == what else there(name))
+        assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest != before
+    assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest == before
 
 
 def _idx(path: Path, array: np.ndarray[Any, Any]) -> None:

@@ -149,8 +149,10 @@ def test_unknown_model_lists_the_known_ones() -> None:
 
 
 def test_image_too_small_for_two_pools_is_refused() -> None:
-    with pytest.raises(BadInput, match="3x8 are too small"):
-        build("cnn_mnist", (1, 3, 8), 10, seed=0)
+    for name in ("cnn_mnist", "cnn_digits"):
+        with pytest.raises(BadInput, match="3x8 are too small") as refused:
+            build(name, (1, 3, 8), 10, seed=0)
+        assert refused.value.field == "model.name"
 
 
 def test_layers_of_a_plain_net_are_its_modules_in_order() -> None:

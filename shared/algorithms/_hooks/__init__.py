@@ -10,6 +10,7 @@ from shared.algorithms._hooks.hooks import (
     kept_back,
     starting_model,
     test_by_owner,
+    travelling,
 )
 from shared.algorithms._hooks.layers import last_layers
 from shared.algorithms._hooks.values import (
@@ -55,4 +56,5 @@ __all__ = [
     "one_phase",
     "starting_model",
     "test_by_owner",
+    "travelling",
 ]

@@ -13,6 +13,7 @@ from shared.algorithms._hooks.hooks import (
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
+    travelling,
 )
 from shared.algorithms._hooks.values import (
     Broadcast,
@@ -25,7 +26,7 @@ from shared.algorithms._hooks.values import (
 from shared.context import Ctx, NoParams
 from shared.errors import BadInput
 from shared.explain import explain
-from shared.records import Each, Record, Tensor
+from shared.records import Each, Record, Tensor, TensorMap
 from shared.spec import ExperimentSpec
 from shared.sums import check_update_type
 from shared.sums.marks import fields_of
@@ -37,9 +38,28 @@ def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
     return (Phase("train", spec.num_rounds),)
 
 
+def delta_alone(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """The default: `delta` holds all that travels."""
+    return {"delta": travelling(ctx, model)}
+
+
+def nothing_more(ctx: Ctx, update: Any) -> None:
+    """The default: an update that holds what it should may be any."""
+
+
+def gathers_nothing(ctx: Ctx) -> Mapping[str, int]:
+    """The default: nobody holds what all clients say."""
+    return {}
+
+
 def no_passes(params: Any) -> int:
     """The default: a visit only trains."""
     return 0
+
+
+def no_objective(params: Any) -> bool:
+    """The default: hooks hand `fit` none."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -60,9 +80,17 @@ class Algorithm:
         headline: which figure is the run's accuracy.
         objective: what training minimises in place of the cross-entropy where hooks hand `fit` nothing, None where it
             is that; a spec may have devices of another algorithm minimise it (`algorithm.local`).
-        flops: operations of a step of that objective, in the mean of what it draws, from its parameters, and a model,
-            images and labels of which there are the shapes alone; None: those of the cross-entropy.
+        own_objective: by its parameters, whether hooks hand `fit` an objective: then no other can stand in
+            `algorithm.local`.
+        flops: operations of a step of what it minimises, in the mean of what it draws, from its parameters, and a
+            model, images and labels of which there are the shapes alone; None: those of the cross-entropy.
         needs: fields of the spec that must have these values, such as `client: edge`.
+        sends: by field, the names that an averaged map of tensors holds in an update, of a model of which there are the
+            shapes alone: in a visit's where the context has a seat, else in the edge's own. What is not named is empty.
+        check: raises a `WireError` with the field if an update, or a stand-in of several in which only what is said of
+            single clients has its values, cannot be from here. Its types and names are right by then.
+        gathers: by the parameter that decides it, bytes at least that one process holds at a time of what all clients
+            say, beside tensors by name.
         passes: by its parameters, how many times at most a visit passes its seat's samples through the model beside its
             training (`Local.n_passed`); as long is a device waited for.
     """
@@ -85,8 +113,12 @@ class Algorithm:
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
+    sends: Callable[[Ctx, TensorMap], Mapping[str, frozenset[str]]] = delta_alone
+    check: Callable[[Ctx, Any], None] = nothing_more
+    gathers: Callable[[Ctx], Mapping[str, int]] = gathers_nothing
     passes: Callable[[Any], int] = no_passes
     objective: Callable[[Ctx], Objective | None] | None = None
+    own_objective: Callable[[Any], bool] = no_objective
     flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
 
     def __post_init__(self) -> None:

@@ -88,7 +88,12 @@ class EdgeHooks:
     def forms_model(self, ctx: Ctx) -> bool:
         """Whether the edge forms a model of its own; else the sums of its only edge round go up as they are."""
         own = type(self).aggregate is not EdgeHooks.aggregate or type(self).finish is not EdgeHooks.finish
-        return own or ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+        return own or self.spec_forms_model(ctx)
+
+    @staticmethod
+    def spec_forms_model(ctx: Ctx) -> bool:
+        """Whether the spec alone, whatever the hooks do, asks for models of the edge's own."""
+        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
 
     def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
         """Take the broadcast in; says how many edge rounds follow."""
@@ -129,10 +134,20 @@ class EdgeHooks:
             return Finish(between)
         return Finish(between, Update(delta=delta_of(ctx, state.model, state.received)))
 
+    def own_model(self, ctx: Ctx, state: Any) -> TensorMap | None:
+        """The client's own model, where the edge is the client, None if it has none; by default the edge's."""
+        return state.model or None
+
     def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> tuple[Score | None, Score | None]:
-        """The model received and the client's own, where the edge is the client."""
+        """The model received and the client's own on its test samples, where the edge is the client.
+
+        What `own_model` answers is tested on the spec's `test_on` too.
+        """
+        own = self.own_model(ctx, state)
         received = bench.test(state.received) if state.received else None
-        return received, bench.test(state.model) if state.model else None
+        if own is state.received:
+            return received, received
+        return received, bench.test(own) if own else None
 
 
 class DeviceHooks:
@@ -192,9 +207,13 @@ def default_local(ctx: Ctx, start: TensorMap, fit: Fit) -> Local:
 
 
 def delta_of(ctx: Ctx, trained: TensorMap, start: TensorMap) -> TensorMap:
-    """Trained minus received for all that travels: parameters, and float buffers if they are averaged."""
-    back = kept_back(ctx) | {name for name, tensor in trained.items() if not tensor.is_floating_point()}
-    return subtract(only(trained, trained.keys() - back), start)
+    """Trained minus received for all that travels."""
+    return subtract(only(trained, travelling(ctx, trained)), start)
+
+
+def travelling(ctx: Ctx, model: TensorMap) -> frozenset[str]:
+    """Names of what travels up of a model: parameters, and float buffers if they are averaged."""
+    return frozenset(name for name, tensor in model.items() if tensor.is_floating_point()) - kept_back(ctx)
 
 
 def kept_back(ctx: Ctx) -> frozenset[str]:

@@ -105,7 +105,7 @@ def cnn_digits(shape: Shape, n_classes: int) -> Classifier:
     """
     channels, height, width = shape
     if min(height, width) < 4:
-        raise BadInput(f"images of {height}x{width} are too small for two 2x2 pools", field="model")
+        raise BadInput(f"images of {height}x{width} are too small for two 2x2 pools", field="model.name")
     modules: list[nn.Module] = []
     for before, after in ((channels, 64), (64, 64), (64, 128)):
         modules += [nn.Conv2d(before, after, 5, padding=2), nn.BatchNorm2d(after), nn.ReLU()]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+
+from shared.names import no_repeats
 
 Alpha = Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)]
 MinSamples = Annotated[int, Field(ge=1, le=100_000)]
@@ -109,7 +111,7 @@ class ByDomainPartition(_SetsSizes):
     """
 
     name: Literal["by_domain"] = "by_domain"
-    domains: Annotated[tuple[str, ...], Field(min_length=1, max_length=20)] | None = None
+    domains: Annotated[tuple[str, ...], Field(min_length=1, max_length=20), AfterValidator(no_repeats)] | None = None
     per_client: Literal["smallest", "all"] | Annotated[int, Field(ge=1, le=10**9)] = "smallest"
 
 

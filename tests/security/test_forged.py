@@ -1,0 +1,117 @@
+"""An agent that forges what it says of clients costs its seat one contribution; the run goes on, and is not spoilt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from shared import wire
+from shared.algorithms import load_algorithm
+from shared.algorithms.fedmix import Mash
+from shared.api import FailureInfo
+from shared.messages import VisitAnswer
+from shared.records import Score
+from shared.training.statistics import Statistics
+from shared.transport import CHECKSUM_HEADER
+from tests.algorithms.ways import run
+from tests.faults import answer, at
+from tests.federation import AGENT_PORT, PassOn, Tamper
+
+SPEC: dict[str, Any] = {
+    "data": {"name": "digits", "n_train": 60, "n_test": 20},
+    "num_devices": 2,
+    "num_edges": 1,
+    "num_rounds": 2,
+}
+Forge = Callable[[Any], Any]
+
+
+def forging(algorithm: str, forge: Forge) -> Tamper:
+    """The first agent, of one device, answers its first order with something else."""
+    kind: Any = VisitAnswer
+    decoded = kind[load_algorithm(algorithm).update, Any]
+
+    async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        whole = await pass_on()
+        body = wire.encode(forge(wire.decode(decoded, await whole.aread())))
+        headers = {name: value for name, value in whole.headers.items() if name != CHECKSUM_HEADER}
+        return answer(bytes(body.join()), httpx.Headers({**headers, "content-length": str(body.n_bytes)}))
+
+    return at(AGENT_PORT, "/visits", reply, times=1)
+
+
+def with_field(field: str, change: Callable[[Any, str], Any]) -> Forge:
+    """Another value in a field of the update, made of the true one and the client's id."""
+
+    def forge(told: Any) -> Any:
+        (item,) = told.uploads.contributions
+        made = change(getattr(item.update, field), f"device-{item.seat}")
+        forged = item.model_copy(update={"update": item.update.model_copy(update={field: made})})
+        return told.model_copy(update={"uploads": told.uploads.model_copy(update={"contributions": (forged,)})})
+
+    return forge
+
+
+async def failure_of(tmp_path: Path, algorithm: str, forge: Forge) -> FailureInfo:
+    """What one forged answer cost: of a run that ends, with nothing else lost and nobody's state spoilt."""
+    spec = {**SPEC, "algorithm": algorithm}
+    done = await run(tmp_path, spec, tamper=forging(algorithm, forge), rooms=(1, 1), n_edges=1)
+    first, *later = done.rounds
+    assert [row.outcome for row in first.seats].count("failed") == 1
+    assert [detail.n_used for detail in later] == [2] * len(later)
+    assert [detail.failures for detail in later] == [()] * len(later)
+    (failure,) = first.failures
+    assert failure.seat in {row.seat for row in first.seats if row.outcome == "failed"}
+    return failure
+
+
+def strange_mash(_: Any, client: str) -> dict[str, Mash]:
+    return {client: Mash(images=torch.zeros(1, 1, 9, 9), labels=torch.full((1, 10), 0.1))}
+
+
+def colours(_: Any, client: str) -> dict[str, Statistics]:
+    return {client: Statistics(n=9, sums=(9,) * 3, squares=(9,) * 3)}
+
+
+def anothers(told: Any, client: str) -> dict[str, Any]:
+    return {"device-0" if client == "device-1" else "device-1": told[client]}
+
+
+def bias_alone(told: Any, _: str) -> dict[str, Any]:
+    return {"head.bias": told["head.bias"]}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "field", "change", "says"),
+    [
+        ("fedmix", "averages", strange_mash, r"averages of device-\d: 1 of images \(1, 9, 9\)"),
+        ("fedmix", "averages", anothers, r"averages: a value of 'device-\d'"),
+        ("lafl_cpn", "told", colours, r"told of device-\d: 3 channels"),
+        ("scaffold", "control", bias_alone, r"control of device-\d lacks 'features"),
+        ("fedavg", "delta", lambda told, client: {}, r"delta of device-\d lacks 'features"),
+    ],
+    ids=["mash", "sender", "statistics", "control", "delta"],
+)
+async def test_what_is_forged_costs_one_contribution_and_is_named(
+    tmp_path: Path, algorithm: str, field: str, change: Callable[[Any, str], Any], says: str
+) -> None:
+    failure = await failure_of(tmp_path, algorithm, with_field(field, change))
+    assert failure.reason == "wire"
+    assert re.match(says, failure.detail)
+
+
+async def test_scores_on_tests_that_nobody_asked_for_are_refused(tmp_path: Path) -> None:
+    def forge(told: Any) -> Any:
+        score = Score(n=1, n_correct=1, loss_sum=0.0)
+        return told.but(outcomes=(told.outcomes[0].but(own_on={"x" * 1000: score}),))
+
+    failure = await failure_of(tmp_path, "fedavg", forge)
+    assert failure.reason == "wire"
+    assert "was tested on 'xxx" in failure.detail
+    assert len(failure.detail) < 200
