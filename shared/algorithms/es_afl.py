@@ -32,9 +32,7 @@ Deviations and readings:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -56,14 +54,14 @@ from shared.algorithms._hooks import (
     delta_of,
     starting_model,
 )
+from shared.algorithms._trials import Trial, divided, n_trained, tried
 from shared.context import Ctx
+from shared.errors import WireError
 from shared.evolution import Array, Search, Strategy, Vector, begun, covariance_of, judged, with_child
-from shared.population import Samples, Seat
-from shared.records import Count, Each, MaskOf, Mean, ModelState, Record, Score, TensorMap
+from shared.population import Seat
+from shared.records import Count, Each, MaskOf, Mean, ModelState, Record, TensorMap
 from shared.tensors import only, overlay
-from shared.training.loop import Trained
-from shared.training.pruning import genes_of, heaviest, kept_units, rates_of
-from shared.training.units import Units
+from shared.training.pruning import genes_of
 
 
 class Params(Record):
@@ -150,75 +148,31 @@ class Relay(EdgeModel):
     pairs: dict[str, Pair] = Field(default_factory=dict)
 
 
-# ---- a client's trials
+# ---- what may come in
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A trained sub-network.
+def check(ctx: Ctx, update: Any) -> None:
+    """Every tensor has its mask, and a client's sub-network has no more of each layer than was kept of it.
 
-    Attributes:
-        model: its state, lightest weights 0.
-        whole: the same at its places in the supernet, 0 elsewhere.
-        stays: its parameters and statistics that are not left out, 0/1, at their places in the supernet.
-        score: on the validation samples.
-        n_weights: by layer, weights that are not left out.
+    Of a sum the masks are where anybody kept a position.
     """
-
-    model: TensorMap
-    whole: TensorMap
-    stays: TensorMap
-    trained: Trained
-    score: Score
-    n_weights: dict[str, int]
-
-    @property
-    def rank(self) -> tuple[float, int]:
-        """Fitness, and of equals the smaller."""
-        return self.score.accuracy or 0.0, -sum(self.n_weights.values())
+    odd = sorted(update.mask.keys() ^ update.delta.keys())
+    if odd:
+        raise WireError(f"of delta and mask of {ctx.client_id} only one holds {odd[0][:80]!r}", field="mask")
+    weights = {layer.name: int(update.mask[f"{layer.name}.weight"].count_nonzero()) for layer in ctx.units.layers}
+    whole = {"n_weights": weights, "multiply_adds": ctx.units.multiply_adds(update.mask)}
+    for client, choice in update.choices.items():
+        for figure, most in whole.items():
+            _check_layers(f"choices of {client}: {figure}", getattr(choice, figure), most)
 
 
-def tried(
-    ctx: Ctx, start: TensorMap, chromosome: Vector, counts: TensorMap, bench: Bench, parts: tuple[Samples, Samples]
-) -> Trial:
-    """Cut a sub-network from the supernet, train it, leave out its lightest weights, and test it; lines 2 to 4."""
-    units, (training, validation) = ctx.units, parts
-    kept = kept_units(counts, rates_of(units, chromosome, "units"))
-    fit = bench.fit(ctx, units.cut(start, kept), samples=training)
-    stays = {name: torch.ones_like(tensor, dtype=torch.float32) for name, tensor in fit.model.items()}
-    for name, rate in rates_of(units, chromosome, "weights").items():
-        key = f"{name}.weight"
-        stays[key] = heaviest(fit.model[key], rate).to(torch.float32)
-    left = {name: tensor * stays[name].to(tensor.dtype) for name, tensor in fit.model.items()}
-    return Trial(
-        model=left,
-        whole=units.spread(left, start, kept),
-        stays=units.spread(stays, start, kept),
-        trained=fit.trained,
-        score=bench.test(left, validation),  # (12)
-        n_weights={layer.name: int(stays[f"{layer.name}.weight"].sum()) for layer in units.layers},
-    )
-
-
-def divided(ctx: Ctx, bench: Bench) -> tuple[Samples, Samples]:
-    """A client's samples of this round: to train on, and to validate; of two or more, one at least validates."""
-    n = bench.n_samples
-    n_validation = min(max(math.floor(ctx.params.validation * n), 1), n - 1) if n else 0
-    order = torch.randperm(n, generator=ctx.rng("validation")).numpy()
-    chosen = np.zeros(n, dtype=bool)
-    chosen[order[:n_validation]] = True
-    samples = bench.samples
-    return Samples(samples.part, samples.indices[~chosen]), Samples(samples.part, samples.indices[chosen])
-
-
-def n_trained(units: Units, start: TensorMap, trials: Sequence[Trial], n_validation: int) -> int:
-    """On how many samples the supernet could have been trained in the operations of a visit."""
-    whole = units.training_flops(start)
-    flops = 2 * n_validation * sum(units.multiply_adds(start).values())  # the ranking
-    for trial in trials:
-        flops += trial.trained.n_samples * units.training_flops(trial.model)
-        flops += 2 * n_validation * sum(units.multiply_adds(trial.model).values())
-    return math.ceil(flops / whole)
+def _check_layers(what: str, told: Mapping[str, int], most: Mapping[str, int]) -> None:
+    odd = sorted(told.keys() ^ most.keys())
+    if odd:
+        raise WireError(f"{what} are not those of the model's layers, see {odd[0][:80]!r}", field="choices")
+    for name, n in told.items():
+        if n > most[name]:
+            raise WireError(f"{what} of {name} are {n}, there can be {most[name]}", field="choices")
 
 
 # ---- the tiers
@@ -344,4 +298,5 @@ ALGORITHM = Algorithm(
     cloud_state=Population,
     edge_state=Relay,
     needs={"client": "device", "edge_rounds": 1, "schedule": "own_data"},
+    check=check,
 )

@@ -167,4 +167,5 @@ ALGORITHM = Algorithm(
     device=Device(),
     headline="mean over clients",
     needs={"client": "device", "sync": "round"},
+    own_objective=lambda params: params.alpha > 0,
 )

@@ -12,9 +12,10 @@ import torch
 
 from benchmarks.by_hooks import ByHooks
 from shared import wire
-from shared.algorithms import es_afl, load_algorithm
+from shared.algorithms import load_algorithm
 from shared.algorithms._hooks import Bench, DeviceHooks, Local, default_local, starting_model
-from shared.algorithms.es_afl import Change, Choice, Params, divided
+from shared.algorithms._trials import divided, tried
+from shared.algorithms.es_afl import Change, Choice, Params
 from shared.context import Ctx
 from shared.errors import BadInput
 from shared.evolution import Strategy, covariance_of, judged
@@ -182,7 +183,7 @@ def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
         parts = divided(here, bench)
         counts = bench.importance(run.cloud.model, parts[1])
         chromosomes = (pairs[client].parent, pairs[client].child)
-        parent, child = (es_afl.tried(here, run.cloud.model, c, counts, bench, parts) for c in chromosomes)
+        parent, child = (tried(here, run.cloud.model, c, counts, bench, parts) for c in chromosomes)
         sizes = [sum(int(t.count_nonzero()) for t in one.model.values() if t.dim() > 1) for one in (parent, child)]
         fitter = (child.score.n_correct, -sizes[1]) > (parent.score.n_correct, -sizes[0])
         local = visit()

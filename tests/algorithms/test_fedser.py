@@ -306,6 +306,7 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
         ({"name": "fedser", "local": "fedser"}, "algorithm.local", "fedser has a local objective of its own"),
         ({"name": "moon", "local": "fedser"}, "algorithm.local", "moon has a local objective of its own"),
         ({"name": "fedmix", "local": "fedser"}, "algorithm.local", "fedmix has a local objective of its own"),
+        ({"name": "per_fedavg", "local": "fedser"}, "algorithm.local", "per_fedavg has a local objective of its own"),
         (
             {"name": "scaffold", "params": {"option": "I"}, "local": "fedser"},
             "algorithm.local",

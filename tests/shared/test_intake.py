@@ -80,6 +80,8 @@ def zeros(lab: Lab, *, without: str = "") -> dict[str, Tensor]:
         ("feddc", "delta"),
         ("feddc", "moved"),
         ("feddc", "drift"),
+        ("per_fedavg", "delta"),
+        ("es_afl", "delta"),
     ],
 )
 @pytest.mark.parametrize("lacking", ["head.bias", "all"])
@@ -88,9 +90,8 @@ def test_a_map_that_lacks_tensors_is_refused_with_its_name(
 ) -> None:
     lab = lab_of(algorithm)
     seat = None if field == "drift" else 0
-    whole: dict[str, Any] = {
-        name: zeros(lab) for name in lab.algorithm.update.model_fields if seat is None or name != "drift"
-    }
+    empty = {"choices", "drift"} if seat is not None else set()
+    whole: dict[str, Any] = {name: zeros(lab) for name in lab.algorithm.update.model_fields if name not in empty}
     check(lab, seat, **whole)
     part = {} if lacking == "all" else zeros(lab, without=lacking)
     first = min(zeros(lab)) if lacking == "all" else lacking
@@ -243,6 +244,66 @@ def test_statistics_of_other_data_are_refused(lab_of: LabOf) -> None:
             check(lab, 0, delta=zeros(lab), told={"device-0": told})
 
 
+# ---- ES-AFL's masks and choices
+
+
+def choices(lab: Lab, *, of: str = "device-0", **changed: dict[str, int]) -> dict[str, Any]:
+    """Half of each layer, but for what is changed."""
+    half = {name: n // 2 for name, n in lab.units.multiply_adds(lab.shapes).items()}
+    return {of: {"child": True, "n_weights": half, "multiply_adds": half, **changed}}
+
+
+def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(lab_of: LabOf) -> None:
+    lab = lab_of("es_afl")
+    kept = {name: torch.ones_like(tensor) for name, tensor in zeros(lab).items()}
+    check(lab, 0, delta=zeros(lab), mask=kept, choices=choices(lab))
+    for figure in ("n_weights", "multiply_adds"):
+        for told, says in (
+            ({}, "not those of the model's layers, see 'features.1'"),
+            ({"features.1": 1, "head": 1, "more": 1}, "not those of the model's layers, see 'more'"),
+            ({"features.1": 64 * 64 + 1, "head": 1}, "of features.1 are 4097, there can be 4096"),
+        ):
+            with pytest.raises(WireError, match=f"choices of device-0: {figure} (are )?{says}") as refused:
+                check(lab, 0, delta=zeros(lab), mask=kept, choices=choices(lab, **{figure: told}))
+            assert refused.value.field == "choices"
+    with pytest.raises(WireError, match="choices: a value of 'device-3'"):
+        check(lab, 0, delta=zeros(lab), mask=kept, choices=choices(lab, of="device-3"))
+
+
+def test_more_weights_than_the_mask_keeps_are_refused_of_a_sum_too(lab_of: LabOf) -> None:
+    lab = lab_of("es_afl")
+    few = {name: torch.zeros_like(tensor) for name, tensor in zeros(lab).items()}
+    few["head.weight"][0] = 1
+    update = {"delta": zeros(lab), "mask": few, "choices": choices(lab, n_weights={"features.1": 0, "head": 65})}
+    visit = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
+    sent = lab.algorithm.update.model_validate(update)
+    for each in (sent, folded(lab, sent)):
+        with pytest.raises(WireError, match="n_weights of head are 65, there can be 64"):
+            check_sent(lab, visit, each, named_by([visit]))
+    check(lab, 0, **{**update, "choices": choices(lab, n_weights={"features.1": 0, "head": 64})})
+
+
+def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(lab_of: LabOf) -> None:
+    lab = lab_of("es_afl")
+    delta, kind, grid = zeros(lab), lab.algorithm.update, lab.grid
+    half = {name: torch.zeros_like(tensor) for name, tensor in delta.items()}
+    half["head.bias"][:5] = 1
+    with pytest.raises(WireError, match=r"of delta and mask of device-0 only one holds 'head\.bias'"):
+        check(lab, 0, delta=delta, mask=zeros(lab, without="head.bias"))
+    for forged, says in (
+        (torch.ones(1), "no mask of its shape"),
+        (torch.full((10,), 0.5), "other values than 0 and 1"),
+    ):
+        with pytest.raises(WireError, match=rf"delta head\.bias .*{says}"):
+            Fold(kind, grid).add(kind.model_validate({"delta": delta, "mask": {**half, "head.bias": forged}}), 10)
+    fold = Fold(kind, grid)
+    fold.add(kind.model_validate({"delta": {**delta, "head.bias": torch.full((10,), 100.0)}, "mask": half}), 30)
+    whole = {name: torch.ones_like(tensor) for name, tensor in delta.items()}
+    fold.add(kind.model_validate({"delta": {**delta, "head.bias": torch.ones(10)}, "mask": whole}), 10)
+    mean = mean_of(fold.result(), kind, grid, model=lab.shapes).delta["head.bias"]
+    assert mean.tolist() == [75.25] * 5 + [1.0] * 5
+
+
 # ---- what algorithms send
 
 
@@ -254,7 +315,7 @@ def test_what_an_algorithm_makes_is_what_it_says_that_it_sends(
 ) -> None:
     """Through the hooks of a visit and an edge, in each phase."""
     monkeypatch.setitem(models.MODELS, "conv_bn", _conv_bn)
-    lab = lab_of(name, edge_rounds=edge_rounds, model=model, **load_algorithm(name).needs)
+    lab = lab_of(name, **{"edge_rounds": edge_rounds, "model": model, **load_algorithm(name).needs})
     cloud, edge, device = lab.algorithm.cloud, lab.algorithm.edge, lab.algorithm.device
     for phase in lab.phases:
         ctx = lab.ctx(phase=phase.name, round_no=1, n_clients=4)
