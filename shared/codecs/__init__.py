@@ -8,7 +8,7 @@ stands for. `Compression` applies the spec's codecs to the records of an algorit
 
 from shared.codecs.coded import Coded, carried_bytes, decoded
 from shared.codecs.compression import Compression
-from shared.codecs.forms import fp16, int8, ternary, ternary_of, topk
+from shared.codecs.forms import fp16, int8, mean_magnitude, ternary, ternary_of, topk
 from shared.codecs.specs import CodecSpec, CompressionSpec
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "decoded",
     "fp16",
     "int8",
+    "mean_magnitude",
     "ternary",
     "ternary_of",
     "topk",
