@@ -104,6 +104,29 @@ async def test_a_device_is_charged_with_its_short_form(codec: str, tmp_path: Pat
     assert both.rounds[0].edges[0].down_bytes > 4 * N  # cloud and edges exchange what is exact
 
 
+TERNARY_WEIGHTS = sum(-(-n // 4) + 4 if "weight" in name else 4 * n for name, n in LAYERS.items())
+TENTH = sum(8 * -(-n // 10) for n in LAYERS.values())
+
+
+@pytest.mark.parametrize(
+    ("short", "up", "down"),
+    [
+        ({"compression": {"up": "fp16", "down": "int8"}}, UP["fp16"], UP["int8"]),
+        ({"compression": {"up": "ternary", "down": "ternary"}}, UP["ternary"], UP["ternary"]),
+        ({"compression": small_topk(0.1)}, TENTH, 4 * N),
+        ({"algorithm": "t_fedavg"}, TERNARY_WEIGHTS, TERNARY_WEIGHTS),
+    ],
+)
+async def test_links_carry_less_by_what_the_page_says(
+    short: dict[str, Any], up: int, down: int, tmp_path: Path
+) -> None:
+    """Beside FedAvg's bodies, which differ in the names of parts and the spec besides."""
+    plain, coded = [await run(tmp_path, spec_of(num_rounds=1, **more), rooms=(4,)) for more in ({}, short)]
+    for row, other in zip(coded.rounds[0].seats, plain.rounds[0].seats, strict=True):
+        assert other.up_bytes - row.up_bytes == pytest.approx(4 * N - up, abs=400)
+        assert other.down_bytes - row.down_bytes == pytest.approx(4 * N - down, abs=400)
+
+
 async def test_null_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     done = [
         await run(tmp_path, spec_of(**more), rooms=(3, 1)) for more in ({}, {"compression": {"up": None, "down": None}})
