@@ -212,7 +212,8 @@ async def test_without_quantisation_it_is_fedavg_bit_for_bit(edge_rounds: int, t
 async def test_it_learns_nearly_as_much_from_a_sixteenth_of_the_weights_bytes(tmp_path: Path) -> None:
     """The claim, by the record of both: at most 0.12 below FedAvg, and 3.75 bytes a weight less on each link."""
     more = {"num_rounds": 8, "local_epochs": 5, "lr": 0.2, "data": {"name": "digits", "n_train": 600, "n_test": 200}}
-    ternary, fedavg = [await run(tmp_path, spec_of(p, **more), rooms=(4,)) for p in ({}, None)]
+    ternary = await run(tmp_path, spec_of({}, **more), rooms=(4,))
+    fedavg = await run(tmp_path, spec_of(None, **more), rooms=(4,))
     assert ternary.info.accuracy is not None
     assert fedavg.info.accuracy is not None
     assert ternary.info.accuracy > max(0.75, fedavg.info.accuracy - 0.12)

@@ -247,10 +247,10 @@ def test_statistics_of_other_data_are_refused(lab_of: LabOf) -> None:
 # ---- ES-AFL's masks and choices
 
 
-def choices(lab: Lab, *, of: str = "device-0", **changed: dict[str, int]) -> dict[str, Any]:
+def choices(lab: Lab, changed: dict[str, Any] | None = None, of: str = "device-0") -> dict[str, Any]:
     """Half of each layer, but for what is changed."""
     half = {name: n // 2 for name, n in lab.units.multiply_adds(lab.shapes).items()}
-    return {of: {"child": True, "n_weights": half, "multiply_adds": half, **changed}}
+    return {of: {"child": True, "n_weights": half, "multiply_adds": half, **(changed or {})}}
 
 
 def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(lab_of: LabOf) -> None:
@@ -264,7 +264,7 @@ def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(lab_of: LabO
             ({"features.1": 64 * 64 + 1, "head": 1}, "of features.1 are 4097, there can be 4096"),
         ):
             with pytest.raises(WireError, match=f"choices of device-0: {figure} (are )?{says}") as refused:
-                check(lab, 0, delta=zeros(lab), mask=kept, choices=choices(lab, **{figure: told}))
+                check(lab, 0, delta=zeros(lab), mask=kept, choices=choices(lab, {figure: told}))
             assert refused.value.field == "choices"
     with pytest.raises(WireError, match="choices: a value of 'device-3'"):
         check(lab, 0, delta=zeros(lab), mask=kept, choices=choices(lab, of="device-3"))
@@ -274,13 +274,14 @@ def test_more_weights_than_the_mask_keeps_are_refused_of_a_sum_too(lab_of: LabOf
     lab = lab_of("es_afl")
     few = {name: torch.zeros_like(tensor) for name, tensor in zeros(lab).items()}
     few["head.weight"][0] = 1
-    update = {"delta": zeros(lab), "mask": few, "choices": choices(lab, n_weights={"features.1": 0, "head": 65})}
+    many, most = ({"n_weights": {"features.1": 0, "head": n}} for n in (65, 64))
+    update: dict[str, Any] = {"delta": zeros(lab), "mask": few, "choices": choices(lab, many)}
     visit = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
     sent = lab.algorithm.update.model_validate(update)
     for each in (sent, folded(lab, sent)):
         with pytest.raises(WireError, match="n_weights of head are 65, there can be 64"):
             check_sent(lab, visit, each, named_by([visit]))
-    check(lab, 0, **{**update, "choices": choices(lab, n_weights={"features.1": 0, "head": 64})})
+    check(lab, 0, **{**update, "choices": choices(lab, most)})
 
 
 def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(lab_of: LabOf) -> None:
@@ -300,8 +301,8 @@ def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(l
     fold.add(kind.model_validate({"delta": {**delta, "head.bias": torch.full((10,), 100.0)}, "mask": half}), 30)
     whole = {name: torch.ones_like(tensor) for name, tensor in delta.items()}
     fold.add(kind.model_validate({"delta": {**delta, "head.bias": torch.ones(10)}, "mask": whole}), 10)
-    mean = mean_of(fold.result(), kind, grid, model=lab.shapes).delta["head.bias"]
-    assert mean.tolist() == [75.25] * 5 + [1.0] * 5
+    mean: Any = mean_of(fold.result(), kind, grid, model=lab.shapes)
+    assert mean.delta["head.bias"].tolist() == [75.25] * 5 + [1.0] * 5
 
 
 # ---- what algorithms send
