@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shared.cli.environment import common
 
-ROWS = ("cnn", "mlp", "transport", "scale", "memory", "train", "methods", "profile")
+ROWS = ("cnn", "mlp", "transport", "scale", "memory", "train", "methods", "half", "profile")
 MARK = "BENCH_ENVIRONMENT"
 
 

@@ -19,6 +19,7 @@ class Sizes:
         long: rounds after which memory is looked at: early, late.
         train_s: seconds for each model of the training loop's row.
         methods: on what the steps of the methods are measured.
+        half: on what sub-networks of half the units are.
     """
 
     n_rounds: int
@@ -31,6 +32,7 @@ class Sizes:
     long: tuple[int, int]
     train_s: float
     methods: tuple[Case, ...]
+    half: tuple[Case, ...]
 
 
 FULL = Sizes(
@@ -47,6 +49,11 @@ FULL = Sizes(
         Case("cnn_6_16", (3, 32, 32), batch_size=64, n_batches=16, projection=256),
         Case("cnn_digits", (3, 28, 28), batch_size=16, n_batches=4),
     ),
+    half=(
+        Case("vgg_mnist", (1, 28, 28), batch_size=32, n_batches=4),
+        Case("mobilenet_femnist", (1, 28, 28), batch_size=32, n_batches=4),
+        Case("resnet18", (3, 32, 32), batch_size=32, n_batches=1),
+    ),
 )
 TINY = Sizes(
     n_rounds=1,
@@ -59,4 +66,5 @@ TINY = Sizes(
     long=(1, 2),
     train_s=0.0,
     methods=(Case("mlp", (3, 8, 8), batch_size=8, n_batches=2),),
+    half=(Case("mlp", (1, 8, 8), batch_size=8, n_batches=2),),
 )

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.by_hooks import ByHooks
 from benchmarks.turns import in_turns
@@ -59,6 +60,13 @@ class Cost:
     operations: float
     seconds: list[float]
     ratio: float
+
+
+def made_up(case: Case) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Images and labels of one epoch."""
+    n = case.batch_size * case.n_batches
+    size = case.shape[1:] if case.shape[0] == 1 else (*case.shape[1:], case.shape[0])
+    return np.random.default_rng(0).integers(0, 256, (n, *size), dtype=np.uint8), np.arange(n) % 10
 
 
 def costs(methods: Mapping[str, Any], case: Case, n_turns: int) -> list[Cost]:
@@ -107,10 +115,7 @@ def _steps(done: Local) -> int:
 
 
 def _lab(algorithm: Any, case: Case) -> Lab:
-    n = case.batch_size * case.n_batches
-    rng = np.random.default_rng(0)
-    size = case.shape[1:] if case.shape[0] == 1 else (*case.shape[1:], case.shape[0])
-    x, y = rng.integers(0, 256, (n, *size), dtype=np.uint8), np.arange(n) % 10
+    x, y = made_up(case)
     data = Dataset("cifar10", x, y, x[:10], y[:10], None, None, 10, case.shape, "made up")
     fields = {
         "algorithm": algorithm,

@@ -25,6 +25,7 @@ LINES = {
     "memory": ("after 1 rounds", "after 2 rounds"),
     "train": ("resnet18",),
     "methods": ("fedavg, mlp: 1.00 x operations", "moon, mlp", "fedser n=4, mlp", "lafl_cpn, mlp"),
+    "half": ("mlp: 0.50 x operations, 0.50 x bytes",),
     "profile": (
         *("cloud_server: wait for edges", "cloud_server: aggregate", "cloud_server: write files"),
         *("edge_server: wait for agents", "edge_server: take answers", "edge_server: record of visits"),

@@ -1,0 +1,75 @@
+"""What training a sub-network of half the units costs beside the whole network: operations, bytes and seconds.
+
+Both are trained by `shared.training.loop` on the same made-up images, in this process, in turns. Operations are those
+of ES-AFL's simulated time (`Units.training_flops`), bytes those of an update as it travels (`shared.sparse`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.step_cost import Case, made_up
+from benchmarks.turns import in_turns
+from shared import sparse
+from shared.records import TensorMap
+from shared.training.loop import batches, train
+from shared.training.models import build, read_state
+from shared.training.unit_graph import units_of
+from shared.training.units import Units, resized
+
+
+@dataclass(frozen=True)
+class Half:
+    """A sub-network of half the units, as parts of the whole network.
+
+    Attributes:
+        operations: of a training step.
+        upload: bytes of an update.
+        seconds: of a training step, the median over the turns of the ratio in the same turn.
+        spent: seconds of its step in each turn.
+    """
+
+    operations: float
+    upload: float
+    seconds: float
+    spent: list[float]
+
+
+def half(case: Case, n_turns: int) -> Half:
+    """Measure one model; of each group every second unit is kept."""
+    whole = build(case.model, case.shape, 10, 0, case.projection)
+    units, state = units_of(whole, case.shape), read_state(whole)
+    kept = {group: torch.arange(0, n, 2) for group, n in units.groups.items()}
+    part = units.cut(state, kept)
+    networks = {"whole": whole, "half": resized(whole, units, part)}
+    spent = in_turns({name: partial(_step_s, model, case) for name, model in networks.items()}, n_turns)
+    pairs = zip(spent["half"], spent["whole"], strict=True)
+    return Half(
+        operations=units.training_flops(part) / units.training_flops(state),
+        upload=_upload_bytes(units, part, state, kept) / _upload_bytes(units, state, state, {}),
+        seconds=statistics.median(mine / theirs for mine, theirs in pairs),
+        spent=spent["half"],
+    )
+
+
+def _upload_bytes(units: Units, part: TensorMap, state: TensorMap, kept: TensorMap) -> int:
+    """Of values and their places."""
+    ones = {name: torch.ones_like(tensor) for name, tensor in part.items() if tensor.is_floating_point()}
+    return sum(sparse.n_bytes(mask, 4) for mask in units.spread(ones, state, kept).values())
+
+
+def _step_s(model: nn.Module, case: Case) -> float:
+    """Seconds of a step in one epoch."""
+    x, y = made_up(case)
+    generator = torch.Generator().manual_seed(0)
+    drawn = batches(x, y, np.arange(len(y)), batch_size=case.batch_size, generator=generator, epochs=1)
+    began = time.perf_counter()
+    n_steps = train(model, drawn, lr=1e-4).n_steps
+    return (time.perf_counter() - began) / n_steps
