@@ -258,7 +258,8 @@ class Device(DeviceHooks):
             statistics=found,
         )
         up = Up(delta=delta_of(ctx, fit.model, received), told=told)
-        return Local(after, up, fit.model, fit.trained, int(figures["weights_n_samples"]), figures)
+        n_passed = int(figures["weights_n_samples"])
+        return Local(after, up, fit.model, fit.trained, n_passed=n_passed, figures=figures)
 
     def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
         return local.model if local else state.previous or None
