@@ -55,6 +55,7 @@ from shared.algorithms._hooks import (
     OwnBuffers,
     delta_of,
     last_layers,
+    own_buffers,
     starting_model,
     test_by_owner,
 )
@@ -252,6 +253,7 @@ class Device(DeviceHooks):
         fit = bench.fit(ctx, start, transform=transform)  # line 16
         told = {ctx.client_id: found} if found and found.n and ctx.client_id not in message.known else {}
         after = Own(
+            buffers=own_buffers(ctx, fit.model),
             previous=fit.model if ctx.params.p else {},
             weights=weights,
             participations=state.participations + 1,

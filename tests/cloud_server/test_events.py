@@ -71,10 +71,11 @@ async def test_a_stream_ends_when_the_cloud_ends_and_continues_after_it(tmp_path
 
         async def follow() -> None:
             async with opened(fed.apps["cloud"], f"/runs/{run_id}/events") as stream:
-                seen.extend([event async for event in stream.events()])
+                async for event in stream.events():
+                    seen.append(event)
 
         following = asyncio.create_task(follow())
-        await asyncio.sleep(0.2)
+        await fed.until(lambda: bool(seen))
         await fed.stop("cloud")
         async with asyncio.timeout(5):
             await following

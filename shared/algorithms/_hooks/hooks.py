@@ -202,8 +202,13 @@ def starting_model(state: Any, message: Any) -> TensorMap:
 
 def default_local(ctx: Ctx, start: TensorMap, fit: Fit) -> Local:
     """FedAvg's contribution: trained minus received, without what does not travel."""
-    local = {name: fit.model[name] for name in ctx.buffer_names} if ctx.buffers == "local" else {}
-    return Local(OwnBuffers(buffers=local), Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
+    own = OwnBuffers(buffers=own_buffers(ctx, fit.model))
+    return Local(own, Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
+
+
+def own_buffers(ctx: Ctx, trained: TensorMap) -> TensorMap:
+    """The buffers that stay with the device."""
+    return {name: trained[name] for name in ctx.buffer_names} if ctx.buffers == "local" else {}
 
 
 def delta_of(ctx: Ctx, trained: TensorMap, start: TensorMap) -> TensorMap:
