@@ -53,8 +53,7 @@ class Lab:
             report=self.algorithm.report,
         )
         self.members: Population = population(spec, data)
-        wanted = spec.model
-        first, _, _ = on_shapes(wanted.name, data.input_shape, data.n_classes, wanted.projection)
+        first, _, _ = on_shapes(*self._design)
         if spec.batch_size < self.least_batch:
             told = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
             raise BadInput(f"batch_size {spec.batch_size}: {told}", field="batch_size")
@@ -71,9 +70,15 @@ class Lab:
         gathered = self.algorithm.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients))
         check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
 
+    @property
+    def _design(self) -> tuple[str, models.Shape, int, int | None, float]:
+        """What the model's shapes follow from."""
+        wanted, data = self.spec.model, self.data
+        return wanted.name, data.input_shape, data.n_classes, wanted.projection, wanted.width
+
     def _first_model(self) -> nn.Module:
-        seed, wanted, data = stream_seed(f"{self.spec.seed}|model"), self.spec.model, self.data
-        return models.build(wanted.name, data.input_shape, data.n_classes, seed, wanted.projection)
+        name, shape, n_classes, projection, width = self._design
+        return models.build(name, shape, n_classes, stream_seed(f"{self.spec.seed}|model"), projection, width)
 
     @cached_property
     def processor(self) -> Processor:
@@ -97,10 +102,9 @@ class Lab:
     @cached_property
     def flops(self) -> int:
         """Operations of training the model on one sample; of an objective that draws what it does, the mean."""
-        wanted, data = self.spec.model, self.data
         if self.local.flops is None:
-            return training_flops(wanted.name, data.input_shape, data.n_classes, wanted.projection)
-        model, x, y = on_shapes(wanted.name, data.input_shape, data.n_classes, wanted.projection)
+            return training_flops(*self._design)
+        model, x, y = on_shapes(*self._design)
         return round(self.local.flops(self.local_params, model, x, y) / len(y))
 
     @cached_property
@@ -111,8 +115,7 @@ class Lab:
     @cached_property
     def least_batch(self) -> int:
         """Samples that a batch must have for the model to train on it."""
-        wanted, data = self.spec.model, self.data
-        return models.least_batch(wanted.name, data.input_shape, data.n_classes, wanted.projection)
+        return models.least_batch(*self._design)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

@@ -79,13 +79,18 @@ class DataSpec(Record):
 
 
 class ModelSpec(Record):
-    """Which model; `projection` puts a projection head of so many outputs before its last layer."""
+    """Which model; `projection` puts a projection head of so many outputs before its last layer.
+
+    `width` is the share of the units of its hidden layers, for models of which there are several.
+    """
 
     name: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
     projection: int | None = Field(default=None, ge=1, le=65_536)
+    width: float = Field(default=1.0, gt=0, le=4)
 
     def __str__(self) -> str:
-        return self.name if self.projection is None else f"{self.name}, projection {self.projection}"
+        named = self.name if self.width == 1 else f"{self.name}, width {self.width:g}"
+        return named if self.projection is None else f"{named}, projection {self.projection}"
 
 
 class Timeouts(Record):
@@ -315,4 +320,4 @@ def check_names(spec: ExperimentSpec) -> None:
     check_data(spec.data)
     check_partition(spec)
     check_test_on(spec, names_of(spec.data))
-    check_model(spec.model.name)
+    check_model(spec.model.name, spec.model.width)

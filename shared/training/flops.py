@@ -47,7 +47,7 @@ def operations(loss: Callable[[], Tensor]) -> int:
 
 
 def on_shapes(
-    model: str, input_shape: Shape, n_classes: int, projection: int | None = None
+    model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
 ) -> tuple[Classifier, Tensor, Tensor]:
     """A model, images and labels of a batch, of which there are the shapes alone.
 
@@ -56,17 +56,20 @@ def on_shapes(
         input_shape: (channels, height, width).
         n_classes: width of the head.
         projection: outputs of the model's projection head, if it has one.
+        width: share of the units of its hidden layers.
 
     Raises:
         UnknownName, BadInput: as `build` does.
     """
     with torch.device("meta"):
-        made = build(model, input_shape, n_classes, 0, projection)
+        made = build(model, input_shape, n_classes, 0, projection, width)
         return made, torch.empty(BATCH, *input_shape), torch.empty(BATCH, dtype=torch.int64)
 
 
 @lru_cache(maxsize=64)
-def training_flops(model: str, input_shape: Shape, n_classes: int, projection: int | None = None) -> int:
+def training_flops(
+    model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
+) -> int:
     """Operations of training a model on one sample with the cross-entropy; arguments and errors of `on_shapes`."""
-    made, x, y = on_shapes(model, input_shape, n_classes, projection)
+    made, x, y = on_shapes(model, input_shape, n_classes, projection, width)
     return operations(lambda: functional.cross_entropy(made(x), y)) // BATCH

@@ -51,6 +51,17 @@ def test_model_has_its_published_number_of_parameters(
     assert sum(p.numel() for p in model.parameters()) == n_parameters
 
 
+def test_a_narrower_supernet_has_that_share_of_each_hidden_layer() -> None:
+    """Of 64, 128 and 256 channels and twice 1024 units a quarter; 4 x 4 pixels reach the linear layers."""
+    model = build("vgg_mnist", (1, 28, 28), 10, seed=0, width=0.25)
+    weights = [p.shape for p in model.parameters() if p.dim() > 1]
+    assert weights == [(16, 1, 3, 3), (32, 16, 3, 3), (64, 32, 3, 3), (256, 1024), (256, 256), (10, 256)]
+    assert least_batch("vgg_mnist", (1, 28, 28), 10, width=0.001) == 1
+    with pytest.raises(BadInput, match="mlp has one width") as refused:
+        build("mlp", (1, 28, 28), 10, seed=0, width=0.5)
+    assert refused.value.field == "model.width"
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "n_classes", "n_weights", "convolved", "dense", "total"),
     [

@@ -18,25 +18,25 @@ POOL = "pool"
 """2x2; an odd side is rounded up (28, 14, 7, 4), as the paper's count of inputs of the first linear layer says."""
 
 
-def vgg_mnist(shape: Shape, n_classes: int) -> Classifier:
+def vgg_mnist(shape: Shape, n_classes: int, width: float = 1.0) -> Classifier:
     """Three convolutions of 64, 128 and 256 channels, each pooled, and two layers of 1024 units."""
-    return _supernet(shape, n_classes, (64, POOL, 128, POOL, 256, POOL), (1024, 1024), _convolution)
+    return _supernet(shape, n_classes, width, (64, POOL, 128, POOL, 256, POOL), (1024, 1024), _convolution)
 
 
-def vgg_cifar10(shape: Shape, n_classes: int) -> Classifier:
+def vgg_cifar10(shape: Shape, n_classes: int, width: float = 1.0) -> Classifier:
     """Five convolutions of 64 to 384 channels, and layers of 4096 and 1024 units."""
-    return _supernet(shape, n_classes, (64, POOL, 192, POOL, 384, 256, 256, POOL), (4096, 1024), _convolution)
+    return _supernet(shape, n_classes, width, (64, POOL, 192, POOL, 384, 256, 256, POOL), (4096, 1024), _convolution)
 
 
-def mobilenet_femnist(shape: Shape, n_classes: int) -> Classifier:
+def mobilenet_femnist(shape: Shape, n_classes: int, width: float = 1.0) -> Classifier:
     """One convolution, four that are separable by depth, of 64 to 512 channels, and two layers of 1024 units."""
-    return _supernet(shape, n_classes, (64, POOL, 128, POOL, 256, POOL, 512, 512), (1024, 1024), _separable)
+    return _supernet(shape, n_classes, width, (64, POOL, 128, POOL, 256, POOL, 512, 512), (1024, 1024), _separable)
 
 
 def _supernet(
-    shape: Shape, n_classes: int, plan: Sequence[int | str], dense: tuple[int, int], later: Block
+    shape: Shape, n_classes: int, share: float, plan: Sequence[int | str], dense: tuple[int, int], later: Block
 ) -> Classifier:
-    """The convolutions of a plan, the first an ordinary one, and linear layers with ReLU."""
+    """The convolutions of a plan, the first an ordinary one, and linear layers with ReLU; this share of their units."""
     before, height, width = shape
     modules: list[nn.Module] = []
     for step in plan:
@@ -44,14 +44,19 @@ def _supernet(
             modules.append(nn.MaxPool2d(2, ceil_mode=True))
             height, width = -(-height // 2), -(-width // 2)
         else:
-            modules += (later if modules else _convolution)(before, step)
-            before = step
+            channels = _narrowed(step, share)
+            modules += (later if modules else _convolution)(before, channels)
+            before = channels
     modules.append(nn.Flatten())
     n_inputs = before * height * width
-    for units in dense:
+    for units in (_narrowed(n, share) for n in dense):
         modules += [nn.Linear(n_inputs, units), nn.ReLU()]
         n_inputs = units
     return Classifier(nn.Sequential(*modules), n_inputs, n_classes)
+
+
+def _narrowed(n: int, share: float) -> int:
+    return max(round(n * share), 1)
 
 
 def _convolution(before: int, after: int) -> list[nn.Module]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from shared.errors import UnknownName
+from shared.errors import BadInput, UnknownName
 from shared.training.draws import lent
 from shared.training.models.base import Classifier, Shape
 from shared.training.models.networks import (
@@ -40,17 +40,26 @@ MODELS: dict[str, Callable[[Shape, int], Classifier]] = {
 """The models by name; `cnn_cifar10` is `cnn_mnist` under the name it has on 3x32x32 (878,538 parameters)."""
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that no model has.
+OF_ANY_WIDTH = {"vgg_mnist": vgg_mnist, "vgg_cifar10": vgg_cifar10, "mobilenet_femnist": mobilenet_femnist}
+"""Those of which there is a share of the units of every hidden layer as well."""
+
+
+def check_name(name: str, width: float = 1.0) -> None:
+    """Refuse a name that no model has, and a width that this model does not have.
 
     Raises:
         UnknownName: listing the names there are.
+        BadInput: the model has one width.
     """
     if name not in MODELS:
         raise UnknownName("model", name, list(MODELS), field="model.name")
+    if width != 1 and name not in OF_ANY_WIDTH:
+        raise BadInput(f"{name} has one width; others have {', '.join(OF_ANY_WIDTH)}", field="model.width")
 
 
-def build(name: str, input_shape: Shape, n_classes: int, seed: int, projection: int | None = None) -> Classifier:
+def build(
+    name: str, input_shape: Shape, n_classes: int, seed: int, projection: int | None = None, width: float = 1.0
+) -> Classifier:
     """Make a model with initial weights that depend on the arguments only; torch's generator is left alone.
 
     Args:
@@ -59,14 +68,18 @@ def build(name: str, input_shape: Shape, n_classes: int, seed: int, projection: 
         n_classes: width of the head.
         seed: of the initial weights.
         projection: outputs of a projection head before the last layer; None = there is none.
+        width: share of the units of hidden layers, of models that are `OF_ANY_WIDTH`.
 
     Raises:
         UnknownName: no model of that name.
-        BadInput: the images are too small for the model.
+        BadInput: the images are too small for the model, or it has one width.
     """
-    check_name(name)
+    check_name(name, width)
     with lent(seed):
-        made = MODELS[name](input_shape, n_classes)
+        if width == 1:
+            made = MODELS[name](input_shape, n_classes)
+        else:
+            made = OF_ANY_WIDTH[name](input_shape, n_classes, width)
         return made if projection is None else _projected(made, projection)
 
 
@@ -82,7 +95,9 @@ def _projected(model: Classifier, n_outputs: int) -> Classifier:
 
 
 @lru_cache(maxsize=64)
-def least_batch(name: str, input_shape: Shape, n_classes: int, projection: int | None = None) -> int:
+def least_batch(
+    name: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
+) -> int:
     """Samples that a batch must have to be trained on: 1, or 2 where a batch-norm sees one value a channel of a sample.
 
     One value has no variance. Only shapes are computed, on torch's `meta` device; arguments as of `build`.
@@ -96,7 +111,7 @@ def least_batch(name: str, input_shape: Shape, n_classes: int, projection: int |
         seen.append(inputs[0][0, 0].numel())  # of (batch, channels, ...)
 
     with torch.device("meta"):
-        made = build(name, input_shape, n_classes, 0, projection)
+        made = build(name, input_shape, n_classes, 0, projection, width)
         for module in made.modules():
             if isinstance(module, nn.modules.batchnorm._NormBase):
                 module.register_forward_pre_hook(look)
