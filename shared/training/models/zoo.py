@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import nn
@@ -76,10 +76,8 @@ def build(
     """
     check_name(name, width)
     with lent(seed):
-        if width == 1:
-            made = MODELS[name](input_shape, n_classes)
-        else:
-            made = OF_ANY_WIDTH[name](input_shape, n_classes, width)
+        narrowed = partial(OF_ANY_WIDTH[name], width=width) if width != 1 else MODELS[name]
+        made = narrowed(input_shape, n_classes)
         return made if projection is None else _projected(made, projection)
 
 
