@@ -80,7 +80,8 @@ class Workbench:
         augment: bool = True,
     ) -> Iterator[Batch]:
         """Shuffled batches as they are trained on, augmented where the spec says so; on the processor."""
-        samples, work, how = samples or self.samples, self.work, ctx.spec.augment if augment else None
+        samples = self.samples if samples is None else samples  # none at all are some, too
+        work, how = self.work, ctx.spec.augment if augment else None
         (x, y), indices = self.arrays(samples.part), samples.indices
         if how is not None and how.when == "once":
             key = (samples.part, samples.indices.tobytes())
@@ -159,7 +160,7 @@ class Workbench:
         self, model: Mapping[str, Tensor], samples: Samples | None = None, *, transform: Transform | None = None
     ) -> Score:
         """Evaluate a model on the client's test samples, or on others."""
-        samples = samples or self.tests
+        samples = self.tests if samples is None else samples
         x, y = self.arrays(samples.part)
         found = evaluate(self._network(model), x, y, samples.indices, transform=transform, stopped=self.stopped)
         return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum)

@@ -189,7 +189,7 @@ def train(
         Cancelled: `stopped` said so.
         NotFinite: a loss, or a parameter at the end, is NaN or infinite; names the step.
     """
-    with_layout = _layout(model)
+    with_layout = laid_out(model)
     model.train()
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     take_step = step or Sgd(lr, momentum, weight_decay)
@@ -239,7 +239,7 @@ def evaluate(
         NotFinite: the loss is NaN or infinite.
     """
     chosen = np.asarray(indices, dtype=np.int64)
-    with_layout, was_training = _layout(model), model.training
+    with_layout, was_training = laid_out(model), model.training
     place = next(model.parameters()).device
     n_correct, loss_sum = 0, 0.0
     model.eval()
@@ -317,7 +317,7 @@ class Sgd:
         return self.velocities
 
 
-def _layout(model: nn.Module) -> Transform:
+def laid_out(model: nn.Module) -> Transform:
     """Bring a convolutional model to channels-last, in place; answers with what does the same to its images.
 
     Channels-last is faster on CPU and changes bits, so that it is decided here and by the model alone.

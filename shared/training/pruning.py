@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from shared.training.loop import laid_out
 from shared.training.units import Units, Weighted
 
 
@@ -50,10 +51,11 @@ def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict
     """By group, how much each of its units counts.
 
     Args:
-        model: not changed; passed through in evaluation mode, where a group needs that.
+        model: not changed but for its layout in memory; passed through in evaluation mode, where a group needs that.
         units: of the model.
         images: batches of them.
     """
+    with_layout = laid_out(model)
     parameters = dict(model.named_parameters())
     found: dict[str, Tensor] = {}
     watched: dict[str, list[Weighted]] = {}
@@ -64,7 +66,7 @@ def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict
             found[group] = torch.stack(scales).mean(0)
         else:
             watched[group] = makers
-    seen = _mean_activations(model, [layer for makers in watched.values() for layer in makers], images)
+    seen = _mean_activations(model, [layer for makers in watched.values() for layer in makers], map(with_layout, images))
     found |= {group: torch.stack([seen[layer.name] for layer in makers]).mean(0) for group, makers in watched.items()}
     return {group: found[group].cpu() for group in units.groups}
 
@@ -116,6 +118,6 @@ def heaviest(weights: Tensor, rate: float) -> Tensor:
     Of equal ones the last are left out first.
     """
     best_first = torch.sort(weights.detach().abs().flatten(), descending=True, stable=True).indices
-    stay = torch.zeros(weights.numel(), dtype=torch.bool)
+    stay = torch.zeros(weights.numel(), dtype=torch.bool, device=weights.device)
     stay[best_first[: weights.numel() - share(rate, weights.numel())]] = True
     return stay.reshape(weights.shape)

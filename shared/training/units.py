@@ -89,7 +89,7 @@ class Units:
     def _part(self, name: str, tensor: Tensor, kept: Kept) -> Tensor:
         for axis in self.axes.get(name, ()):
             if axis.group in kept:
-                tensor = tensor.index_select(axis.dim, axis.positions(kept[axis.group]))
+                tensor = tensor.index_select(axis.dim, axis.positions(kept[axis.group]).to(tensor.device))
         return tensor
 
     def spread(self, part: Mapping[str, Tensor], like: Mapping[str, Tensor], kept: Kept) -> dict[str, Tensor]:
@@ -107,7 +107,7 @@ class Units:
             if axis.group in kept:
                 wider = [*part.shape]
                 wider[axis.dim] = shape[axis.dim]
-                positions = axis.positions(kept[axis.group])
+                positions = axis.positions(kept[axis.group]).to(part.device)
                 part = part.new_zeros(wider).index_copy_(axis.dim, positions, part)
         return part.clone()
 
