@@ -74,12 +74,14 @@ class Params(Record):
         threshold: T of the clients, times the mean magnitude.
         server_threshold: of the server (and of edges that form a model), times the largest magnitude.
         gradient: of theta: that of W as it is, or times w where W is not 0.
+        download: the server's model, `ternary` again or in `full`.
     """
 
     quantise: bool = True
     threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
     server_threshold: Annotated[float, Field(ge=0, lt=1)] = 0.05
     gradient: Literal["straight_through", "scaled"] = "straight_through"
+    download: Literal["ternary", "full"] = "ternary"
 
 
 class Ternaries(Update):
@@ -106,8 +108,10 @@ def best_factor(theta: Tensor, signs: Tensor) -> Tensor:
 
 
 def as_ternary(ctx: Ctx, model: TensorMap) -> TensorMap:
-    """A model with its weights in ternary form, as the server makes them; what is ternary already stays the same."""
+    """A model as the server sends it: its weights in ternary form; what is ternary already stays the same."""
     found = dict(model)
+    if ctx.params.download == "full":
+        return found
     for name in ternary_names(ctx, model):
         theta = model[name].detach().contiguous()
         most = float(theta.abs().max()) if theta.numel() else 0.0
