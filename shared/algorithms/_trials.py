@@ -47,7 +47,10 @@ class Trial:
 def tried(
     ctx: Ctx, start: TensorMap, chromosome: Vector, counts: TensorMap, bench: Bench, parts: tuple[Samples, Samples]
 ) -> Trial:
-    """Cut a sub-network from the supernet, train it, leave out its lightest weights, and test it; lines 2 to 4."""
+    """Cut a sub-network from the supernet, train it, leave out its lightest weights, and test it; lines 2 to 4.
+
+    Without validation samples all are equally fit.
+    """
     units, (training, validation) = ctx.units, parts
     kept = kept_units(counts, rates_of(units, chromosome, "units"))
     fit = bench.fit(ctx, units.cut(start, kept), samples=training)
@@ -67,9 +70,12 @@ def tried(
 
 
 def divided(ctx: Ctx, bench: Bench) -> tuple[Samples, Samples]:
-    """A client's samples of this round: to train on, and to validate; of two or more, one at least validates."""
+    """A client's samples of this round: to train on, and to validate.
+
+    One at least validates, unless training needs them all: a batch-norm may want two.
+    """
     n = bench.n_samples
-    n_validation = min(max(math.floor(ctx.params.validation * n), 1), n - 1) if n else 0
+    n_validation = max(min(max(math.floor(ctx.params.validation * n), 1), n - ctx.least_batch), 0)
     order = torch.randperm(n, generator=ctx.rng("validation")).numpy()
     chosen = np.zeros(n, dtype=bool)
     chosen[order[:n_validation]] = True

@@ -33,11 +33,11 @@ Deviations and readings:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.algorithms._hooks import (
     Algorithm,
@@ -86,6 +86,13 @@ class Params(Record):
     shrinkage: Annotated[float, Field(gt=0, le=1)] = 0.1
     covariance: Literal["shared", "identity"] = "shared"
     validation: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> Self:
+        for first, most in (("start", "max_gene"), ("sigma", "max_sigma")):
+            if getattr(self, first) > getattr(self, most):
+                raise ValueError(f"{first} {getattr(self, first):g} is above {most} {getattr(self, most):g}")
+        return self
 
     @property
     def strategy(self) -> Strategy:
@@ -204,7 +211,12 @@ class Cloud(CloudHooks):
         told = list(state.choices.values())
         if not told:
             return {}
+        supernet = {
+            "n_weights": ctx.units.n_weights(state.model),
+            "multiply_adds": ctx.units.multiply_adds(state.model),
+        }
         return {
+            "supernet": supernet,
             "children_won": sum(choice.child for choice in told),
             "sigma": float(np.mean([state.searches[name].sigma for name in state.choices])),
             "n_weights": _by_layer([choice.n_weights for choice in told]),

@@ -20,7 +20,7 @@ Deviations and readings:
 - Clients are weighted by samples, as in FedAvg (the paper: plain means over clients of equal weight).
 - Momentum and weight decay of the spec apply to the step with beta.
 - A held-out client has no training samples: it adapts on a seeded batch of those it holds (a half of them, if they are
-  fewer than two batches), and both models are tested on the others.
+  fewer than two batches) and its own model is tested on the others; the one received is tested on all, as of any method.
 - Batch-norm's statistics move in every pass.
 - D and D'' count as samples passed, and so take simulated time.
 """
@@ -135,7 +135,7 @@ class Device(DeviceHooks):
         if not ctx.params.alpha:
             return super().personalise(ctx, state, message, local, bench)
         start, (adapt, _) = starting_model(state, message), divided(ctx, bench)
-        if not len(adapt):
+        if len(adapt) < ctx.least_batch:
             return start
         step = Sgd(ctx.params.alpha, momentum=0.0, weight_decay=0.0)
         return bench.fit(ctx, start, samples=adapt, purpose="personalise", epochs=1, step=step).model
@@ -144,7 +144,7 @@ class Device(DeviceHooks):
         self, ctx: Ctx, state: Any, message: Any, own: TensorMap | None, bench: Bench
     ) -> tuple[Score | None, Score | None]:
         tests = divided(ctx, bench)[1] if ctx.params.alpha else bench.tests
-        received = bench.test(starting_model(state, message), tests)
+        received = bench.test(starting_model(state, message), bench.tests)
         return received, bench.test(own, tests) if own is not None else None
 
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from shared.api import RoundInfo, RunInfo, SeatInfo
 from shared.results.files import write_file
+from shared.results.sub_networks import Figure as Size
+from shared.results.sub_networks import Sizes
 from shared.spread import Spread
 
 _MEGA = 1e6
@@ -119,8 +121,29 @@ def draw_groups(path: Path, info: RunInfo, tree: Mapping[str, Any]) -> None:
     _write(figure, path)
 
 
-def _figure(title: str, *, n_axes: int = 1, n_columns: int = 1) -> tuple[Any, list[Any]]:
-    """Axes below each other with one x, or beside each other with one y, the first the widest."""
+def draw_sub_networks(path: Path, info: RunInfo, sizes: Sequence[Sizes]) -> None:
+    """What clients' sub-networks have of the supernet: by round above, by layer at the end below."""
+    figure, (above, below) = _figure(f"{info.name} ({info.algorithm}): sub-networks", n_axes=2, one_x=False)
+    looks: tuple[tuple[Size, str, str], ...] = (
+        ("n_weights", "weights", "C0"),
+        ("multiply_adds", "multiply-adds", "C1"),
+    )
+    for at, (which, label, colour) in enumerate(looks):
+        _curve(above, [(each.round_no, 100 * each.share(which)) for each in sizes], label, colour=colour)
+        shares = sizes[-1].shares(which)
+        places = np.arange(len(shares)) + (at - 0.5) * 0.4
+        bars = below.bar(places, [100 * share for share in shares.values()], 0.4, label=label, color=colour)
+        below.bar_label(bars, fmt="%.2g", fontsize=8)
+        below.set_xticks(range(len(shares)), shares, rotation=20)
+    above.set(ylabel="% of the supernet", xlabel="round")
+    below.set(ylabel="% of the supernet", xlabel=f"layer, mean over clients in round {sizes[-1].round_no}")
+    for axes in (above, below):
+        axes.set_ylim(bottom=0)
+    _save(figure, path)
+
+
+def _figure(title: str, *, n_axes: int = 1, n_columns: int = 1, one_x: bool = True) -> tuple[Any, list[Any]]:
+    """Axes below each other, with one x unless told otherwise, or beside each other with one y, the first the widest."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -128,7 +151,9 @@ def _figure(title: str, *, n_axes: int = 1, n_columns: int = 1) -> tuple[Any, li
     figure = Figure(figsize=(8.5, 2.6 * n_axes + 1), layout="constrained")
     FigureCanvasAgg(figure)
     widths = [3] + [1] * (n_columns - 1)
-    grid = figure.subplots(n_axes, n_columns, sharex="col", sharey="row", squeeze=False, width_ratios=widths)
+    grid = figure.subplots(
+        n_axes, n_columns, sharex="col" if one_x else "none", sharey="row", squeeze=False, width_ratios=widths
+    )
     all_axes = list(grid.flat)
     figure.suptitle(title, parse_math=False) if n_columns > 1 else all_axes[0].set_title(title)
     for axes in all_axes:

@@ -19,6 +19,7 @@ from shared.costs import LinkUse
 from shared.results.files import ROUND_FIELDS, append_file, read_last_line, read_rounds, write_file
 from shared.results.groups import newest_tree
 from shared.results.manifest import Manifest
+from shared.results.sub_networks import sizes_of
 from shared.spec import ExperimentSpec, canonical
 
 _FIRST = ("round_no", "kind")
@@ -112,6 +113,9 @@ def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:
             plots.draw_accuracy(folder / "plots" / "accuracy.png", info, rounds)
             plots.draw_bytes(folder / "plots" / "bytes.png", info, rounds)
             plots.draw_clients(folder / "plots" / "clients.png", info, rounds)
+        sizes = sizes_of(rounds)
+        if sizes:
+            plots.draw_sub_networks(folder / "plots" / "sub_networks.png", info, sizes)
         tree = newest_tree(rounds)
         if tree is not None:
             plots.draw_groups(folder / "plots" / "groups.png", info, tree)

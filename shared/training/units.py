@@ -125,9 +125,16 @@ class Units:
                     raise BadInput(f"{name} is {tuple(state[name].shape)}: no sub-network has that beside the others")
         return found
 
+    def n_weights(self, state: Mapping[str, Tensor]) -> dict[str, int]:
+        """By layer, its weights in the network of this state; biases and batch-norm are not counted."""
+        return {layer.name: state[f"{layer.name}.weight"].numel() for layer in self.layers}
+
     def multiply_adds(self, state: Mapping[str, Tensor]) -> dict[str, int]:
         """By layer, multiply-adds of passing one sample through the network of this state."""
-        return {layer.name: state[f"{layer.name}.weight"].numel() * layer.n_positions for layer in self.layers}
+        return {
+            layer.name: n * layer.n_positions
+            for layer, n in zip(self.layers, self.n_weights(state).values(), strict=True)
+        }
 
     def training_flops(self, state: Mapping[str, Tensor]) -> int:
         """Operations of training the network of this state on one sample.

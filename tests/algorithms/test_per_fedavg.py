@@ -107,16 +107,16 @@ def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any
     return models.read_state(scratch), np.sort(order[n:])
 
 
-async def test_held_out_clients_adapt_by_one_step_and_are_tested_on_the_rest(tmp_path: Path) -> None:
+async def test_held_out_clients_are_tested_on_all_they_hold_and_after_one_step_on_the_rest(tmp_path: Path) -> None:
     spec = spec_of({"alpha": 0.1, "local_steps": 5}, held_out_fraction=0.25, num_rounds=3)
     done = await run(tmp_path, spec, rooms=(4,))
     (seat,) = [s.number for s in done.lab.members.seats if s.role == "held_out"]
     model, rest = adapted(done, done.model, seat, 3)
     scratch, data = done.lab.model, done.lab.data
-    wanted = []
-    for state in (done.model, model):
+    held, wanted = done.lab.members.seats[seat].test.indices, []
+    for state, tests in ((done.model, held), (model, rest)):
         models.write_state(scratch, state)
-        found = evaluate(scratch, data.train_x, data.train_y, rest)
+        found = evaluate(scratch, data.train_x, data.train_y, tests)
         wanted.append(found.n_correct / found.n)
     final = done.info.final
     assert final["held_out_received"].accuracy == pytest.approx(wanted[0])
