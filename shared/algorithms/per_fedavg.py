@@ -20,7 +20,7 @@ Deviations and readings:
 - Clients are weighted by samples, as in FedAvg (the paper: plain means over clients of equal weight).
 - Momentum and weight decay of the spec apply to the step with beta.
 - A held-out client has no training samples: it adapts on a seeded batch of those it holds (a half of them, if they are
-  fewer than two batches) and its own model is tested on the others; the one received is tested on all, as of any method.
+  fewer than two batches) and its own model is tested on the others; the one received on all, as with any method.
 - Batch-norm's statistics move in every pass.
 - D and D'' count as samples passed, and so take simulated time.
 """

@@ -143,7 +143,7 @@ def draw_sub_networks(path: Path, info: RunInfo, sizes: Sequence[Sizes]) -> None
 
 
 def _figure(title: str, *, n_axes: int = 1, n_columns: int = 1, one_x: bool = True) -> tuple[Any, list[Any]]:
-    """Axes below each other, with one x unless told otherwise, or beside each other with one y, the first the widest."""
+    """Axes below each other, mostly with one x, or beside each other with one y, the first the widest."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

@@ -260,6 +260,47 @@ def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path:
     assert found[0] != found[1]
 
 
+def test_clients_too_small_to_validate_on_their_own_keep_their_parent(tmp_path: Path) -> None:
+    """With one sample there is nothing to compare on; test samples are not for that."""
+    run = ByHooks(lab_of(tmp_path, {"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30}))
+    done = run.round()
+    seat = next(seat for seat in done if len(run.seats[seat].train) == 1)
+    bench = run.lab.bench(run._work(1), run.seats[seat].train, run.seats[seat].test)
+    assert len(run.seats[seat].test)
+    assert bench.test(run.cloud.model, divided(run.ctx(1).at(edge=0, seat=seat), bench)[1]).n == 0
+    assert done[seat].figures["fitness"] == 0
+
+
+def test_batch_norm_leaves_as_many_samples_to_train_on_as_it_needs(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path, model="cnn_digits", data={"name": "digits", "n_train": 6, "n_test": 30}, partition="iid")
+    assert lab.least_batch == 2
+    for n in (1, 2, 3):
+        seat = lab.seat(0)
+        ctx = lab.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
+        bench = lab.bench(ByHooks(lab)._work(1), np.arange(n), seat.test)
+        training, validation = divided(ctx, bench)
+        assert (len(training), len(validation)) == {1: (1, 0), 2: (2, 0), 3: (2, 1)}[n]
+
+
+@pytest.mark.parametrize("params", [{"start": 0.9, "max_gene": 0.5}, {"sigma": 0.9, "max_sigma": 0.5}])
+def test_searches_that_begin_out_of_bounds_are_refused(params: dict[str, float]) -> None:
+    first, most = params
+    with pytest.raises(BadInput, match=f"{first} 0.9 is above {most} 0.5"):
+        parse_spec({"algorithm": {"name": "es_afl", "params": params}})
+
+
+def test_record_has_the_sizes_of_sub_networks_beside_the_supernets(tmp_path: Path) -> None:
+    run = ByHooks(lab_of(tmp_path, {"start": 0.5}))
+    ctx, locals_ = run.ctx(1), run.round()
+    found, units = run.algorithm.cloud.figures(ctx, run.cloud), run.lab.units
+    told = [choice for local in locals_.values() for choice in local.update.choices.values()]  # type: ignore[union-attr]
+    for name, whole in (("n_weights", units.n_weights), ("multiply_adds", units.multiply_adds)):
+        assert found["supernet"][name] == whole(run.lab.initial)
+        for layer, mean in found[name].items():
+            assert mean == pytest.approx(sum(getattr(choice, name)[layer] for choice in told) / 3)
+            assert mean < found["supernet"][name][layer]
+
+
 def test_spec_without_one_generation_a_round_is_refused() -> None:
     for field, value in (("edge_rounds", 2), ("schedule", "equal"), ("client", "edge")):
         with pytest.raises(BadInput, match=f"es_afl needs {field}"):

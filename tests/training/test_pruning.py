@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from shared.training.loop import evaluate
 from shared.training.models import Classifier, build
 from shared.training.pruning import heaviest, importance, kept_units, share
 from shared.training.unit_graph import units_of
@@ -79,3 +81,15 @@ def test_heaviest_weights_stay_whatever_their_sign() -> None:
     assert heaviest(weights, 0.5).tolist() == [[False, True, True], [False, False, True]]
     assert heaviest(weights, 0.0).all()
     assert heaviest(torch.ones(4), 0.5).tolist() == [True, True, False, False]
+
+
+def test_ranks_do_not_depend_on_what_the_model_was_used_for_before() -> None:
+    """Training and evaluation lay a model out channels-last for good, in which sums are rounded otherwise."""
+    shape, images = (1, 16, 16), torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(1))
+    found = []
+    for used in (False, True):
+        model = build("cnn_6_16", shape, 7, seed=1)
+        if used:
+            evaluate(model, np.zeros((2, 16, 16), np.uint8), np.zeros(2, np.int64), [0, 1])
+        found.append(importance(model, units_of(model, shape), [images]))
+    assert all(torch.equal(each, found[1][group]) for group, each in found[0].items())
