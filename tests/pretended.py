@@ -95,7 +95,7 @@ def computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     there = theirs if wanted is None else torch.device(wanted) == PLACE
     told = {**kwargs, "device": CPU} if there and wanted is not None else kwargs
     found = func(*tree_map(_here, tuple(args)), **tree_map(_here, dict(told)))
-    if name.endswith("_") and not name.startswith("_foreach"):
+    if _in_place(name) and not name.startswith("_foreach"):
         return args[0]
     if not there:
         return found
@@ -110,11 +110,16 @@ def check_unmixed(name: str, args: Sequence[Any], given: Sequence[Tensor]) -> No
         Mixed: they lie on both devices.
     """
     apart = [item for item in given if not isinstance(item, There)]
-    written = args[0] if name.endswith("_") else None
+    written = args[0] if _in_place(name) else None
     apart = [item for item in apart if item.dim() or item is written or name in JOINS]
     if apart and not (name in SELECTIONS and isinstance(args[0], There) and all(_selects(item) for item in apart)):
         shapes = [f"{'there' if isinstance(item, There) else 'cpu'} {tuple(item.shape)}" for item in given]
         raise Mixed(f"{name} of tensors on two devices: {', '.join(shapes)}")
+
+
+def _in_place(name: str) -> bool:
+    """`add_` is, `__ilshift__` too; `__lshift__` is not."""
+    return name.startswith("__i") if name.startswith("__") else name.endswith("_")
 
 
 def _selects(item: Tensor) -> bool:

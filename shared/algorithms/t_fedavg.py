@@ -104,7 +104,7 @@ def pattern(theta: Tensor, least: float) -> Tensor:
 
 def best_factor(theta: Tensor, signs: Tensor) -> Tensor:
     """w: of all factors that for which w I is nearest to theta."""
-    return torch.tensor(mean_magnitude(theta[signs != 0]), dtype=torch.float32, device=theta.device)
+    return torch.tensor(mean_magnitude(theta[signs != 0]), dtype=torch.float32).to(theta.device)
 
 
 def as_ternary(ctx: Ctx, model: TensorMap) -> TensorMap:

@@ -26,6 +26,8 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "fedprox, local fedser": {"algorithm": {"name": "fedprox", "local": "fedser"}},
     "fedser, all views": {"algorithm": {"name": "fedser", "params": {"transforms": VIEWS, "bn": "running"}}},
     "lafl_cpn, raw": {"algorithm": {"name": "lafl_cpn", "params": {"stats": "raw", "test_stats": "own"}}},
+    "per_fedavg, hessian": {"algorithm": {"name": "per_fedavg", "params": {"hessian": "hessian_free"}}},
+    "t_fedavg, scaled": {"algorithm": {"name": "t_fedavg", "params": {"gradient": "scaled", "download": "full"}}},
     "scaffold, option I": {"algorithm": {"name": "scaffold", "params": {"option": "I"}}},
     "augmented on loading": {"algorithm": "lafl_cpn", "augment": "randaugment"},
     "augmented once": {"algorithm": "fedavg", "augment": {"name": "randaugment", "when": "once"}},
@@ -88,6 +90,7 @@ def test_the_pretended_gpu_mixes_what_torch_mixes_and_nothing_else() -> None:
         assert (torch.tensor(2.0) - there).tolist() == [2, 1, 0, -1]
         assert there[positions].tolist() == [3, 1]
         assert torch.zeros(4).copy_(there).tolist() == [0, 1, 2, 3]
+        assert (positions << 1).tolist() == [6, 2]
         for mixed in (
             lambda: there + torch.ones(4),
             lambda: torch.zeros(()).add_(there.sum()),
