@@ -8,28 +8,30 @@ Transactions on Neural Networks and Learning Systems, 2020, algorithm 1 (FTTQ, a
     I           sign(theta) where |theta| > Delta, else 0
     W           w I, with which the client computes                                             algorithm 1
     dJ/dw       sum of I dJ/dW; the step takes its mean over I
-    dJ/dtheta   dJ/dW, straight through what makes theta ternary
+    dJ/dtheta   w dJ/dW where I is not 0, else dJ/dW
 
-A round: clients begin from the ternary model received, train by FTTQ, send I and w; the server averages w I by samples,
-makes the mean ternary again and broadcasts that. Both ways 2 bits a weight and 4 bytes a layer. `quantise: false` is
-FedAvg, bit for bit.
+A round: clients begin from the model received, train by FTTQ, send I and w; the server averages w I by samples, makes
+the mean ternary again and broadcasts that. Both ways 2 bits a weight and 4 bytes a layer. `quantise: false` is FedAvg,
+bit for bit.
 
 Where values come from: T = 0.7 at clients is that of Ternary Weight Networks (Li, Zhang, Liu, arXiv 1605.04711),
 and w begins as their best one, the mean of |theta| beyond Delta. 0.05 at the server, there of the largest magnitude, is
 that of Trained Ternary Quantization (Zhu, Han, Mao, Dally, ICLR 2017).
 
-Deviations and readings (written from abstract and citations; the paper's text was not at hand, so that its equation
-numbers and its own thresholds could not be checked):
+Deviations and readings (written from abstract, citations and what the authors' published program does; the paper's
+text was not at hand, so that its equation numbers and its own thresholds could not be checked):
 
 - Weights are the tensors of two or more dimensions, in all layers; biases and batch-norm travel in full, as in FedAvg.
-- dJ/dtheta of Trained Ternary Quantization is w dJ/dW where I is not 0 (`gradient: scaled`). The paper, as it is
-  cited, divides theta by its largest magnitude first, which undoes a factor of about that size. Here theta is as it
-  came (I is the same, since Delta goes with the mean), and so without the factor. With it hardly a sign changes in a
-  round that begins from ternary weights, all of them as far from Delta as can be, and little is learned.
+- The factor w in dJ/dtheta is that of Trained Ternary Quantization, and of the authors' program, in which w of the
+  gradient begins as 1. Here it begins as the best one, far below, so that it wants a larger learning rate;
+  `gradient: straight_through` leaves it out.
+- The authors' server compares the ternary model with the mean on test data, and broadcasts the mean in full where the
+  ternary one is worse by 3 % (strategy II). A cloud here does not evaluate before it broadcasts: `download: full` does
+  so always, `ternary` never.
 - The step of w goes along the mean over the positions of I, not their sum: that is as many times as long as there are
   positions, and at the learning rate of the other weights w runs away.
-- theta begins from the ternary weights received (they are all that a client has).
-- The server's model is the ternary one: it is what is tested, downloaded and trained from.
+- theta begins from the weights received (they are all that a client has).
+- The server's model is what it sends: that is tested, downloaded and trained from.
 - With several edge rounds an edge makes its model ternary as the server does; to the cloud its mean travels in full.
 """
 
@@ -73,14 +75,14 @@ class Params(Record):
         quantise: false is FedAvg.
         threshold: T of the clients, times the mean magnitude.
         server_threshold: of the server (and of edges that form a model), times the largest magnitude.
-        gradient: of theta: that of W as it is, or times w where W is not 0.
+        gradient: of theta: that of W, times w where W is not 0, or as it is.
         download: the server's model, `ternary` again or in `full`.
     """
 
     quantise: bool = True
     threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
     server_threshold: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    gradient: Literal["straight_through", "scaled"] = "straight_through"
+    gradient: Literal["scaled", "straight_through"] = "scaled"
     download: Literal["ternary", "full"] = "ternary"
 
 
