@@ -56,7 +56,7 @@ def plain_ternary(theta: Array, least: float) -> tuple[Array, float]:
 class PlainFttq:
     """Algorithm 1 in numpy and float64; what has one dimension is trained as ever."""
 
-    def __init__(self, start: TensorMap, lr: float, *, scaled: bool = False) -> None:
+    def __init__(self, start: TensorMap, lr: float, *, scaled: bool = True) -> None:
         self.lr, self.scaled, self.names = lr, scaled, list(start)
         self.theta = {name: tensor.numpy().astype(float) for name, tensor in start.items() if tensor.dim() == 2}
         found = {name: plain_ternary(theta, 0.7 * np.abs(theta).mean()) for name, theta in self.theta.items()}
@@ -212,7 +212,7 @@ async def test_without_quantisation_it_is_fedavg_bit_for_bit(edge_rounds: int, t
 async def test_it_learns_nearly_as_much_from_a_sixteenth_of_the_weights_bytes(tmp_path: Path) -> None:
     """The claim, by the record of both: at most 0.12 below FedAvg, and 3.75 bytes a weight less on each link."""
     more = {"num_rounds": 8, "local_epochs": 5, "lr": 0.2, "data": {"name": "digits", "n_train": 600, "n_test": 200}}
-    ternary = await run(tmp_path, spec_of({}, **more), rooms=(4,))
+    ternary = await run(tmp_path, spec_of({"gradient": "straight_through"}, **more), rooms=(4,))
     fedavg = await run(tmp_path, spec_of(None, **more), rooms=(4,))
     assert ternary.info.accuracy is not None
     assert fedavg.info.accuracy is not None
@@ -232,3 +232,11 @@ async def test_an_edges_model_is_ternary_between_its_rounds(tmp_path: Path) -> N
     for edge in done.rounds[0].edges:
         assert edge.up_bytes > 4 * N_WEIGHTS
     assert len(done.model["features.1.weight"].unique()) == 3
+
+
+async def test_the_servers_model_may_go_down_in_full(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"download": "full"}, num_rounds=2), rooms=(3, 1))
+    assert len(done.model["features.1.weight"].unique()) > 3
+    for row in done.rounds[1].seats:
+        assert row.up_bytes < N_WEIGHTS
+        assert row.down_bytes > 4 * N_WEIGHTS
