@@ -235,7 +235,7 @@ async def test_an_edges_model_is_ternary_between_its_rounds(tmp_path: Path) -> N
 
 
 async def test_the_servers_model_may_go_down_in_full(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({"download": "full"}, num_rounds=2), rooms=(3, 1))
+    done = await run(tmp_path, spec_of({"download": "full"}, num_rounds=2, batch_size=8, lr=0.5), rooms=(3, 1))
     assert len(done.model["features.1.weight"].unique()) > 3
     for row in done.rounds[1].seats:
         assert row.up_bytes < N_WEIGHTS
