@@ -1,0 +1,93 @@
+"""`python -m benchmarks.es_afl_table RUNS SWEEP...`: table 2 of ES-AFL's paper from sweeps (docs/algorithms/es_afl.md).
+
+RUNS is the folder with the runs' results, each SWEEP one of `strata sweep`. Prints a row for each combination but for
+its seeds, mean and sample deviation over these:
+
+    Acc_G        the global model on all samples of clients that were held out
+    Acc_L        a client's own model after its last training, before upload, on its own test samples; mean over clients
+    weights, multiply-adds
+                 of the network that a client sends, means over clients of the last round; biases and batch-norm are not
+                 counted; without sub-networks those of the whole one, as a run of ES-AFL among the others tells them
+    up, down     bytes of an update and of what a device receives in a round, in the last round
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.api import RoundInfo, RunInfo
+from shared.results import read_rounds, read_run
+from shared.results.differences import described
+from shared.results.sub_networks import Sizes, sizes_of
+from shared.results.sweeps import over_seeds, read_sweep
+
+HEAD = ("", "n", "Acc_G", "global test set", "Acc_L", "weights", "multiply-adds", "kB up", "kB down", "simulated s")
+Values = tuple[float | None, ...]
+
+
+def values(info: RunInfo, rounds: Sequence[RoundInfo], sizes: Sequence[Sizes]) -> Values:
+    """The figures of one run; accuracies in per cent, bytes in thousands, weights and multiply-adds in millions."""
+    last = [row for row in rounds if row.kind == "train"][-1]
+    held_out, whole, own = info.final.get("held_out_received"), info.final.get("global"), last.clients.get("own")
+    carried = (
+        [sum(sizes[-1].clients[name].values()) / 1e6 for name in ("n_weights", "multiply_adds")]
+        if sizes
+        else [None] * 2
+    )
+    return (
+        _percent(held_out.accuracy if held_out else None),
+        _percent(whole.accuracy if whole else None),
+        _percent(own.mean if own else None),
+        *carried,
+        last.device_bytes_up / last.n_used / 1e3,
+        last.device_bytes_down / last.n_visits / 1e3,
+        info.simulated_s,
+    )
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def table(runs_dir: Path, folders: Sequence[Path]) -> str:
+    """The rows of all sweeps."""
+    lines, supernet = [" | ".join(HEAD), " | ".join("---" for _ in HEAD)], None
+    for folder in folders:
+        sweep = read_sweep(folder)
+        if sweep is None:
+            raise SystemExit(f"{folder} is no sweep's folder")
+        done = [each for each in sweep.combinations if each.status == "completed" and each.run]
+        rows = [(each, read_run(runs_dir / str(each.run))) for each in done]
+        for group, _ in over_seeds(rows):
+            found = []
+            for _, info in group:
+                if info is None:  # those that have no run were left out
+                    continue
+                rounds = read_rounds(runs_dir / info.run)
+                sizes = sizes_of(rounds)
+                supernet = sizes[-1].supernet if sizes else supernet
+                found.append(values(info, rounds, sizes))
+            name = described({key: value for key, value in group[0][0].values.items() if key != "seed"})
+            lines.append(" | ".join([name, str(len(group)), *map(_mean, zip(*found, strict=True))]))
+    if supernet:
+        whole = (f"{sum(supernet[name].values()) / 1e6:.4g}" for name in ("n_weights", "multiply_adds"))
+        lines.append(" | ".join(["the whole network", *[""] * 4, *whole, *[""] * 3]))
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _mean(each: Sequence[float | None]) -> str:
+    known = [value for value in each if value is not None]
+    if not known:
+        return ""
+    digits = 3 if 0 < known[0] < 10 else 1
+    deviation = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""
+    return f"{statistics.fmean(known):.{digits}f}{deviation}"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
+    print(table(Path(sys.argv[1]), [Path(folder) for folder in sys.argv[2:]]))
