@@ -75,7 +75,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def memory_of(tensor: Tensor) -> tuple[object, ...]:
-    """What tells a tensor from others that live at the time: its memory and how it lies there; of empty ones the shape."""
+    """What tells a tensor from others that live: its memory and how it lies there; of empty ones the shape."""
     if not tensor.numel():  # without memory of its own
         return tensor.dtype, tuple(tensor.shape)
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()

@@ -9,6 +9,8 @@ import pytest
 import torch
 from pydantic import Field
 
+from shared import wire
+from shared.algorithms.es_afl import Order, Pair
 from shared.codecs import Coded, Compression, CompressionSpec, Int8, TopK, decoded
 from shared.errors import BadInput, NotFinite
 from shared.records import Each, MaskOf, Mean, ModelState, Record, Tensor, TensorMap
@@ -22,6 +24,12 @@ class Down(Record):
     model: ModelState
     maybe: ModelState | None = None
     other: TensorMap = Field(default_factory=dict)
+
+
+class Orders(Record):
+    """As an agent gets them."""
+
+    messages: tuple[Order, ...]
 
 
 class Up(Record):
@@ -188,3 +196,15 @@ def test_a_spec_that_cannot_be_is_refused_by_the_field(compression: dict[str, An
     with pytest.raises(BadInput, match=told) as refused:
         parse_spec({"compression": compression})
     assert refused.value.field == field
+
+
+def test_orders_that_differ_share_the_model_that_is_coded() -> None:
+    """ES-AFL's differ in the chromosomes: eight of them in a body hold one model, coded or not."""
+    weights = {"w": torch.randn(64, 64, generator=torch.Generator().manual_seed(1))}
+    orders = [Order(model=weights, pair=Pair(parent=(n / 8,), child=(n / 9,))) for n in range(8)]
+    coded = compression(down="fp16").messages()
+    plain, short = [
+        wire.encode(Orders(messages=tuple(each))).n_bytes for each in (orders, [coded(order) for order in orders])
+    ]
+    assert 4 * 64 * 64 < plain < 4 * 64 * 64 + 2000
+    assert 2 * 64 * 64 < short < 2 * 64 * 64 + 2000
