@@ -232,7 +232,7 @@ class Archive:
         except (BlobMissing, BlobCorrupt) as error:
             raise StateGone(f"the committed state of run {run_id} cannot be read: {error.detail}") from None
         state: Committed[Any] = await self.worker.run(
-            lambda: own(wire.decode(kind[lab.algorithm.cloud_state], data, model=lab.shapes))
+            lambda: own(wire.decode(kind[lab.algorithm.cloud_state], data, model=lab.shapes, stored=True))
         )
         return state
 

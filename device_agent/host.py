@@ -101,7 +101,9 @@ class Host:
         """The order in torch's own memory, and its size; the body's memory is free from here on."""
         body = received.take()
         lab = self.labs.of(spec_of(body))
-        order: VisitOrder[Any] = own(wire.decode(lab.wire.visit_order, body, model=lab.shapes))
+        order: VisitOrder[Any] = own(
+            wire.decode(lab.wire.visit_order, body, model=lab.shapes, n_seats=len(lab.members.seats))
+        )
         check_order(order, len(lab.members.seats))
         return lab, order, len(body)
 

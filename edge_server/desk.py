@@ -139,7 +139,9 @@ class Desk:
         body = received.take()
         raw = wire.peek(body)
         lab = self.labs.of(parse_spec(raw.get("spec") if isinstance(raw, dict) else None))
-        order: RoundOrder[Any] = own(wire.decode(lab.wire.round_order, body, model=lab.shapes))
+        order: RoundOrder[Any] = own(
+            wire.decode(lab.wire.round_order, body, model=lab.shapes, n_seats=len(lab.members.seats))
+        )
         return lab, order, len(body)
 
     async def _seating(self, order: RoundOrder[Any]) -> tuple[Seating, dict[str, int]]:

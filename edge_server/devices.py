@@ -325,6 +325,7 @@ class Devices:
                 who=f"agent {agent}",
                 headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent, **real.headers(seats[0])},
                 model=self.lab.shapes,
+                n_seats=len(seats),
             )
         )
         reply = await while_heard(asking, agent, self.roster, self.ttl_s, self.stop)

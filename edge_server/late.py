@@ -109,8 +109,8 @@ def packed(lab: Lab, state: Record, stock: Stock) -> wire.Body:
 def unpacked(lab: Lab, data: Any) -> tuple[Any, Stock]:
     """The algorithm's state and what is kept beside it, in torch's own memory."""
     if not _keeps_more(lab):
-        return own(wire.decode(lab.algorithm.edge_state, data)), Stock()
-    kept = own(wire.decode(_kind(lab), data))
+        return own(wire.decode(lab.algorithm.edge_state, data, stored=True)), Stock()
+    kept = own(wire.decode(_kind(lab), data, stored=True))
     return kept.state, Stock({item.contribution.seat: item for item in kept.late}, kept.losses)
 
 

@@ -252,12 +252,13 @@ class EdgeRound:
     def _asked(self, ctx: Ctx, works: Mapping[int, Work]) -> list[Asked]:
         """The visits of a wave; equal messages become one object, so that they are coded and travel once."""
         asked: list[Asked] = []
+        coded = self.lab.compression.messages()
         distinct: list[tuple[Any, Any]] = []  # as dispatched, and as it travels
         for number in sorted(works):
             message = self.hooks.dispatch(ctx, self.state, self.clock.seat(number))
             known = [sent for other, sent in distinct if same_leaves(other, message)]
             if not known:
-                known = [self.lab.compression.message(message)]
+                known = [coded(message)]
                 distinct.append((message, known[0]))
             base = self.book.bases.get(number, self.order.bases.get(number))
             moved = self.lab.moved_bytes(number, works[number])

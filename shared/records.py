@@ -132,9 +132,17 @@ class Record(BaseModel):
 def own(value: Any) -> Any:
     """A record, or values in lists and maps, with tensors copied into torch's own memory.
 
-    Views of a body would change bits in training, and keep the whole body in memory.
+    Views of a body would change bits in training, and keep the whole body in memory. A tensor that stands in several
+    places is copied once.
     """
-    return with_tensors(value, lambda tensor: tensor.detach().clone(memory_format=torch.contiguous_format))
+    made: dict[int, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        if id(tensor) not in made:
+            made[id(tensor)] = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return made[id(tensor)]
+
+    return with_tensors(value, copied)
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

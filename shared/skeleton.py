@@ -1,12 +1,11 @@
-"""A record as JSON in which numbers stand for tensors, and back: the codec's half that knows no bytes.
+"""A record as JSON in which numbers stand for tensors: the writing half of the codec that knows no bytes.
 
 Of a field that is averaged per position only what its mask keeps is told (`shared/sparse.py`); a tensor in its short
-form (`shared/codecs`) is told by its parts.
+form (`shared/codecs`) is told by its parts. `shared/filling.py` reads it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -14,19 +13,16 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
-from shared.codecs.coded import Coded, from_parts
+from shared.codecs.coded import Coded
 from shared.errors import WireError
 from shared.records import KeptBy, Mean, Tensor
-from shared.sparse import packed, placed, unpacked
-from shared.strict_json import check_keys, check_text, within
+from shared.sparse import places_of
+from shared.strict_json import check_keys, check_text
+from shared.tensors import memory_of
 
-MAX_RANK = 16
 MAX_DEPTH = 64
 """How deep a record may be nested: what one tier could write, the next can read."""
-MAX_COUNT = 2**53
-MAX_PLACES = 2**28
-"""Of all masks of a body together: a few bytes could name as many as they like."""
-_TENSOR, _KEPT, _MASK, _CODED = "$t", "$k", "$m", "$c"
+TENSOR, KEPT, MASK, CODED = "$t", "$k", "$m", "$c"
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -42,8 +38,7 @@ DTYPES: dict[str, torch.dtype] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-
-# ---- to JSON
+PLAIN = frozenset({int, float, bool, type(None)})
 
 
 class Tensors:
@@ -54,28 +49,37 @@ class Tensors:
         self._index: dict[tuple[object, ...], int] = {}
 
     def index(self, tensor: Tensor) -> int:
+        """The number of a tensor."""
         if tensor.dtype not in NAMES:
             raise WireError(f"tensors of {tensor.dtype} do not travel")
-        own = tensor.detach()
-        key = (own.data_ptr() or id(tensor), own.dtype, tuple(own.shape), own.stride())
+        own, key = tensor.detach(), memory_of(tensor)
         if key not in self._index:
             self._index[key] = len(self.found)
             self.found.append(own)
         return self._index[key]
 
+    def kept(self, tensor: Tensor, mask: Tensor) -> int:
+        """The number of what a mask keeps of a tensor."""
+        return self.index(tensor[mask != 0])
 
-_PLAIN = frozenset({int, float, bool, type(None)})
+
+class Lengths(Tensors):
+    """As `Tensors`, where only sizes are asked for: of what masks keep no element is gathered."""
+
+    def kept(self, tensor: Tensor, mask: Tensor) -> int:
+        """The number of what has the length and dtype of what a mask keeps of a tensor."""
+        return self.index(torch.zeros((), dtype=tensor.dtype).expand(int(mask.count_nonzero())))
 
 
 def skeleton(value: object, tensors: Tensors, depth: int) -> object:
-    if depth and type(value) in _PLAIN:  # most of what there is
+    if depth and type(value) in PLAIN:  # most of what there is
         return value
     if not depth:
         raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
     if isinstance(value, Coded):
-        return {_CODED: [value.codec, [tensors.index(part) for part in value.parts], list(value.shape)]}
+        return {CODED: [value.codec.called(), [tensors.index(part) for part in value.parts], list(value.shape)]}
     if isinstance(value, Tensor):
-        return {_TENSOR: tensors.index(value)}
+        return {TENSOR: tensors.index(value)}
     if isinstance(value, BaseModel):
         sparse = _sparse(value, tensors)
         return {
@@ -103,15 +107,15 @@ def _sparse(record: BaseModel, tensors: Tensors) -> dict[str, Any]:
         if not isinstance(values, Mapping) or not values or not _can_be_left_out(values, masks, is_mask):
             continue
         check_keys(values)
-        places = {key: tensors.index(packed(masks[key])) for key in values}
+        places = {key: tensors.index(places_of(masks[key])) for key in values}
         shapes = {key: list(tensor.shape) for key, tensor in values.items()}
-        kept = {key: tensors.index(tensor[masks[key] != 0]) for key, tensor in values.items()}
-        found[name] = {key: {_KEPT: [kept[key], places[key], shapes[key]]} for key in values}
+        kept = {key: tensors.kept(tensor, masks[key]) for key, tensor in values.items()}
+        found[name] = {key: {KEPT: [kept[key], places[key], shapes[key]]} for key in values}
         if is_mask:
-            found[other] = {key: {_MASK: [places[key], shapes[key]]} for key in values}
+            found[other] = {key: {MASK: [places[key], shapes[key]]} for key in values}
         else:
-            weights = {key: tensors.index(masks[key][masks[key] != 0]) for key in values}
-            found[other] = {key: {_KEPT: [weights[key], places[key], shapes[key]]} for key in values}
+            weights = {key: tensors.kept(masks[key], masks[key]) for key in values}
+            found[other] = {key: {KEPT: [weights[key], places[key], shapes[key]]} for key in values}
     return found
 
 
@@ -139,91 +143,3 @@ def _can_be_left_out(values: Mapping[str, Tensor], masks: Any, is_mask: bool) ->
 def _fields(kind: type[BaseModel]) -> tuple[str, ...]:
     """The names of a record's fields: pydantic asks its class anew each time."""
     return tuple(kind.model_fields)
-
-
-# ---- and back
-
-
-def filled(value: Any, tensors: list[Tensor], model: Mapping[str, Tensor] | None) -> Any:
-    """The skeleton with its tensors; every tensor must be used."""
-    filling = _Filling(tensors, None if model is None else {tuple(tensor.shape) for tensor in model.values()})
-    filled = filling.fill(value, MAX_DEPTH)
-    if len(filling.used) != len(tensors):
-        raise WireError(f"{len(tensors) - len(filling.used)} tensors stand in no field")
-    return filled
-
-
-class _Filling:
-    """Puts a body's tensors into its skeleton.
-
-    Args:
-        tensors: of the body.
-        shapes: those that a tensor may have of which only some positions, or a short form, travel: a few bytes could
-            else stand for as much memory as they like. None: nothing travels in a short form.
-    """
-
-    def __init__(self, tensors: list[Tensor], shapes: set[tuple[int, ...]] | None) -> None:
-        self.tensors, self.shapes = tensors, shapes
-        self.used: set[int] = set()
-        self.masks: dict[tuple[int, tuple[int, ...]], Tensor] = {}
-
-    def fill(self, value: Any, depth: int) -> Any:
-        """The value with its tensors."""
-        if depth and type(value) in _PLAIN:
-            return value
-        if not depth:
-            raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
-        if isinstance(value, dict):
-            if len(value) == 1 and (read := self._readers.get(next(iter(value)))):
-                return read(self, *value.values())
-            check_keys(value)
-            return {key: self.fill(item, depth - 1) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self.fill(item, depth - 1) for item in value]
-        if isinstance(value, str):
-            check_text(value)
-        return value
-
-    def _tensor(self, index: Any) -> Tensor:
-        if type(index) is not int or not 0 <= index < len(self.tensors):
-            raise WireError(f"the record names a tensor that is none of the body's {len(self.tensors)}")
-        self.used.add(index)
-        return self.tensors[index]
-
-    def _kept(self, value: Any) -> Tensor:
-        if not isinstance(value, list) or len(value) != 3:
-            raise WireError("a tensor of which some positions travel has values, places and a shape")
-        return placed(self._tensor(value[0]), self._places(value[1], value[2]))
-
-    def _mask(self, value: Any) -> Tensor:
-        if not isinstance(value, list) or len(value) != 2:
-            raise WireError("a mask has places and a shape")
-        return self._places(value[0], value[1]).to(torch.float32)
-
-    def _coded(self, value: Any) -> Tensor:
-        if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], str):
-            raise WireError("a coded tensor has the name of a codec, parts and a shape")
-        codec, parts, shape = value
-        if not isinstance(parts, list) or not is_counts(shape):
-            raise WireError("a coded tensor has the name of a codec, parts and a shape")
-        if self.shapes is None or tuple(shape) not in self.shapes:
-            raise WireError(f"a coded tensor is {str(shape)[:100]}: no tensor of the run's model is")
-        return from_parts(codec, shape, tuple(self._tensor(part) for part in parts))
-
-    def _places(self, index: Any, shape: Any) -> Tensor:
-        """The mask of a shape, made once."""
-        if not is_counts(shape) or len(shape) > MAX_RANK:
-            raise WireError(f"a mask has no shape {str(shape)[:80]}")
-        places, key = self._tensor(index), (index, tuple(shape))
-        if key not in self.masks:
-            if self.shapes is not None and key[1] not in self.shapes:
-                raise WireError(f"the run's model has no tensor of shape {key[1]}")
-            within(sum(mask.numel() for mask in self.masks.values()) + math.prod(shape), MAX_PLACES, "places")
-            self.masks[key] = unpacked(places, shape)
-        return self.masks[key]
-
-    _readers = {_TENSOR: _tensor, _KEPT: _kept, _MASK: _mask, _CODED: _coded}  # noqa: RUF012 - a table, by token
-
-
-def is_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < MAX_COUNT for item in value)

@@ -23,7 +23,7 @@ from shared.records import Tensor
 Bits = npt.NDArray[np.bool_]
 
 
-def packed(mask: Tensor) -> Tensor:
+def places_of(mask: Tensor) -> Tensor:
     """Where a mask is not 0: uint8, (bytes,)."""
     there = mask.detach().cpu().numpy() != 0
     lines = [there.any(axis=tuple(other for other in range(there.ndim) if other != dim)) for dim in range(there.ndim)]
@@ -33,33 +33,36 @@ def packed(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.packbits(bits))
 
 
-def unpacked(places: Tensor, shape: Sequence[int]) -> Tensor:
+def mask_of(places: Tensor, shape: Sequence[int]) -> Tensor:
     """The mask of these bytes, bool.
 
     Raises:
-        WireError: they are not what `packed` makes of a mask of that shape.
+        WireError: they are not what `places_of` makes of a mask of that shape.
     """
     if places.dtype != torch.uint8 or places.dim() != 1:
         raise WireError(f"places are bytes, not {places.dtype} {tuple(places.shape)}")
-    bits = np.unpackbits(places.numpy()).astype(bool)
+    told = f"{len(places)} bytes do not say where a tensor of {tuple(shape)} has values"
+    least = 1 + sum(shape)
+    if not -(-least // 8) <= len(places) <= -(-(least + math.prod(shape)) // 8):  # before memory is set aside
+        raise WireError(told)
+    bits = np.unpackbits(places.numpy()).view(bool)
     there = np.zeros(tuple(shape), dtype=bool)
-    if len(bits) > sum(shape):
-        lines = np.split(bits[1 : 1 + sum(shape)], np.cumsum(shape)[:-1]) if len(shape) else []
-        n_box = math.prod(int(line.sum()) for line in lines)
-        inner = bits[1 + sum(shape) :][:n_box]
-        if not bits[0]:
-            there[np.ix_(*lines) if lines else ...] = True
-        elif len(inner) == n_box:
-            there[np.ix_(*lines) if lines else ...] = inner.reshape([int(line.sum()) for line in lines])
+    lines = np.split(bits[1:least], np.cumsum(shape)[:-1]) if len(shape) else []
+    sides = [int(line.sum()) for line in lines]
+    inner = bits[least:][: math.prod(sides)]
+    if not bits[0]:
+        there[np.ix_(*lines) if lines else ...] = True
+    elif len(inner) == math.prod(sides):
+        there[np.ix_(*lines) if lines else ...] = inner.reshape(sides)
     mask = torch.from_numpy(there)
-    if not torch.equal(packed(mask), places):
-        raise WireError(f"{len(places)} bytes do not say where a tensor of {tuple(shape)} has values")
+    if not torch.equal(places_of(mask), places):
+        raise WireError(told)
     return mask
 
 
 def n_bytes(mask: Tensor, element_size: int) -> int:
     """Bytes of what travels of a tensor with this mask: its values and their places."""
-    return int(mask.count_nonzero()) * element_size + packed(mask).numel()
+    return int(mask.count_nonzero()) * element_size + places_of(mask).numel()
 
 
 def placed(values: Tensor, mask: Tensor) -> Tensor:

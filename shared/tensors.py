@@ -74,6 +74,13 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return memoryview(flat)
 
 
+def memory_of(tensor: Tensor) -> tuple[object, ...]:
+    """What tells a tensor from others that live: its memory and how it lies there; of empty ones the shape."""
+    if not tensor.numel():  # without memory of its own
+        return tensor.dtype, tuple(tensor.shape)
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
 def grid_exponent(total_weight: int, bound: float) -> int:
     """The finest g at which sums of elements up to `bound`, of weights up to `total_weight`, are exact.
 

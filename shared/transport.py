@@ -189,6 +189,7 @@ class Caller:
         who: str,
         headers: Mapping[str, str] | None = None,
         model: Mapping[str, Tensor] | None = None,
+        n_seats: int = 1,
     ) -> Reply[R]:
         """POST an encoded record, decode the answer; ask again after broken connections until the limit.
 
@@ -200,6 +201,7 @@ class Caller:
             who: names the callee in errors.
             headers: further ones.
             model: the run's model, for checks while decoding.
+            n_seats: of how many seats the answer may bring updates.
 
         Raises:
             DeadlineExceeded: nothing came in time.
@@ -221,7 +223,7 @@ class Caller:
 
         over = (httpx.TransportError, Unreachable, *PASSING)
         raw, got = await patiently(attempt, limit_s=limit_s, who=who, over=over)
-        return Reply(wire.decode(kind, raw, model=model), body.n_bytes, len(raw), got)
+        return Reply(wire.decode(kind, raw, model=model, n_seats=n_seats), body.n_bytes, len(raw), got)
 
     async def _once(self, url: str, body: wire.Body, headers: dict[str, str]) -> tuple[bytearray, Mapping[str, str]]:
         timeout = httpx.Timeout(None, connect=CONNECT_S)

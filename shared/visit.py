@@ -200,9 +200,9 @@ class StateOf:
         if data is None:
             return None, {}, True
         if not self.with_memory:
-            return own(wire.decode(self.algorithm.device_state, data)), {}, False
+            return own(wire.decode(self.algorithm.device_state, data, stored=True)), {}, False
         kind: type[Any] = Remembered[self.algorithm.device_state]  # type: ignore[name-defined]
-        found = own(wire.decode(kind, data))
+        found = own(wire.decode(kind, data, stored=True))
         return found.state, found.memory, False
 
     def save(self, version: Version, state: Record, memory: TensorMap) -> None:

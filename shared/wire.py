@@ -28,8 +28,9 @@ from pydantic import ValidationError
 from shared.body import Body as Body
 from shared.body import digest_of as digest_of
 from shared.errors import NotFinite, WireError
+from shared.filling import ModelRoom, any_room, filled, is_counts, is_shape, no_room
 from shared.records import Record, Tensor
-from shared.skeleton import DTYPES, MAX_COUNT, MAX_DEPTH, MAX_RANK, NAMES, Tensors, filled, is_counts, skeleton
+from shared.skeleton import DTYPES, MAX_DEPTH, NAMES, Lengths, Tensors, skeleton
 from shared.strict_json import check_items, parse, within
 from shared.tensors import bytes_of
 
@@ -52,20 +53,19 @@ def encode(record: Record) -> Body:
         WireError: a leaf is neither JSON nor a tensor, a key begins with `$`, or the record is nested too deeply.
         TooLarge: nobody would read it.
     """
-    text, tensors = _written(record)
+    text, tensors = _written(record, Tensors())
     head, end = _head(text, tensors)
     return Body((head, *(bytes_of(tensor) for _, tensor in _laid(tensors))), len(head) + end)
 
 
 def size(record: Record) -> int:
     """Bytes that the encoded record would have; of tensors' elements it looks at masks alone."""
-    head, end = _head(*_written(record))
+    head, end = _head(*_written(record, Lengths()))
     return len(head) + end
 
 
-def _written(record: Record) -> tuple[str, list[Tensor]]:
+def _written(record: Record, tensors: Tensors) -> tuple[str, list[Tensor]]:
     """The record as JSON text, and its tensors."""
-    tensors = Tensors()
     told = skeleton(record, tensors, MAX_DEPTH)
     try:
         return _compact(told), tensors.found
@@ -107,21 +107,32 @@ def _entries(laid: tuple[tuple[int, str, tuple[int, ...], int], ...]) -> tuple[s
 # ---- decode
 
 
-def decode(kind: type[R], body: bytearray | memoryview | bytes, *, model: Mapping[str, Tensor] | None = None) -> R:
+def decode(
+    kind: type[R],
+    body: bytearray | memoryview | bytes,
+    *,
+    model: Mapping[str, Tensor] | None = None,
+    n_seats: int = 1,
+    stored: bool = False,
+) -> R:
     """The record in a body; its tensors are views of it (of a copy, where the body is read-only).
 
     Args:
         kind: the record's type; a parametrised generic where a field's type depends on the algorithm.
         body: the whole body.
-        model: the run's model, against which `ModelState` fields are checked. A tensor of which not all travels must
-            have a shape of its tensors: a short form says little of how long what it stands for is.
+        model: the run's model, against which `ModelState` fields are checked. Only where it is given may tensors come
+            of which not all travels: they have shapes of its tensors.
+        n_seats: of how many seats the body may hold messages or updates: the elements that such tensors may have
+            together go with it.
+        stored: this process wrote the body itself, and may have written what it liked.
 
     Raises:
         WireError: names what is wrong, with the path of the field.
     """
     raw, tensors = _parse(body)
+    room = any_room if stored else no_room if model is None else ModelRoom(model, n_seats)
     try:
-        return kind.model_validate(filled(raw, tensors, model), context={"model": model})
+        return kind.model_validate(filled(raw, tensors, room), context={"model": model})
     except ValidationError as error:
         raise misfit(kind, error) from None
 
@@ -206,11 +217,8 @@ def _entry(name: str, entry: Any, begin: int) -> _Entry:
     dtype = DTYPES.get(text) if isinstance(text, str) else None
     if dtype is None:
         raise WireError(f"tensor {name}: unknown dtype")
-    if not is_counts(shape) or len(shape) > MAX_RANK or not is_counts(offsets) or len(offsets) != 2:
-        raise WireError(f"tensor {name}: shape and offsets are lists of counts")
-    # The strides of an empty tensor are products of its other dimensions: these must not overflow either.
-    if math.prod(max(extent, 1) for extent in shape) >= MAX_COUNT:
-        raise WireError(f"tensor {name}: {shape} is too large a shape")
+    if not is_shape(shape) or not is_counts(offsets) or len(offsets) != 2:
+        raise WireError(f"tensor {name}: shape and offsets are lists of counts, of a tensor that can be")
     first, last = offsets
     if last - first != math.prod(shape) * dtype.itemsize:
         raise WireError(f"tensor {name}: {last - first} bytes do not hold {text} {shape}")

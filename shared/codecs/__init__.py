@@ -6,22 +6,24 @@
 stands for. `Compression` applies the spec's codecs to the records of an algorithm.
 """
 
-from shared.codecs.coded import Coded, carried_bytes, decoded
+from shared.codecs.coded import Codec, Coded, carried_bytes, decoded
 from shared.codecs.compression import Compression
-from shared.codecs.forms import fp16, int8, mean_magnitude, ternary, ternary_of, topk
-from shared.codecs.specs import CodecSpec, CompressionSpec
+from shared.codecs.forms import Fp16, Int8, Ternary, TopK, mean_magnitude, ternary_of
+from shared.codecs.specs import CodecSpec, CompressionSpec, from_parts
 
 __all__ = [
+    "Codec",
     "CodecSpec",
     "Coded",
     "Compression",
     "CompressionSpec",
+    "Fp16",
+    "Int8",
+    "Ternary",
+    "TopK",
     "carried_bytes",
     "decoded",
-    "fp16",
-    "int8",
+    "from_parts",
     "mean_magnitude",
-    "ternary",
     "ternary_of",
-    "topk",
 ]

@@ -1,9 +1,10 @@
-"""A tensor in its short form."""
+"""A tensor in its short form, and what a codec is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,20 +16,53 @@ from shared.records import Record
 Parts = tuple[Tensor, ...]
 
 
-class Form(NamedTuple):
-    """How a codec's parts are read: both functions get them with the number of elements that they stand for.
+class Codec(Record):
+    """One way to code a tensor, as a spec names it: its settings for coding, and how what is coded is read.
 
-    Attributes:
-        see: raises WireError where parts that came from elsewhere are none of this codec.
-        decode: the elements, float32, in row-major order.
+    Reading needs no settings: whoever reads knows the codec's name only.
     """
 
-    see: Callable[[Parts, int], None]
-    decode: Callable[[Parts, int], Tensor]
+    name: str
 
+    @classmethod
+    def called(cls) -> str:
+        """The name under which it travels."""
+        return str(cls.model_fields["name"].default)
 
-FORMS: dict[str, Form] = {}
-"""By the codec's name; `shared.codecs.forms` has them."""
+    @property
+    def feeds_back(self) -> bool:
+        """Whether what it leaves out of an update is added to the next one."""
+        return False
+
+    @abstractmethod
+    def encode(self, x: Tensor, what: str = "it") -> Coded:
+        """The short form.
+
+        Args:
+            x: float32, any shape.
+            what: its name, for errors.
+
+        Raises:
+            NotFinite, OutOfBound, WireError: it holds what the codec cannot carry, or is of another dtype.
+        """
+
+    @abstractmethod
+    def n_bytes(self, n: int) -> int:
+        """Bytes of the parts of n elements."""
+
+    @staticmethod
+    @abstractmethod
+    def check(parts: Parts, n: int) -> None:
+        """See that parts that came from elsewhere are n elements in this form.
+
+        Raises:
+            WireError: they are not.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def decode(parts: Parts, n: int) -> Tensor:
+        """The n elements, float32, in row-major order."""
 
 
 class Coded(Tensor):
@@ -40,15 +74,18 @@ class Coded(Tensor):
     Attributes:
         codec: by whose form its parts are read.
         parts: plain tensors.
+        place: where it stood in a body that came from elsewhere, until its parts have been looked at; None: they are
+            known to be sound.
     """
 
-    codec: str
+    codec: type[Codec]
     parts: Parts
+    place: str | None
 
-    def __new__(cls, codec: str, shape: Sequence[int], parts: Parts) -> Coded:
-        """Of parts that are known to be sound."""
+    def __new__(cls, codec: type[Codec], shape: Sequence[int], parts: Parts, place: str | None = None) -> Coded:
+        """Of parts that are sound, or else come from a place."""
         made: Any = Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.float32)
-        made.codec, made.parts = codec, parts
+        made.codec, made.parts, made.place = codec, parts, place
         found: Coded = made
         return found
 
@@ -60,6 +97,7 @@ class Coded(Tensor):
 
         Raises:
             TypeError: it would write to a coded tensor.
+            WireError: its parts came from elsewhere and are none of its codec.
         """
         if func._schema.is_mutable and args and isinstance(args[0], Coded):
             raise TypeError(f"{func} would write to a coded tensor")
@@ -68,32 +106,33 @@ class Coded(Tensor):
 
     def __repr__(self) -> str:  # type: ignore[override]
         """Its form; printing decodes nothing."""
-        return f"Coded({self.codec!r}, {tuple(self.shape)})"
+        return f"Coded({self.codec.called()!r}, {tuple(self.shape)})"
 
     def decoded(self) -> Tensor:
-        """What it stands for, in torch's own memory."""
-        return FORMS[self.codec].decode(self.parts, self.numel()).reshape(self.shape)
+        """What it stands for, in torch's own memory.
+
+        Parts that came from elsewhere are looked at here, before they are first used, and not where a body is read: so
+        one garbled tensor costs the update that holds it, and not those that came in the same body.
+
+        Raises:
+            WireError: they are none of its codec; names the place.
+        """
+        if self.place is not None:
+            self._check(self.place)
+            self.place = None
+        return self.codec.decode(self.parts, self.numel()).reshape(self.shape)
+
+    def _check(self, place: str) -> None:
+        try:
+            self.codec.check(self.parts, self.numel())
+        except WireError as error:
+            told = f"{place}: a tensor coded by {self.codec.called()}: {error.detail}"
+            raise WireError(told, field=place) from None
 
     @property
     def carried_bytes(self) -> int:
         """Bytes of its parts."""
         return sum(part.numel() * part.element_size() for part in self.parts)
-
-
-def from_parts(codec: str, shape: Sequence[int], parts: Parts) -> Coded:
-    """A coded tensor whose parts came from elsewhere.
-
-    Raises:
-        WireError: there is no such codec, or they are none of its parts.
-    """
-    if codec not in FORMS:
-        raise WireError(f"there is no codec {codec[:40]!r}")
-    made = Coded(codec, shape, parts)
-    try:
-        FORMS[codec].see(parts, made.numel())
-    except WireError as error:
-        raise WireError(f"a tensor coded by {codec}: {error.detail}") from None
-    return made
 
 
 def carried_bytes(tensor: Tensor) -> int:

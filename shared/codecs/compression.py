@@ -14,6 +14,7 @@ where u is the update of a visit (there a step's gradient times its rate), and m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -24,7 +25,9 @@ from shared.codecs.coded import Coded
 from shared.codecs.specs import CodecSpec, CompressionSpec
 from shared.records import Mean, Record, Tensor, TensorMap, holds_model_state
 from shared.sums.marks import fields_of
+from shared.tensors import memory_of
 
+log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
 Encode = Callable[[Tensor, str], Tensor]
 
@@ -44,22 +47,34 @@ class Compression:
     @property
     def memory(self) -> bool:
         """Whether devices keep what was left out of their updates."""
-        return self.spec.up is not None and self.spec.up.memory
+        return self.spec.up is not None and self.spec.up.feeds_back
 
-    def message(self, message: R) -> R:
-        """A message with its models coded."""
+    def messages(self) -> Callable[[R], R]:
+        """What codes the models of a wave's messages: a tensor that stands in several is coded, and travels, once."""
         codec = self.spec.down
         if codec is None:
-            return message
-        names = [name for name in type(message).model_fields if holds_model_state(type(message), name)]
-        return self._changed(message, names, codec, codec.encode)
+            return lambda message: message
+        made: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # with the tensor, so that its memory stays its own
+
+        def encode(tensor: Tensor, what: str) -> Tensor:
+            key = memory_of(tensor)
+            if key not in made:
+                made[key] = tensor, codec.encode(tensor, what)
+            return made[key][1]
+
+        def coded(message: R) -> R:
+            names = [name for name in type(message).model_fields if holds_model_state(type(message), name)]
+            return self._changed(message, names, codec, encode)
+
+        return coded
 
     def update(self, update: R, memory: Mapping[str, Tensor]) -> tuple[R, TensorMap]:
         """An update with its averaged parameters coded, and what its device keeps for the next one.
 
         Args:
             update: of a visit.
-            memory: what was left out of earlier ones, by the place in the update.
+            memory: what was left out of earlier ones, by the place in the update. What does not fit there, or is not
+                finite, is dropped: the update is then coded as a first one.
 
         Raises:
             NotFinite, OutOfBound: the update cannot be coded; names field and tensor.
@@ -70,9 +85,10 @@ class Compression:
         kind, left = type(update), dict(memory)
 
         def encode(tensor: Tensor, what: str) -> Tensor:
-            whole = tensor + left[what] if what in left else tensor
+            before = left.pop(what, None)
+            whole = tensor if before is None or not _can_be_added(before, tensor, what) else tensor + before
             made = codec.encode(whole, what)
-            if codec.memory:
+            if codec.feeds_back:
                 left[what] = whole - made
             return made
 
@@ -104,3 +120,15 @@ class Compression:
             else tensor.numel() * tensor.element_size()
             for name, tensor in model.items()
         )
+
+
+def _can_be_added(memory: Tensor, tensor: Tensor, what: str) -> bool:
+    """Whether this was left out of such a tensor; else a warning."""
+    if memory.shape != tensor.shape or memory.dtype != tensor.dtype:
+        told = f"{memory.dtype} {tuple(memory.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
+    elif not torch.isfinite(memory).all():
+        told = "not finite"
+    else:
+        return True
+    log.warning("what was left out of %s is %s: dropped", what, told)
+    return False

@@ -1,4 +1,4 @@
-"""The codecs: pure functions from a float32 tensor to its short form, and back.
+"""The codecs: from a float32 tensor to its short form, and back.
 
     fp16      half precision                                 2 bytes an element
     int8      q = round(x / s), s = max |x| / 127            1 byte, and 4
@@ -23,11 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from shared.codecs.coded import FORMS, Coded, Form, Parts
+from shared.codecs.coded import Codec, Coded, Parts
 from shared.errors import NotFinite, OutOfBound, WireError
 
 MOST_FP16 = 65_504.0
@@ -36,60 +38,172 @@ PER_BYTE = 4
 """Ternary digits in a byte: two bits each, the first in the lowest; 0 is 0, 1 is 1, 2 is -1, and 3 nothing."""
 
 
-# ---- encode
+class Fp16(Codec):
+    """Half precision."""
+
+    name: Literal["fp16"] = "fp16"
+
+    def encode(self, x: Tensor, what: str = "it") -> Coded:
+        """Each element rounded."""
+        flat, most = _flat(x, self.name, what)
+        if most > MOST_FP16:
+            raise OutOfBound(f"{what} holds {most:g}, fp16 carries up to {MOST_FP16:g}")
+        return Coded(Fp16, x.shape, (flat.half(),))
+
+    def n_bytes(self, n: int) -> int:
+        """Two each."""
+        return 2 * n
+
+    @staticmethod
+    def check(parts: Parts, n: int) -> None:
+        """The elements, finite."""
+        _check_parts(parts, (torch.float16, n))
+        _check_values(parts[0])
+
+    @staticmethod
+    def decode(parts: Parts, n: int) -> Tensor:
+        """The elements as they are."""
+        return parts[0].float()
 
 
-def fp16(x: Tensor, what: str = "it") -> Coded:
-    """In half precision.
+class Int8(Codec):
+    """Whole numbers of steps of a 127th of a tensor's largest magnitude."""
 
-    Args:
-        x: float32, any shape.
-        what: its name, for errors.
+    name: Literal["int8"] = "int8"
 
-    Raises:
-        NotFinite, OutOfBound, WireError: it holds what the codec cannot carry, or is of another dtype.
+    def encode(self, x: Tensor, what: str = "it") -> Coded:
+        """Steps, and how long one is."""
+        flat, most = _flat(x, self.name, what)
+        scale = torch.tensor(most / LEVELS, dtype=torch.float32)
+        if not torch.isfinite(scale * LEVELS):
+            raise OutOfBound(f"{what} holds {most:g}, which is no finite number of int8's steps")
+        steps = (flat / scale).round_().clamp_(-LEVELS, LEVELS) if scale > 0 else torch.zeros_like(flat)
+        return Coded(Int8, x.shape, (steps.to(torch.int8), scale))
+
+    def n_bytes(self, n: int) -> int:
+        """One each, and the step."""
+        return n + 4
+
+    @staticmethod
+    def check(parts: Parts, n: int) -> None:
+        """Steps within 127, of a length of which 127 are finite."""
+        _check_parts(parts, (torch.int8, n), (torch.float32, None))
+        _check_scale(parts[1], LEVELS)
+        if n and parts[0].min() < -LEVELS:
+            raise WireError(f"it holds steps beyond {LEVELS}")
+
+    @staticmethod
+    def decode(parts: Parts, n: int) -> Tensor:
+        """Steps times their length."""
+        return parts[0].float() * parts[1]
+
+
+class Ternary(Codec):
+    """One magnitude a tensor and two bits an element.
+
+    Attributes:
+        threshold: what is below so many times the mean magnitude becomes 0; 0.7 is that of Ternary Weight Networks.
     """
-    flat, most = _flat(x, "fp16", what)
-    if most > MOST_FP16:
-        raise OutOfBound(f"{what} holds {most:g}, fp16 carries up to {MOST_FP16:g}")
-    return Coded("fp16", x.shape, (flat.half(),))
+
+    name: Literal["ternary"] = "ternary"
+    threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
+
+    def encode(self, x: Tensor, what: str = "it") -> Coded:
+        """The signs of what is beyond the threshold, and the mean magnitude of it."""
+        flat, _ = _flat(x, self.name, what)
+        beyond = flat.abs() > self.threshold * mean_magnitude(flat)
+        scale = torch.tensor(mean_magnitude(flat[beyond]), dtype=torch.float32)
+        return ternary_of(flat.sign() * beyond, scale, x.shape, what)
+
+    def n_bytes(self, n: int) -> int:
+        """Two bits each, and the magnitude."""
+        return _n_packed(n) + 4
+
+    @staticmethod
+    def check(parts: Parts, n: int) -> None:
+        """Digits, 0 beyond the last element, and a magnitude."""
+        _check_parts(parts, (torch.uint8, _n_packed(n)), (torch.float32, None))
+        packed, scale = parts
+        _check_scale(scale)
+        if (packed & (packed >> 1) & 0b01010101).any():
+            raise WireError("it holds a digit that is none of three")
+        if n % PER_BYTE and packed[-1] >> 2 * (n % PER_BYTE):
+            raise WireError(f"it holds digits beyond its {n} elements")
+
+    @staticmethod
+    def decode(parts: Parts, n: int) -> Tensor:
+        """The magnitude with each digit's sign."""
+        packed, scale = parts
+        digits = torch.stack([packed & 3, (packed >> 2) & 3, (packed >> 4) & 3, packed >> 6], dim=1).reshape(-1)[:n]
+        return torch.stack([torch.zeros_like(scale), scale, -scale])[digits.int()]
 
 
-def int8(x: Tensor, what: str = "it") -> Coded:
-    """As whole numbers of steps of a 127th of its largest magnitude; see `fp16`."""
-    flat, most = _flat(x, "int8", what)
-    scale = torch.tensor(most / LEVELS, dtype=torch.float32)
-    steps = (flat / scale).round_().clamp_(-LEVELS, LEVELS) if scale > 0 else torch.zeros_like(flat)
-    return Coded("int8", x.shape, (steps.to(torch.int8), scale))
+class TopK(Codec):
+    """The largest elements of each tensor.
+
+    Attributes:
+        fraction: the share of them that travels.
+        memory: what did not travel is added to the next update (error feedback).
+    """
+
+    name: Literal["topk"] = "topk"
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.01
+    memory: bool = True
+
+    @property
+    def feeds_back(self) -> bool:
+        """With a memory."""
+        return self.memory
+
+    def encode(self, x: Tensor, what: str = "it") -> Coded:
+        """Positions and values of that share (at least one) that is largest in magnitude; of equals the first."""
+        flat, _ = _flat(x, self.name, what)
+        kept = largest(flat, n_kept(len(flat), self.fraction))
+        return Coded(TopK, x.shape, (kept, flat[kept.long()]))
+
+    def n_bytes(self, n: int) -> int:
+        """Four for a position, four for its value."""
+        return 8 * n_kept(n, self.fraction)
+
+    @staticmethod
+    def check(parts: Parts, n: int) -> None:
+        """Ascending positions within the tensor, as many values, finite."""
+        k = len(parts[0]) if parts and parts[0].dim() == 1 else 0
+        _check_parts(parts, (torch.int32, k), (torch.float32, k))
+        where, values = parts
+        if k and not (where[0] >= 0 and where[-1] < n and (where[1:] > where[:-1]).all()):
+            raise WireError(f"its positions do not ascend within {n} elements")
+        _check_values(values)
+
+    @staticmethod
+    def decode(parts: Parts, n: int) -> Tensor:
+        """The values at their positions, 0 elsewhere."""
+        found = torch.zeros(n)
+        found[parts[0].long()] = parts[1]
+        return found
 
 
-def ternary(x: Tensor, what: str = "it", *, threshold: float = 0.7) -> Coded:
-    """As one magnitude with the signs of what is beyond the threshold, a multiple of the mean magnitude; see `fp16`."""
-    flat, _ = _flat(x, "ternary", what)
-    return ternary_of(*_ternary(flat, threshold * mean_magnitude(flat)), x.shape)
+# ---- coding
 
 
-def ternary_of(signs: Tensor, scale: Tensor, shape: Sequence[int]) -> Coded:
+def ternary_of(signs: Tensor, scale: Tensor, shape: Sequence[int], what: str = "it") -> Coded:
     """`scale * signs` in ternary form.
 
     Args:
         signs: -1, 0 or 1, any dtype, as many as the shape holds.
         scale: float32, no dimensions, not negative.
         shape: of the tensor that it stands for.
+        what: its name, for errors.
+
+    Raises:
+        NotFinite: the scale is not.
     """
+    if not torch.isfinite(scale):
+        raise NotFinite(f"{what} has the magnitude {scale.item()}")
     digits = torch.where(signs < 0, 2, signs).reshape(-1).to(torch.uint8)
     padded = torch.nn.functional.pad(digits, (0, -len(digits) % PER_BYTE)).view(-1, PER_BYTE)
     packed = padded[:, 0] | (padded[:, 1] << 2) | (padded[:, 2] << 4) | (padded[:, 3] << 6)
-    return Coded("ternary", shape, (packed, scale))
-
-
-def topk(x: Tensor, what: str = "it", *, fraction: float) -> Coded:
-    """Only the share `fraction` of its elements (at least one) that is largest in magnitude; of equals the first.
-
-    See `fp16`.
-    """
-    flat, _ = _flat(x, "topk", what)
-    return Coded("topk", x.shape, (kept := largest(flat, n_kept(len(flat), fraction)), flat[kept.long()]))
+    return Coded(Ternary, shape, (packed, scale))
 
 
 def n_kept(n: int, fraction: float) -> int:
@@ -112,12 +226,6 @@ def largest(flat: Tensor, k: int) -> Tensor:
     return torch.cat([beyond, equal[: k - len(beyond)]]).sort().values.to(torch.int32)
 
 
-def _ternary(flat: Tensor, least: float) -> tuple[Tensor, Tensor]:
-    """Signs of what is beyond `least`, and the mean magnitude of these."""
-    beyond = flat.abs() > least
-    return flat.sign() * beyond, torch.tensor(mean_magnitude(flat[beyond]), dtype=torch.float32)
-
-
 def _flat(x: Tensor, codec: str, what: str) -> tuple[Tensor, float]:
     """The elements in row-major order, and the largest magnitude."""
     if x.dtype != torch.float32:
@@ -129,33 +237,14 @@ def _flat(x: Tensor, codec: str, what: str) -> tuple[Tensor, float]:
     return flat, most
 
 
-# ---- decode
-
-
-def _of_fp16(parts: Parts, n: int) -> Tensor:
-    return parts[0].float()
-
-
-def _of_int8(parts: Parts, n: int) -> Tensor:
-    return parts[0].float() * parts[1]
-
-
-def _of_ternary(parts: Parts, n: int) -> Tensor:
-    packed, scale = parts
-    digits = torch.stack([packed & 3, (packed >> 2) & 3, (packed >> 4) & 3, packed >> 6], dim=1).reshape(-1)[:n]
-    return torch.stack([torch.zeros_like(scale), scale, -scale])[digits.int()]
-
-
-def _of_topk(parts: Parts, n: int) -> Tensor:
-    found = torch.zeros(n)
-    found[parts[0].long()] = parts[1]
-    return found
+def _n_packed(n: int) -> int:
+    return -(-n // PER_BYTE)
 
 
 # ---- what came from elsewhere
 
 
-def _see(parts: Parts, *wanted: tuple[torch.dtype, int | None]) -> None:
+def _check_parts(parts: Parts, *wanted: tuple[torch.dtype, int | None]) -> None:
     """Refuse parts of other dtypes and lengths; None: no dimensions.
 
     Raises:
@@ -169,74 +258,12 @@ def _see(parts: Parts, *wanted: tuple[torch.dtype, int | None]) -> None:
             raise WireError(f"part {number} is {part.dtype} {tuple(part.shape)}, not {dtype} {shape}")
 
 
-def _see_scale(scale: Tensor) -> None:
-    if not 0 <= scale.item() < math.inf:
+def _check_scale(scale: Tensor, most: int = 1) -> None:
+    """Refuse a scale that is negative, or of which so many times is not finite."""
+    if not 0 <= scale.item() < math.inf or not torch.isfinite(scale * most):
         raise WireError(f"the scale is {scale.item()}")
 
 
-def _see_fp16(parts: Parts, n: int) -> None:
-    _see(parts, (torch.float16, n))
-    if not torch.isfinite(parts[0]).all():
-        raise WireError("it holds NaN or infinity")
-
-
-def _see_int8(parts: Parts, n: int) -> None:
-    _see(parts, (torch.int8, n), (torch.float32, None))
-    _see_scale(parts[1])
-    if n and parts[0].min() < -LEVELS:
-        raise WireError(f"it holds steps beyond {LEVELS}")
-
-
-def _see_ternary(parts: Parts, n: int) -> None:
-    _see(parts, (torch.uint8, _n_packed(n)), (torch.float32, None))
-    packed, scale = parts
-    _see_scale(scale)
-    if (packed & (packed >> 1) & 0b01010101).any():
-        raise WireError("it holds a digit that is none of three")
-    if n % PER_BYTE and packed[-1] >> 2 * (n % PER_BYTE):
-        raise WireError(f"it holds digits beyond its {n} elements")
-
-
-def _see_topk(parts: Parts, n: int) -> None:
-    k = len(parts[0]) if parts and parts[0].dim() == 1 else 0
-    _see(parts, (torch.int32, k), (torch.float32, k))
-    where, values = parts
-    if k and not (where[0] >= 0 and where[-1] < n and (where[1:] > where[:-1]).all()):
-        raise WireError(f"its positions do not ascend within {n} elements")
+def _check_values(values: Tensor) -> None:
     if not torch.isfinite(values).all():
         raise WireError("it holds NaN or infinity")
-
-
-def _n_packed(n: int) -> int:
-    return -(-n // PER_BYTE)
-
-
-# ---- sizes
-
-
-def fp16_bytes(n: int) -> int:
-    """Of the parts of n elements."""
-    return 2 * n
-
-
-def int8_bytes(n: int) -> int:
-    """Of the parts of n elements."""
-    return n + 4
-
-
-def ternary_bytes(n: int) -> int:
-    """Of the parts of n elements."""
-    return _n_packed(n) + 4
-
-
-def topk_bytes(n: int, fraction: float) -> int:
-    """Of the parts of n elements."""
-    return 8 * n_kept(n, fraction)
-
-
-FORMS |= {
-    "fp16": Form(_see_fp16, _of_fp16),
-    "int8": Form(_see_int8, _of_int8),
-    "ternary": Form(_see_ternary, _of_ternary),
-    "topk": Form(_see_topk, _of_topk),
-}

@@ -1,89 +1,19 @@
-"""Compression as a spec names it."""
+"""Compression as a spec names it, and the codecs by their names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from shared.codecs import forms
-from shared.codecs.coded import Coded
-from shared.records import Record, Tensor
-
-
-class Fp16(Record):
-    """Half precision."""
-
-    name: Literal["fp16"] = "fp16"
-    memory: ClassVar[bool] = False
-
-    def encode(self, x: Tensor, what: str) -> Coded:
-        """The tensor's short form."""
-        return forms.fp16(x, what)
-
-    def n_bytes(self, n: int) -> int:
-        """Of the short form of n elements."""
-        return forms.fp16_bytes(n)
-
-
-class Int8(Record):
-    """Whole numbers of steps of a 127th of a tensor's largest magnitude."""
-
-    name: Literal["int8"] = "int8"
-    memory: ClassVar[bool] = False
-
-    def encode(self, x: Tensor, what: str) -> Coded:
-        """The tensor's short form."""
-        return forms.int8(x, what)
-
-    def n_bytes(self, n: int) -> int:
-        """Of the short form of n elements."""
-        return forms.int8_bytes(n)
-
-
-class Ternary(Record):
-    """One magnitude a tensor and two bits an element.
-
-    Attributes:
-        threshold: what is below so many times the mean magnitude becomes 0; 0.7 is that of Ternary Weight Networks.
-    """
-
-    name: Literal["ternary"] = "ternary"
-    threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
-    memory: ClassVar[bool] = False
-
-    def encode(self, x: Tensor, what: str) -> Coded:
-        """The tensor's short form."""
-        return forms.ternary(x, what, threshold=self.threshold)
-
-    def n_bytes(self, n: int) -> int:
-        """Of the short form of n elements."""
-        return forms.ternary_bytes(n)
-
-
-class TopK(Record):
-    """The largest elements of each tensor.
-
-    Attributes:
-        fraction: the share of them that travels.
-        memory: what did not travel is added to the next update (error feedback).
-    """
-
-    name: Literal["topk"] = "topk"
-    fraction: Annotated[float, Field(gt=0, le=1)] = 0.01
-    memory: bool = True
-
-    def encode(self, x: Tensor, what: str) -> Coded:
-        """The tensor's short form."""
-        return forms.topk(x, what, fraction=self.fraction)
-
-    def n_bytes(self, n: int) -> int:
-        """Of the short form of n elements."""
-        return forms.topk_bytes(n, self.fraction)
-
+from shared.codecs.coded import Codec, Coded, Parts
+from shared.codecs.forms import Fp16, Int8, Ternary, TopK
+from shared.errors import WireError
+from shared.records import Record
 
 CodecSpec = Fp16 | Int8 | Ternary | TopK
+CODECS: dict[str, type[Codec]] = {codec.called(): codec for codec in (Fp16, Int8, Ternary, TopK)}
 
 
 class CompressionSpec(Record):
@@ -110,3 +40,14 @@ class CompressionSpec(Record):
         if isinstance(self.down, TopK):
             raise ValueError("down: topk is for updates: a model of its largest weights is none")
         return self
+
+
+def from_parts(codec: str, shape: Sequence[int], parts: Parts, place: str) -> Coded:
+    """A coded tensor that stood at a place of a body; its parts are looked at when it is decoded.
+
+    Raises:
+        WireError: there is no such codec.
+    """
+    if codec not in CODECS:
+        raise WireError(f"there is no codec {codec[:40]!r}")
+    return Coded(CODECS[codec], shape, parts, place)

@@ -9,9 +9,11 @@ import pytest
 import torch
 from pydantic import Field
 
-from shared.codecs import Coded, Compression, CompressionSpec, decoded, int8, topk
+from shared import wire
+from shared.algorithms.es_afl import Order, Pair
+from shared.codecs import Coded, Compression, CompressionSpec, Int8, TopK, decoded
 from shared.errors import BadInput, NotFinite
-from shared.records import Each, MaskOf, Mean, ModelState, Record, TensorMap
+from shared.records import Each, MaskOf, Mean, ModelState, Record, Tensor, TensorMap
 from shared.spec import parse_spec
 from shared.sums import Fold, Grid
 
@@ -22,6 +24,12 @@ class Down(Record):
     model: ModelState
     maybe: ModelState | None = None
     other: TensorMap = Field(default_factory=dict)
+
+
+class Orders(Record):
+    """As an agent gets them."""
+
+    messages: tuple[Order, ...]
 
 
 class Up(Record):
@@ -77,26 +85,26 @@ def test_parameters_that_are_averaged_are_coded_and_nothing_else(codec: Any) -> 
 
 def test_messages_are_coded_and_decoded_again() -> None:
     state = model()
-    message = compression(down="int8").message(Down(model=state, other=state))
+    message = compression(down="int8").messages()(Down(model=state, other=state))
     assert coded_names(message.model) == {"w"}
     assert coded_names(message.other) == set()
     back = decoded(message)
     assert type(back) is Down
-    assert torch.equal(back.model["w"], int8(state["w"]).decoded())
+    assert torch.equal(back.model["w"], Int8().encode(state["w"]).decoded())
     assert back.model["running_mean"] is state["running_mean"]
 
 
 def test_positions_and_what_an_algorithm_has_coded_stay_as_they_are() -> None:
     masked = Masked(delta={"w": torch.ones(9)}, mask={"w": torch.ones(9)})
     assert coded_names(compression(up="int8").update(masked, {})[0].delta) == set()
-    own = topk(torch.arange(9.0), fraction=0.2)
+    own = TopK(fraction=0.2).encode(torch.arange(9.0))
     assert compression(up="int8").update(Up(delta={"w": own}), {})[0].delta["w"] is own
 
 
 def test_without_a_codec_a_record_stays_itself() -> None:
     update, message = Up(delta=model()), Down(model=model())
     assert compression().update(update, {})[0] is update
-    assert compression().message(message) is message
+    assert compression().messages()(message) is message
 
 
 def test_what_was_left_out_comes_with_the_next_one() -> None:
@@ -116,6 +124,38 @@ def test_what_was_left_out_comes_with_the_next_one() -> None:
     assert without.update(Up(delta={"w": x}), {})[1] == {}
 
 
+@pytest.mark.parametrize(
+    ("memory", "told"),
+    [
+        (torch.ones(4), "not torch.float32 (8,)"),
+        (torch.ones(1), "not torch.float32 (8,)"),
+        (torch.ones(8, dtype=torch.float64), "torch.float64 (8,)"),
+        (torch.full((8,), math.nan), "not finite"),
+    ],
+)
+def test_a_memory_that_cannot_be_added_is_dropped_and_told(
+    memory: Tensor, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a damaged one would fail its seat for ever, or, of one element, be added to all."""
+    coder = compression(up={"name": "topk", "fraction": 0.25})
+    x = torch.tensor([8.0, 7.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0])
+    found, left = coder.update(Up(delta={"w": x}), {"delta w": memory})
+    first, as_first = coder.update(Up(delta={"w": x}), {})
+    assert torch.equal(decoded(found).delta["w"], decoded(first).delta["w"])
+    assert torch.equal(left["delta w"], as_first["delta w"])
+    assert "what was left out of delta w is" in caplog.text
+    assert told in caplog.text
+
+
+def test_a_tensor_of_several_messages_is_coded_once() -> None:
+    """So that it travels once, too; also where each message holds a view of its own."""
+    coded, weight = compression(down="int8").messages(), torch.ones(5, 4)
+    first, second = coded(Down(model={"w": weight})), coded(Down(model={"w": weight.detach()}))
+    assert second.model["w"] is first.model["w"]
+    other = coded(Down(model={"w": torch.ones(5, 4)}))
+    assert other.model["w"] is not first.model["w"]
+
+
 def test_an_update_that_is_not_finite_is_refused_by_field_and_name() -> None:
     with pytest.raises(NotFinite, match="groups a w holds NaN"):
         compression(up="int8").update(Up(delta={}, groups={"a": {"w": torch.full((9,), math.nan)}}), {})
@@ -126,8 +166,8 @@ def test_sums_of_coded_updates_are_those_of_what_they_stand_for() -> None:
     short, full = Fold(Up, grid), Fold(Up, grid)
     for seed in range(3):
         x = torch.randn(50, generator=torch.Generator().manual_seed(seed))
-        short.add(Up(delta={"w": int8(x)}), 5)
-        full.add(Up(delta={"w": int8(x).decoded()}), 5)
+        short.add(Up(delta={"w": Int8().encode(x)}), 5)
+        full.add(Up(delta={"w": Int8().encode(x).decoded()}), 5)
     assert torch.equal(short.result().means["delta"].sums["w"], full.result().means["delta"].sums["w"])
 
 
@@ -156,3 +196,15 @@ def test_a_spec_that_cannot_be_is_refused_by_the_field(compression: dict[str, An
     with pytest.raises(BadInput, match=told) as refused:
         parse_spec({"compression": compression})
     assert refused.value.field == field
+
+
+def test_orders_that_differ_share_the_model_that_is_coded() -> None:
+    """ES-AFL's differ in the chromosomes: eight of them in a body hold one model, coded or not."""
+    weights = {"w": torch.randn(64, 64, generator=torch.Generator().manual_seed(1))}
+    orders = [Order(model=weights, pair=Pair(parent=(n / 8,), child=(n / 9,))) for n in range(8)]
+    coded = compression(down="fp16").messages()
+    plain, short = [
+        wire.encode(Orders(messages=tuple(each))).n_bytes for each in (orders, [coded(order) for order in orders])
+    ]
+    assert 4 * 64 * 64 < plain < 4 * 64 * 64 + 2000
+    assert 2 * 64 * 64 < short < 2 * 64 * 64 + 2000

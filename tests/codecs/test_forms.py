@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ import pytest
 import torch
 
 from shared import wire
-from shared.codecs import Coded, fp16, int8, ternary, ternary_of, topk
+from shared.codecs import Codec, Coded, Fp16, Int8, Ternary, TopK, decoded, ternary_of
 from shared.errors import NotFinite, OutOfBound, StrataError, WireError
-from shared.records import ModelState, Record, Tensor
+from shared.records import ModelState, Record, Tensor, own
 
 Array = npt.NDArray[Any]
 FRACTION = 0.1
@@ -26,11 +25,7 @@ class Sent(Record):
     model: ModelState
 
 
-def sparse(x: Tensor, what: str = "it") -> Coded:
-    return topk(x, what, fraction=FRACTION)
-
-
-CODECS: dict[str, Callable[..., Coded]] = {"fp16": fp16, "int8": int8, "ternary": ternary, "topk": sparse}
+CODECS: dict[str, Codec] = {"fp16": Fp16(), "int8": Int8(), "ternary": Ternary(), "topk": TopK(fraction=FRACTION)}
 ALL = pytest.mark.parametrize("name", list(CODECS))
 
 
@@ -75,7 +70,7 @@ def samples() -> list[Tensor]:
 @ALL
 def test_a_codec_is_the_formula_in_numpy(name: str) -> None:
     for x in samples():
-        found = CODECS[name](x).decoded()
+        found = CODECS[name].encode(x).decoded()
         assert found.shape == x.shape
         assert found.dtype == torch.float32
         np.testing.assert_allclose(found.numpy(), PLAIN[name](x.numpy()), rtol=1e-6, atol=1e-45)
@@ -83,11 +78,11 @@ def test_a_codec_is_the_formula_in_numpy(name: str) -> None:
 
 def test_values_by_hand() -> None:
     x = torch.tensor([1.0, -3.0, 0.25, 2.0])  # mean magnitude 1.5625, threshold 1.09375
-    assert ternary(x).decoded().tolist() == [0.0, -2.5, 0.0, 2.5]
-    assert ternary(x).parts[0].tolist() == [0b01_00_10_00]
-    assert topk(x, fraction=0.5).decoded().tolist() == [0.0, -3.0, 0.0, 2.0]
-    assert int8(torch.tensor([127.0, -1.4, 63.5])).decoded().tolist() == [127.0, -1.0, 64.0]
-    assert fp16(torch.tensor([1 + 2**-12])).decoded().tolist() == [1.0]
+    assert Ternary().encode(x).decoded().tolist() == [0.0, -2.5, 0.0, 2.5]
+    assert Ternary().encode(x).parts[0].tolist() == [0b01_00_10_00]
+    assert TopK(fraction=0.5).encode(x).decoded().tolist() == [0.0, -3.0, 0.0, 2.0]
+    assert Int8().encode(torch.tensor([127.0, -1.4, 63.5])).decoded().tolist() == [127.0, -1.0, 64.0]
+    assert Fp16().encode(torch.tensor([1 + 2**-12])).decoded().tolist() == [1.0]
     assert ternary_of(torch.tensor([[1, -1], [0, 1]]), torch.tensor(0.5), (2, 2)).decoded().tolist() == [
         [0.5, -0.5],
         [0.0, 0.5],
@@ -97,11 +92,11 @@ def test_values_by_hand() -> None:
 def test_errors_are_bounded() -> None:
     for x in (sample for sample in samples() if sample.numel()):
         size, n = x.abs(), x.numel()
-        assert ((x - fp16(x)).abs() <= torch.maximum(size * 2**-11, torch.tensor(2.0**-25))).all()
-        assert ((x - int8(x)).abs() <= size.max() / 254 * (1 + 1e-5)).all()
-        left, whole = (x - sparse(x)).double().square().sum(), x.double().square().sum()
+        assert ((x - Fp16().encode(x)).abs() <= torch.maximum(size * 2**-11, torch.tensor(2.0**-25))).all()
+        assert ((x - Int8().encode(x)).abs() <= size.max() / 254 * (1 + 1e-5)).all()
+        left, whole = (x - CODECS["topk"].encode(x)).double().square().sum(), x.double().square().sum()
         assert left <= (1 - math.ceil(FRACTION * n) / n) * whole + 1e-12
-        coded = ternary(x).decoded()
+        coded = Ternary().encode(x).decoded()
         assert ((coded == 0) | (coded.sign() == x.sign())).all()
         near = (x - coded).double().square().sum()
         for other in (0.97, 1.03):  # of all magnitudes the one chosen is the best
@@ -111,14 +106,14 @@ def test_errors_are_bounded() -> None:
 @pytest.mark.parametrize("name", ["fp16", "ternary", "topk"])
 def test_coding_what_was_decoded_changes_nothing(name: str) -> None:
     for x in samples():
-        once = CODECS[name](x)
-        assert torch.equal(CODECS[name](once.decoded()).decoded(), once.decoded())
+        once = CODECS[name].encode(x)
+        assert torch.equal(CODECS[name].encode(once.decoded()).decoded(), once.decoded())
 
 
 @pytest.mark.parametrize(("name", "n_bytes"), [("fp16", 2000), ("int8", 1004), ("ternary", 254), ("topk", 800)])
 def test_a_thousand_elements_travel_in_so_many_bytes(name: str, n_bytes: int) -> None:
     model = {"w": torch.randn(1000, generator=torch.Generator().manual_seed(2))}
-    coded = CODECS[name](model["w"])
+    coded = CODECS[name].encode(model["w"])
     assert coded.carried_bytes == n_bytes
     body = wire.encode(Sent(model={"w": coded}))
     assert body.n_bytes == wire.size(Sent(model={"w": coded}))
@@ -132,21 +127,21 @@ def test_a_thousand_elements_travel_in_so_many_bytes(name: str, n_bytes: int) ->
 def test_what_a_codec_cannot_carry_is_refused_by_name(name: str) -> None:
     for bad in (math.nan, math.inf, -math.inf):
         with pytest.raises(NotFinite, match="delta w holds NaN or infinity"):
-            CODECS[name](torch.tensor([1.0, bad]), "delta w")
+            CODECS[name].encode(torch.tensor([1.0, bad]), "delta w")
     for dtype in (torch.int64, torch.float64, torch.bool):
         with pytest.raises(WireError, match=f"delta w is torch.*: {name} carries float32"):
-            CODECS[name](torch.ones(3, dtype=dtype), "delta w")
+            CODECS[name].encode(torch.ones(3, dtype=dtype), "delta w")
 
 
 def test_fp16_refuses_what_it_would_make_infinite() -> None:
-    assert fp16(torch.tensor([65_504.0])).decoded().item() == 65_504
+    assert Fp16().encode(torch.tensor([65_504.0])).decoded().item() == 65_504
     with pytest.raises(OutOfBound, match="w holds 70000, fp16 carries up to 65504"):
-        fp16(torch.tensor([7e4]), "w")
+        Fp16().encode(torch.tensor([7e4]), "w")
 
 
 def test_operations_work_on_what_is_decoded_and_none_writes() -> None:
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
-    coded = ternary(x)
+    coded = Ternary().encode(x)
     assert type(coded + 1) is Tensor
     assert torch.equal(coded @ x.t(), coded.decoded() @ x.t())
     assert torch.equal(torch.zeros(4, 3).add_(coded, alpha=2), 2 * coded.decoded())
@@ -159,7 +154,7 @@ def test_operations_work_on_what_is_decoded_and_none_writes() -> None:
 
 
 def body_of(codec: str, *parts: Tensor, shape: tuple[int, ...] = (5,)) -> bytes:
-    return bytes(wire.encode(Sent(model={"w": Coded(codec, shape, parts)})).join())
+    return bytes(wire.encode(Sent(model={"w": Coded(type(CODECS[codec]), shape, parts)})).join())
 
 
 HALF, SCALE = torch.ones(5, dtype=torch.float16), torch.tensor(1.0)
@@ -170,13 +165,14 @@ WHERE, VALUES = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1.0, 2.0]
 @pytest.mark.parametrize(
     ("told", "codec", "parts"),
     [
-        ("there is no codec 'zip'", "zip", (HALF,)),
         ("2 parts, there are 1", "fp16", (HALF, SCALE)),
         (r"part 0 is torch.float16 \(4,\), not torch.float16 \(5,\)", "fp16", (HALF[:4],)),
         ("NaN or infinity", "fp16", (HALF * math.inf,)),
         ("part 0 is torch.float16", "int8", (HALF, SCALE)),
         ("steps beyond 127", "int8", (STEPS * -128, SCALE)),
         ("the scale is nan", "int8", (STEPS, SCALE * math.nan)),
+        ("the scale is 3.00", "int8", (STEPS, SCALE * 3e38)),
+        ("the scale is nan", "ternary", (DIGITS * 0, SCALE * math.nan)),
         ("the scale is -1", "ternary", (DIGITS, -SCALE)),
         ("none of three", "ternary", (DIGITS | 0b11, SCALE)),
         ("beyond its 5 elements", "ternary", (DIGITS | 0b100, SCALE)),
@@ -192,15 +188,43 @@ WHERE, VALUES = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1.0, 2.0]
     ],
 )
 def test_garbled_parts_are_refused(told: str, codec: str, parts: tuple[Tensor, ...]) -> None:
-    with pytest.raises(WireError, match=told):
-        wire.decode(Sent, body_of(codec, *parts), model={"w": torch.zeros(5)})
+    """When they are first used: what stands beside them in the body can be."""
+    found = wire.decode(Sent, body_of(codec, *parts), model={"w": torch.zeros(5)}).model["w"]
+    for use in (decoded, own, lambda tensor: tensor + 1, lambda tensor: torch.zeros(5).add_(tensor)):
+        with pytest.raises(WireError, match=f"model.w: a tensor coded by {codec}: .*{told}") as refused:
+            use(found)
+        assert refused.value.field == "model.w"
+
+
+def test_a_codec_that_there_is_not_is_refused() -> None:
+    body = body_of("fp16", HALF).replace(b"fp16", b"fp61")
+    with pytest.raises(WireError, match=r"model\.w: there is no codec 'fp61'") as refused:
+        wire.decode(Sent, body, model={"w": torch.zeros(5)})
+    assert refused.value.field == "model.w"
+
+
+def test_parts_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = wire.decode(Sent, body_of("fp16", HALF), model={"w": torch.zeros(5)}).model["w"]
+    assert decoded(found).tolist() == [1.0] * 5
+    monkeypatch.setattr(Fp16, "check", lambda parts, n: pytest.fail("they were looked at again"))
+    assert decoded(found).tolist() == [1.0] * 5
+
+
+def test_what_no_codec_could_read_again_is_not_coded() -> None:
+    """127 times the nearest float32 to a 127th of the largest number is infinite; so is nothing that was decoded."""
+    most = torch.tensor([torch.finfo(torch.float32).max, 1.0])
+    with pytest.raises(OutOfBound, match=r"delta w holds 3.40282e\+38, which is no finite number of int8's steps"):
+        Int8().encode(most, "delta w")
+    for bad in (math.nan, math.inf):
+        with pytest.raises(NotFinite, match=f"delta w has the magnitude {bad}"):
+            ternary_of(torch.zeros(4), torch.tensor(bad), (4,), "delta w")
 
 
 def test_a_coded_tensor_has_a_shape_of_the_runs_model() -> None:
     """A few bytes of top-k stand for as many elements as they say: nobody sets memory aside for these."""
     huge = body_of("topk", WHERE, VALUES, shape=(2**50,))
-    for model in ({"w": torch.zeros(5)}, None):
-        with pytest.raises(WireError, match="no tensor of the run's model is"):
+    for model, told in (({"w": torch.zeros(5)}, "the run's model has no tensor of shape"), (None, "travels whole")):
+        with pytest.raises(WireError, match=told):
             wire.decode(Sent, huge, model=model)
     with pytest.raises(WireError, match=r"'w' is torch\.float32"):  # another tensor's shape
         wire.decode(Sent, body_of("fp16", HALF), model={"w": torch.zeros(4), "b": torch.zeros(5)})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from shared.codecs import fp16, ternary, topk
+from shared.codecs import Fp16, Ternary, TopK
 from shared.records import TensorMap
 from tests.algorithms import flat
 from tests.algorithms.ways import Ended, ended, federation, run
@@ -41,11 +41,11 @@ async def test_updates_and_broadcasts_are_those_that_plain_code_makes(tmp_path: 
     done = await run(tmp_path, spec_of(compression={"up": "ternary", "down": "fp16"}), rooms=(3, 1))
     model, sizes = done.lab.initial, [len(seat.train) for seat in done.lab.members.seats]
     for round_no in (1, 2, 3):
-        start = {name: fp16(tensor).decoded() for name, tensor in model.items()}
+        start = {name: Fp16().encode(tensor).decoded() for name, tensor in model.items()}
         updates = []
         for seat in range(4):
             trained = flat.local(done.lab, seat, round_no, start)
-            updates.append({name: ternary(trained[name] - start[name]).decoded() for name in model})
+            updates.append({name: Ternary().encode(trained[name] - start[name]).decoded() for name in model})
         mean = flat.exact_mean(updates, sizes, sum(sizes))
         model = {name: tensor + mean[name] for name, tensor in model.items()}
     assert flat.same_bits(done.model, model)
@@ -69,7 +69,7 @@ def _topk(done: Ended, *, memory: bool) -> TensorMap:
         for seat in range(4):
             trained = flat.local(done.lab, seat, round_no, model)
             whole = {name: trained[name] - model[name] + left[seat][name] for name in model}
-            updates.append({name: topk(tensor, fraction=0.1).decoded() for name, tensor in whole.items()})
+            updates.append({name: TopK(fraction=0.1).encode(tensor).decoded() for name, tensor in whole.items()})
             if memory:
                 left[seat] = {name: whole[name] - updates[-1][name] for name in model}
         mean = flat.exact_mean(updates, sizes, sum(sizes))

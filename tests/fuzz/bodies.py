@@ -19,20 +19,23 @@ from shared import wire
 from shared.errors import NotFinite, StrataError, WireError
 from shared.lab import Labs
 from shared.messages import UploadOrder
+from shared.records import TensorMap
 from shared.spec import parse_spec
 from tests.federation import Federation, PassOn, small_spec
 
 PROBES = "tests.probes"
+N_SEATS = 2
 RECORDED = ("fedavg", "probe_refuse", "probe_collect", "probe_position")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A body, and the type in which its reader decodes it."""
+    """A body, the type in which its reader decodes it, and the run's model, where the reader knows it by then."""
 
     name: str
     kind: Any
     body: bytes
+    model: TensorMap | None
 
 
 # ---- real bodies
@@ -44,7 +47,7 @@ async def record(folder: Path) -> list[Sample]:
     for algorithm in RECORDED:
         labs = Labs(None, folder / "cache")
         data = {"name": "digits", "n_train": 60, "n_test": 20}
-        spec = small_spec(algorithm=algorithm, data=data, num_edges=1, num_devices=2, num_rounds=1)
+        spec = small_spec(algorithm=algorithm, data=data, num_edges=1, num_devices=N_SEATS, num_rounds=1)
         async with Federation(folder / algorithm, n_edges=1, rooms=(2,)) as fed:
             fed.router.tamper = _tape(algorithm, labs, found)
             assert (await fed.run(spec)).status == "completed"
@@ -56,7 +59,8 @@ def _tape(algorithm: str, labs: Labs, found: dict[str, Sample]) -> Any:
         response = await pass_on()
         path = request.url.path
         if path in ("/visits", "/uploads", "/rounds") and response.status_code == 200:
-            types = labs.of(parse_spec(wire.peek(request.content)["spec"])).wire
+            lab = labs.of(parse_spec(wire.peek(request.content)["spec"]))
+            types = lab.wire
             asked, answered = {
                 "/visits": (types.visit_order, types.visit_answer),
                 "/uploads": (UploadOrder, types.upload_answer),
@@ -64,7 +68,8 @@ def _tape(algorithm: str, labs: Labs, found: dict[str, Sample]) -> Any:
             }[path]
             answer = await response.aread()
             for name, kind, body in ((f"{path} order", asked, request.content), (f"{path} answer", answered, answer)):
-                found.setdefault(f"{algorithm} {name}", Sample(f"{algorithm} {name}", kind, body))
+                model = None if kind is UploadOrder else lab.shapes
+                found.setdefault(f"{algorithm} {name}", Sample(f"{algorithm} {name}", kind, body, model))
             response = httpx.Response(200, headers=response.headers, content=answer)
         return response
 
@@ -196,17 +201,19 @@ _MADE: tuple[Callable[[], Any], ...] = (
 # ---- what must hold
 
 
-def outcome(kind: Any, body: bytes) -> str:
-    """`read` or the kind of refusal; whatever else the codec does with these bytes raises here."""
+def outcome(sample: Sample, body: bytes) -> str:
+    """`read` or the kind of refusal; whatever else the reader of a sample does with these bytes raises here."""
+    kind = sample.kind
     try:
         wire.peek(bytearray(body))
-        record = wire.decode(kind, bytearray(body))
+        record = wire.decode(kind, bytearray(body), model=sample.model, n_seats=N_SEATS)
     except (WireError, NotFinite) as error:
         refused = error
     else:
         assert isinstance(record, kind)
         again = wire.encode(record).join()
-        assert wire.encode(wire.decode(kind, again)).join() == again
+        back = wire.decode(kind, again, model=sample.model, n_seats=N_SEATS)
+        assert wire.encode(back).join() == again
         return "read"
     check_said(refused)
     return type(refused).__name__

@@ -16,7 +16,15 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(
-    include=["shared.wire", "shared.skeleton", "shared.sparse", "shared.strict_json", "shared.records", "shared.sums"]
+    include=[
+        "shared.wire",
+        "shared.skeleton",
+        "shared.filling",
+        "shared.sparse",
+        "shared.strict_json",
+        "shared.records",
+        "shared.sums",
+    ]
 ):
     from shared import wire  # noqa: F401 - first imported here, so that it is instrumented
 
@@ -28,7 +36,7 @@ SAMPLES: list[Sample] = []
 def try_one(data: bytes) -> None:
     """One input."""
     if data:
-        outcome(SAMPLES[data[0] % len(SAMPLES)].kind, data[1:])
+        outcome(SAMPLES[data[0] % len(SAMPLES)], data[1:])
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from shared import strict_json, wire
 from shared.algorithms import load_algorithm
 from shared.messages import wire_types
@@ -21,6 +23,7 @@ MORE_BYTES = 2**30
 """How much more address space a case may take than the process and the body have."""
 SECONDS = 90
 FEDAVG = load_algorithm("fedavg")
+MODEL = {"w": torch.zeros(()).expand(2048, 2048)}
 KIND = wire_types(
     broadcast=FEDAVG.broadcast, message=FEDAVG.message_type, update=FEDAVG.update, report=None
 ).visit_answer
@@ -49,6 +52,14 @@ def answer(outcomes: str) -> str:
     return f'{{"outcomes":[{outcomes}],"uploads":{{}}}}'
 
 
+def told(token: str, times: int) -> bytes:
+    """A body in which a few bytes stand for 16 MiB so many times: places, none of which is kept."""
+    record = ",".join(f'"{index}":{token}' for index in range(times))
+    data = '{"outcomes":[{"seat":0,"kind":"train","figures":{' + record + '}}],"uploads":{}}'
+    empty = ',"0":{"dtype":"I32","shape":[0],"data_offsets":[0,0]},"1":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    return holding(data, f'{empty},"2":{{"dtype":"U8","shape":[513],"data_offsets":[0,513]}}', bytes(513))
+
+
 CASES: dict[str, Callable[[], bytes]] = {
     "a header of 2^60 bytes": lambda: body("{}", claimed=2**60),
     "a header of 2^64 - 1 bytes": lambda: body("{}", claimed=2**64 - 1),
@@ -70,6 +81,10 @@ CASES: dict[str, Callable[[], bytes]] = {
     "a fraction of a million digits": lambda: holding(answer("1." + "1" * 10**6)),
     "a key of a million characters": lambda: holding(f'{{"{"k" * 10**6}":1}}'),
     "a text of thirty million characters": lambda: holding(answer(f'"{"t" * (3 * 10**7)}"')),
+    "a hundred masks": lambda: told('{"$m":[2,[2048,2048]]}', 100),
+    "a hundred tensors of which nothing is kept": lambda: told('{"$k":[1,2,[2048,2048]]}', 100),
+    "a hundred coded tensors": lambda: told('{"$c":["topk",[0,1],[2048,2048]]}', 100),
+    "a mask of many empty rows": lambda: told(f'{{"$m":[2,[0,{2**52}]]}}', 1),
     "a million times the same key": lambda: holding("{" + ",".join(['"outcomes":[]'] * 10**6) + "}"),
 }
 
@@ -97,7 +112,7 @@ def _decoded(make: Callable[[], bytes]) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     before = resource.getrusage(resource.RUSAGE_SELF)
     try:
-        wire.decode(KIND, data)
+        wire.decode(KIND, data, model=MODEL)
         ended = "read"
     except BaseException as error:  # whatever it is, it is told
         ended = type(error).__name__

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shared import wire
-from tests.fuzz.bodies import Sample, mutated, outcome
+from tests.fuzz.bodies import N_SEATS, Sample, mutated, outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = settings(
@@ -27,26 +27,28 @@ def test_real_bodies_come_back_byte_by_byte(samples: list[Sample]) -> None:
     }
     for sample in samples:
         body = bytes(sample.body)
-        assert wire.encode(wire.decode(sample.kind, body)).join() == body, sample.name
+        assert wire.encode(wire.decode(sample.kind, body, model=sample.model, n_seats=N_SEATS)).join() == body, (
+            sample.name
+        )
 
 
 @EXAMPLES
 @given(which=st.integers(0, 10**6), random=st.randoms(use_true_random=False))
 def test_a_real_body_that_was_changed_is_read_or_refused(samples: list[Sample], which: int, random: Random) -> None:
     sample = samples[which % len(samples)]
-    outcome(sample.kind, mutated(sample.body, random))
+    outcome(sample, mutated(sample.body, random))
 
 
 @EXAMPLES
 @given(which=st.integers(0, 10**6), body=st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(samples: list[Sample], which: int, body: bytes) -> None:
-    outcome(samples[which % len(samples)].kind, body)
+    outcome(samples[which % len(samples)], body)
 
 
 def test_the_mutations_reach_both_readings_and_refusals(samples: list[Sample]) -> None:
     """A fuzzer whose cases all end at the first check would show nothing."""
     random = Random(7)
-    ends = [outcome(s.kind, mutated(s.body, random)) for s in samples for _ in range(20)]
+    ends = [outcome(s, mutated(s.body, random)) for s in samples for _ in range(20)]
     assert {"read", "WireError", "TooLarge"} <= set(ends)
     assert len(ends) / 50 < ends.count("read") < len(ends) / 2
 

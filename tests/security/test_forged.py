@@ -39,7 +39,7 @@ def forging(algorithm: str, forge: Forge) -> Tamper:
 
     async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         whole = await pass_on()
-        body = wire.encode(forge(wire.decode(decoded, await whole.aread())))
+        body = wire.encode(forge(wire.decode(decoded, await whole.aread(), stored=True)))
         headers = {name: value for name, value in whole.headers.items() if name != CHECKSUM_HEADER}
         return answer(bytes(body.join()), httpx.Headers({**headers, "content-length": str(body.n_bytes)}))
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared import wire
-from shared.errors import TooLarge, WireError
+from shared.errors import WireError
 from shared.records import MaskOf, Mean, ModelState, Record
-from shared.sparse import n_bytes, packed, placed, unpacked
+from shared.sparse import mask_of, n_bytes, placed, places_of
 from shared.sums import Fold, Folded, Grid
 
 
@@ -27,28 +27,38 @@ class Masked(Record):
 @given(arrays(bool, array_shapes(min_dims=0, max_dims=4, max_side=6)))
 def test_every_mask_comes_back(drawn: np.ndarray) -> None:
     mask = torch.from_numpy(drawn.copy())
-    assert torch.equal(unpacked(packed(mask), drawn.shape), mask)
+    assert torch.equal(mask_of(places_of(mask), drawn.shape), mask)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=6), st.lists(st.integers(0, 5), max_size=3))
-def test_other_bytes_are_refused_or_are_what_is_packed(drawn: bytes, shape: list[int]) -> None:
+def test_other_bytes_are_refused_or_are_what_was_packed(drawn: bytes, shape: list[int]) -> None:
     places = torch.from_numpy(np.frombuffer(drawn, dtype=np.uint8).copy())
     try:
-        mask = unpacked(places, shape)
+        mask = mask_of(places, shape)
     except WireError:
         return
-    assert torch.equal(packed(mask), places)
+    assert torch.equal(places_of(mask), places)
 
 
 def test_box_and_bits_by_hand() -> None:
     mask = torch.zeros(3, 4)
     mask[np.ix_([0, 2], [0, 1, 3])] = 1
-    assert packed(mask).tolist() == [0b0_101_1101]
+    assert places_of(mask).tolist() == [0b0_101_1101]
     mask[2, 0] = 0
-    assert packed(mask).tolist() == [0b1_101_1101, 0b11101100]
-    assert packed(torch.ones(2, 3)).tolist() == [0b0_11_111_00]
-    assert packed(torch.zeros(2, 3)).tolist() == [0]
+    assert places_of(mask).tolist() == [0b1_101_1101, 0b11101100]
+    assert places_of(torch.ones(2, 3)).tolist() == [0b0_11_111_00]
+    assert places_of(torch.zeros(2, 3)).tolist() == [0]
+
+
+@pytest.mark.parametrize("shape", [[0, 2**28], [2**26, 4], [2**28], []])
+def test_bytes_that_are_too_few_or_too_many_are_refused_before_memory_is_taken(
+    shape: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np, "zeros", lambda *args, **kwargs: pytest.fail("memory was taken"))
+    monkeypatch.setattr(np, "unpackbits", lambda *args: pytest.fail("memory was taken"))
+    with pytest.raises(WireError, match="2 bytes do not say where"):
+        mask_of(torch.zeros(2, dtype=torch.uint8), shape)
 
 
 def test_values_and_places_must_be_as_many() -> None:
@@ -86,7 +96,7 @@ def test_sum_per_position_travels_where_it_has_weight() -> None:
         fold.add(half(n, seed), 10 + seed)
     body = bytes(wire.encode(fold.result()).join())
     assert len(body) < 16 * (n // 2) ** 2 + 800
-    back = wire.decode(Folded, body)
+    back = wire.decode(Folded, body, model={"w": torch.zeros(n, n)})
     for name in ("sums", "positions"):
         assert torch.equal(getattr(back.means["delta"], name)["w"], getattr(fold.result().means["delta"], name)["w"])
     assert back.means["delta"].positions["w"][0, 0] == 33
@@ -106,10 +116,8 @@ def test_shape_that_the_model_has_not_is_refused_before_memory_is_taken() -> Non
         wire.decode(Masked, body, model={"w": torch.zeros(8, 8)})
 
 
-def test_places_of_a_body_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = bytes(wire.encode(half(8)).join())
-    monkeypatch.setattr("shared.skeleton.MAX_PLACES", 64)
-    assert wire.decode(Masked, body).mask["w"].sum() == 16
-    monkeypatch.setattr("shared.skeleton.MAX_PLACES", 63)
-    with pytest.raises(TooLarge, match="64 places, the limit is 63"):
-        wire.decode(Masked, body)
+def test_sizes_are_told_without_gathering_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = half(8)
+    n = wire.encode(update).n_bytes
+    monkeypatch.setattr("shared.skeleton.Tensors.kept", lambda *args: pytest.fail("elements were gathered"))
+    assert wire.size(update) == n

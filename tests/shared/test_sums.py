@@ -82,7 +82,7 @@ def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, in
         parts = [folded(Everything, items[cut::3]) for cut in range(3)]  # three agents
         rng.shuffle(parts)
         edge, cloud = Fold(Everything, GRID), Fold(Everything, GRID)
-        edge.merge(wire.decode(Folded, wire.encode(parts[0]).join()))
+        edge.merge(wire.decode(Folded, wire.encode(parts[0]).join(), stored=True))
         edge.merge(parts[1])
         cloud.merge(parts[2])
         cloud.merge(edge.result())
@@ -236,7 +236,7 @@ def test_word_of_a_client_arrives_though_nothing_was_averaged() -> None:
 def test_a_value_that_is_kept_does_not_keep_its_body() -> None:
     body = wire.encode(everything(3)).join()
     fold = Fold(Everything, GRID)
-    fold.add(wire.decode(Everything, body), 1)
+    fold.add(wire.decode(Everything, body, stored=True), 1)
     kept = fold.result().each["scores"]["device-3"].clone()
     body[:] = bytes(len(body))
     assert torch.equal(fold.result().each["scores"]["device-3"], kept)

@@ -453,3 +453,15 @@ def test_a_part_of_the_model_may_travel() -> None:
     model = {"w": torch.ones(2), "b": torch.ones(1)}
     back = wire.decode(Sent, wire.encode(Sent(model={"b": torch.zeros(1)})).join(), model=model)
     assert back.model["b"].tolist() == [0]
+
+
+# ---- sizes
+
+
+def test_empty_tensors_are_one_where_they_are_alike() -> None:
+    """They have no memory by which to be told apart: sizes may not depend on which objects live at the time."""
+    alike = wire.encode(Loose(x=[torch.empty(0), torch.empty(0), torch.empty(0, 2), torch.empty(0).half()]))
+    assert wire.peek(alike.join()) == {"x": [{"$t": 0}, {"$t": 0}, {"$t": 1}, {"$t": 2}]}
+    keeping = [torch.empty(0) for _ in range(3)]
+    sizes = {wire.size(Loose(x=[torch.ones(4)[torch.zeros(4) != 0] for _ in range(3)])) for _ in range(20)}
+    assert sizes == {wire.size(Loose(x=keeping))}
