@@ -66,7 +66,9 @@ def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict
             found[group] = torch.stack(scales).mean(0)
         else:
             watched[group] = makers
-    seen = _mean_activations(model, [layer for makers in watched.values() for layer in makers], map(with_layout, images))
+    seen = _mean_activations(
+        model, [layer for makers in watched.values() for layer in makers], map(with_layout, images)
+    )
     found |= {group: torch.stack([seen[layer.name] for layer in makers]).mean(0) for group, makers in watched.items()}
     return {group: found[group].cpu() for group in units.groups}
 
