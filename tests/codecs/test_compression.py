@@ -156,3 +156,10 @@ def test_a_spec_that_cannot_be_is_refused_by_the_field(compression: dict[str, An
     with pytest.raises(BadInput, match=told) as refused:
         parse_spec({"compression": compression})
     assert refused.value.field == field
+
+
+def test_no_compression_may_be_written_out_and_a_codec_without_its_way_is_told_what_is_wanted() -> None:
+    assert parse_spec({"compression": None}) == parse_spec({})
+    with pytest.raises(BadInput, match=r"say which way: \{up: fp16\}, \{down: fp16\} or both") as refused:
+        parse_spec({"compression": "fp16"})
+    assert refused.value.field == "compression"
