@@ -17,6 +17,7 @@ from shared.errors import BadInput
 from shared.lab import Lab
 from shared.messages import Work
 from shared.policies import HEAD_BYTES
+from shared.profiles import REFERENCE_FLOPS
 from shared.spec import ExperimentSpec
 from tests.algorithms.ways import resolved, run
 
@@ -41,13 +42,12 @@ def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, An
     return {**spec, **more}
 
 
-def works_of(lab: Lab, **partial: float) -> dict[int, tuple[Work, Cost]]:
-    """The work of each seat in round 1, cut where `left_s` is given, and what it is expected to cost."""
+def works_of(lab: Lab, left_s: float = math.inf) -> dict[int, tuple[Work, Cost]]:
+    """The work of each seat in round 1, cut to `left_s`, and what it is expected to cost."""
     ctx = lab.ctx(phase=lab.phase_of(1).name, round_no=1, n_clients=4, edge=0)
     hooks, seats = lab.algorithm.edge, {seat.number: seat for seat in lab.members.seats}
     works = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
-    if partial:
-        works = {number: policies.partial(ctx, work, seats[number], **partial) for number, work in works.items()}
+    works = {number: policies.partial(ctx, work, seats[number], left_s) for number, work in works.items()}
     due = {number: policies.samples_due(ctx, work, seats[number]) for number, work in works.items()}
     return {number: (work, policies.expected(ctx, seats[number], due[number])) for number, work in works.items()}
 
@@ -100,7 +100,7 @@ def test_es_afls_visits_take_no_longer_than_expected_of_the_whole_supernet(
 
 def passed_s(lab: Lab, n_passed: int) -> float:
     """Seconds that so many samples take on these devices."""
-    return n_passed * lab.flops / (2 * policies.REFERENCE_FLOPS)
+    return n_passed * lab.flops / (2 * REFERENCE_FLOPS)
 
 
 @pytest.mark.parametrize(
