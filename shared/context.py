@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shared.costs import LinkUse
+from shared.costs import LinkUse, Passes
 from shared.errors import BadInput
 from shared.records import Record
 from shared.spec import ExperimentSpec
@@ -44,8 +44,9 @@ class Ctx:
         flops: operations of training the model on one sample; of an objective that draws what it does, the mean.
         least_batch: samples that a batch must have for the model to train on it.
         model_bytes: of its tensors.
-        model_use: bytes of the model as a device receives it, and of an update of all of it: where the spec compresses
-            them, fewer.
+        passes: how many samples a visit passes through the model.
+        model_use: bytes of the model as a device receives it, and of the tensors that it sends up, in the forms that
+            spec and algorithm give them.
         sample_bytes: of a training sample as it travels.
         losses: at an edge that selects by them, by seat, the training loss of the last visit that it heard of.
         twins: at an edge that keeps them, by seat, as they are when work is scheduled.
@@ -74,6 +75,7 @@ class Ctx:
     flops: int = 0
     least_batch: int = 1
     model_bytes: int = 0
+    passes: Passes = field(default_factory=Passes)
     model_use: LinkUse = field(default_factory=LinkUse)
     sample_bytes: int = 0
     n_updates: int = 0

@@ -23,6 +23,29 @@ class LinkUse(Record):
 
 
 @dataclass(frozen=True)
+class Passes:
+    """How many samples a visit passes through the model, as is expected before it: `Outcome.n_trained` counts them.
+
+    Attributes:
+        of_step: for each sample of a step; more than 1 where a step takes several gradients, or trains several models.
+        beside: for each sample that it has, beside its training.
+        most_beside: the same, at most: as long is a device waited for. None: `beside`.
+    """
+
+    of_step: float = 1.0
+    beside: float = 0.0
+    most_beside: float | None = None
+
+    def of(self, n_trained: float, n_samples: int) -> float:
+        """Of a visit whose steps have `n_trained` samples, and that has `n_samples`; none where it does not train."""
+        return self.of_step * n_trained + self.beside * n_samples if n_trained else 0.0
+
+    def at_most_beside(self, n_samples: int) -> float:
+        """Beside its training, at most."""
+        return n_samples * (self.beside if self.most_beside is None else self.most_beside)
+
+
+@dataclass(frozen=True)
 class Cost:
     """What an exchange takes: seconds of waiting, receiving, working and sending, one after another, and energy."""
 

@@ -6,8 +6,10 @@ is used by one training or evaluation at a time.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from shared.records import Record, Tensor, TensorMap
 from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
 from shared.sums import Grid
+from shared.sums.marks import coded_fields
 from shared.tensors import n_bytes
 from shared.training import models
 from shared.training.data import Dataset
@@ -61,6 +64,7 @@ class Lab:
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
         self.compression = Compression(spec.compression, self.buffer_names)
+        self._model_uses: dict[str, LinkUse] = {}
         in_a_sum = 2 if spec.late == "next_round" else 1  # of a seat: what it made now, and what came late
         self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
         self._check_memory()
@@ -153,15 +157,27 @@ class Lab:
             return 0
         return int((~np.isin(work.samples.numpy(), seat.train)).sum()) * self.sample_bytes
 
-    @cached_property
-    def _model_use(self) -> LinkUse:
-        """Bytes of the model as devices receive it, and of an update of all of it."""
-        codecs, carried = self.spec.compression, self.compression.carried_bytes
-        return LinkUse(down_bytes=carried(self.shapes, codecs.down), up_bytes=carried(self.shapes, codecs.up))
+    def _model_use(self, ctx: Ctx) -> LinkUse:
+        """Bytes of the model as devices receive it, and of the tensors that they send; the same in all of a phase."""
+        if ctx.phase not in self._model_uses:
+            visit = ctx.at(edge=0, seat=0)
+            sent, coded = self.algorithm.sends(visit, self.shapes), coded_fields(self.algorithm.update)
+            up = (self._carried(visit, names, field in coded, "up") for field, names in sent.items())
+            down_bytes = self._carried(visit, self.shapes, True, "down")
+            self._model_uses[ctx.phase] = LinkUse(down_bytes=down_bytes, up_bytes=sum(up))
+        return self._model_uses[ctx.phase]
+
+    def _carried(self, ctx: Ctx, names: Collection[str], coded: bool, way: Literal["up", "down"]) -> int:
+        """Bytes of these tensors in the algorithm's own codecs, and the others in the spec's, if these are `coded`."""
+        own = self.algorithm.codes(ctx, self.shapes)
+        rest = {name: self.shapes[name] for name in names if name not in own}
+        codec = getattr(self.spec.compression, way) if coded else None
+        shortened = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))
+        return shortened + self.compression.carried_bytes(rest, codec)
 
     def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Ctx:
         """The context of hooks of this run."""
-        return Ctx(
+        ctx = Ctx(
             spec=self.spec,
             params=self.params,
             phase=phase,
@@ -174,14 +190,15 @@ class Lab:
             buffers=self.algorithm.buffers,
             flops=self.flops,
             least_batch=self.least_batch,
+            passes=self.algorithm.passes(self.params),
             model_bytes=n_bytes(self.shapes),
-            model_use=self._model_use,
             sample_bytes=self.sample_bytes,
             total_samples=self.members.total_samples,
             total_clients=max(sum(seat.role == "train" for seat in self.members.seats), 1),
             image_shape=self.data.input_shape,
             n_classes=self.data.n_classes,
         )
+        return ctx.at(model_use=self._model_use(ctx))
 
     def objective(self, ctx: Ctx, given: Objective | None) -> Objective | None:
         """What a training minimises: what hooks hand it, else what the spec's algorithm declares; None: cross-entropy.

@@ -75,9 +75,8 @@ def longest_s(lab: Lab, ctx: Ctx, seat: Seat, work: Work, down_bytes: int) -> fl
     """Wall seconds that no visit of this work exceeds by its model, whatever is drawn and however large its update."""
     if work.kind == "evaluate":
         return 0.0
-    n_trained = policies.samples_due(ctx, work, seat)
-    n_passed = lab.algorithm.passes(lab.params) * len(seat.train)
-    return _longest_s(ctx, seat, seat.latency_to(ctx.edge), AT_MOST * n_trained + n_passed, down_bytes)
+    n_passed = AT_MOST * policies.samples_due(ctx, work, seat) + ctx.passes.at_most_beside(len(seat.train))
+    return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_passed, down_bytes)
 
 
 def longest_round_s(lab: Lab, waves: int) -> float:
@@ -87,19 +86,28 @@ def longest_round_s(lab: Lab, waves: int) -> float:
         return 0.0
     if spec.round_deadline_s is not None:
         return min(spec.round_deadline_s * spec.time_scale * spec.inner_rounds, MOST_S)
-    ctx = lab.ctx(phase="", round_no=1, n_clients=1)
-    n_trained = (AT_MOST * spec.local_epochs + lab.algorithm.passes(lab.params)) * lab.members.total_samples
-    down_bytes = AT_MOST * (ctx.model_bytes + policies.HEAD_BYTES) + lab.members.total_samples * ctx.sample_bytes
+    ctx, n_samples = lab.ctx(phase=lab.phase_of(1).name, round_no=1, n_clients=1, edge=0), lab.members.total_samples
+    n_passed = AT_MOST * _most_due(lab, ctx) + ctx.passes.at_most_beside(n_samples)
+    down_bytes = AT_MOST * (ctx.model_bytes + policies.HEAD_BYTES) + n_samples * ctx.sample_bytes
     slowest = max(
-        _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_trained, down_bytes) for seat in lab.members.seats
+        _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_passed, down_bytes) for seat in lab.members.seats
     )
     return min(slowest * waves * spec.inner_rounds, MOST_S)
 
 
-def _longest_s(ctx: Ctx, seat: Seat, latency_s: float, n_trained: int, down_bytes: int) -> float:
+def _most_due(lab: Lab, ctx: Ctx) -> float:
+    """Samples that a visit passes at most: of all samples the spec's epochs, or what an edge would ask of a seat."""
+    hooks, seats = lab.algorithm.edge, {seat.number: seat for seat in lab.members.seats if seat.role != "held_out"}
+    works = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
+    asked = (policies.samples_due(ctx, work, seats[number]) for number, work in works.items())
+    n_samples = lab.members.total_samples
+    return max(ctx.passes.of(ctx.spec.local_epochs * n_samples, n_samples), *asked, 0)
+
+
+def _longest_s(ctx: Ctx, seat: Seat, latency_s: float, n_passed: float, down_bytes: int) -> float:
     up_bytes = AT_MOST * (ctx.model_bytes + policies.HEAD_BYTES)
     use = LinkUse(down_bytes=down_bytes, up_bytes=up_bytes)
-    cost: Cost = visit_cost(seat.profile, latency_s, use, n_trained * ctx.flops, lambda purpose: (1 << 63) - 1)
+    cost: Cost = visit_cost(seat.profile, latency_s, use, n_passed * ctx.flops, lambda purpose: (1 << 63) - 1)
     return min(cost.simulated_s * ctx.spec.time_scale, MOST_S)
 
 

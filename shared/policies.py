@@ -55,8 +55,18 @@ def evaluation_due(ctx: Ctx) -> bool:
 
 
 def samples_due(ctx: Ctx, work: Work, seat: Seat) -> int:
-    """Samples that a visit of this work passes through training, counted again in each epoch, if it ends."""
-    n = len(seat.train) if work.samples is None else len(work.samples)
+    """Samples that a visit of this work passes through the model, counted as often as that, if it ends."""
+    return math.ceil(ctx.passes.of(n_trained(ctx, work, seat), n_held(work, seat)))
+
+
+def n_held(work: Work, seat: Seat) -> int:
+    """Samples that a visit of this work has."""
+    return len(seat.train) if work.samples is None else len(work.samples)
+
+
+def n_trained(ctx: Ctx, work: Work, seat: Seat) -> int:
+    """Samples of the steps of a visit of this work, counted again in each epoch, if it ends."""
+    n = n_held(work, seat)
     if work.kind != "train" or not n:
         return 0
     if work.steps is None:
@@ -67,23 +77,23 @@ def samples_due(ctx: Ctx, work: Work, seat: Seat) -> int:
 
 def share_of(ctx: Ctx, work: Work, whole: Work, seat: Seat) -> float:
     """Which part of the samples of the whole work this work trains on; of work that trains on none, all."""
-    due = samples_due(ctx, whole, seat)
-    return samples_due(ctx, work, seat) / due if due else 1.0
+    due = n_trained(ctx, whole, seat)
+    return n_trained(ctx, work, seat) / due if due else 1.0
 
 
 HEAD_BYTES = 8192
 """What bodies are expected to hold beside a model: the spec, names and shapes."""
 
 
-def expected(ctx: Ctx, seat: Seat, n_trained: float, *, update: bool = True, n_moved: int = 0) -> Cost:
-    """What a visit of so many samples is expected to cost, by the seat's profile and the model's size.
+def expected(ctx: Ctx, seat: Seat, n_passed: float, *, update: bool = True, n_moved: int = 0) -> Cost:
+    """What a visit that passes so many samples is expected to cost, by the seat's profile and the model's size.
 
     `update`: its answer brings the update; else a report, which is small. `n_moved`: samples that are sent to it.
     """
     down_bytes = ctx.model_use.down_bytes + HEAD_BYTES + n_moved * ctx.sample_bytes
     linked = LinkUse(down_bytes=down_bytes, up_bytes=HEAD_BYTES + (ctx.model_use.up_bytes if update else 0))
     use = LinkUse() if seat.role == "worker" else linked
-    return expected_cost(seat.profile, seat.latency_to(ctx.edge), use, n_trained * ctx.flops)
+    return expected_cost(seat.profile, seat.latency_to(ctx.edge), use, n_passed * ctx.flops)
 
 
 def predicted(ctx: Ctx, seat: Seat, work: Work) -> tuple[float, float]:
@@ -110,8 +120,8 @@ def partial(ctx: Ctx, work: Work, seat: Seat, left_s: float, *, update: bool = T
     fit = max(left_s - expected(ctx, seat, 0, update=update).simulated_s, 0.0) * speed
     if fit >= due:
         return work
-    n = len(seat.train) if work.samples is None else len(work.samples)
-    epochs, rest = divmod(int(fit), n)
+    n = n_held(work, seat)
+    epochs, rest = divmod(int(max(fit - ctx.passes.beside * n, 0.0) / ctx.passes.of_step), n)
     an_epoch = len(batch_sizes(n, work.batch_size, ctx.least_batch))
     steps = epochs * an_epoch + min(rest // work.batch_size, an_epoch - 1)
     return work.but(epochs=None, steps=max(steps, 1))
@@ -249,8 +259,8 @@ def _worker(ctx: Ctx, seat: Seat, task: Indices) -> Worker:
     """A seat as a plan sees it: its free compute by telemetry, its seconds by its twin."""
     twin = _twin(ctx, seat)
     caution = twin.caution or 1.0
-    passes = 1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit
-    cost, moving = expected(ctx, seat, passes), expected(ctx, seat, 0, n_moved=1)
+    a_sample = ctx.passes.of(1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit, 1)
+    cost, moving = expected(ctx, seat, a_sample), expected(ctx, seat, 0, n_moved=1)
     fixed = expected(ctx, seat, 0)
     work_s, _ = twins.predict(twin, cost.compute_s - fixed.compute_s)
     return Worker(

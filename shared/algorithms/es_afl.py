@@ -56,6 +56,7 @@ from shared.algorithms._hooks import (
 )
 from shared.algorithms._trials import Trial, divided, n_trained, tried
 from shared.context import Ctx
+from shared.costs import Passes
 from shared.errors import WireError
 from shared.evolution import Array, Search, Strategy, Vector, begun, covariance_of, judged, with_child
 from shared.population import Seat
@@ -296,6 +297,12 @@ def _told(ctx: Ctx, start: TensorMap, best: Trial, child: bool, n_equal: int) ->
     )
 
 
+def passes(params: Params) -> Passes:
+    """Of the whole supernet; so it is at most what parent and child, and the passes over validation samples, cost."""
+    n_trials = 2 if params.sigma else 1
+    return Passes(of_step=n_trials, beside=params.validation * (1 + n_trials) / 3)  # a pass forward is a third
+
+
 ALGORITHM = Algorithm(
     name="es_afl",
     paper="Gong et al.: Adaptive federated learning algorithm based on evolution strategies. "
@@ -311,4 +318,5 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     needs={"client": "device", "edge_rounds": 1, "schedule": "own_data"},
     check=check,
+    passes=passes,
 )

@@ -60,6 +60,7 @@ from shared.algorithms._hooks import (
     test_by_owner,
 )
 from shared.context import Ctx
+from shared.costs import Passes
 from shared.errors import WireError
 from shared.population import Samples, Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Score, Tensor, TensorMap
@@ -343,5 +344,5 @@ ALGORITHM = Algorithm(
     device_state=Own,
     needs={"client": "device", "schedule": "own_data"},  # statistics and models are those of a device's own images
     check=check,
-    passes=lambda params: params.max_passes,
+    passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes),
 )

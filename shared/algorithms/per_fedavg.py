@@ -47,6 +47,7 @@ from shared.algorithms._hooks import (
     starting_model,
 )
 from shared.context import Ctx
+from shared.costs import Passes
 from shared.messages import Work
 from shared.population import Samples, Seat
 from shared.records import Record, Score, Tensor, TensorMap
@@ -67,6 +68,13 @@ class Params(Record):
     hessian: Literal["first_order", "hessian_free"] = "first_order"
     local_steps: Annotated[int, Field(ge=1, le=100_000)] | None = 10
     delta: Annotated[float, Field(gt=0, le=1)] = 1e-3
+
+
+def gradients(params: Params) -> int:
+    """Of batches as large as D', how many a step takes."""
+    if not params.alpha:
+        return 1
+    return 4 if params.hessian == "hessian_free" else 2
 
 
 def meta_objective(ctx: Ctx, first: Iterator[Batch], second: Iterator[Batch] | None) -> Objective:
@@ -128,7 +136,7 @@ class Device(DeviceHooks):
         first = bench.batches(ctx, purpose="inner batches")
         second = bench.batches(ctx, purpose="hessian batches") if free else None
         fit = bench.fit(ctx, start, objective=meta_objective(ctx, first, second))
-        passed = (3 if free else 1) * fit.trained.n_samples
+        passed = (gradients(ctx.params) - 1) * fit.trained.n_samples
         return replace(default_local(ctx, start, fit), n_passed=passed)
 
     def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
@@ -168,4 +176,5 @@ ALGORITHM = Algorithm(
     headline="mean over clients",
     needs={"client": "device", "sync": "round"},
     own_objective=lambda params: params.alpha > 0,
+    passes=lambda params: Passes(of_step=gradients(params)),
 )

@@ -55,6 +55,7 @@ from shared.algorithms._hooks import (
     travelling,
 )
 from shared.context import Ctx
+from shared.costs import Passes
 from shared.population import Seat
 from shared.records import Mean, ModelState, Record, Tensor, TensorMap
 from shared.tensors import add, subtract, without
@@ -150,11 +151,6 @@ def gradient_at(ctx: Ctx, start: TensorMap, bench: Bench) -> TensorMap:
     return dict(zip(names, total.total, strict=True)) if total.total else {}
 
 
-def passes(params: Params) -> int:
-    """Passes over a client's samples beside its training."""
-    return int(params.option == "I")
-
-
 # ---- the three tiers
 
 
@@ -229,7 +225,7 @@ class Device(DeviceHooks):
         zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}
         change = plus(plus(zeros, control), state.control, -1.0)
         update = Change(delta=local.update.delta, control=plus({}, change, 1 / ctx.total_clients))
-        own, passed = Own(buffers=local.state.buffers, control=control), passes(ctx.params) * bench.n_samples
+        own, passed = Own(buffers=local.state.buffers, control=control), bench.n_samples * (ctx.params.option == "I")
         return Local(own, update, fit.model, fit.trained, n_passed=passed)
 
 
@@ -248,6 +244,6 @@ ALGORITHM = Algorithm(
     on_refusal="revert",
     sends=sends,
     needs={"client": "device"},
-    passes=passes,
+    passes=lambda params: Passes(beside=float(params.option == "I")),
     own_objective=lambda params: params.option == "I",
 )

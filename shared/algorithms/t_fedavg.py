@@ -61,6 +61,7 @@ from shared.algorithms._hooks import (
     travelling,
 )
 from shared.codecs import mean_magnitude, ternary_of
+from shared.codecs.specs import Ternary
 from shared.context import Ctx
 from shared.population import Seat
 from shared.records import Mean, ModelState, Record, Tensor, TensorMap
@@ -242,4 +243,5 @@ ALGORITHM = Algorithm(
     device=Device(),
     update=Ternaries,
     sends=sends,
+    codes=lambda ctx, model: dict.fromkeys(ternary_names(ctx, model), Ternary()),
 )

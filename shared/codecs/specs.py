@@ -30,7 +30,11 @@ class CompressionSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, raw: Any) -> Any:
-        """`up: ternary` stands for `{name: ternary}`."""
+        """`up: ternary` stands for `{name: ternary}`, nothing at all for no codec."""
+        if raw is None:
+            return {}
+        if isinstance(raw, str):
+            raise ValueError(f"say which way: {{up: {raw}}}, {{down: {raw}}} or both")
         if not isinstance(raw, Mapping):
             return raw
         return {key: {"name": value} if isinstance(value, str) else value for key, value in raw.items()}

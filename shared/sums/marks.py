@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from shared.records import Each, MaskOf, Mean, Record
+from shared.records import Each, MaskOf, Mean, Record, holds_model_state
 
 
 def mark_of(kind: type[Record], name: str) -> Mean | Each | MaskOf | None:
@@ -22,6 +22,13 @@ def fields_of(kind: type[Record], mark: type[Any]) -> Mapping[str, Any]:
     """Field name -> its mark, for the fields that carry one of this class."""
     found = {name: mark_of(kind, name) for name in kind.model_fields}
     return MappingProxyType({name: how for name, how in found.items() if isinstance(how, mark)})
+
+
+@lru_cache(maxsize=256)
+def coded_fields(kind: type[Record]) -> tuple[str, ...]:
+    """The fields of an update whose parameters the spec's codec shortens: those averaged, but not by position."""
+    averaged = fields_of(kind, Mean).items()
+    return tuple(name for name, how in averaged if not how.per_position and holds_model_state(kind, name))
 
 
 def can_be_mean(kind: type[Record]) -> bool:

@@ -151,7 +151,8 @@ def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
     n_won, n_lost = 0, 0
     for _ in range(4):
-        before = run.cloud
+        before, ctx = run.cloud, run.ctx(run.round_no + 1)
+        pairs = run.algorithm.cloud.broadcast(ctx, before, 0, list(run.seats.values())).pairs
         done = run.round()
         after = run.cloud
         for seat, local in done.items():
@@ -159,10 +160,17 @@ def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
             won = local.update.choices[client].child  # type: ignore[union-attr]
             n_won, n_lost = n_won + won, n_lost + (not won)
             found = after.searches[client]
+            assert found.parent == (pairs[client].child if won else pairs[client].parent)
             if client in before.searches:
                 expected = judged(before.searches[client], won, Strategy())
                 assert (found.parent, found.path, found.sigma) == (expected.parent, expected.path, expected.sigma)
                 assert found.won == expected.won
+            elif won:  # its first trial: the first child, from a path of length 0
+                move = (np.array(pairs[client].child) - pairs[client].parent) / 0.3
+                assert found.won == pytest.approx(tuple(move))
+                assert found.path == pytest.approx(tuple(0.6 * move))  # C is I; sqrt(1 - 0.8^2)
+            else:
+                assert (found.won, found.path, found.sigma) == ((), (0.0,) * 7, 0.3)
             assert found.child != found.parent
             assert np.all((np.array(found.child) >= 0) & (np.array(found.child) <= 0.95))
         covariance = covariance_of([after.searches[c] for c in sorted(after.searches)], 7, Strategy())

@@ -208,3 +208,10 @@ def test_orders_that_differ_share_the_model_that_is_coded() -> None:
     ]
     assert 4 * 64 * 64 < plain < 4 * 64 * 64 + 2000
     assert 2 * 64 * 64 < short < 2 * 64 * 64 + 2000
+
+
+def test_no_compression_may_be_written_out_and_a_codec_without_its_way_is_told_what_is_wanted() -> None:
+    assert parse_spec({"compression": None}) == parse_spec({})
+    with pytest.raises(BadInput, match=r"say which way: \{up: fp16\}, \{down: fp16\} or both") as refused:
+        parse_spec({"compression": "fp16"})
+    assert refused.value.field == "compression"

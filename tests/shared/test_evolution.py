@@ -1,11 +1,14 @@
-"""The evolution strategy against its formulas in plain numpy, on the sphere, and where selection says nothing."""
+"""The evolution strategy against its formulas in plain numpy, against CMA-ES, and where selection says nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from cmaes import CMA
 from scipy.special import gammaln
 
 from shared.evolution import Search, Strategy, begun, covariance_of, expected_length, judged, with_child
@@ -82,6 +85,70 @@ def test_step_size_0_stays_where_it_is() -> None:
     still = begun((0.0, 0.0), 0.0, np.eye(2), Strategy(), np.random.default_rng(0))
     assert still.child == (0.0, 0.0)
     assert judged(still, False, Strategy()) == still
+
+
+# ---- CMA-ES
+
+SIGMA = 0.25
+SHARED = np.array([[2.0, 0.6, -0.3], [0.6, 0.5, 0.1], [-0.3, 0.1, 0.8]])
+
+
+def cma_of(n_told: int, alpha: float, covariance: np.ndarray[Any, Any], **more: Any) -> Any:
+    """The package's CMA-ES, told the best alone, with learning rates with which its formulas are (7), (10) and (11).
+
+    By its private names, as version 0.13.1 has them: all that it is told is recombined, with equal weights
+    (`_mu = _popsize`); mu_eff is 1, so that the path's factor is sqrt(a (2 - a)), which is sqrt(1 - (1 - a)^2);
+    d_sigma is 1, so that c_sigma / d_sigma is a; and C is what the rank-mu update makes alone (c_1 = 0, c_mu = 1).
+
+    Not in common: CMA-ES moves the mean to what won among several children, and knows no parent that stays (here it is
+    told nothing then); it keeps some of the old C and adds p_c p_c^T where (7) forgets and the readings shrink to I;
+    its step size has a bound of 1e32; and z is turned into C's axes before it is stretched, B D z for C^(1/2) z.
+    """
+    found: Any = CMA(mean=np.full(len(covariance), 0.5), sigma=SIGMA, cov=covariance.copy(), **more)
+    found._popsize = found._mu = n_told
+    found._weights = np.full(n_told, 1 / n_told)
+    found._mu_eff, found._c_sigma, found._d_sigma, found._c1, found._cmu = 1.0, alpha, 1.0, 0.0, 1.0
+    return found
+
+
+@pytest.mark.parametrize("n", [2, 8, 40])
+def test_expected_length_is_that_of_cma_es(n: int) -> None:
+    assert expected_length(n) == pytest.approx(cma_of(1, 0.2, np.eye(n))._chi_n, rel=1e-15)
+
+
+def test_covariance_of_the_last_directions_is_a_rank_mu_update_alone() -> None:
+    moves = np.random.default_rng(6).normal(size=(5, 3))
+    theirs = cma_of(5, 0.2, SHARED)
+    theirs.tell([(0.5 + SIGMA * move, float(rank)) for rank, move in enumerate(moves)])
+    searches = [search_of(won=tuple(move)) for move in moves]
+    assert np.allclose(covariance_of(searches, 3, Strategy(shrinkage=0.0)), theirs._C, rtol=1e-12)
+
+
+def test_a_search_goes_as_cma_es_that_is_told_the_children_that_won() -> None:
+    """Thirty trials from the same normal draws; every second child wins, and some are clipped to the bounds."""
+    strategy = Strategy(alpha=0.3, max_gene=0.6, max_sigma=1e9)
+    bounds, covariance = np.array([[0.0, 0.6]] * 3), SHARED
+    theirs = cma_of(1, 0.3, covariance, bounds=bounds, n_max_resampling=0)  # clips what it has drawn once
+    mine, n_clipped, sigmas = begun((0.5,) * 3, SIGMA, covariance, strategy, np.random.default_rng(0)), 0, set[float]()
+    for trial in range(30):
+        mine = with_child(mine, covariance, strategy, np.random.default_rng(trial))
+        theirs._C, theirs._B, theirs._D = covariance.copy(), None, None
+        axes, _ = theirs._eigen_decomposition()
+        drawn = axes.T @ np.random.default_rng(trial).standard_normal(3)  # C^(1/2) z = B D (B^T z)
+        theirs._rng = SimpleNamespace(randn=lambda n, drawn=drawn: drawn)
+        child = theirs.ask()
+        assert mine.child == pytest.approx(child, rel=1e-9, abs=1e-12)
+        n_clipped += bool(np.any((child == 0) | (child == 0.6)))
+        mine = judged(mine, trial % 2 == 0, strategy)
+        if trial % 2 == 0:
+            theirs.tell([(child, 0.0)])
+            covariance = covariance_of([mine], 3, strategy)  # shrunk, which CMA-ES does not
+        assert mine.parent == pytest.approx(theirs.mean, rel=1e-9, abs=1e-12)
+        assert mine.path == pytest.approx(theirs._p_sigma, rel=1e-9)  # (10)
+        assert mine.sigma == pytest.approx(theirs._sigma, rel=1e-9)  # (11)
+        sigmas.add(mine.sigma)
+    assert n_clipped > 2
+    assert len(sigmas) == 15
 
 
 # ---- searches

@@ -12,6 +12,7 @@ import pytest
 
 from shared import policies
 from shared.context import Ctx, NoParams
+from shared.costs import LinkUse, Passes
 from shared.messages import Work
 from shared.population import Samples, Seat
 from shared.profiles import REFERENCE_FLOPS, Normal, Profile, Uniform
@@ -66,7 +67,8 @@ def able(number: int, n_train: int = 10, **profile: Any) -> Seat:
 
 
 def test_fastest_selects_by_the_expected_visit_and_of_equals_the_lower_seats() -> None:
-    there = ctx(select="fastest", fraction_train=0.5).at(flops=REFERENCE_FLOPS, model_bytes=10**6)
+    model = LinkUse(down_bytes=10**6, up_bytes=10**6)
+    there = ctx(select="fastest", fraction_train=0.5).at(flops=REFERENCE_FLOPS, model_use=model)
     slow, quick = able(1, compute_sps=1), able(5, compute_sps=1000)
     narrow, waits = able(2, up_bps=1e3), able(3, delay_s=Uniform(low=0, high=1000))
     assert policies.select(there, [slow, narrow, waits, quick]) == [1, 5]
@@ -75,7 +77,8 @@ def test_fastest_selects_by_the_expected_visit_and_of_equals_the_lower_seats() -
 
 
 def test_an_expected_visit_takes_what_is_drawn_for_each_at_its_median() -> None:
-    there = ctx().at(flops=REFERENCE_FLOPS, model_bytes=2 * 10**6 - policies.HEAD_BYTES)
+    n_bytes = 2 * 10**6 - policies.HEAD_BYTES
+    there = ctx().at(flops=REFERENCE_FLOPS, model_use=LinkUse(down_bytes=n_bytes, up_bytes=n_bytes))
     delays: dict[str, Any] = {
         "delay_s": Uniform(low=10, high=30),
         "link_delay_s": Normal(mean=5, sd=1),
@@ -134,11 +137,25 @@ def test_where_a_rest_of_one_joins_the_batch_before_it_an_epoch_has_a_step_less(
 
 def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
     """5 samples a second, one a step; a model of 9 times 8 KiB takes 9 s to send, other parts of a body 1 s."""
-    there = ctx().at(flops=REFERENCE_FLOPS, model_bytes=9 * policies.HEAD_BYTES)
+    there = ctx().at(flops=REFERENCE_FLOPS, model_use=LinkUse(up_bytes=9 * policies.HEAD_BYTES))
     slow: dict[str, Any] = {"up_bps": 8 * policies.HEAD_BYTES, "down_bps": 1e15, "compute_sps": 5.0}
     work = Work(epochs=10, batch_size=1)
     assert policies.partial(there, work, able(1, **slow), 12.01).steps == 10
     assert policies.partial(there, work, able(1, **slow), 12.01, update=False).steps == 55
+
+
+def test_passes_of_a_method_count_in_what_is_due_and_leave_fewer_steps() -> None:
+    """Four gradients a step and half of the samples beside: of 10 samples in batches of 3, three epochs are 125."""
+    there = ctx().at(flops=REFERENCE_FLOPS, passes=Passes(of_step=4, beside=0.5))
+    work = Work(epochs=3, batch_size=3)
+    assert policies.samples_due(there, work, seat(2)) == 4 * 30 + 5
+    assert policies.samples_due(there, work.but(kind="evaluate"), seat(2)) == 0
+    quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0}
+    assert policies.partial(there, work, able(1, **quick), 25.01) is work
+    cut = policies.partial(there, work, able(1, **quick), 24.9)
+    assert cut.steps == 8 + 3  # 29 samples
+    assert policies.partial(there, work, able(1, **quick), 0.5).steps == 1
+    assert policies.share_of(there, cut, work, seat(1)) == 29 / 30
 
 
 def test_of_no_seats_none_is_selected_and_none_has_work() -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from shared.errors import BadInput
 from shared.training.flops import training_flops
-from shared.training.models import Classifier, build, read_state
+from shared.training.models import Classifier, Shape, build, read_state
 from shared.training.unit_graph import units_of
 from shared.training.units import Units, resized
 
@@ -164,4 +165,36 @@ def test_multiply_adds_of_a_sub_network_by_hand() -> None:
         256 * 256,
         2560,
     ]
-    assert sum(units.multiply_adds(read_state(model)).values()) == 34_606_080
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "n_classes", "total"),
+    [
+        ("vgg_mnist", (1, 28, 28), 10, 34_606_080),
+        ("vgg_cifar10", (3, 32, 32), 10, 187_901_952),
+        ("mobilenet_femnist", (1, 28, 28), 62, 19_734_912),
+        ("resnet18", SHAPE, 7, None),
+        ("cnn_6_16", SHAPE, 7, None),
+    ],
+)
+def test_multiply_adds_are_those_that_torch_counts_layer_by_layer(
+    name: str, shape: Shape, n_classes: int, total: int | None
+) -> None:
+    """One sample forward through the supernet, through half its units, and through a ragged share of each group."""
+    model = build(name, shape, n_classes, seed=1)
+    units, state = units_of(model, shape), read_state(model)
+    rng = np.random.default_rng(5)
+    ragged = {group: torch.arange(int(rng.integers(1, n))) for group, n in units.groups.items()}
+    totals = []
+    for kept in ({}, some(units, 0.5), ragged):
+        part = units.cut(state, kept)
+        small = resized(model, units, part).eval()
+        with torch.no_grad(), FlopCounterMode(display=False, depth=99) as counter:
+            small(torch.zeros(1, *shape))
+        counts = {key.partition(".")[2]: sum(kinds.values()) for key, kinds in counter.get_flop_counts().items()}
+        found = units.multiply_adds(part)
+        assert {layer: 2 * n for layer, n in found.items()} == {layer: counts[layer] for layer in found}
+        assert 2 * sum(found.values()) == counter.get_total_flops()
+        totals.append(sum(found.values()))
+    assert total in (None, totals[0])
+    assert max(totals[1:]) < totals[0]

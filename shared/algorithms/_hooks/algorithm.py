@@ -23,13 +23,15 @@ from shared.algorithms._hooks.values import (
     Phase,
     Update,
 )
+from shared.codecs import CodecSpec
 from shared.context import Ctx, NoParams
+from shared.costs import Passes
 from shared.errors import BadInput
 from shared.explain import explain
 from shared.records import Each, Record, Tensor, TensorMap
 from shared.spec import ExperimentSpec
 from shared.sums import check_update_type
-from shared.sums.marks import fields_of
+from shared.sums.marks import coded_fields, fields_of
 from shared.training.loop import Objective
 
 
@@ -52,9 +54,14 @@ def gathers_nothing(ctx: Ctx) -> Mapping[str, int]:
     return {}
 
 
-def no_passes(params: Any) -> int:
-    """The default: a visit only trains."""
-    return 0
+def training_alone(params: Any) -> Passes:
+    """The default: a visit passes each sample of its steps once."""
+    return Passes()
+
+
+def codes_nothing(ctx: Ctx, model: TensorMap) -> Mapping[str, CodecSpec]:
+    """The default: what is coded is the spec's to say."""
+    return {}
 
 
 def no_objective(params: Any) -> bool:
@@ -91,8 +98,10 @@ class Algorithm:
             single clients has its values, cannot be from here. Its types and names are right by then.
         gathers: by the parameter that decides it, bytes at least that one process holds at a time of what all clients
             say, beside tensors by name.
-        passes: by its parameters, how many times at most a visit passes its seat's samples through the model beside its
-            training (`Local.n_passed`); as long is a device waited for.
+        passes: by its parameters, how many samples a visit passes through the model: what is expected of its time
+            goes by that, and how long it is waited for.
+        codes: by name, the codec in which it sends a tensor itself, to devices and from them; of a model of which there
+            are the shapes alone. What is expected of a transfer goes by that.
     """
 
     name: str
@@ -116,7 +125,8 @@ class Algorithm:
     sends: Callable[[Ctx, TensorMap], Mapping[str, frozenset[str]]] = delta_alone
     check: Callable[[Ctx, Any], None] = nothing_more
     gathers: Callable[[Ctx], Mapping[str, int]] = gathers_nothing
-    passes: Callable[[Any], int] = no_passes
+    passes: Callable[[Any], Passes] = training_alone
+    codes: Callable[[Ctx, TensorMap], Mapping[str, CodecSpec]] = codes_nothing
     objective: Callable[[Ctx], Objective | None] | None = None
     own_objective: Callable[[Any], bool] = no_objective
     flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
@@ -155,6 +165,9 @@ class Algorithm:
             raise BadInput(
                 f"schedule: {self.name} decides by reports: of planned shares none is refused", field="schedule"
             )
+        if spec.compression.up is not None and not coded_fields(self.update):
+            told = f"compression.up: {self.name} sends up no tensors that a codec could shorten"
+            raise BadInput(told, field="compression.up")
         alone = fields_of(self.update, Each)
         if spec.late == "next_round" and (self.reports or alone):
             why = f"its updates speak of single clients ({', '.join(alone)})" if alone else "it decides by reports"
