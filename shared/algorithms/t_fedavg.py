@@ -60,8 +60,7 @@ from shared.algorithms._hooks import (
     starting_model,
     travelling,
 )
-from shared.codecs import mean_magnitude, ternary_of
-from shared.codecs.specs import Ternary
+from shared.codecs import Ternary, mean_magnitude, ternary_of
 from shared.context import Ctx
 from shared.population import Seat
 from shared.records import Mean, ModelState, Record, Tensor, TensorMap

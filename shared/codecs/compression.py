@@ -15,7 +15,7 @@ where u is the update of a visit (there a step's gradient times its rate), and m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -23,8 +23,8 @@ import torch
 
 from shared.codecs.coded import Coded
 from shared.codecs.specs import CodecSpec, CompressionSpec
-from shared.records import Mean, Record, Tensor, TensorMap, holds_model_state
-from shared.sums.marks import fields_of
+from shared.records import Record, Tensor, TensorMap, holds_model_state
+from shared.sums.marks import coded_fields
 from shared.tensors import memory_of
 
 log = logging.getLogger(__name__)
@@ -92,11 +92,9 @@ class Compression:
                 left[what] = whole - made
             return made
 
-        averaged = [name for name, how in fields_of(kind, Mean).items() if not how.per_position]
-        names = [name for name in averaged if holds_model_state(kind, name)]
-        return self._changed(update, names, codec, encode), left
+        return self._changed(update, coded_fields(kind), codec, encode), left
 
-    def _changed(self, record: R, names: list[str], codec: CodecSpec, encode: Encode) -> R:
+    def _changed(self, record: R, names: Sequence[str], codec: CodecSpec, encode: Encode) -> R:
         kind = type(record)
         fields = {name: getattr(record, name) for name in kind.model_fields}
         coded = {name: self._walk(fields[name], name, codec, encode) for name in names}
