@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import nn
 
 from shared.algorithms import load_algorithm, load_local
-from shared.algorithms._hooks import Algorithm, Phase
+from shared.algorithms._hooks import Algorithm, Phase, Way
 from shared.arrival import collected
 from shared.codecs import Compression
 from shared.context import Ctx, stream_seed
@@ -167,9 +166,9 @@ class Lab:
             self._model_uses[ctx.phase] = LinkUse(down_bytes=down_bytes, up_bytes=sum(up))
         return self._model_uses[ctx.phase]
 
-    def _carried(self, ctx: Ctx, names: Collection[str], coded: bool, way: Literal["up", "down"]) -> int:
+    def _carried(self, ctx: Ctx, names: Collection[str], coded: bool, way: Way) -> int:
         """Bytes of these tensors in the algorithm's own codecs, and the others in the spec's, if these are `coded`."""
-        own = self.algorithm.codes(ctx, self.shapes)
+        own = self.algorithm.codes(ctx, self.shapes, way)
         rest = {name: self.shapes[name] for name in names if name not in own}
         codec = getattr(self.spec.compression, way) if coded else None
         shortened = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))

@@ -55,12 +55,13 @@ from shared.algorithms._hooks import (
     Finish,
     Local,
     Update,
+    Way,
     default_local,
     delta_of,
     starting_model,
     travelling,
 )
-from shared.codecs import Ternary, mean_magnitude, ternary_of
+from shared.codecs import CodecSpec, Ternary, mean_magnitude, ternary_of
 from shared.context import Ctx
 from shared.population import Seat
 from shared.records import Mean, ModelState, Record, Tensor, TensorMap
@@ -167,6 +168,12 @@ class Fttq:
             parameters[number].copy_(self.w[name] * self.signs[name])
 
 
+def codes(ctx: Ctx, model: TensorMap, way: Way) -> Mapping[str, CodecSpec]:
+    """What is ternary travels so up, and down unless the server's model goes down in full."""
+    full = way == "down" and ctx.params.download == "full"
+    return {} if full else dict.fromkeys(ternary_names(ctx, model), Ternary())
+
+
 def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """What is ternary travels as it is, the rest as a difference."""
     names = frozenset(ternary_names(ctx, model))
@@ -242,5 +249,5 @@ ALGORITHM = Algorithm(
     device=Device(),
     update=Ternaries,
     sends=sends,
-    codes=lambda ctx, model: dict.fromkeys(ternary_names(ctx, model), Ternary()),
+    codes=codes,
 )

@@ -110,6 +110,7 @@ def passed_s(lab: Lab, n_passed: int) -> float:
         ("fedavg", {}, {"up": "int8", "down": "fp16"}, MODEL // 2, MODEL // 4 + 4 * 4),
         ("t_fedavg", {}, {}, TERNARY, TERNARY),
         ("t_fedavg", {"quantise": False}, {}, MODEL, MODEL),
+        ("t_fedavg", {"download": "full"}, {}, MODEL, TERNARY),
         ("t_fedavg", {}, {"down": "fp16"}, TERNARY - 2 * 74, TERNARY),
         ("scaffold", {}, {}, MODEL, 2 * MODEL),
         ("scaffold", {}, {"up": "fp16"}, MODEL, MODEL),

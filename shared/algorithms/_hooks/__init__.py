@@ -1,6 +1,6 @@
 """What an algorithm is: a frozen value of three stateless hook objects and its record types."""
 
-from shared.algorithms._hooks.algorithm import Algorithm, one_phase
+from shared.algorithms._hooks.algorithm import Algorithm, Way, one_phase
 from shared.algorithms._hooks.hooks import (
     CloudHooks,
     DeviceHooks,
@@ -50,6 +50,7 @@ __all__ = [
     "Phase",
     "Update",
     "Verdict",
+    "Way",
     "default_local",
     "delta_of",
     "kept_back",

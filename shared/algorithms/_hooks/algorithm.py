@@ -59,7 +59,11 @@ def training_alone(params: Any) -> Passes:
     return Passes()
 
 
-def codes_nothing(ctx: Ctx, model: TensorMap) -> Mapping[str, CodecSpec]:
+Way = Literal["up", "down"]
+"""From devices, or to them."""
+
+
+def codes_nothing(ctx: Ctx, model: TensorMap, way: Way) -> Mapping[str, CodecSpec]:
     """The default: what is coded is the spec's to say."""
     return {}
 
@@ -100,7 +104,7 @@ class Algorithm:
             say, beside tensors by name.
         passes: by its parameters, how many samples a visit passes through the model: what is expected of its time
             goes by that, and how long it is waited for.
-        codes: by name, the codec in which it sends a tensor itself, to devices and from them; of a model of which there
+        codes: by name, the codec in which it sends a tensor itself, up or down; of a model of which there
             are the shapes alone. What is expected of a transfer goes by that.
     """
 
@@ -126,7 +130,7 @@ class Algorithm:
     check: Callable[[Ctx, Any], None] = nothing_more
     gathers: Callable[[Ctx], Mapping[str, int]] = gathers_nothing
     passes: Callable[[Any], Passes] = training_alone
-    codes: Callable[[Ctx, TensorMap], Mapping[str, CodecSpec]] = codes_nothing
+    codes: Callable[[Ctx, TensorMap, Way], Mapping[str, CodecSpec]] = codes_nothing
     objective: Callable[[Ctx], Objective | None] | None = None
     own_objective: Callable[[Any], bool] = no_objective
     flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
