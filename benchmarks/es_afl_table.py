@@ -25,6 +25,8 @@ from shared.results.sub_networks import Sizes, sizes_of
 from shared.results.sweeps import over_seeds, read_sweep
 
 HEAD = ("", "n", "Acc_G", "global test set", "Acc_L", "weights", "multiply-adds", "kB up", "kB down", "simulated s")
+DIGITS = (1, 1, 1, 3, 2, 0, 0, 1)
+"""Behind the point, of each figure."""
 Values = tuple[float | None, ...]
 
 
@@ -70,19 +72,24 @@ def table(runs_dir: Path, folders: Sequence[Path]) -> str:
                 sizes = sizes_of(rounds)
                 supernet = sizes[-1].supernet if sizes else supernet
                 found.append(values(info, rounds, sizes))
-            name = described({key: value for key, value in group[0][0].values.items() if key != "seed"})
-            lines.append(" | ".join([name, str(len(group)), *map(_mean, zip(*found, strict=True))]))
+            columns = zip(*found, strict=True)
+            lines.append(" | ".join([_name(group[0][1]), str(len(group)), *map(_mean, columns, DIGITS)]))
     if supernet:
         whole = (f"{sum(supernet[name].values()) / 1e6:.4g}" for name in ("n_weights", "multiply_adds"))
         lines.append(" | ".join(["the whole network", *[""] * 4, *whole, *[""] * 3]))
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def _mean(each: Sequence[float | None]) -> str:
+def _name(info: RunInfo | None) -> str:
+    """The method of a run and the parameters that it was given."""
+    asked = info.spec.algorithm if info else None
+    return f"`{asked.name}` {described(asked.params)}".strip() if asked else ""
+
+
+def _mean(each: Sequence[float | None], digits: int) -> str:
     known = [value for value in each if value is not None]
     if not known:
         return ""
-    digits = 3 if 0 < known[0] < 10 else 1
     deviation = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""
     return f"{statistics.fmean(known):.{digits}f}{deviation}"
 

@@ -8,8 +8,9 @@ from benchmarks.es_afl_table import table
 from shared.api import Evaluation
 from shared.results import Manifest, write_results
 from shared.results.sweeps import Combination, Sweep, SweepFolder
+from shared.spec import AlgorithmSpec
 from shared.spread import Spread
-from tests.cli.samples import a_round, a_run
+from tests.cli.samples import SPEC, a_round, a_run
 
 WHOLE = {"n_weights": {"a": 3_000_000, "head": 1_000_000}, "multiply_adds": {"a": 40_000_000, "head": 1_000_000}}
 
@@ -23,7 +24,8 @@ def test_rows_are_means_over_seeds_of_the_last_round(tmp_path: Path) -> None:
         own = {"own": Spread.of([accuracy, accuracy + 0.2])}
         scores = {name: Evaluation(n=10, accuracy=accuracy, loss=1.0) for name in ("global", "held_out_received")}
         rounds = [a_round(1), a_round(2, clients=own, figures=figures, device_bytes_up=4_000, device_bytes_down=9_000)]
-        info = a_run(run=run, algorithm=algorithm, final=scores)
+        spec = SPEC.but(algorithm=AlgorithmSpec(name=algorithm))
+        info = a_run(run=run, algorithm=algorithm, final=scores, spec=spec)
         write_results(tmp_path / "runs" / run, info, rounds, model=None, manifest=Manifest.of(info))
         of = {"values": {"seed": seed, "algorithm": algorithm}, "spec_digest": run, "run": run, "status": "completed"}
         combinations.append(Combination.model_validate(of))
@@ -37,8 +39,8 @@ def test_rows_are_means_over_seeds_of_the_last_round(tmp_path: Path) -> None:
         "60.0 ± 14.1",
         "70.0 ± 14.1",
         "0.450 ± 0.212",
-        "4.000 ± 0.000",
-        "2.000 ± 0.000",
+        "4.00 ± 0.00",
+        "2 ± 0",
     ]
     assert "fedavg" in cells[1][0]
     assert cells[1][1:7] == ["1", "25.0", "25.0", "35.0", "", ""]
