@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from shared.errors import WireError
-from shared.records import Record
+from shared.records import Record, with_tensors
 
 Parts = tuple[Tensor, ...]
 
@@ -142,13 +142,4 @@ def carried_bytes(tensor: Tensor) -> int:
 
 def decoded(value: Any) -> Any:
     """A record, or values in lists and maps, in which coded tensors are plain ones; other tensors stay the same."""
-    if isinstance(value, Coded):
-        return value.decoded()
-    if isinstance(value, Record):
-        kind = type(value)
-        return kind.model_construct(**{name: decoded(getattr(value, name)) for name in kind.model_fields})
-    if isinstance(value, Mapping):
-        return {key: decoded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(decoded(item) for item in value)
-    return value
+    return with_tensors(value, lambda tensor: tensor.decoded() if isinstance(tensor, Coded) else tensor)

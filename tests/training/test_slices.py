@@ -125,7 +125,7 @@ def test_a_network_that_pools_to_a_point_takes_other_sizes(name: str) -> None:
     model, x = made(name, torch.float32)
     before = read_state(model)
     assert takes(model, (2, 3, 16, 16))
-    assert takes(model, (2, 3, 10, 10)) is (name in POOLING)
+    assert takes(model, (2, 3, 8, 8)) is (name in POOLING)  # at 10x10 pools that round up come to 2x2 as from 16x16
     assert all(torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
     assert model(x).device.type == "cpu"
 
