@@ -22,6 +22,8 @@ from shared.training.models.networks import (
 )
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
 
+OF_ANY_WIDTH = {"vgg_mnist": vgg_mnist, "vgg_cifar10": vgg_cifar10, "mobilenet_femnist": mobilenet_femnist}
+"""Those of which there is a share of the units of every hidden layer as well."""
 MODELS: dict[str, Callable[[Shape, int], Classifier]] = {
     "mlp": mlp,
     "cnn_mnist": cnn_mnist,
@@ -33,15 +35,9 @@ MODELS: dict[str, Callable[[Shape, int], Classifier]] = {
     "resnet34": resnet(34),
     "resnet50": resnet(50),
     "mobilenet_v1": mobilenet_v1,
-    "vgg_mnist": vgg_mnist,
-    "vgg_cifar10": vgg_cifar10,
-    "mobilenet_femnist": mobilenet_femnist,
+    **OF_ANY_WIDTH,
 }
 """The models by name; `cnn_cifar10` is `cnn_mnist` under the name it has on 3x32x32 (878,538 parameters)."""
-
-
-OF_ANY_WIDTH = {"vgg_mnist": vgg_mnist, "vgg_cifar10": vgg_cifar10, "mobilenet_femnist": mobilenet_femnist}
-"""Those of which there is a share of the units of every hidden layer as well."""
 
 
 def check_name(name: str, width: float = 1.0) -> None:
