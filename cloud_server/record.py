@@ -178,6 +178,7 @@ class Recorder:
             up_bytes=line.up_bytes,
             report_bytes=line.report_bytes,
             moved_bytes=line.moved_bytes,
+            begin_s=line.begin_s,
             down_s=line.down_s,
             compute_s=line.compute_s,
             wait_s=line.wait_s,

@@ -32,6 +32,7 @@ def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, paid: Paid) -> Se
         up_bytes=paid.use.up_bytes,
         report_bytes=paid.report_bytes,
         moved_bytes=_moved_bytes(wave, number, paid),
+        begin_s=wave.began_s,
         down_s=cost.down_s,
         compute_s=cost.compute_s,
         wait_s=cost.wait_s,

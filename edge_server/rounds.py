@@ -169,7 +169,7 @@ class EdgeRound:
         wave.shares = {
             seat: policies.share_of(ctx, works[seat], asked_for[seat], self.clock.seat(seat)) for seat in works
         }
-        wave.predicted = predicted
+        wave.predicted, wave.began_s = predicted, at_s - self.order.clock_s
         wave.moved_bytes = {item.seat: item.moved_bytes for item in asked if item.moved_bytes}
         wave.not_asked(skipped, self.order.edge, "left_out", "the spec's losses say so")
         wave.not_waited_for(overdue, Refusal("late", 0.0))

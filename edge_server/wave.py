@@ -65,6 +65,7 @@ class Wave:
         shares: by seat, which part of the work that the algorithm asked for there was time for.
         predicted: by seat, seconds that its twin expects of its visit, and their standard deviation.
         moved_bytes: by seat, of the bytes that go down, samples that it does not hold.
+        began_s: in simulated seconds after the round began.
         answered_s: when the edge stopped waiting for answers, in simulated seconds after the wave began; where the
             algorithm has reports it decides then, and asks for updates.
         held: what the edge's own worker brought and has not been admitted yet.
@@ -89,6 +90,7 @@ class Wave:
     shares: dict[int, float] = field(default_factory=dict)
     predicted: dict[int, tuple[float, float]] = field(default_factory=dict)
     moved_bytes: dict[int, int] = field(default_factory=dict)
+    began_s: float = 0.0
     answered_s: float = 0.0
     held: dict[int, Contribution[Any]] = field(default_factory=dict)
     links: dict[int, LinkUse] = field(default_factory=dict)

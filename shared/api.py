@@ -57,6 +57,7 @@ class SeatRow(Record):
     `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
     algorithm's word for it. Seconds are simulated ones: `simulated_s` is the sum of receiving, working, waiting
     for the edge's decision on its report, and sending.
+    `begin_s`: when its wave began, in simulated seconds after the round did.
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update. An update that came
     late has a row of its own in the round that uses it (`used_late`). `work_share`: of the work that the algorithm
     asked for, what the seat was given (`partial_work`). `profile` is the one that the seat had in this round.
@@ -87,6 +88,7 @@ class SeatRow(Record):
     up_bytes: int = 0
     report_bytes: int = 0
     moved_bytes: int = 0
+    begin_s: float = 0.0
     down_s: float = 0.0
     compute_s: float = 0.0
     wait_s: float = 0.0

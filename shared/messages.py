@@ -217,6 +217,7 @@ class SeatLine(Record):
     `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
     algorithm's word (a class, say). An update that came late has a line of its own where it is `used_late`.
     `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
+    `begin_s`: of its wave, in simulated seconds after the round began.
     `wait_s`: from the arrival of its report until the edge decided. `simulated_s` is the sum of `down_s`, `compute_s`,
     `wait_s` and `up_s`; `measured_s`: wall seconds, with `clock: real` only, since nothing else that travels varies
     from run to run. `work_share`: of the work that the algorithm asked for, what the seat was given (`partial_work`).
@@ -240,6 +241,7 @@ class SeatLine(Record):
     up_bytes: Count = 0
     report_bytes: Count = 0
     moved_bytes: Count = 0
+    begin_s: NotNegative = 0.0
     down_s: NotNegative = 0.0
     compute_s: NotNegative = 0.0
     wait_s: NotNegative = 0.0

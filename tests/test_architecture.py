@@ -47,7 +47,6 @@ IMPURE_ROOMS = (
     "shared.training.data",
     "shared.training.picture_folders",
     "shared.training.domains",
-    "shared.training.pictures",
     "shared.training.sources",
     "shared.transport",
     "shared.versions",

@@ -31,13 +31,12 @@ Deviations and readings:
 - compare "parameters" (algorithm 1): trainable parameters, no buffers. "update" (the text speaks of gradient vectors):
   trained minus received, sigma against the cloud's last update; in round 1, where there is none, all are class A.
 - Algorithm 2, 24 adds edge models to the global model, which would grow without bound: updates (trained minus global)
-  are averaged, at both tiers. An environment from which nothing came does not count in |ES|.
-- Means are plain as in the paper (weighting "one"), or by samples.
+  are averaged, at both tiers. An environment from which nothing came does not count in |ES|. Means are plain as in the
+  paper (weighting "one"), or by samples.
 - How class C adjusts is left open. adjust "start": it starts its next round from the edge model in place of the global
   one; its update is still trained minus global. "train" (algorithm 2, 22-23): it trains once more, from the edge model,
   and keeps the result as its own model; nothing of that travels.
-- Refusals are counted in total, or "consecutive": since the last upload ("always refused"). A class B device that loses
-  the draw is not refused, unless count_b.
+- Refusals are counted in total, or since the last upload ("consecutive"); a class B device's lost draw: with count_b.
 - Before the decision only a report travels: accuracy, loss, and signs packed eight to a byte.
 - The optimiser is not named: Adam, whose usual rate is the paper's 0.001, or the spec's SGD.
 """
@@ -74,6 +73,7 @@ from shared.algorithms._hooks import (
     travelling,
 )
 from shared.context import Ctx
+from shared.figures.patterns import labels_by_round
 from shared.messages import Outcome, Work
 from shared.population import Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Tensor, TensorMap
@@ -346,4 +346,5 @@ ALGORITHM = Algorithm(
     device_state=Own,
     sends=lambda ctx, model: {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)},
     needs={"client": "device"},
+    pictures=labels_by_round("classes", "BOFL: classes of devices by round", ("leader", "A", "B", "C")),
 )

@@ -65,6 +65,7 @@ from shared.algorithms._hooks import (
 )
 from shared.clusters import Floats, Gap, average_linkage, cosine_distances, groups_at
 from shared.context import Ctx
+from shared.figures.groups import dendrogram
 from shared.population import Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Score, Tensor, TensorMap
 from shared.spec import ExperimentSpec
@@ -345,4 +346,5 @@ ALGORITHM = Algorithm(
     sends=sends,
     headline="mean over clients",
     needs={"client": "edge"},
+    pictures=dendrogram,
 )

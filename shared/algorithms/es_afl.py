@@ -59,6 +59,7 @@ from shared.context import Ctx
 from shared.costs import Passes
 from shared.errors import WireError
 from shared.evolution import Array, Search, Strategy, Vector, begun, covariance_of, judged, with_child
+from shared.figures.sub_networks import sub_networks
 from shared.population import Seat
 from shared.records import Count, Each, MaskOf, Mean, ModelState, Record, TensorMap
 from shared.tensors import only, overlay
@@ -319,4 +320,5 @@ ALGORITHM = Algorithm(
     needs={"client": "device", "edge_rounds": 1, "schedule": "own_data"},
     check=check,
     passes=passes,
+    pictures=sub_networks,
 )

@@ -62,6 +62,7 @@ from shared.algorithms._hooks import (
 from shared.context import Ctx
 from shared.costs import Passes
 from shared.errors import WireError
+from shared.figures.patterns import figure_by_client
 from shared.population import Samples, Seat
 from shared.records import Count, Each, Mean, ModelState, Record, Score, Tensor, TensorMap
 from shared.tensors import add, only, overlay
@@ -345,4 +346,5 @@ ALGORITHM = Algorithm(
     needs={"client": "device", "schedule": "own_data"},  # statistics and models are those of a device's own images
     check=check,
     passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes),
+    pictures=figure_by_client("mixing", "LAFL-CPN: weights of the global model in mixes", "weights_mean", "mean of W"),
 )

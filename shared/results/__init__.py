@@ -15,6 +15,7 @@ needs what is here: the state of a run lives in its stores. (A cloud that return
 
 from __future__ import annotations
 
+from shared.figures.groups import Grouping, cut, newest_grouping, newest_tree
 from shared.results.compare import Comparison, Course, compare
 from shared.results.files import (
     file_names,
@@ -27,7 +28,6 @@ from shared.results.files import (
     write_file,
 )
 from shared.results.find import find_folders
-from shared.results.groups import Grouping, cut, newest_grouping, newest_tree
 from shared.results.manifest import Manifest
 from shared.results.write import is_drawn, last_round, write_begun, write_results
 

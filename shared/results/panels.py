@@ -11,21 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import BadInput
+from shared.figures.palette import COLOURS
+from shared.figures.scales import scale
 from shared.results.compare import Comparison, Course, Point
 from shared.results.files import write_file
-from shared.results.plots import box_of
+from shared.spread import Spread
 
 FORMATS = ("png", "svg", "pdf")
-# Okabe and Ito (2008), "Color Universal Design", without yellow and black: apart also for the colour-blind.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 _STYLES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _MOST_MARKED, _CROWD = 40, 12
 """Evaluations of a run that are marked; and runs, above which only the last of each is, and no first reach."""
 _TARGET: dict[str, Any] = {"color": "0.55", "linewidth": 0.9, "linestyle": (0, (6, 4))}
 _RING: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.4}
-_TIMES = ((172_800, 86_400.0, "days"), (7200, 3600.0, "h"), (120, 60.0, "min"), (0, 1.0, "s"))
-_SIZES = ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e3, 1e3, "kB"), (0, 1.0, "B"))
 _WIDTH_IN = 13.5
 _LETTERS = 150
 """About so many letters of the legend stand side by side in that width."""
@@ -96,8 +94,8 @@ def _figure(courses: Sequence[Course], n_lines: int, *, boxed: bool) -> tuple[An
 def _axes_of(courses: Sequence[Course]) -> list[tuple[str, Callable[[Point], float]]]:
     """What is to the right in each panel: its name with the unit, and its value at a point."""
     ends = [course.points[-1] for course in courses]
-    seconds, time = _unit(_TIMES, max(end.simulated_s for end in ends))
-    n_bytes, size = _unit(_SIZES, max(end.bytes_up for end in ends))
+    seconds, time = scale("seconds", max(end.simulated_s for end in ends))
+    n_bytes, size = scale("bytes", max(end.bytes_up for end in ends))
     return [
         ("rounds", lambda point: point.round_no),
         (f"simulated time ({time})", lambda point: point.simulated_s / seconds),
@@ -105,17 +103,12 @@ def _axes_of(courses: Sequence[Course]) -> list[tuple[str, Callable[[Point], flo
     ]
 
 
-def _unit(units: Sequence[tuple[float, float, str]], most: float) -> tuple[float, str]:
-    """The unit for values up to `most`: how much one is, and its name."""
-    return next((worth, name) for least, worth, name in units if most >= least)
-
-
 def _twins(courses: Sequence[Course], index: int) -> int:
     """How many runs before this one have its accuracies: a line over theirs must let them be seen.
 
     Of more runs than there are colours, dashes tell runs apart already.
     """
-    if len(courses) > len(_COLOURS):
+    if len(courses) > len(COLOURS):
         return 0
     curves = [[(point.round_no, point.accuracy) for point in course.points] for course in courses[: index + 1]]
     return curves[:-1].count(curves[-1])
@@ -123,9 +116,9 @@ def _twins(courses: Sequence[Course], index: int) -> int:
 
 def _look(index: int, twins: int) -> dict[str, Any]:
     """The look of the run of that place: first colours change, then dashes (at once over a twin), then markers."""
-    colour, rest = index % len(_COLOURS), index // len(_COLOURS)
+    colour, rest = index % len(COLOURS), index // len(COLOURS)
     style, marker = (rest + twins) % len(_STYLES), rest // len(_STYLES) % len(_MARKERS)
-    return {"color": _COLOURS[colour], "linestyle": _STYLES[style], "marker": _MARKERS[marker]}
+    return {"color": COLOURS[colour], "linestyle": _STYLES[style], "marker": _MARKERS[marker]}
 
 
 def _panel(
@@ -158,10 +151,15 @@ def _boxes(axes: Any, courses: Sequence[Course], looks: Sequence[dict[str, Any]]
         lines = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
         point = {"marker": look["marker"], "markersize": 4, "color": look["color"], "markeredgecolor": look["color"]}
         point["markerfacecolor"] = look["color"]
-        boxes = [box_of("", course.clients)]
+        boxes = [_box(course.clients)]
         axes.bxp(boxes, positions=[place], widths=0.6, showfliers=False, showmeans=True, meanprops=point, **lines)
     axes.set_xticks([])
     axes.set_xlabel("clients at the end")
+
+
+def _box(s: Spread) -> dict[str, Any]:
+    """A box as Matplotlib's `bxp` takes it: from the least to the most, no outliers apart."""
+    return {"label": "", "mean": s.mean, "whislo": s.min, "q1": s.q1, "med": s.median, "q3": s.q3, "whishi": s.max}
 
 
 def _columns(courses: Sequence[Course]) -> int:

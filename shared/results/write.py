@@ -16,10 +16,11 @@ from safetensors.torch import save
 
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
 from shared.costs import LinkUse
-from shared.results.files import ROUND_FIELDS, append_file, read_last_line, read_rounds, write_file
-from shared.results.groups import newest_tree
+from shared.figures.partition import partition
+from shared.results.draw import draw
+from shared.results.files import ROUND_FIELDS, append_file, read_last_line, write_file
 from shared.results.manifest import Manifest
-from shared.results.sub_networks import sizes_of
+from shared.results.told import pictures_of, read_told
 from shared.spec import ExperimentSpec, canonical
 
 _FIRST = ("round_no", "kind")
@@ -103,22 +104,12 @@ def last_round(folder: Path) -> int:
 
 def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:
     """Pictures cost a second: the partition once, the courses when the run has ended."""
-    from shared.results import plots  # imports matplotlib, late
-
-    if seats and not is_drawn(folder):
-        plots.draw_partition(folder / _PARTITION, seats, f"{info.name}: samples of each class by seat")
+    held = partition(seats, f"{info.name}: samples of each class by seat")
+    if held is not None and not is_drawn(folder):
+        draw(folder / _PARTITION, held)
     if info.status in FINAL:
-        rounds = read_rounds(folder)
-        if rounds:
-            plots.draw_accuracy(folder / "plots" / "accuracy.png", info, rounds)
-            plots.draw_bytes(folder / "plots" / "bytes.png", info, rounds)
-            plots.draw_clients(folder / "plots" / "clients.png", info, rounds)
-        sizes = sizes_of(rounds)
-        if sizes:
-            plots.draw_sub_networks(folder / "plots" / "sub_networks.png", info, sizes)
-        tree = newest_tree(rounds)
-        if tree is not None:
-            plots.draw_groups(folder / "plots" / "groups.png", info, tree)
+        for picture in pictures_of(read_told(folder, info)):
+            draw(folder / "plots" / f"{picture.name}.png", picture)
 
 
 def _write_json(path: Path, value: object) -> None:

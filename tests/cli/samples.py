@@ -80,6 +80,21 @@ def some_seats() -> tuple[SeatInfo, ...]:
     )
 
 
+def a_seat(seat: int, **changes: Any) -> SeatInfo:
+    """A seat that trains at the first home."""
+    fields: dict[str, Any] = {
+        "seat": seat,
+        "role": "train",
+        "home": 0,
+        "state": "alive",
+        "profile": "standard",
+        "n_train": 10,
+        "n_test": 2,
+        "label_counts": (5, 5),
+    }
+    return SeatInfo.model_validate(fields | changes)
+
+
 def a_twin() -> Twin:
     """A twin that has seen one visit, twice as long as predicted."""
     visit: dict[str, Any] = {"round_no": 1, "edge_round": 0, "wave": 0, "at_s": 0.0, "n_trained": 50, "outcome": "used"}

@@ -25,7 +25,7 @@ def imported_by(module_names: str, of: tuple[str, ...]) -> list[str]:
 
 
 def test_training_modules_do_not_import_heavy_packages_at_the_top() -> None:
-    modules = "shared.training.loop, shared.training.models, shared.training.pictures"
+    modules = "shared.training.loop, shared.training.models"
     assert imported_by(modules, ("torch", "torchvision", "sklearn", "matplotlib", "scipy")) == ["torch"]
 
 

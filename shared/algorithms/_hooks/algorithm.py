@@ -28,6 +28,7 @@ from shared.context import Ctx, NoParams
 from shared.costs import Passes
 from shared.errors import BadInput
 from shared.explain import explain
+from shared.figures.patterns import Pictures, no_pictures
 from shared.records import Each, Record, Tensor, TensorMap
 from shared.spec import ExperimentSpec
 from shared.sums import check_update_type
@@ -106,6 +107,7 @@ class Algorithm:
             goes by that, and how long it is waited for.
         codes: by name, the codec in which it sends a tensor itself, up or down; of a model of which there
             are the shapes alone. What is expected of a transfer goes by that.
+        pictures: what it has to show of a run, beside what every run shows.
     """
 
     name: str
@@ -131,6 +133,7 @@ class Algorithm:
     gathers: Callable[[Ctx], Mapping[str, int]] = gathers_nothing
     passes: Callable[[Any], Passes] = training_alone
     codes: Callable[[Ctx, TensorMap, Way], Mapping[str, CodecSpec]] = codes_nothing
+    pictures: Pictures = no_pictures
     objective: Callable[[Ctx], Objective | None] | None = None
     own_objective: Callable[[Any], bool] = no_objective
     flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None

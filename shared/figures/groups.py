@@ -12,6 +12,8 @@ from typing import Any
 
 from shared.api import RoundInfo
 from shared.clusters import groups_at
+from shared.figures.shapes import Axis, Picture, Tree
+from shared.figures.told import Told
 
 
 @dataclass(frozen=True)
@@ -48,3 +50,19 @@ def cut(tree: Mapping[str, Any], threshold: float) -> tuple[tuple[str, ...], ...
     """The groups at another threshold."""
     users = tree["users"]
     return tuple(tuple(users[i] for i in members) for members in groups_at(tree["linkage"], threshold))
+
+
+def dendrogram(told: Told) -> Sequence[Picture]:
+    """The last clustering: who was joined at which distance, where that was cut, and the group of each client."""
+    tree = newest_tree(told.rounds)
+    if tree is None or not tree["linkage"]:
+        return ()
+    group = {user: number for number, members in enumerate(cut(tree, tree["threshold"]), start=1) for user in members}
+    panel = Tree(
+        y=Axis(label="cosine distance", from_zero=True),
+        leaves=tuple(f"{user} · group {group[user]}" for user in tree["users"]),
+        merges=tuple(tuple(map(float, merge)) for merge in tree["linkage"]),
+        threshold=tree["threshold"],
+    )
+    title = f"{told.info.name} ({told.info.algorithm}): groups of clients"
+    return (Picture(name="groups", title=title, panels=(panel,)),)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shared.api import RoundInfo
+from shared.figures.shapes import Axis, Bars, Lines, Picture, Series
+from shared.figures.told import Told
 
 Figure = Literal["n_weights", "multiply_adds"]
 
@@ -46,3 +48,34 @@ def sizes_of(rounds: Sequence[RoundInfo]) -> list[Sizes]:
         for round_no, found in told
         if "supernet" in found
     ]
+
+
+def sub_networks(told: Told) -> Sequence[Picture]:
+    """What clients' sub-networks have of the supernet: by round above, by layer at the end below."""
+    sizes = sizes_of(told.rounds)
+    if not sizes:
+        return ()
+    figures: tuple[tuple[Figure, str], ...] = (("n_weights", "weights"), ("multiply_adds", "multiply-adds"))
+    share = Axis(label="share of the supernet", unit="share", from_zero=True)
+    x = tuple(float(each.round_no) for each in sizes)
+    by_round = tuple(
+        Series(name=label, x=x, y=tuple(each.share(figure) for each in sizes), colour=at)
+        for at, (figure, label) in enumerate(figures)
+    )
+    last = sizes[-1]
+    by_layer = tuple(
+        Series(name=label, y=tuple(last.shares(figure).values()), colour=at)
+        for at, (figure, label) in enumerate(figures)
+    )
+    panels = (
+        Lines(x=Axis(label="round", whole=True), y=share, series=by_round),
+        Bars(
+            x=Axis(label=f"layer, mean over clients in round {last.round_no}"),
+            y=share,
+            names=tuple(last.clients["n_weights"]),
+            series=by_layer,
+        ),
+    )
+    return (
+        Picture(name="sub_networks", title=f"{told.info.name} ({told.info.algorithm}): sub-networks", panels=panels),
+    )

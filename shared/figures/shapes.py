@@ -1,0 +1,172 @@
+"""What a picture shows, apart from who draws it: figures in axes, as records.
+
+The results folder and reports draw them with Matplotlib, the dashboard with ECharts, and `GET /runs/{id}/figures` hands
+them out as JSON. Colours, fonts and sizes are the drawer's; a record says only what is to be seen.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shared.records import Record
+
+Value = float | None
+"""None: there is nothing at this place."""
+
+
+class Axis(Record):
+    """One direction of a figure.
+
+    Attributes:
+        label: what is measured, with its unit.
+        unit: `share`: from 0 to 1, shown in per cent; `bytes` and `seconds` are shown in the unit that suits them.
+        from_zero: whether it begins at 0.
+        whole: only whole numbers stand on it.
+    """
+
+    label: str = ""
+    unit: Literal["", "share", "bytes", "seconds"] = ""
+    from_zero: bool = False
+    whole: bool = False
+
+
+class Series(Record):
+    """A line, or the bars of one kind.
+
+    Attributes:
+        y: a value for each place.
+        x: the places, of a line that has its own; empty: those of the figure's first series with places.
+        dashed: the second of a pair, such as down beside up.
+        colour: number in the palette; series with one number belong together. None: the next one.
+        low, high: of a band around the line, as long as `y`, or empty.
+    """
+
+    name: str
+    y: tuple[Value, ...]
+    x: tuple[float, ...] = ()
+    dashed: bool = False
+    colour: int | None = None
+    low: tuple[Value, ...] = ()
+    high: tuple[Value, ...] = ()
+
+
+class Lines(Record):
+    """Lines over numbers; each series has its own places."""
+
+    kind: Literal["lines"] = "lines"
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+
+
+class Bars(Record):
+    """Bars over names, beside each other or stacked; `y` of each series is as long as `names`."""
+
+    kind: Literal["bars"] = "bars"
+    x: Axis
+    y: Axis
+    names: tuple[str, ...]
+    series: tuple[Series, ...]
+    stacked: bool = False
+
+
+class Cells(Record):
+    """A heat map: the darker the more.
+
+    Attributes:
+        columns, rows: their names, left to right and bottom to top.
+        values: (n_rows, n_columns).
+        value: what a cell says.
+    """
+
+    kind: Literal["cells"] = "cells"
+    x: Axis
+    y: Axis
+    value: Axis
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    values: tuple[tuple[Value, ...], ...]
+
+
+class Box(Record):
+    """Least, quartiles, most and mean of `n` values."""
+
+    name: str
+    n: int
+    low: float
+    q1: float
+    median: float
+    q3: float
+    high: float
+    mean: float
+
+
+class Boxes(Record):
+    """Box plots beside each other."""
+
+    kind: Literal["boxes"] = "boxes"
+    x: Axis
+    y: Axis
+    boxes: tuple[Box, ...]
+
+
+class Tree(Record):
+    """A dendrogram.
+
+    Attributes:
+        leaves: their names.
+        merges: as scipy's `linkage`: two nodes, their distance, how many leaves; row i makes node `len(leaves) + i`.
+        threshold: where it is cut.
+    """
+
+    kind: Literal["tree"] = "tree"
+    y: Axis
+    leaves: tuple[str, ...]
+    merges: tuple[tuple[float, float, float, float], ...]
+    threshold: float
+
+
+class Span(Record):
+    """A stretch of a row: what was done from `begin` to `end`, and in words what is to be known of it."""
+
+    row: int
+    what: str
+    begin: float
+    end: float
+    note: str = ""
+
+
+class Spans(Record):
+    """A timeline (Gantt chart).
+
+    Attributes:
+        rows: from top to bottom.
+        whats: all kinds of spans, in the order of their colours.
+        ends: instants at which something ended for all, with what that was.
+    """
+
+    kind: Literal["spans"] = "spans"
+    x: Axis
+    rows: tuple[str, ...]
+    whats: tuple[str, ...]
+    spans: tuple[Span, ...]
+    ends: tuple[tuple[float, str], ...] = ()
+
+
+Panel = Annotated[Lines | Bars | Cells | Boxes | Tree | Spans, Field(discriminator="kind")]
+
+
+class Picture(Record):
+    """Panels that belong together.
+
+    Attributes:
+        name: of its file, without suffix.
+        title: says what is to be seen.
+        panels: below each other.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+    title: str
+    panels: tuple[Panel, ...]

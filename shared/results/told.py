@@ -1,0 +1,53 @@
+"""A results folder as what a run tells of itself, and all pictures of that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from shared.algorithms import load_algorithm
+from shared.api import RunInfo
+from shared.errors import NotFound, UnknownName
+from shared.figures.courses import accuracy, bytes_on_links, clients
+from shared.figures.patterns import no_pictures
+from shared.figures.shapes import Picture
+from shared.figures.told import Told, Visit
+from shared.results.files import read_rounds, read_run
+
+
+def read_told(folder: Path, info: RunInfo | None = None) -> Told:
+    """What a results folder tells so far; `info` where it is known better than `run.json` has it.
+
+    Raises:
+        NotFound: the folder holds no run, or a file cannot be read.
+    """
+    return Told(info or read_run(folder), read_rounds(folder), tuple(_visits(folder / "devices.ndjson")))
+
+
+def _visits(path: Path) -> Iterator[Visit]:
+    """Visits of training rounds; a last line that a crash cut short is left out."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read: {error.strerror}") from None
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            if row["kind"] == "train":
+                told = (row.get("label"), row.get("figures") or {})
+                yield Visit(row["round_no"], row["seat"], row["edge"], row["outcome"], *told)
+        except (ValueError, LookupError, TypeError) as error:
+            raise NotFound(f"{path}, line {number}: {error}") from None
+
+
+def pictures_of(told: Told) -> list[Picture]:
+    """What every run shows that has something to show, and what its algorithm shows beside."""
+    usual = [accuracy(told), bytes_on_links(told), clients(told)]
+    try:
+        own = load_algorithm(told.info.algorithm).pictures
+    except UnknownName:  # a plug-in that is not here
+        own = no_pictures
+    return [*(picture for picture in usual if picture is not None), *own(told)]
