@@ -1,8 +1,21 @@
-"""`python -m cloud_server`: run the cloud."""
+"""`python -m cloud_server`: run the cloud, with its dashboard."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
 
 from cloud_server.app import create_app
 from cloud_server.settings import CloudSettings
+from cloud_server.ui.attach import attach
 from shared.server import serve
 
+
+def create_with_dashboard(settings: CloudSettings) -> FastAPI:
+    """The cloud's app, and the dashboard on it."""
+    app = create_app(settings)
+    attach(app, settings)
+    return app
+
+
 if __name__ == "__main__":
-    serve("cloud", CloudSettings(), create_app)
+    serve("cloud", CloudSettings(), create_with_dashboard, websockets=True)

@@ -94,6 +94,8 @@ class Protocol(HttpToolsProtocol):
         """The request is there."""
         super().on_message_complete()
         self._settle()
+        if self.cycle is None:  # it asks for a websocket: there is nothing to answer yet
+            return
         if self.cycle.response_complete:  # answered before its body had come: uvicorn's own timer is gone by now
             self._expect_head(KEEP_ALIVE_S)
 
@@ -108,6 +110,12 @@ class Protocol(HttpToolsProtocol):
     def _body_s(self) -> float:
         claimed = next((value for name, value in self.headers if name == b"content-length"), b"0")
         return self.limits.body_s + int(claimed) / self.limits.body_rate
+
+    def handle_websocket_upgrade(self) -> None:
+        """A connection that becomes a websocket owes nothing any more; its own pings notice who is gone."""
+        self._settle()
+        self._forgive_unread()
+        super().handle_websocket_upgrade()
 
     # ---- what is owed
 

@@ -18,6 +18,8 @@ from shared.service import TierSettings, pin_threads, say_mode
 
 GRACEFUL_S = 5
 FILES = 2**16
+WS_BYTES = 2**20
+"""Largest message of a websocket."""
 log = logging.getLogger("strata")
 
 
@@ -67,7 +69,7 @@ def limits_of(settings: TierSettings) -> Limits:
     )
 
 
-def configure(app: FastAPI, settings: TierSettings) -> uvicorn.Config:
+def configure(app: FastAPI, settings: TierSettings, *, websockets: bool = False) -> uvicorn.Config:
     """How uvicorn runs a tier. A caller's address is that of its socket: no header may change it."""
     protocol: Any = partial(Protocol, limits_of(settings))
     return uvicorn.Config(
@@ -80,11 +82,12 @@ def configure(app: FastAPI, settings: TierSettings) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_S,
         loop="uvloop",
         http=protocol,
-        ws="none",
+        ws="websockets-sansio" if websockets else "none",
+        ws_max_size=WS_BYTES,
     )
 
 
-def serve(tier: str, settings: TierSettings, create_app: Callable[[Any], FastAPI]) -> None:
+def serve(tier: str, settings: TierSettings, create_app: Callable[[Any], FastAPI], *, websockets: bool = False) -> None:
     """Run a tier until it is told to stop."""
     level = os.environ.get("STRATA_LOG_LEVEL", "INFO").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s")
@@ -94,7 +97,7 @@ def serve(tier: str, settings: TierSettings, create_app: Callable[[Any], FastAPI
     say_mode(tier, settings)
     log.info("%s listens on %s:%s", tier, settings.host, settings.port)
     app = create_app(settings)
-    server = Server(configure(app, settings), app)
+    server = Server(configure(app, settings, websockets=websockets), app)
     server.run(sockets=[bound])
     if not server.started:
         raise SystemExit(f"{tier} could not start; the reason stands above")

@@ -12,6 +12,7 @@ import numpy as np
 from shared.figures.palette import CELLS, colour
 from shared.figures.scales import scale
 from shared.figures.shapes import Axis, Bars, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree, Value
+from shared.figures.trees import bars_of
 from shared.results.files import write_file
 
 _WIDTH_IN = 8.5
@@ -184,23 +185,15 @@ def _boxes(axes: Any, panel: Boxes) -> None:
 
 
 def _tree(axes: Any, panel: Tree) -> None:
-    from scipy.cluster.hierarchy import dendrogram
-
-    looks = {"color_threshold": panel.threshold, "above_threshold_color": "0.4"}
-    found = dendrogram(np.asarray(panel.merges), no_plot=True, labels=panel.leaves, **looks)
-    groups = [name for name in dict.fromkeys(found["color_list"]) if name != "0.4"]
-    hues = {"0.4": "0.4", **{name: colour(at) for at, name in enumerate(groups)}}
-    for x, y, name in zip(found["icoord"], found["dcoord"], found["color_list"], strict=True):
-        axes.plot(x, y, color=hues[name], linewidth=1.2)
+    order, joints = bars_of(panel)
+    for joint in joints:
+        hue = "0.4" if joint.group is None else colour(joint.group)
+        axes.plot(*zip(*joint.corners, strict=True), color=hue, linewidth=1.2)
     axes.axhline(panel.threshold, color="0.4", linestyle="--", linewidth=0.9)
     where = (1.01, panel.threshold)  # beside the lines, never on one
     axes.annotate(f"cut {where[1]:.3g}", where, xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
-    n, shown = len(panel.leaves), len(panel.leaves) <= _MOST_NAMED
-    places = [5 + 10 * at for at in range(n)]  # where scipy puts the leaves
-    axes.set_xticks(places if shown else [], found["ivl"] if shown else [], rotation=90, parse_math=False)
     _label(axes, None, panel.y)
-    if not shown:
-        axes.set_xlabel(f"{n} clients")
+    _name_ticks(axes.xaxis, [panel.leaves[leaf] for leaf in order], "")
 
 
 def _spans(axes: Any, panel: Spans) -> None:
