@@ -41,7 +41,7 @@ def options(panel: Panel, look: Look) -> Options:
     found = _DRAW[panel.kind](panel, look)
     return {
         "animation": False,
-        "textStyle": {"color": look.ink, "fontFamily": "inherit"},
+        "textStyle": {"color": look.ink, "fontFamily": "sans-serif"},
         "tooltip": {"trigger": "item", "confine": True},
         "aria": {"enabled": True},
         **found,

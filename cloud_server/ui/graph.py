@@ -45,16 +45,20 @@ def graph(nodes: Sequence[Node], look: Look) -> dict[str, Any]:
         "left": 20,
         "right": 20,
         "top": 60,
-        "bottom": 20,
+        "bottom": 44,
         "categories": [{"name": name, **_mark(name, look, "device")} for name in names],
         "data": [_node(node, places[node.key], size, look, n_devices) for node in nodes],
         "links": [_link(node, most, look) for node in nodes if node.above in places],
         "emphasis": {"focus": "adjacency"},
     }
-    legend = {"top": 0, "textStyle": {"color": look.ink}, "data": list(present), "selectedMode": False}
+    icons = [
+        {"name": name, "icon": _LOOKS[name][1], "itemStyle": _mark(name, look, "device")["itemStyle"]}
+        for name in present
+    ]
+    legend = {"top": 0, "textStyle": {"color": look.ink}, "data": icons, "selectedMode": False}
     return {
         "animation": False,
-        "textStyle": {"color": look.ink, "fontFamily": "inherit"},
+        "textStyle": {"color": look.ink, "fontFamily": "sans-serif"},
         "aria": {"enabled": True},
         "tooltip": {"confine": True},
         "legend": legend,
@@ -87,6 +91,7 @@ def _node(node: Node, place: tuple[float, float], size: int, look: Look, n_devic
             "position": "bottom" if inside else "right" if node.tier != "device" else "bottom",
             "color": look.ink,
             "fontSize": 10 if node.tier == "device" else 12,
+            "lineHeight": 15,
         },
     }
 
@@ -94,7 +99,7 @@ def _node(node: Node, place: tuple[float, float], size: int, look: Look, n_devic
 def _link(node: Node, most: int, look: Look) -> dict[str, Any]:
     """The wider the more bytes; between cloud and edges they are written beside it."""
     n_bytes = node.up_bytes + node.down_bytes
-    width = 1 + 5 * math.sqrt(n_bytes / most) if most and n_bytes else 1
+    width = 1 + 4 * math.sqrt(n_bytes / most) if most and n_bytes else 1
     hue, _, _ = _LOOKS[node.state]
     busy = node.state in ("trains", "late", "refused", "failed")
     words = f"{escaped(node.name)}: {_bytes(node.up_bytes)} up, {_bytes(node.down_bytes)} down"

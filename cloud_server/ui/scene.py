@@ -48,7 +48,7 @@ class Node:
 
 
 def scene(topology: TopologyInfo, watched: Watched | None) -> list[Node]:
-    """All nodes: of a run that has started its seats, else the agents."""
+    """All nodes: of a run that has started its seats, and the agents that have none of them."""
     seats = watched.seats if watched else ()
     agents = {agent.agent: agent for agent in topology.devices}
     at_work = _at_work(watched, topology, agents)
@@ -57,8 +57,10 @@ def scene(topology: TopologyInfo, watched: Watched | None) -> list[Node]:
     edges = [_edge(edge, rows.get(edge.edge), watched) for edge in topology.edges]
     if watched is not None and seats:
         taken = [seat for seat in seats if seat.state != "empty"]
-        return [cloud, *edges, *(_seat(seat, watched, agents, at_work) for seat in taken)]
-    return [cloud, *edges, *(_agent(agent) for agent in topology.devices)]
+        seated = {seat.agent for seat in taken}
+        others = [agent for agent in topology.devices if agent.agent not in seated and agent.state not in _GONE]
+        return [cloud, *edges, *(_seat(seat, watched, agents, at_work) for seat in taken), *map(_agent, others)]
+    return [cloud, *edges, *map(_agent, topology.devices)]
 
 
 def _of_cloud(topology: TopologyInfo) -> tuple[str, ...]:

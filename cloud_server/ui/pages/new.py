@@ -151,11 +151,11 @@ class View:
     async def _start(self) -> None:
         with saying():
             info = await self.desk.cloud.runner.create(self._read(), None)
-            ui.navigate.to(f"/ui/runs/{info.run}")
+            ui.navigate.to(f"/runs/{info.run}")
 
 
 def _text(document: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, default_flow_style=None)
+    return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, default_flow_style=False)
 
 
 Taken = Callable[[events.ValueChangeEventArguments[Any]], None]
@@ -188,7 +188,7 @@ def _line(field: FormField, value: Any, taken: Taken) -> None:
     shown = shown.removesuffix("...").strip()
     line = ui.input(field.name, value=shown, on_change=taken).props("dense debounce=600").classes("w-full")
     if field.default is not None:
-        line.props(f'placeholder="{_hint(field.default)}"')
+        line.props(f'stack-label placeholder="{_hint(field.default)}"')
 
 
 def _hint(default: Any) -> str:

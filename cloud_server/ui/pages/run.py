@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import yaml
@@ -17,6 +18,7 @@ from shared.figures.partition import partition
 from shared.figures.scales import scale
 from shared.figures.shapes import Picture
 from shared.figures.timeline import timeline
+from shared.results import file_names
 
 _BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}
 _CAN = {
@@ -36,7 +38,7 @@ def register(desk: Desk) -> None:
                 watched = await desk.watching.seated(run_id[:300])
             except NotFound as error:
                 ui.label(error.detail).props("role=alert")
-                ui.link("All runs", "/ui/runs")
+                ui.link("All runs", "/runs")
                 return
             View(desk, on, watched).build()
 
@@ -111,8 +113,8 @@ class View:
         self.progress = ui.linear_progress(0, show_value=False).props('instant-feedback aria-label="Rounds done"')
         self.facts = ui.element("div").classes("w-full")
         with ui.row():
-            ui.link("Topology", "/ui/")
-            self.report = ui.link("Results as files", f"/runs/{self.run_id}/files", new_tab=True)
+            ui.link("Topology", "/")
+            ui.button("Results as files", icon="folder_open", on_click=self._files).props("flat dense no-caps")
 
     def _button(self, wish: str) -> ui.button:
         icons = {"pause": "pause", "resume": "play_arrow", "stop": "stop"}
@@ -132,6 +134,19 @@ class View:
         with saying(f"{int(self.more.value or 1)} rounds more."):
             await self.desk.cloud.runner.more(self.run_id, int(self.more.value or 1))
             await self._refresh()
+
+    def _files(self) -> None:
+        """What lies in the run's results folder, to be taken away."""
+        folder = self.desk.cloud.results.folder(self.run_id)
+        names = file_names(folder) if folder.is_dir() else []
+        with ui.dialog(value=True) as dialog, ui.card():
+            ui.label("Results as files" if names else "Nothing has been written yet.").classes("text-h6")
+            for name in names:
+                ui.button(name, icon="download", on_click=partial(ui.download.file, folder / name)).props(
+                    "flat no-caps"
+                )
+            ui.button("Close", on_click=dialog.close).props("flat")
+        dialog.on("hide", dialog.delete)
 
     def _measure(self, by: str) -> None:
         self.by = cast("By", by)

@@ -47,7 +47,7 @@ class View:
             self.words = (
                 ui.input("Filter", placeholder="name, algorithm, status").classes("grow").props("clearable dense")
             )
-            ui.button("New run", icon="add", on_click=lambda: ui.navigate.to("/ui/new")).props("unelevated")
+            ui.button("New run", icon="add", on_click=lambda: ui.navigate.to("/new")).props("unelevated")
             self.compare = ui.button("Compare", icon="stacked_line_chart", on_click=self._compare).props("outline")
             self.delete = ui.button("Delete", icon="delete", on_click=self._ask_delete).props("outline")
         columns: list[dict[str, Any]] = [
@@ -78,7 +78,7 @@ class View:
         self.delete.set_enabled(chosen >= 1)
 
     def _compare(self) -> None:
-        ui.navigate.to("/ui/compare?" + "&".join(f"run={row['run']}" for row in self.table.selected))
+        ui.navigate.to("/compare?" + "&".join(f"run={row['run']}" for row in self.table.selected))
 
     def _ask_delete(self) -> None:
         chosen = [row["run"] for row in self.table.selected]
@@ -118,7 +118,7 @@ async def _compared(desk: Desk, on: Sheet, run_ids: list[str]) -> None:
     ui.label("Compare runs").classes("text-h6").props("role=heading aria-level=1")
     if len(run_ids) < 2:
         ui.label("Select two or more in the list of runs.").classes("text-italic")
-        ui.link("Runs", "/ui/runs")
+        ui.link("Runs", "/runs")
         return
     body = ui.column().classes("w-full items-stretch")
     shown: list[list[RunInfo]] = []

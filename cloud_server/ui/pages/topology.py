@@ -77,6 +77,7 @@ class View:
         watched = await self._watched(topology)
         nodes = scene(topology, watched)
         self._fleet(topology)
+        self.headline.set_text(f"{len(topology.edges)} edges, {topology.n_devices} devices")
         if nodes != self.nodes:
             self._draw(nodes, watched)
         self.nodes, self.watched, self.topology = nodes, watched, topology
@@ -88,9 +89,6 @@ class View:
             return None
 
     def _draw(self, nodes: list[Node], watched: Watched | None) -> None:
-        devices = [node for node in nodes if node.tier == "device"]
-        edges = sum(node.tier == "edge" for node in nodes)
-        self.headline.set_text(f"{edges} edges, {len(devices)} devices")
         self.empty.set_visibility(len(nodes) == 1)
         counts = counted(nodes)
         self.counts.set_text(" · ".join(f"{n} {state} ({STATES[state]})" for state, n in counts.items()))

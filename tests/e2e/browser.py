@@ -1,0 +1,74 @@
+"""Chromium for tests of the dashboard: real, without a network, and with an ear for what goes wrong in pages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium")
+NO_BROWSER = "no chromium on the path: apt-get install chromium"
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Debian's Chromium; skips with the reason where it, or Playwright, is not there."""
+    if CHROMIUM is None:
+        pytest.skip(NO_BROWSER)
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield chromium
+        finally:
+            chromium.close()
+
+
+class Visitor:
+    """One window. Everything that a page complains of, or asks of another site, is kept.
+
+    Args:
+        chromium: see `browser`.
+        url: of the cloud.
+        width: of the window, in pixels.
+    """
+
+    def __init__(self, chromium: Any, url: str, width: int = 1280, *, dark: bool = False) -> None:
+        self.url = url.rstrip("/")
+        scheme = "dark" if dark else "light"
+        self.window = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.window.set_default_timeout(30_000)
+        self.page = self.window.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._asked)
+
+    def _said(self, message: Any) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.complaints.append(f"asks {request.url}")
+
+    def go(self, path: str) -> Any:
+        """Open a page of the dashboard and wait until it is built."""
+        self.page.goto(f"{self.url}/ui{path}")
+        self.page.get_by_role("heading", level=1).wait_for()
+        return self.page
+
+    def charts(self) -> list[dict[str, Any]]:
+        """The options of the page's charts as ECharts has them, from top to bottom."""
+        found: list[dict[str, Any]] = self.page.evaluate(
+            "[...document.querySelectorAll('.nicegui-echart')].map(e => getElement(Number(e.id.slice(1))).chart)"
+            ".filter(c => c).map(c => JSON.parse(JSON.stringify(c.getOption())))"
+        )
+        return found
+
+    def is_wider_than_its_window(self) -> bool:
+        """Whether one must scroll sideways."""
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"))

@@ -1,0 +1,224 @@
+"""The dashboard in a real browser over a real topology: from the form to the end of a run, and everything beside it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.browser import Visitor, browser
+from tests.e2e.test_scaling import STRATA, environment, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+WORD = "a token of the tests"
+SPEC = """
+name: from a file
+data: {name: digits, n_train: 300}
+num_rounds: 3
+num_devices: 4
+devices: {profile: agent}
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+def started(folder: Path, **env: str) -> tuple[subprocess.Popen[str], str]:
+    """`strata up` with a device an agent, and its address."""
+    words = ["up", "--edges", "2", "--devices", "4", "--agents", "4", "--port", "0", "--format", "json"]
+    with (folder / "up.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*STRATA, *words], cwd=folder, env=environment(folder) | env, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, (folder / "up.log").read_text()
+    return process, json.loads(line)["url"]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
+    process, found = started(tmp_path_factory.mktemp("dashboard"))
+    yield found
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+
+@pytest.fixture
+def visitor(chromium: Any, url: str) -> Iterator[Visitor]:
+    """A window that must have nothing to complain of in the end."""
+    found = Visitor(chromium, url)
+    yield found
+    assert found.complaints == []
+    found.window.close()
+
+
+def runs_of(url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = httpx.get(f"{url}/runs", timeout=30).json()["runs"]
+    return found
+
+
+def wait_completed(visitor: Visitor) -> None:
+    visitor.page.get_by_role("status").filter(has_text="completed").wait_for(timeout=120_000)
+
+
+def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of compute by row of the timeline."""
+    timeline = next(chart for chart in charts if any(series.get("name") == "compute" for series in chart["series"]))
+    found: dict[str, float] = dict.fromkeys(timeline["yAxis"][0]["data"], 0.0)
+    for series in timeline["series"]:
+        if series["name"] == "compute":
+            for row, cell in zip(found, series["data"], strict=True):
+                found[row] += cell["value"] if cell else 0.0
+    return found
+
+
+def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
+    page = visitor.go("/new")
+    page.get_by_label("name", exact=True).first.fill("from the form")
+    page.get_by_label("num_rounds", exact=True).fill("3")
+    page.get_by_label("data", exact=True).fill("{name: digits, n_train: 300}")
+    page.get_by_label("lr", exact=True).fill("-1")
+    page.get_by_text("lr: ").wait_for()
+    page.get_by_label("lr", exact=True).fill("0.1")
+    page.get_by_label("lr", exact=True).blur()
+    until("the form is right", lambda: "lr: 0.1" in page.get_by_label("Spec as YAML").input_value())
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url("**/ui/runs/r*")
+    wait_completed(visitor)
+    page.get_by_text("3 of 3", exact=True).wait_for()
+    (info,) = runs_of(url)
+    assert (info["name"], info["rounds"], info["spec"]["lr"]) == ("from the form", 3, 0.1)
+    page.get_by_text(f"{info['accuracy']:.2%}").first.wait_for()
+
+    def drawn() -> bool:
+        lines = [s for chart in visitor.charts() for s in chart["series"] if s.get("name") == "global model"]
+        return any(
+            len(s["data"]) == 3 and s["data"][-1] == [3, pytest.approx(100 * info["accuracy"], 1e-3)] for s in lines
+        )
+
+    until("the curve has all rounds", drawn, 30)
+    assert len(visitor.charts()) >= 7
+    page.get_by_role("button", name="by simulated time").click()
+    until("time is to the right", lambda: "simulated time" in json.dumps(visitor.charts()[0]["xAxis"]), 30)
+
+
+def test_slow_device_is_seen_in_the_timeline_of_a_run_from_a_file(visitor: Visitor, url: str, tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    page = visitor.go("/")
+    page.get_by_text("As a table").click()
+    page.get_by_role("button", name="0", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Profile").click()
+    page.get_by_role("option", name="phone_low").click()
+    dialog.get_by_role("button", name="Set profile").click()
+    page.get_by_text("Counts from the next round on.").wait_for()
+    page = visitor.go("/new")
+    page.locator("input[type=file]").set_input_files(tmp_path / "spec.yaml")
+    until("the file is in the text", lambda: "from a file" in page.get_by_label("Spec as YAML").input_value())
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url("**/ui/runs/r*")
+    wait_completed(visitor)
+    until("the timeline is drawn", lambda: len(spans_of(visitor.charts())) == 4, 30)
+    seconds = spans_of(visitor.charts())
+    profiles = {d["seat"]: d["profile"] for d in httpx.get(f"{url}/runs/latest/devices", timeout=30).json()["devices"]}
+    (slow,) = (f"seat {seat}" for seat, profile in profiles.items() if profile == "phone_low")
+    by_seat = {row.split(" · ")[0]: value for row, value in seconds.items()}
+    assert by_seat.pop(slow) > 2 * max(by_seat.values())
+
+
+def test_two_runs_side_by_side(visitor: Visitor) -> None:
+    page = visitor.go("/runs")
+    page.get_by_role("link", name="from a file").wait_for()
+    assert page.get_by_role("button", name="Compare").is_disabled()
+    for box in page.locator("tbody").get_by_role("checkbox").all():
+        box.click()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/ui/compare?*")
+    for name in ("from a file", "from the form"):
+        page.get_by_role("cell", name=name).first.wait_for()
+    until("a line for each run", lambda: {"from a file", "from the form"} <= named(visitor.charts()), 30)
+    page = visitor.go("/runs")
+    page.get_by_label("Filter").fill("file")
+    until("the filter holds", lambda: page.locator("tbody").get_by_role("checkbox").count() == 1)
+
+
+def named(charts: list[dict[str, Any]]) -> set[str]:
+    """Names of lines without what makes labels unique."""
+    names = {series.get("name", "") for chart in charts for series in chart["series"]}
+    return {known for known in ("from a file", "from the form") for name in names if known in name}
+
+
+def test_scale_pause_stop_and_a_device_offline(visitor: Visitor, url: str) -> None:
+    page = visitor.go("/")
+    page.get_by_label("Devices").fill("6")
+    page.get_by_role("button", name="Scale").click()
+    page.get_by_role("heading", name="2 edges, 6 devices").wait_for(timeout=90_000)
+    spec = {"name": "long", "data": {"name": "digits", "n_train": 300}, "num_rounds": 1000, "num_devices": 6}
+    run = httpx.post(f"{url}/runs", json={"spec": spec}, timeout=30).json()["run"]
+    page = visitor.go(f"/runs/{run}")
+    page.get_by_role("status").filter(has_text="running").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("status").filter(has_text="paused").wait_for(timeout=60_000)
+    assert page.get_by_role("button", name="Pause").is_disabled()
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("status").filter(has_text="running").wait_for(timeout=60_000)
+    page = visitor.go("/")
+    page.get_by_text("As a table").click()
+    page.get_by_role("button", name="1", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Take offline").click()
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    page.get_by_role("status").filter(has_text="1 offline").wait_for(timeout=60_000)
+    page = visitor.go(f"/runs/{run}")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("status").filter(has_text="stopped").wait_for(timeout=60_000)
+    assert httpx.get(f"{url}/runs/{run}", timeout=30).json()["status"] == "stopped"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_page_fits_a_phone(chromium: Any, url: str, dark: bool) -> None:
+    narrow = Visitor(chromium, url, 390, dark=dark)
+    ids = [run["run"] for run in runs_of(url)][:2]
+    for path in ("/", "/runs", "/new", f"/runs/{ids[0]}", "/compare?" + "&".join(f"run={run}" for run in ids)):
+        narrow.go(path)
+        until("it is built", lambda: narrow.page.get_by_text("Loading").count() == 0)
+        assert not narrow.is_wider_than_its_window(), path
+        assert narrow.page.evaluate("document.body.classList.contains('body--dark')") is dark
+    assert narrow.complaints == []
+    narrow.window.close()
+
+
+def test_pages_of_what_is_not_there_say_so(visitor: Visitor) -> None:
+    visitor.page.goto(f"{visitor.url}/ui/runs/r-none")
+    visitor.page.get_by_role("alert").filter(has_text="r-none").wait_for()
+    visitor.page.goto(f"{visitor.url}/ui/compare")
+    visitor.page.get_by_text("Select two or more").wait_for()
+
+
+def test_with_a_token_one_logs_in(chromium: Any, tmp_path: Path) -> None:
+    process, url = started(tmp_path, STRATA_API_TOKEN=WORD)
+    try:
+        visitor = Visitor(chromium, url)
+        page = visitor.page
+        page.goto(f"{url}/ui/runs")
+        page.get_by_label("API token").fill("a guess")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("alert").filter(has_text="not the API token").wait_for()
+        page.get_by_label("API token").fill(WORD)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("heading", name="Runs", level=1).wait_for()
+        page.get_by_role("button", name="Log out").click()
+        page.get_by_label("API token").wait_for()
+        assert [said for said in visitor.complaints if "401" not in said] == []
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
