@@ -11,11 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from device_agent.metrics import AgentMetrics
 from shared import wire
 from shared.costs import LinkUse
 from shared.errors import WireError
 from shared.lab import Lab, Labs
-from shared.messages import Contribution, Failure, Stage, UploadAnswer, UploadOrder, VisitOrder
+from shared.messages import Contribution, Failure, Outcome, Stage, UploadAnswer, UploadOrder, VisitOrder
 from shared.pace import PROFILE_HEADER, Paced, wait_until
 from shared.profiles import PROFILES
 from shared.records import own
@@ -51,15 +52,18 @@ class Host:
         state_dir: the agent's own folder; the seats' states survive restarts there.
         labs: what follows from a spec.
         worker: the one thread that computes.
+        metrics: told of visits.
         fsync: whether a seat's state is on the disk, not only with the kernel, when its visit ends.
     """
 
-    def __init__(self, state_dir: Path, labs: Labs, worker: Worker, *, fsync: bool = True) -> None:
-        self.labs, self.worker = labs, worker
+    def __init__(
+        self, state_dir: Path, labs: Labs, worker: Worker, metrics: AgentMetrics, *, fsync: bool = True
+    ) -> None:
+        self.labs, self.worker, self.metrics = labs, worker, metrics
         self.states = FileVersions(state_dir / "seats", fsync=fsync)
         self.visiting: int | None = None
         self.waiting = 0
-        self.n_visits = 0
+        self._began = 0.0
         self._held: dict[tuple[str, int, int | None], _Held] = {}
 
     async def visits(self, received: Received, stop: threading.Event, profile: str | None = None) -> Made:
@@ -86,9 +90,10 @@ class Host:
         lab, order, n_bytes = self._order(received)
         run_id, lane = order.stage.run_id, lane_of(lab.spec, [visit.seat for visit in order.visits])
         try:
-            collector = run_visits(lab, order, self.states, stopped=stop.is_set, on_start=self._begin)
+            collector = run_visits(lab, order, self.states, stopped=stop.is_set, on_start=self._begin, on_end=self._end)
         finally:
             self.visiting = None
+        self.metrics.testing.inc(collector.testing_s)
         self._held = {key: held for key, held in self._held.items() if _may_come(key, held, order)}
         answer = wire.encode(collector.answer())
         paced = None if lane is None else _paced(lab, order, collector, n_bytes, answer.n_bytes, profile)
@@ -108,8 +113,11 @@ class Host:
         return lab, order, len(body)
 
     def _begin(self, seat: int) -> None:
-        self.visiting = seat
-        self.n_visits += 1
+        self.visiting, self._began = seat, time.monotonic()
+        self.metrics.begun.inc()
+
+    def _end(self, outcome: Outcome[Any]) -> None:
+        self.metrics.visited(outcome, time.monotonic() - self._began)
 
     async def uploads(self, order: UploadOrder, n_bytes: int, stop: threading.Event) -> Made:
         """The held updates that are asked for by an order of `n_bytes`; those held beside them are dropped."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from edge_server.devices import Devices
 from edge_server.late import Stock, packed, unpacked
+from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.rounds import EdgeRound
 from edge_server.twins import Twins
@@ -59,6 +60,7 @@ class Desk:
     roster: Roster
     own_url: str
     ttl_s: float
+    metrics: EdgeMetrics
     committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def known_as(self, url: str) -> None:
@@ -95,6 +97,10 @@ class Desk:
             SeatingUnknown: this edge has not got the seating that the order names.
             Conflict: the population derived here is not the cloud's.
         """
+        with self.metrics.one_round():
+            return await self._round(received, stop)
+
+    async def _round(self, received: Received, stop: threading.Event) -> Answered:
         lab, order, n_bytes = await self.worker.run(self._decode, received)
         if lab.members.digest != order.population:
             raise Conflict("the population derived here is not the cloud's: other data set or version?")
@@ -118,6 +124,7 @@ class Desk:
         fresh = state is None and order.base is not None
         work = EdgeRound(lab, order, devices, self.worker, state, stock, twins, n_bytes, fresh)
         answer = await work.run()
+        self.metrics.noted(work.book)
         await self._commit(order, lambda: packed(lab, work.state, stock), twins, answer)
         body = await self.worker.run(wire.encode, answer)
         return Answered(body, work.book.socket_bytes, work.book.testing_s)

@@ -37,6 +37,7 @@ def run_visits(
     *,
     stopped: Stopped = lambda: False,
     on_start: Callable[[int], None] = lambda seat: None,
+    on_end: Callable[[Outcome[Any]], None] = lambda outcome: None,
 ) -> Collector:
     """Run an order's visits one after another, in their order.
 
@@ -46,6 +47,7 @@ def run_visits(
         states: where the seats' states lie.
         stopped: asked between batches; True ends everything with `Cancelled`.
         on_start: told the seat before each visit.
+        on_end: told what came of each visit.
 
     Raises:
         Conflict: the population derived here is not the edge's.
@@ -56,7 +58,9 @@ def run_visits(
     collector = Collector(lab, hold=order.hold, n_due=sum(v.work.kind != "evaluate" for v in order.visits))
     for visit in order.visits:
         on_start(visit.seat)
-        collector.take(_guarded(lab, order, visit, order.messages[visit.message], states, stopped))
+        visited = _guarded(lab, order, visit, order.messages[visit.message], states, stopped)
+        on_end(visited.outcome)
+        collector.take(visited)
     return collector
 
 
