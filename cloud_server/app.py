@@ -22,6 +22,7 @@ from cloud_server.registry import Registry
 from cloud_server.runner import Runner
 from cloud_server.settings import CloudSettings
 from cloud_server.standing import Tools
+from cloud_server.telling import told
 from shared.blobs import Blobs
 from shared.lab import Labs
 from shared.limits import BodyLimit
@@ -70,7 +71,7 @@ def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, clos
     worker, evaluator = Worker(), Worker()
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
-    archive = Archive(store, blobs, worker, settings.max_runs, to_all(metrics.hear))
+    archive = Archive(store, blobs, worker, settings.max_runs, to_all(metrics.hear, told))
     results = ResultsFolder(settings.runs_dir, evaluator)
     tools = Tools(
         archive=archive,

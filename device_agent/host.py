@@ -16,6 +16,7 @@ from shared import wire
 from shared.costs import LinkUse
 from shared.errors import WireError
 from shared.lab import Lab, Labs
+from shared.logs import about, tell
 from shared.messages import Contribution, Failure, Outcome, Stage, UploadAnswer, UploadOrder, VisitOrder
 from shared.pace import PROFILE_HEADER, Paced, wait_until
 from shared.profiles import PROFILES
@@ -25,7 +26,7 @@ from shared.spec import ExperimentSpec, parse_spec
 from shared.transport import Received
 from shared.uploads import Collector, upload_bytes
 from shared.versions import FileVersions
-from shared.visit import run_visits
+from shared.visit import ids_of, run_visits
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Host:
         self.metrics.testing.inc(collector.testing_s)
         self._held = {key: held for key, held in self._held.items() if _may_come(key, held, order)}
         answer = wire.encode(collector.answer())
+        with about(**ids_of(order.stage), home=order.edge):
+            tell("update.held" if order.hold else "update.sent", visits=len(order.visits), bytes=answer.n_bytes)
         paced = None if lane is None else _paced(lab, order, collector, n_bytes, answer.n_bytes, profile)
         if order.hold:
             updates = {item.seat: item for item in collector.singles}
@@ -145,6 +148,8 @@ class Host:
             if seat not in held
         ]
         answer = wire.encode(UploadAnswer(uploads=collector.uploads(), late=late, failures=tuple(gone)))
+        with about(**ids_of(order.stage), home=order.edge):
+            tell("update.sent", visits=len(order.seats) + len(late), bytes=answer.n_bytes)
         if found.paced is None:
             return answer, 0.0
         return answer, found.paced.upload_wall_s(LinkUse(down_bytes=n_bytes, up_bytes=answer.n_bytes))

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from device_agent.host import Host
 from device_agent.metrics import AgentMetrics
 from shared.errors import StrataError
+from shared.logs import tell
 from shared.patience import pause_s
 from shared.service import Network
 from shared.tiers import ID, AgentBeat, AgentBeatAnswer, AgentHello, AgentWelcome
@@ -153,7 +154,7 @@ class Membership:
 
     async def _forget(self, runs: set[str]) -> None:
         for run_id in sorted(runs):
-            log.info("run %s was deleted", run_id)
+            tell("run.deleted", run=run_id)
             await self.host.forget(run_id)
 
     async def _beat_others(self) -> None:

@@ -21,6 +21,7 @@ from shared import keys, wire
 from shared.blobs import Blobs
 from shared.errors import Conflict, NotFound, NotReady, SeatingUnknown, WireError
 from shared.lab import Lab, Labs
+from shared.logs import about, tell
 from shared.messages import RoundAnswer, RoundOrder, Seating
 from shared.patience import STORE_S, patiently
 from shared.records import own
@@ -102,6 +103,11 @@ class Desk:
 
     async def _round(self, received: Received, stop: threading.Event) -> Answered:
         lab, order, n_bytes = await self.worker.run(self._decode, received)
+        with about(run=order.run_id, round=order.round_no, home=order.edge):
+            tell("order.taken", kind=order.kind, bytes=n_bytes)
+            return await self._ordered(lab, order, n_bytes, stop)
+
+    async def _ordered(self, lab: Lab, order: RoundOrder[Any], n_bytes: int, stop: threading.Event) -> Answered:
         if lab.members.digest != order.population:
             raise Conflict("the population derived here is not the cloud's: other data set or version?")
         await self._address()
@@ -127,6 +133,7 @@ class Desk:
         self.metrics.noted(work.book)
         await self._commit(order, lambda: packed(lab, work.state, stock), twins, answer)
         body = await self.worker.run(wire.encode, answer)
+        tell("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
         return Answered(body, work.book.socket_bytes, work.book.testing_s)
 
     async def _address(self) -> None:
@@ -237,7 +244,7 @@ class Desk:
 
     async def forget(self, run_id: str) -> None:
         """Drop everything of a run that was deleted."""
-        log.info("run %s was deleted", run_id)
+        tell("run.deleted", run=run_id)
         async with self.committing:
             for prefix in keys.all_of_run_at_edge(self.edge_id, run_id):
                 await self.store.delete_prefix(prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import difflib
 import hmac
 import ipaddress
@@ -82,7 +83,7 @@ class CommonSettings(Environment):
     """
 
     # Read elsewhere: by the launcher, the command line, Compose.
-    also_known = frozenset({"algorithms", "home", "log_level", "port", "redis_server", "url"})
+    also_known = frozenset({"algorithms", "home", "log_format", "log_level", "port", "redis_server", "url"})
     strict = False
 
     model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore", env_ignore_empty=True)
@@ -213,7 +214,8 @@ class Worker:
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
         """Run a function there; works queue in the order of asking."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args))
+        context = contextvars.copy_context()  # ids for what it logs
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: context.run(work, *args))
 
     def close(self) -> None:
         """Let the present work end, drop what waits."""

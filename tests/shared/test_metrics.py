@@ -261,7 +261,11 @@ async def test_the_token_for_metrics_opens_no_other_door(tmp_path: Path) -> None
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), common=tokens) as fed:
         headers = {"authorization": "Bearer for-metrics-alone"}
         tried: Counter[int] = Counter()
-        for port, doors in ((CLOUD_PORT, ("/metrics/targets", "/runs", "/topology")), (EDGE_PORT, ("/nonce",)), (AGENT_PORT, ("/nonce",))):
+        for port, doors in (
+            (CLOUD_PORT, ("/metrics/targets", "/runs", "/topology")),
+            (EDGE_PORT, ("/nonce",)),
+            (AGENT_PORT, ("/nonce",)),
+        ):
             for door in ("/metrics", *doors):
                 answer = await fed.client.get(f"http://127.0.0.1:{port}{door}", headers=headers)
                 assert (answer.status_code == 200) == door.startswith("/metrics"), (port, door)
