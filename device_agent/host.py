@@ -64,6 +64,7 @@ class Host:
         self.states = FileVersions(state_dir / "seats", fsync=fsync)
         self.visiting: int | None = None
         self.waiting = 0
+        self.n_visits = 0
         self._began = 0.0
         self._held: dict[tuple[str, int, int | None], _Held] = {}
 
@@ -117,6 +118,7 @@ class Host:
 
     def _begin(self, seat: int) -> None:
         self.visiting, self._began = seat, time.monotonic()
+        self.n_visits += 1
         self.metrics.begun.inc()
 
     def _end(self, outcome: Outcome[Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloud_server.happenings import Happening
+from cloud_server.happenings import Happening, to_all
 from cloud_server.metrics import CloudMetrics
 from device_agent.metrics import AgentMetrics
 from edge_server.book import Book
@@ -182,6 +182,18 @@ def test_no_name_from_outside_makes_a_series() -> None:
     assert total(of(agent), "strata_agent_failures_total", reason=OTHER) == 50
     for metrics in (cloud, edge, agent):
         assert "evil" not in str(of(metrics))
+
+
+def test_what_counts_or_logs_cannot_fail_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[str] = []
+
+    def broken(run: str, event: Happening) -> None:
+        raise KeyError(event.kind)
+
+    hear = to_all(broken, lambda run, event: heard.append(run), CloudMetrics().hear)
+    hear("a", Happening("round.committed", {}))  # whose figures are missing
+    assert heard == ["a"]
+    assert caplog.text.count("an event of run a was not taken") == 2
 
 
 def test_figures_of_one_run_are_not_those_of_the_next() -> None:
