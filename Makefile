@@ -73,7 +73,7 @@ up: ## Start the whole system in containers (DEVICES=6), on http://127.0.0.1:800
 	$(COMPOSE) up --build -d --scale device=$(DEVICES)
 
 down: ## Stop the containers and remove their volumes
-	$(COMPOSE) --profile scale down -v
+	$(COMPOSE) --profile scale --profile monitoring down -v
 
 soak: install ## Hurt a real topology for SOAK_MINUTES=15, seeded by SOAK_SEED=1, and check that nothing is lost
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED)

@@ -8,19 +8,21 @@ from contextlib import asynccontextmanager
 
 import httpx
 from fastapi import Depends, FastAPI
-from prometheus_client import CollectorRegistry, Gauge
 
-from cloud_server import routes, tier_routes, topology_routes
+from cloud_server import metrics_routes, routes, tier_routes, topology_routes
 from cloud_server.archive import Archive
 from cloud_server.dependencies import Cloud
 from cloud_server.edges import Edges
 from cloud_server.fleet import Fleet
 from cloud_server.folder import ResultsFolder
+from cloud_server.happenings import to_all
 from cloud_server.judge import Judge
+from cloud_server.metrics import CloudMetrics
 from cloud_server.registry import Registry
 from cloud_server.runner import Runner
 from cloud_server.settings import CloudSettings
 from cloud_server.standing import Tools
+from cloud_server.telling import told
 from shared.blobs import Blobs
 from shared.lab import Labs
 from shared.limits import BodyLimit
@@ -56,6 +58,7 @@ def create_app(
     app.include_router(routes.open_router)
     for public in (routes.router, topology_routes.router):
         app.include_router(public, dependencies=[Depends(guard(tokens.api_token, networks, "API"))])
+    app.include_router(metrics_routes.router_of(settings))
     app.include_router(tier_routes.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier"))])
     app.openapi = describe(app)  # type: ignore[method-assign]
     return app
@@ -63,12 +66,12 @@ def create_app(
 
 def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, closing: asyncio.Event) -> Cloud:
     """Wire the cloud together. It computes on one thread and evaluates on another, beside the rounds."""
-    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
+    metrics = CloudMetrics()
+    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
     worker, evaluator = Worker(), Worker()
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
-    archive = Archive(
-        store, Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync), worker, settings.max_runs
-    )
+    blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
+    archive = Archive(store, blobs, worker, settings.max_runs, to_all(metrics.hear, told))
     results = ResultsFolder(settings.runs_dir, evaluator)
     tools = Tools(
         archive=archive,
@@ -80,11 +83,7 @@ def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, clos
         results=results,
         settle_s=settings.settle_s,
     )
-    runner, metrics = Runner(tools), CollectorRegistry()
-    Gauge("strata_devices", "Room of the live agents", registry=metrics).set_function(registry.n_devices)
-    Gauge("strata_edges", "Live edges", registry=metrics).set_function(lambda: len(registry.live_edges()))
-    Gauge("strata_round", "Committed rounds of the run that trains", registry=metrics).set_function(
-        lambda: runner.course.info.rounds if runner.course else 0
-    )
+    runner = Runner(tools)
+    metrics.watch(registry, runner, tools.judge)
     fleet = Fleet(store, registry, runner.seats_by_agent, settings.ttl_s)
     return Cloud(settings, store, registry, archive, runner, fleet, results, (worker, evaluator), metrics, closing)

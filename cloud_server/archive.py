@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from cloud_server.happenings import Happening
+from cloud_server.happenings import Happening, Hear
 from cloud_server.seating import Binding
 from shared import keys, wire
 from shared.api import Evaluation, Event, RoundDetail, RoundInfo, RunInfo, SeatRow
@@ -75,8 +75,9 @@ class StateGone(StrataError):
 class Archive:
     """The cloud's Redis and files."""
 
-    def __init__(self, store: Store, blobs: Blobs, worker: Worker, max_runs: int) -> None:
+    def __init__(self, store: Store, blobs: Blobs, worker: Worker, max_runs: int, hear: Hear) -> None:
         self.store, self.blobs, self.worker, self.max_runs = store, blobs, worker, max_runs
+        self.hear = hear  # told of every event that has been kept
         self._deleted: dict[str, float] = {}
 
     # ---- documents
@@ -103,16 +104,21 @@ class Archive:
             raise TooMany(f"{self.max_runs} runs are kept (CLOUD_MAX_RUNS): delete one that has ended")
         batch.put(keys.cloud_runs(info.run), info.created_at.encode())
         batch.put(keys.cloud_run(info.run), info.model_dump_json().encode())
-        batch.append(keys.cloud_events(info.run), Happening("run.status", {"status": info.status}).payload())
-        await self.store.commit(batch)
+        await self._commit(info.run, batch, Happening("run.status", {"status": info.status}))
         return info.run
 
     async def save(self, info: RunInfo, *events: Happening) -> None:
         """Keep a changed document, with its events, in one transaction."""
         batch = Batch().put(keys.cloud_run(info.run), info.model_dump_json().encode())
+        await self._commit(info.run, batch, *events)
+
+    async def _commit(self, run_id: str, batch: Batch, *events: Happening) -> None:
+        """Carry out a batch with the events of a run, then tell who listens here."""
         for event in events:
-            batch.append(keys.cloud_events(info.run), event.payload())
+            batch.append(keys.cloud_events(run_id), event.payload())
         await self.store.commit(batch)
+        for event in events:
+            self.hear(run_id, event)
 
     async def info(self, run_id: str) -> RunInfo:
         """A run's document; `latest` is the newest run.
@@ -152,6 +158,7 @@ class Archive:
     async def event(self, run_id: str, event: Happening) -> None:
         """Tell what happened."""
         await self.store.append(keys.cloud_events(run_id), event.payload())
+        self.hear(run_id, event)
 
     async def events(self, run_id: str, after: str, block_s: float | None) -> list[Event]:
         """Events after an id, waiting up to `block_s` for one."""
@@ -202,10 +209,8 @@ class Archive:
         if due is not None and detail is not None:
             note = {"state": written.state, "due": due.model_dump(mode="json")}
             batch.put(keys.cloud_due(info.run, detail.round_no), json.dumps(note).encode())
-        for event in events:
-            batch.append(keys.cloud_events(info.run), event.payload())
         try:
-            await self.store.commit(batch)
+            await self._commit(info.run, batch, *events)
         except GuardFailed:
             raise Conflict(
                 f"the state kept of run {info.run} is not the one that this round began from: "
@@ -290,7 +295,7 @@ class Archive:
         event = Happening("round.evaluated", {"round_no": round_no, "evaluation": data, "final": final})
         batch = Batch().put(keys.cloud_evaluation(run_id, round_no), _EVALUATION.dump_json(scores))
         batch.delete(keys.cloud_due(run_id, round_no))
-        await self.store.commit(batch.append(keys.cloud_events(run_id), event.payload()))
+        await self._commit(run_id, batch, event)
 
     async def due(self, run_id: str, lab: Lab) -> list[tuple[int, Committed[Any], Due]]:
         """The committed states that wait for their evaluation, by round."""

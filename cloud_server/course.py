@@ -20,6 +20,7 @@ from cloud_server.standing import Standing, Tools
 from shared.api import RoundDetail, RunInfo, Status
 from shared.context import Ctx
 from shared.lab import Lab
+from shared.logs import about
 from shared.processor import processor_of
 from shared.spec import ExperimentSpec
 from shared.training.absence import without
@@ -63,6 +64,10 @@ class Course:
 
     async def run(self) -> None:
         """Train until complete, paused or stopped; the document says which."""
+        with about(run=self.info.run):
+            await self._run()
+
+    async def _run(self) -> None:
         self.wall_before_s = self.info.wall_s
         await self._become("starting")
         barrier = Barrier(self.tools.registry, self.tools.settle_s, self.wanted)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
-from prometheus_client import CollectorRegistry
 
 from cloud_server.archive import Archive
 from cloud_server.fleet import Fleet
 from cloud_server.folder import ResultsFolder
+from cloud_server.metrics import CloudMetrics
 from cloud_server.registry import Registry
 from cloud_server.runner import Runner
 from cloud_server.settings import CloudSettings
@@ -36,7 +36,7 @@ class Cloud:
     fleet: Fleet
     results: ResultsFolder
     workers: tuple[Worker, ...]
-    metrics: CollectorRegistry
+    metrics: CloudMetrics
     closing: asyncio.Event
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from cloud_server.liveness import Change
 from cloud_server.seating import Move
 from shared.api import RoundDetail
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,23 @@ class Happening:
     def payload(self) -> dict[str, Any]:
         """The event as it lies in the stream."""
         return {"kind": self.kind, "at": now(), "data": self.data}
+
+
+Hear = Callable[[str, Happening], None]
+"""Hears of what happens to a run, by its id."""
+
+
+def to_all(*listeners: Hear) -> Hear:
+    """One who tells others, each whatever becomes of the next: what is counted and logged is no matter of the run."""
+
+    def hear(run_id: str, event: Happening) -> None:
+        for listener in listeners:
+            try:
+                listener(run_id, event)
+            except Exception:
+                log.exception("an event of run %s was not taken", run_id)
+
+    return hear
 
 
 def now() -> str:

@@ -42,6 +42,11 @@ class Judge:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
+    @property
+    def n_waiting(self) -> int:
+        """Evaluations that run or wait."""
+        return len(self._tasks)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():

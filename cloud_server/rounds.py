@@ -19,6 +19,7 @@ from shared.context import Ctx
 from shared.errors import NotReady, StrataError, WireError
 from shared.intake import check_sent
 from shared.lab import Lab
+from shared.logs import about, tell
 from shared.messages import Failure, RoundAnswer, RoundOrder, Seating
 from shared.places import place
 from shared.service import Worker
@@ -72,6 +73,10 @@ class CloudRound:
         Raises:
             QuorumMissed: too few edges answered; names who and why.
         """
+        with about(round=self.round_no):
+            return await self._run()
+
+    async def _run(self) -> tuple[Committed[Any], RoundDetail]:
         began = time.monotonic()
         answers = await self._ask_all()
         after, model_sha256, figures = await self.worker.run(self._aggregate, answers)
@@ -97,9 +102,19 @@ class CloudRound:
     async def _ask(self, home: int) -> EdgeReply | Failure:
         """One home's answer, or its failure as data."""
         edge = self.chart.edges[home]
+        with about(home=home, edge=edge):
+            found = await self._asked(home, edge)
+            if isinstance(found, Failure):
+                tell("order.failed", level=logging.WARNING, reason=found.reason, detail=found.detail)
+            else:
+                tell("order.answered", bytes=found.up_bytes, n_updates=found.answer.n_updates)
+            return found
+
+    async def _asked(self, home: int, edge: str) -> EdgeReply | Failure:
         seating = self.chart.seating(self.run_id, home)
         try:
             body = await self.worker.run(self._order, home, seating)
+            tell("order.sent", kind=self.kind, bytes=body.n_bytes)
             asked = place("rounds", self.run_id, self.round_no, home)
             reply = await self.edges.round(edge, self.lab, body, seating, self.table.loads(), asked)
             await asyncio.to_thread(self._check, home, reply.answer)  # of several edges at once

@@ -32,7 +32,7 @@ from shared.api import (
 from shared.errors import NotFound, StrataError
 from shared.openapi import EVENT, RunId, content, problems
 from shared.results import file_names
-from shared.service import answers, health, metrics_response
+from shared.service import answers, health
 from shared.transport import MEDIA_TYPE
 
 log = logging.getLogger(__name__)
@@ -62,12 +62,6 @@ async def readyz(cloud: TheCloud, response: Response) -> Health:
     missing = tuple(name for name, there in found.items() if not there)
     response.status_code = 503 if missing else 200
     return health("cloud", missing)
-
-
-@router.get("/metrics", tags=["health"], response_class=Response, responses=content("text/plain", "Prometheus text"))
-async def metrics(cloud: TheCloud) -> Response:
-    """Prometheus metrics."""
-    return metrics_response(cloud.metrics)
 
 
 # ---- runs

@@ -237,6 +237,8 @@ class Runner:
         await self.tools.archive.load_deleted()
         async with self._lock:
             for info in await self.tools.archive.infos():
+                if info.status in ("pending", "paused"):
+                    self.tools.archive.hear(info.run, Happening("run.status", {"status": info.status}))
                 if info.status in UNFINISHED:
                     after: dict[str, Status] = {"pausing": "paused", "stopping": "stopped"}
                     await self._save(info.but(status=after.get(info.status, "pending"), reason=why))

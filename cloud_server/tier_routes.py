@@ -28,6 +28,7 @@ def _source(request: Request) -> str | None:
 async def greet_agent(hello: AgentHello, request: Request, cloud: TheCloud) -> AgentWelcome:
     """Register an agent."""
     edge_url = await cloud.registry.greet_agent(hello, _source(request))
+    cloud.metrics.registrations.labels("agent").inc()
     return AgentWelcome(edge_url=edge_url, runs=tuple(await cloud.archive.run_ids()))
 
 
@@ -35,6 +36,7 @@ async def greet_agent(hello: AgentHello, request: Request, cloud: TheCloud) -> A
 async def greet_edge(hello: EdgeHello, request: Request, cloud: TheCloud) -> EdgeWelcome:
     """Register an edge."""
     url = await cloud.registry.greet_edge(hello, _source(request))
+    cloud.metrics.registrations.labels("edge").inc()
     return EdgeWelcome(url=url, runs=tuple(await cloud.archive.run_ids()))
 
 
@@ -42,6 +44,7 @@ async def greet_edge(hello: EdgeHello, request: Request, cloud: TheCloud) -> Edg
 async def heartbeat(beat: EdgeBeat, cloud: TheCloud) -> BeatAnswer:
     """An edge is alive, and so are the agents that it hears."""
     answer = await cloud.registry.beat(beat)
+    cloud.metrics.heartbeats.inc()
     return answer.but(deleted=cloud.archive.deleted())
 
 

@@ -12,6 +12,7 @@ from cloud_server.happenings import Happening, changes_told
 from cloud_server.registry import Registry
 from shared.api import RunInfo
 from shared.errors import StrataError
+from shared.logs import tell
 from shared.store import StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -60,9 +61,9 @@ class Watch:
         await self._told_away()
         changes = self.registry.changes()
         self._untold += changes_told(changes)
-        for change in changes:
-            log.info("%s %s is %s", change.kind, change.name, change.state)
         info = self.training()
+        for change in changes if info is None else ():  # else it is an event of the run, and logged as that
+            tell(f"node.{change.state}", kind=change.kind, name=change.name)
         while self._untold and info is not None:
             await self.archive.event(info.run, self._untold[0])
             del self._untold[0]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import httpx
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry, Gauge
 
 from device_agent import routes
 from device_agent.host import Host, Made
 from device_agent.membership import Membership, agent_id
+from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
 from shared.lab import Labs
 from shared.once import Once
@@ -30,7 +30,7 @@ class Agent:
     host: Host
     membership: Membership
     once: Once[Made]
-    registry: CollectorRegistry
+    metrics: AgentMetrics
 
 
 def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
@@ -55,7 +55,8 @@ def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | No
 def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
     """Wire an agent together."""
     labs = Labs(settings.common.data_dir, settings.common.cache_dir)
-    host = Host(settings.state_dir, labs, Worker(), fsync=settings.common.fsync)
+    metrics = AgentMetrics()
+    host = Host(settings.state_dir, labs, Worker(), metrics, fsync=settings.common.fsync)
     hello = AgentHello(
         agent=agent_id(settings.state_dir),
         name=settings.name,
@@ -70,9 +71,9 @@ def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
 
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
     membership = Membership(
-        caller, settings.cloud_url, hello, beat, settings.heartbeat_s, settings.allowed_networks, host
+        caller, settings.cloud_url, hello, beat, settings.heartbeat_s, settings.allowed_networks, host, metrics
     )
-    registry = CollectorRegistry()
-    Gauge("strata_agent_visits", "Visits begun since the start", registry=registry).set_function(lambda: host.n_visits)
-    Gauge("strata_agent_waiting", "Orders that run or wait", registry=registry).set_function(lambda: host.waiting)
-    return Agent(settings, host, membership, Once(), registry)
+    metrics.shown("devices", "Devices that it has room for", lambda: settings.devices)
+    metrics.shown("orders_waiting", "Orders that run or wait", lambda: host.waiting)
+    metrics.shown("visiting", "1 while a visit runs", lambda: host.visiting is not None)
+    return Agent(settings, host, membership, Once(), metrics)

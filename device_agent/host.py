@@ -11,11 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from device_agent.metrics import AgentMetrics
 from shared import wire
 from shared.costs import LinkUse
 from shared.errors import WireError
 from shared.lab import Lab, Labs
-from shared.messages import Contribution, Failure, Stage, UploadAnswer, UploadOrder, VisitOrder
+from shared.logs import about, tell
+from shared.messages import Contribution, Failure, Outcome, Stage, UploadAnswer, UploadOrder, VisitOrder
 from shared.pace import PROFILE_HEADER, Paced, wait_until
 from shared.profiles import PROFILES
 from shared.records import own
@@ -24,7 +26,7 @@ from shared.spec import ExperimentSpec, parse_spec
 from shared.transport import Received
 from shared.uploads import Collector, upload_bytes
 from shared.versions import FileVersions
-from shared.visit import run_visits
+from shared.visit import ids_of, run_visits
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,19 @@ class Host:
         state_dir: the agent's own folder; the seats' states survive restarts there.
         labs: what follows from a spec.
         worker: the one thread that computes.
+        metrics: told of visits.
         fsync: whether a seat's state is on the disk, not only with the kernel, when its visit ends.
     """
 
-    def __init__(self, state_dir: Path, labs: Labs, worker: Worker, *, fsync: bool = True) -> None:
-        self.labs, self.worker = labs, worker
+    def __init__(
+        self, state_dir: Path, labs: Labs, worker: Worker, metrics: AgentMetrics, *, fsync: bool = True
+    ) -> None:
+        self.labs, self.worker, self.metrics = labs, worker, metrics
         self.states = FileVersions(state_dir / "seats", fsync=fsync)
         self.visiting: int | None = None
         self.waiting = 0
         self.n_visits = 0
+        self._began = 0.0
         self._held: dict[tuple[str, int, int | None], _Held] = {}
 
     async def visits(self, received: Received, stop: threading.Event, profile: str | None = None) -> Made:
@@ -86,11 +92,14 @@ class Host:
         lab, order, n_bytes = self._order(received)
         run_id, lane = order.stage.run_id, lane_of(lab.spec, [visit.seat for visit in order.visits])
         try:
-            collector = run_visits(lab, order, self.states, stopped=stop.is_set, on_start=self._begin)
+            collector = run_visits(lab, order, self.states, stopped=stop.is_set, on_start=self._begin, on_end=self._end)
         finally:
             self.visiting = None
+        self.metrics.testing.inc(collector.testing_s)
         self._held = {key: held for key, held in self._held.items() if _may_come(key, held, order)}
         answer = wire.encode(collector.answer())
+        with about(**ids_of(order.stage), home=order.edge):
+            tell("update.held" if order.hold else "update.sent", visits=len(order.visits), bytes=answer.n_bytes)
         paced = None if lane is None else _paced(lab, order, collector, n_bytes, answer.n_bytes, profile)
         if order.hold:
             updates = {item.seat: item for item in collector.singles}
@@ -108,8 +117,12 @@ class Host:
         return lab, order, len(body)
 
     def _begin(self, seat: int) -> None:
-        self.visiting = seat
+        self.visiting, self._began = seat, time.monotonic()
         self.n_visits += 1
+        self.metrics.begun.inc()
+
+    def _end(self, outcome: Outcome[Any]) -> None:
+        self.metrics.visited(outcome, time.monotonic() - self._began)
 
     async def uploads(self, order: UploadOrder, n_bytes: int, stop: threading.Event) -> Made:
         """The held updates that are asked for by an order of `n_bytes`; those held beside them are dropped."""
@@ -137,6 +150,8 @@ class Host:
             if seat not in held
         ]
         answer = wire.encode(UploadAnswer(uploads=collector.uploads(), late=late, failures=tuple(gone)))
+        with about(**ids_of(order.stage), home=order.edge):
+            tell("update.sent", visits=len(order.seats) + len(late), bytes=answer.n_bytes)
         if found.paced is None:
             return answer, 0.0
         return answer, found.paced.upload_wall_s(LinkUse(down_bytes=n_bytes, up_bytes=answer.n_bytes))

@@ -16,7 +16,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from device_agent.host import Host
+from device_agent.metrics import AgentMetrics
 from shared.errors import StrataError
+from shared.logs import tell
 from shared.patience import pause_s
 from shared.service import Network
 from shared.tiers import ID, AgentBeat, AgentBeatAnswer, AgentHello, AgentWelcome
@@ -59,6 +61,7 @@ class Membership:
         every_s: seconds between heartbeats.
         networks: where an edge may be; a caller cannot make us send heartbeats elsewhere.
         host: keeps states of runs; of those deleted while we were away they go when we register.
+        metrics: told of heartbeats.
     """
 
     def __init__(
@@ -70,10 +73,11 @@ class Membership:
         every_s: float,
         networks: list[Network],
         host: Host,
+        metrics: AgentMetrics,
     ) -> None:
         self.caller, self.cloud_url, self.hello = caller, cloud_url, hello
         self.beat, self.every_s, self.networks = beat, every_s, networks
-        self.host, self.home = host, ""
+        self.host, self.home, self.metrics = host, "", metrics
         self.edges: dict[str, _Orders] = {}
         self._forgotten: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -150,7 +154,7 @@ class Membership:
 
     async def _forget(self, runs: set[str]) -> None:
         for run_id in sorted(runs):
-            log.info("run %s was deleted", run_id)
+            tell("run.deleted", run=run_id)
             await self.host.forget(run_id)
 
     async def _beat_others(self) -> None:
@@ -162,8 +166,12 @@ class Membership:
         await asyncio.gather(*(self._beat_other(url) for url in others))
 
     async def _beat(self, url: str) -> None:
-        payload = self.beat().model_dump()
-        raw = await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, who=f"edge {url}")
+        payload, outcome = self.beat().model_dump(), "failed"
+        try:
+            raw = await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, who=f"edge {url}")
+            outcome = "answered"
+        finally:
+            self.metrics.heartbeats.labels(outcome).inc()
         deleted = set(AgentBeatAnswer.model_validate(raw).deleted)
         await self._forget(deleted - self._forgotten)
         self._forgotten |= deleted

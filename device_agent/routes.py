@@ -15,10 +15,11 @@ from shared import wire
 from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Stage, UploadOrder
+from shared.metrics import metrics_router
 from shared.openapi import content, describe, problems, record_body
 from shared.pace import PROFILE_HEADER
 from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
-from shared.service import guard, health, metrics_response
+from shared.service import guard, health
 from shared.tiers import NonceAnswer
 from shared.transport import MEDIA_TYPE, TESTING_HEADER, BodyResponse, Received, read_body
 
@@ -38,6 +39,8 @@ def install(app: FastAPI, settings: AgentSettings) -> None:
     app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/visits", "/uploads"))
     tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
     app.include_router(_open)
+    token = settings.common.tier_token
+    app.include_router(metrics_router(settings, token, "tier", lambda request: agent_of(request).metrics))
     app.include_router(_tier, dependencies=[tier])
     app.openapi = describe(app)  # type: ignore[method-assign]
 
@@ -61,12 +64,6 @@ async def readyz(agent: TheAgent, response: Response) -> Health:
     return health("agent", missing)
 
 
-@_tier.get("/metrics", response_class=Response, responses=content("text/plain", "Prometheus text"))
-async def metrics(agent: TheAgent) -> Response:
-    """Prometheus metrics."""
-    return metrics_response(agent.registry)
-
-
 @_tier.get("/nonce")
 async def nonce(agent: TheAgent) -> NonceAnswer:
     """Called back by the cloud: shows that this process sent the registration."""
@@ -84,10 +81,10 @@ async def visits(request: Request, agent: TheAgent) -> Response:
     body, digest = await read_body(request, agent.settings.max_body_bytes)
     stage, edge = stage_of(body)
     lane, profile = lane_in(body), request.headers.get(PROFILE_HEADER)
-    received = Received(body)
+    received, n_bytes = Received(body), len(body)
     del body
     work = partial(agent.host.visits, received, profile=profile)
-    return await _answer(request, agent, "visits", stage, edge, lane, digest, work)
+    return await _answer(request, agent, "visits", stage, edge, lane, digest, work, n_bytes)
 
 
 @_tier.post(
@@ -101,7 +98,7 @@ async def uploads(request: Request, agent: TheAgent) -> Response:
     body, digest = await read_body(request, agent.settings.max_body_bytes)
     order = wire.decode(UploadOrder, body)
     lane, work = lane_of(order.spec, [*order.seats, *order.late]), partial(agent.host.uploads, order, len(body))
-    return await _answer(request, agent, "uploads", order.stage, order.edge, lane, digest, work)
+    return await _answer(request, agent, "uploads", order.stage, order.edge, lane, digest, work, len(body))
 
 
 async def _answer(
@@ -113,6 +110,7 @@ async def _answer(
     lane: int | None,
     digest: str,
     work: Callable[[Event], Any],
+    n_bytes: int,
 ) -> Response:
     """The answer to an order, made once; while it is made, the edge hears from us.
 
@@ -127,6 +125,7 @@ async def _answer(
     grace_s = None if lane is None else 0.0
     with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
         made = await agent.once.answer(line, where, digest, work, request, grace_s=grace_s)
+    agent.metrics.answered(n_bytes, made.body.n_bytes)
     return BodyResponse(made.body, headers={PLACE_HEADER: where, TESTING_HEADER: f"{made.testing_s:.6f}"})
 
 

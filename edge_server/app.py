@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import httpx
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from edge_server import routes
 from edge_server.desk import Answered, Desk
 from edge_server.membership import Membership
+from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.settings import EdgeSettings
 from shared.blobs import Blobs
@@ -37,8 +37,7 @@ class Edge:
     desk: Desk
     once: Once[Answered]
     worker: Worker
-    registry: CollectorRegistry
-    timer: Histogram
+    metrics: EdgeMetrics
 
 
 def create_app(
@@ -68,8 +67,9 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
 def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Edge:
     """Wire an edge together."""
-    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
-    roster, worker, registry = Roster(), Worker(), CollectorRegistry()
+    metrics, roster, worker = EdgeMetrics(), Roster(), Worker()
+    metrics.watch(roster, settings.ttl_s)
+    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
     hello = EdgeHello(edge=settings.name, port=settings.advertise_port or settings.port, nonce=secrets.token_hex(16))
     desk = Desk(
         edge_id=settings.name,
@@ -82,8 +82,7 @@ def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Ed
         roster=roster,
         own_url="",
         ttl_s=settings.ttl_s,
+        metrics=metrics,
     )
     membership = Membership(caller, settings.cloud_url, hello, roster, settings.heartbeat_s, desk)
-    Gauge("strata_edge_agents", "Agents heard", registry=registry).set_function(lambda: len(roster.heard))
-    timer = Histogram("strata_edge_round_seconds", "Wall seconds of a round", registry=registry)
-    return Edge(settings, store, roster, membership, desk, Once(), worker, registry, timer)
+    return Edge(settings, store, roster, membership, desk, Once(), worker, metrics)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +15,7 @@ from edge_server.lines import seat_line
 from edge_server.wave import Wave
 from shared.algorithms._hooks import Verdict
 from shared.lab import Lab
+from shared.logs import about, tell
 from shared.messages import Failure, SeatLine, Work
 from shared.population import Indices
 from shared.versions import Version
@@ -66,6 +69,7 @@ class Book:
         self.simulated_s += arrivals.lasted_s(wave)
         self.socket_bytes += wave.socket_bytes
         self.testing_s += wave.testing_s
+        _told(wave, lines)
         return lines
 
     def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, wave: Wave) -> None:
@@ -101,3 +105,11 @@ class Book:
             "simulated_s": self.simulated_s,
             "next_on_s": self.next_on_s,
         }
+
+
+def _told(wave: Wave, lines: list[SeatLine]) -> None:
+    """Log what came of a wave: what was lost, one by one, and how the others ended."""
+    with about(edge_round=wave.stage.edge_round, wave=wave.stage.wave):
+        for lost in wave.failures:
+            tell("contribution.lost", level=logging.WARNING, seat=lost.seat, reason=lost.reason, detail=lost.detail)
+        tell("wave.ended", visits=len(lines), **Counter(line.outcome for line in lines))

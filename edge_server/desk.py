@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from edge_server.devices import Devices
 from edge_server.late import Stock, packed, unpacked
+from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.rounds import EdgeRound
 from edge_server.twins import Twins
@@ -20,6 +21,7 @@ from shared import keys, wire
 from shared.blobs import Blobs
 from shared.errors import Conflict, NotFound, NotReady, SeatingUnknown, WireError
 from shared.lab import Lab, Labs
+from shared.logs import about, tell
 from shared.messages import RoundAnswer, RoundOrder, Seating
 from shared.patience import STORE_S, patiently
 from shared.records import own
@@ -59,6 +61,7 @@ class Desk:
     roster: Roster
     own_url: str
     ttl_s: float
+    metrics: EdgeMetrics
     committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def known_as(self, url: str) -> None:
@@ -95,7 +98,16 @@ class Desk:
             SeatingUnknown: this edge has not got the seating that the order names.
             Conflict: the population derived here is not the cloud's.
         """
+        with self.metrics.one_round():
+            return await self._round(received, stop)
+
+    async def _round(self, received: Received, stop: threading.Event) -> Answered:
         lab, order, n_bytes = await self.worker.run(self._decode, received)
+        with about(run=order.run_id, round=order.round_no, home=order.edge):
+            tell("order.taken", kind=order.kind, bytes=n_bytes)
+            return await self._ordered(lab, order, n_bytes, stop)
+
+    async def _ordered(self, lab: Lab, order: RoundOrder[Any], n_bytes: int, stop: threading.Event) -> Answered:
         if lab.members.digest != order.population:
             raise Conflict("the population derived here is not the cloud's: other data set or version?")
         await self._address()
@@ -118,8 +130,10 @@ class Desk:
         fresh = state is None and order.base is not None
         work = EdgeRound(lab, order, devices, self.worker, state, stock, twins, n_bytes, fresh)
         answer = await work.run()
+        self.metrics.noted(work.book)
         await self._commit(order, lambda: packed(lab, work.state, stock), twins, answer)
         body = await self.worker.run(wire.encode, answer)
+        tell("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
         return Answered(body, work.book.socket_bytes, work.book.testing_s)
 
     async def _address(self) -> None:
@@ -230,7 +244,7 @@ class Desk:
 
     async def forget(self, run_id: str) -> None:
         """Drop everything of a run that was deleted."""
-        log.info("run %s was deleted", run_id)
+        tell("run.deleted", run=run_id)
         async with self.committing:
             for prefix in keys.all_of_run_at_edge(self.edge_id, run_id):
                 await self.store.delete_prefix(prefix)

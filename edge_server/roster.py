@@ -42,6 +42,11 @@ class Roster:
             self.unknown.discard(beat.agent)
             raise NotFound(f"the cloud does not know agent {beat.agent}: it should register again")
 
+    def fresh(self, ttl_s: float) -> list[AgentBeat]:
+        """The last words of the agents that were heard lately, here."""
+        since = time.monotonic() - ttl_s
+        return [beat for at, beat in list(self.heard.values()) if at >= since]
+
     def silent_s(self, agent: str, since: float) -> float:
         """Seconds without a word from an agent, counted from `since` (monotonic) at the earliest."""
         here = self.heard[agent][0] if agent in self.heard else since

@@ -27,6 +27,7 @@ from shared.context import Ctx
 from shared.costs import LinkUse, link_cost
 from shared.errors import StrataError
 from shared.lab import Lab
+from shared.logs import tell
 from shared.messages import Failure, RoundAnswer, RoundOrder, Stage, Work
 from shared.population import Seat
 from shared.records import Record, same_leaves
@@ -99,6 +100,7 @@ class EdgeRound:
         self.deadline_s = self.book.simulated_s + (ctx.spec.round_deadline_s or math.inf)
         self.wall_deadline = round_deadline(ctx.spec)
         chosen = self._active(self._select(ctx) if self.trainers else [])
+        tell("edge_round.begun", edge_round=ctx.edge_round, seats=len(chosen))
         while chosen or ctx.wave == 0:
             ctx, done = await self._all_shares(ctx, chosen, fold)
             if not through:

@@ -12,10 +12,11 @@ from edge_server.desk import order_place
 from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Seating
+from shared.metrics import metrics_router
 from shared.openapi import RunId, content, describe, problems, record_body
 from shared.places import PLACE_HEADER, check_for, place
 from shared.records import Record
-from shared.service import answers, guard, health, metrics_response
+from shared.service import answers, guard, health
 from shared.tiers import AgentBeat, AgentBeatAnswer, NonceAnswer
 from shared.transport import MEDIA_TYPE, SOCKET_HEADER, TESTING_HEADER, BodyResponse, Received, read_body
 from shared.twins import TwinList
@@ -43,6 +44,8 @@ def install(app: FastAPI, settings: EdgeSettings) -> None:
     app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/rounds",))
     tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
     app.include_router(_open)
+    token = settings.common.tier_token
+    app.include_router(metrics_router(settings, token, "tier", lambda request: edge_of(request).metrics))
     app.include_router(_tier, dependencies=[tier])
     app.openapi = describe(app)  # type: ignore[method-assign]
 
@@ -67,12 +70,6 @@ async def readyz(edge: TheEdge, response: Response) -> Health:
     return health("edge", missing)
 
 
-@_tier.get("/metrics", response_class=Response, responses=content("text/plain", "Prometheus text"))
-async def metrics(edge: TheEdge) -> Response:
-    """Prometheus metrics."""
-    return metrics_response(edge.registry)
-
-
 @_tier.get("/nonce")
 async def nonce(edge: TheEdge) -> NonceAnswer:
     """Called back by the cloud: shows that this process sent the registration."""
@@ -82,6 +79,7 @@ async def nonce(edge: TheEdge) -> NonceAnswer:
 @_tier.post("/heartbeats", responses=problems(404))
 async def heartbeats(beat: AgentBeat, edge: TheEdge) -> AgentBeatAnswer:
     """An agent is alive; it learns which runs were deleted."""
+    edge.metrics.heartbeats.inc()
     edge.roster.beat(beat)
     return AgentBeatAnswer(deleted=edge.roster.deleted)
 
@@ -113,9 +111,8 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
     received = Received(body)
     del body
     edge.once.drop_unless(lambda line: line[0] == run_id)  # one run trains at a time
-    with edge.timer.time():
-        work = partial(edge.desk.round, received)
-        answered = await edge.once.answer((run_id, home), round_no, digest, work, request)
+    work = partial(edge.desk.round, received)
+    answered = await edge.once.answer((run_id, home), round_no, digest, work, request)
     asked = place("rounds", run_id, round_no, home)
     beside = {SOCKET_HEADER: str(answered.socket_bytes), TESTING_HEADER: f"{answered.testing_s:.6f}"}
     return BodyResponse(answered.body, headers={**beside, PLACE_HEADER: asked})

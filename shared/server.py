@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import resource
 import socket
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from shared import logs
 from shared.protocol import KEEP_ALIVE_S, Limits, Protocol
 from shared.service import TierSettings, pin_threads, say_mode
 
@@ -74,6 +74,7 @@ def configure(app: FastAPI, settings: TierSettings, *, websockets: bool = False)
     protocol: Any = partial(Protocol, limits_of(settings))
     return uvicorn.Config(
         app,
+        log_config=None,  # what uvicorn says goes the way of all lines; it says no word of single requests
         log_level="warning",
         access_log=False,
         proxy_headers=False,
@@ -89,9 +90,7 @@ def configure(app: FastAPI, settings: TierSettings, *, websockets: bool = False)
 
 def serve(tier: str, settings: TierSettings, create_app: Callable[[Any], FastAPI], *, websockets: bool = False) -> None:
     """Run a tier until it is told to stop."""
-    level = os.environ.get("STRATA_LOG_LEVEL", "INFO").upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.configure(tier, getattr(settings, "name", tier))
     pin_threads()
     bound = listen(settings)
     say_mode(tier, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import difflib
 import hmac
 import ipaddress
@@ -76,18 +77,20 @@ class CommonSettings(Environment):
     A misspelt variable is only warned of: users set `STRATA_*` for other commands and versions too.
 
     Attributes:
+        metrics_token: opens `/metrics` of every tier, and nothing else.
         fsync: whether what a tier keeps is on the disk, not only with the kernel, before it counts: it then survives
             not only the end of a process but a power cut.
     """
 
     # Read elsewhere: by the launcher, the command line, Compose.
-    also_known = frozenset({"algorithms", "home", "log_level", "port", "redis_server", "url"})
+    also_known = frozenset({"algorithms", "home", "log_format", "log_level", "port", "redis_server", "url"})
     strict = False
 
     model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore", env_ignore_empty=True)
 
     tier_token: str | None = None
     api_token: str | None = None
+    metrics_token: str | None = None
     data_dir: Path | None = None
     cache_dir: Path = Field(default_factory=lambda: Path.home() / ".cache" / "strata")
     fsync: bool = True
@@ -135,17 +138,23 @@ def bearer(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def guard(token: str | None, networks: list[Network], what: str) -> Callable[[Request], None]:
-    """A dependency that lets through who has the token; without a token set, who is in the allowed networks."""
+def guard(token: str | None, networks: list[Network], what: str, also: str | None = None) -> Callable[[Request], None]:
+    """A dependency that lets through who has the token; without a token set, who is in the allowed networks.
+
+    `also` is a second token that opens this door, where one is set; it closes none.
+    """
 
     def check(request: Request) -> None:
+        shown = bearer(request).encode()
+        if also and hmac.compare_digest(shown, also.encode()):
+            return
         if not token:
             host = request.client.host if request.client else None
             if not inside(host, networks):
                 raise Forbidden(f"in development mode only the allowed networks may ask, not {host}")
             if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # a page in a browser here
                 raise Forbidden("in development mode pages of other sites may not ask")
-        elif not hmac.compare_digest(bearer(request).encode(), token.encode()):
+        elif not hmac.compare_digest(shown, token.encode()):
             raise Unauthorised(f"the {what} token is missing or wrong")
 
     return check
@@ -205,7 +214,8 @@ class Worker:
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
         """Run a function there; works queue in the order of asking."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args))
+        context = contextvars.copy_context()  # ids for what it logs
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: context.run(work, *args))
 
     def close(self) -> None:
         """Let the present work end, drop what waits."""

@@ -11,6 +11,7 @@ import hashlib
 import ipaddress
 import itertools
 import json
+import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -168,11 +169,16 @@ class Reply(Generic[R]):
 
 @dataclass(frozen=True)
 class Caller:
-    """A client to other tiers: connections, the tier token and the largest answer that is read."""
+    """A client to other tiers: connections, the tier token and the largest answer that is read.
+
+    `exchanged` is told of each record that was answered: what was asked for (the last part of the path), bytes of the
+    body sent and received, wall seconds until then.
+    """
 
     client: httpx.AsyncClient
     token: str | None = None
     max_bytes: int = 2**31
+    exchanged: Callable[[str, int, int, float], None] = lambda what, sent, received, wall_s: None
 
     def headers(self) -> dict[str, str]:
         """The tier token, where there is one; answers are read as they come, so none may be compressed."""
@@ -221,8 +227,9 @@ class Caller:
                     raise
                 raise Unreachable(error.detail) from None
 
-        over = (httpx.TransportError, Unreachable, *PASSING)
+        began, over = time.monotonic(), (httpx.TransportError, Unreachable, *PASSING)
         raw, got = await patiently(attempt, limit_s=limit_s, who=who, over=over)
+        self.exchanged(url().rpartition("/")[2], body.n_bytes, len(raw), time.monotonic() - began)
         return Reply(wire.decode(kind, raw, model=model, n_seats=n_seats), body.n_bytes, len(raw), got)
 
     async def _once(self, url: str, body: wire.Body, headers: dict[str, str]) -> tuple[bytearray, Mapping[str, str]]:

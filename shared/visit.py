@@ -19,7 +19,8 @@ from shared.context import Ctx
 from shared.errors import Cancelled, Conflict, StrataError
 from shared.intake import check_sent, named_by
 from shared.lab import Lab
-from shared.messages import Contribution, Failure, Outcome, Visit, VisitOrder
+from shared.logs import about, tell
+from shared.messages import Contribution, Failure, Outcome, Stage, Visit, VisitOrder
 from shared.records import Record, Score, TensorMap, own
 from shared.sums import check_update
 from shared.training.loop import Stopped
@@ -37,6 +38,7 @@ def run_visits(
     *,
     stopped: Stopped = lambda: False,
     on_start: Callable[[int], None] = lambda seat: None,
+    on_end: Callable[[Outcome[Any]], None] = lambda outcome: None,
 ) -> Collector:
     """Run an order's visits one after another, in their order.
 
@@ -46,6 +48,7 @@ def run_visits(
         states: where the seats' states lie.
         stopped: asked between batches; True ends everything with `Cancelled`.
         on_start: told the seat before each visit.
+        on_end: told what came of each visit.
 
     Raises:
         Conflict: the population derived here is not the edge's.
@@ -54,10 +57,30 @@ def run_visits(
     if lab.members.digest != order.population:
         raise Conflict("the population derived here is not the edge's: other data set or version?", field="population")
     collector = Collector(lab, hold=order.hold, n_due=sum(v.work.kind != "evaluate" for v in order.visits))
-    for visit in order.visits:
-        on_start(visit.seat)
-        collector.take(_guarded(lab, order, visit, order.messages[visit.message], states, stopped))
+    with about(**ids_of(order.stage), home=order.edge):
+        for visit in order.visits:
+            on_start(visit.seat)
+            tell("visit.begun", seat=visit.seat, kind=visit.work.kind)
+            began = time.monotonic()
+            visited = _guarded(lab, order, visit, order.messages[visit.message], states, stopped)
+            _told(visited.outcome, time.monotonic() - began)
+            on_end(visited.outcome)
+            collector.take(visited)
     return collector
+
+
+def ids_of(stage: Stage) -> dict[str, object]:
+    """What a line of log says of where in its run it belongs."""
+    return {"run": stage.run_id, "round": stage.round_no, "edge_round": stage.edge_round, "wave": stage.wave}
+
+
+def _told(outcome: Outcome[Any], wall_s: float) -> None:
+    lost = outcome.failure
+    if lost is not None:
+        tell("visit.failed", level=logging.WARNING, seat=outcome.seat, reason=lost.reason, detail=lost.detail)
+    else:
+        lasted = round(wall_s, 6)
+        tell("visit.ended", seat=outcome.seat, kind=outcome.kind, n_samples=outcome.n_samples, wall_s=lasted)
 
 
 def _guarded(

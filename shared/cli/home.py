@@ -19,10 +19,11 @@ _PROBE_S = 1.0
 
 @dataclass(frozen=True)
 class Running:
-    """A running `strata up`: where its cloud is, and its process."""
+    """A running `strata up`: where its cloud is, its process, and the folder of its logs."""
 
     url: str
     pid: int
+    logs: str = ""
 
 
 def folder() -> Path:
@@ -42,13 +43,13 @@ def running() -> Running | None:
             if _taken(lock.fileno(), fcntl.LOCK_SH):
                 return None
         fields = json.loads((folder() / _NOTE).read_text(encoding="utf-8"))
-        return Running(url=str(fields["url"]), pid=int(fields["pid"]))
+        return Running(url=str(fields["url"]), pid=int(fields["pid"]), logs=str(fields.get("logs", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 @contextlib.contextmanager
-def announced(url: str) -> Iterator[None]:
+def announced(url: str, logs: Path | None = None) -> Iterator[None]:
     """Let other commands find this process' topology as long as the context lasts.
 
     Raises:
@@ -63,7 +64,9 @@ def announced(url: str) -> Iterator[None]:
                 raise Conflict(f"a topology of {folder()} runs already; `strata down` stops it")
             time.sleep(0.02)
         part = note.with_name(f".{note.name}.{os.getpid()}")
-        part.write_text(json.dumps(asdict(Running(url=url, pid=os.getpid()))) + "\n", encoding="utf-8")
+        part.write_text(
+            json.dumps(asdict(Running(url=url, pid=os.getpid(), logs=str(logs or "")))) + "\n", encoding="utf-8"
+        )
         part.replace(note)
         try:
             yield

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from shared.cli.commands import catalogue, compare, health, run, runs, sweep, topology
+from shared.cli.commands import catalogue, compare, health, log, run, runs, sweep, topology
 from shared.errors import StrataError
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
@@ -19,6 +19,7 @@ for _command in (
     runs.show,
     runs.groups,
     runs.watch,
+    log.log,
     runs.pause,
     runs.resume,
     runs.stop,

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shared.errors import StrataError
+from shared.logs import read, unfolded
 
 _SHIM = Path(__file__).with_name("shim.py")
 _TAIL_LINES = 15
@@ -88,12 +89,13 @@ class Process:
         return True
 
     def tail(self, n_lines: int = _TAIL_LINES) -> str:
-        """The last lines of its log."""
+        """The last lines of its log, as people read them."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
-        return "\n".join(lines[-n_lines:]) or "(its log is empty)"
+        told = (line if (ours := read(line)) is None else unfolded(ours) for line in lines[-n_lines:])
+        return "\n".join(told) or "(its log is empty)"
 
     def death(self) -> ProcessDied:
         """The error that names it, says how it ended and shows the end of its log."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
 import socket
 import threading
 
+from shared import logs
 from shared.fleet.cloud import CloudLine
 from shared.fleet.containers import Containers
 from shared.fleet.loop import Fleet
@@ -17,9 +16,7 @@ from shared.fleet.settings import FleetSettings
 def main() -> None:
     """Look again and again until told to end."""
     settings = FleetSettings()
-    level = os.environ.get("STRATA_LOG_LEVEL", "INFO").upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.configure("fleet", "fleet")
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -348,7 +348,7 @@ def test_killed_launcher_takes_its_processes_along(home: Path) -> None:
 def test_other_commands_find_up_and_down_ends_it(home: Path, strata: Strata) -> None:
     process, said, pids = start_up()
     note = json.loads((home / ".strata" / "topology.json").read_text())
-    assert note == {"url": said["url"], "pid": process.pid}
+    assert note == {"url": said["url"], "pid": process.pid, "logs": f"{said['folder']}/logs"}
     assert (said["edges"], said["agents"], said["devices"]) == (1, 2, 3)
     second = strata("up")
     assert second.code == 1

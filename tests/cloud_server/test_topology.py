@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +148,25 @@ async def test_readiness_names_what_is_missing(tmp_path: Path) -> None:
 async def test_metrics_count_what_is_there(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(2, 3)) as fed:
         lines = (await fed.client.get("/metrics")).text.splitlines()
-        assert {"strata_devices 5.0", "strata_edges 2.0", "strata_round 0.0"} <= set(lines)
-        edge = (await fed.client.get(f"http://127.0.0.1:{EDGE_PORT}/metrics")).text
-        agent = (await fed.client.get(f"http://127.0.0.1:{AGENT_PORT}/metrics")).text
-        assert "strata_edge_agents" in edge
-        assert "strata_agent_visits 0.0" in agent
+        there = {"strata_cloud_devices 5.0", "strata_cloud_training 0.0", "strata_cloud_run_rounds 0.0"}
+        states = {f'strata_cloud_{tier}{{state="alive"}} 2.0' for tier in ("agents", "edges")}
+        assert there | states <= set(lines)
+
+
+async def test_a_prometheus_is_told_where_the_live_tiers_are(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1), ttl_s=1.0) as fed:
+        edges = [
+            {"targets": [f"127.0.0.1:{EDGE_PORT + n}"], "labels": {"tier": "edge", "edge": f"edge-{n + 1}"}}
+            for n in range(2)
+        ]
+        agents = [f"127.0.0.1:{AGENT_PORT}", f"127.0.0.1:{AGENT_PORT + 1}"]
+        found = (await fed.client.get("/metrics/targets")).json()
+        assert found == [*edges, {"targets": agents, "labels": {"tier": "agent"}}]
+        await fed.stop("agent-1")
+        async with asyncio.timeout(30):
+            while found[-1]["targets"] != agents[:1]:
+                await asyncio.sleep(0.05)
+                found = (await fed.client.get("/metrics/targets")).json()
 
 
 # ---- views
@@ -212,7 +227,7 @@ async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
         document = (await fed.client.get("/openapi.json")).json()
     paths = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
     assert paths == {
-        ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"),
+        ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/metrics/targets"),
         ("POST", "/runs"), ("GET", "/runs"), ("GET", "/runs/{run_id}"), ("DELETE", "/runs/{run_id}"),
         ("POST", "/runs/{run_id}/rounds"),
         ("POST", "/runs/{run_id}/pause"), ("POST", "/runs/{run_id}/resume"), ("POST", "/runs/{run_id}/stop"),

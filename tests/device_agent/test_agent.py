@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from device_agent.membership import Membership, agent_id
+from device_agent.metrics import AgentMetrics
 from shared.tiers import AgentBeat, AgentHello
 from shared.transport import Caller
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
@@ -146,7 +147,7 @@ def membership(answers: dict[str, Any], heard: list[str], keeper: Keeper | None 
     networks = [ipaddress.ip_network("10.0.0.0/8")]
     host: Any = keeper or Keeper()
     beat = AgentBeat(agent="a-1")
-    return Membership(caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host)
+    return Membership(caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host, AgentMetrics())
 
 
 async def test_what_was_kept_of_runs_deleted_meanwhile_goes_at_the_registration() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -65,8 +66,8 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
 
 def port_of_agent(log: str) -> int:
     """An agent's port is told to nobody but the cloud, and its log."""
-    line = next(line for line in log.splitlines() if "agent listens on" in line)
-    return int(line.rpartition(":")[2])
+    (port,) = re.findall(r"agent listens on 127\.0\.0\.1:([0-9]+)", log)
+    return int(port)
 
 
 def test_two_hundred_slow_clients_are_dropped_and_the_run_goes_on(ground: Ground) -> None:

@@ -55,7 +55,7 @@ def up(
         with stderr().status(f"starting cloud, {edges} edges, {len(topology.rooms)} agents"):
             stack.enter_context(topology)
             topology.wait_ready(ready_s)
-        stack.enter_context(home.announced(topology.url))
+        stack.enter_context(home.announced(topology.url, (topology.folder / "logs").resolve()))
         fleet = stack.enter_context(fleet_of(topology, "strata-up"))
         _say_ready(topology, format)
         _keep(topology, fleet)

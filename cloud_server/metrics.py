@@ -1,0 +1,141 @@
+"""What Prometheus is told of the cloud: rounds, bytes, losses, the run that trains, who is there, what waits."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from cloud_server.happenings import Happening
+from cloud_server.judge import Judge
+from cloud_server.registry import Registry
+from cloud_server.runner import Runner
+from shared.api import FINAL, State, Status
+from shared.metrics import DIRECTIONS, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of
+
+STATES = get_args(State)
+STATUSES = tuple(status for status in get_args(Status) if status not in FINAL)
+WHERE = ("seat", "edge")
+"""Whether the contribution of one seat was lost, or that of an edge with all of its seats."""
+
+
+class CloudMetrics(TierMetrics):
+    """Counts what is told of runs (`hear`), and shows who is there and what waits (`watch`)."""
+
+    def __init__(self) -> None:
+        super().__init__("cloud")
+        self._present = ""
+        self._statuses: dict[str, str] = {}
+        self._tell_of_rounds()
+        self._tell_of_the_run()
+        self.heartbeats = self.counter("heartbeats", "Heartbeats of edges that were taken")
+        self.registrations = self.counter("registrations", "Registrations that were taken", kind=("agent", "edge"))
+        self.exchange_seconds = self.histogram("exchange_seconds", "Wall seconds of a round's order to an edge", WALL_S)
+        self.socket_bytes = self.counter(
+            "socket_bytes", "Bodies of rounds' orders and answers on the sockets to edges", direction=DIRECTIONS
+        )
+
+    def _tell_of_rounds(self) -> None:
+        self.round_seconds = self.histogram("round_seconds", "Wall seconds of committed training rounds", WALL_S)
+        self.round_simulated = self.histogram(
+            "round_simulated_seconds", "Simulated seconds of committed training rounds", SIMULATED_S
+        )
+        self.retries = self.counter("round_retries", "Rounds that were begun anew on a new map")
+        self.visits = self.counter("visits", "Visits of committed rounds")
+        self.updates = self.counter("updates", "Updates that committed rounds used")
+        self.failures = self.counter(
+            "failures", "Contributions that committed rounds lost", where=WHERE, reason=REASONS
+        )
+        self.link_bytes = self.counter(
+            "link_bytes", "Bytes on the modelled links", link=("device", "edge"), direction=DIRECTIONS
+        )
+        self.energy = self.counter("energy_joules", "Modelled energy of visits")
+
+    def _tell_of_the_run(self) -> None:
+        """Gauges of one run; NaN where nothing is known."""
+        self.accuracy = self.gauge(
+            "run_accuracy_ratio", "Newest accuracy of the run that trains, or trained last", of=("global", "clients")
+        )
+        self.loss = self.gauge(
+            "run_loss", "Newest loss of the run that trains, or trained last", of=("global", "train")
+        )
+        self._nothing_known()
+        self.shown_by("runs", "Runs that have not ended", "status", STATUSES, lambda: Counter(self._statuses.values()))
+
+    def _nothing_known(self) -> None:
+        for series in (self.accuracy.labels("global"), self.accuracy.labels("clients")):
+            series.set(math.nan)
+        for series in (self.loss.labels("global"), self.loss.labels("train")):
+            series.set(math.nan)
+
+    def watch(self, registry: Registry, runner: Runner, judge: Judge) -> None:
+        """Show who is there and what waits, as it is when somebody asks."""
+
+        def agents() -> Counter[str]:
+            return Counter(registry.agent_info(agent).state for agent in list(registry.agents))
+
+        def edges() -> Counter[str]:
+            return Counter(registry.edge_info(edge).state for edge in list(registry.edges))
+
+        def run(figure: str) -> float:
+            return float(getattr(runner.course.info, figure)) if runner.course else 0.0
+
+        self.shown("devices", "Room of the live agents", registry.n_devices)
+        self.shown_by("agents", "Registered agents", "state", STATES, agents)
+        self.shown_by("edges", "Registered edges", "state", STATES, edges)
+        self.shown("training", "1 while a run trains", lambda: float(runner.course is not None))
+        self.shown("run_rounds", "Committed rounds of the run that trains, else 0", lambda: run("rounds"))
+        self.shown("run_rounds_wanted", "Rounds that it is to have, else 0", lambda: run("num_rounds"))
+        self.shown("run_simulated_seconds", "Its simulated clock, else 0", lambda: run("simulated_s"))
+        self.shown("evaluations_waiting", "Evaluations that run or wait", lambda: judge.n_waiting)
+
+    def exchanged(self, what: str, sent: int, received: int, wall_s: float) -> None:
+        """An edge has answered an order."""
+        self.exchange_seconds.observe(wall_s)
+        self.socket_bytes.labels("down").inc(sent)
+        self.socket_bytes.labels("up").inc(received)
+
+    # ---- what is told of runs
+
+    def hear(self, run_id: str, event: Happening) -> None:
+        """Count an event of a run."""
+        data = event.data
+        if event.kind == "run.status":
+            self._status(run_id, str(data["status"]))
+        elif event.kind == "round.committed":
+            self._committed(data)
+        elif event.kind == "round.retried":
+            self.retries.inc()
+        elif event.kind == "contribution.lost":
+            where = "edge" if data["seat"] is None else "seat"
+            self.failures.labels(where, one_of(data["reason"], REASONS)).inc()
+        elif event.kind == "round.evaluated" and run_id == self._present:
+            scores: Mapping[str, Any] = data["evaluation"].get("global", {})
+            self.accuracy.labels("global").set(_number(scores.get("accuracy")))
+            self.loss.labels("global").set(_number(scores.get("loss")))
+
+    def _status(self, run_id: str, status: str) -> None:
+        if status in FINAL:
+            self._statuses.pop(run_id, None)
+        else:
+            self._statuses[run_id] = status
+        if status == "starting" and run_id != self._present:
+            self._present = run_id
+            self._nothing_known()
+
+    def _committed(self, data: Mapping[str, Any]) -> None:
+        self.round_seconds.observe(data["wall_s"])
+        self.round_simulated.observe(data["simulated_s"])
+        self.visits.inc(data["n_visits"])
+        self.updates.inc(data["n_used"])
+        self.energy.inc(data["energy_j"])
+        for link in ("device", "edge"):
+            for direction in DIRECTIONS:
+                self.link_bytes.labels(link, direction).inc(data[f"{link}_bytes_{direction}"])
+        self.accuracy.labels("clients").set(_number(data["client_accuracy"]))
+        self.loss.labels("train").set(_number(data["train_loss"]))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,43 @@
+"""What Prometheus is told of an agent: its visits, what failed, what waits, its sockets, its heartbeats."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from shared.messages import Kind, Outcome
+from shared.metrics import DIRECTIONS, REASONS, WALL_S, TierMetrics, one_of
+
+KINDS = get_args(Kind)
+
+
+class AgentMetrics(TierMetrics):
+    """The metrics of an agent, of all its devices together."""
+
+    def __init__(self) -> None:
+        super().__init__("agent")
+        self.begun = self.counter("visits_begun", "Visits begun")
+        self.visits = self.counter("visits", "Visits that ended", kind=KINDS, outcome=("done", "failed"))
+        self.visit_seconds = self.histogram(
+            "visit_seconds", "Wall seconds of visits, waits for the computing thread left out", WALL_S, kind=KINDS
+        )
+        self.samples = self.counter("trained_samples", "Samples passed through training")
+        self.failures = self.counter("failures", "Visits that failed", reason=REASONS)
+        self.testing = self.counter("testing_seconds", "Wall seconds in which models were tested")
+        self.socket_bytes = self.counter(
+            "socket_bytes", "Bodies of orders and answers that were taken and sent", direction=DIRECTIONS
+        )
+        self.heartbeats = self.counter("heartbeats", "Heartbeats sent", outcome=("answered", "failed"))
+
+    def visited(self, outcome: Outcome[Any], wall_s: float) -> None:
+        """Count a visit that ended."""
+        failure = outcome.failure
+        self.visits.labels(outcome.kind, "done" if failure is None else "failed").inc()
+        self.visit_seconds.labels(outcome.kind).observe(wall_s)
+        self.samples.inc(outcome.n_trained)
+        if failure is not None:
+            self.failures.labels(one_of(failure.reason, REASONS)).inc()
+
+    def answered(self, taken: int, sent: int) -> None:
+        """Count the bodies of an order and its answer."""
+        self.socket_bytes.labels("down").inc(taken)
+        self.socket_bytes.labels("up").inc(sent)

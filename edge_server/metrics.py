@@ -1,0 +1,77 @@
+"""What Prometheus is told of an edge: its rounds, its exchanges with agents, what came of visits, who is heard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from edge_server.book import Book
+from edge_server.roster import Roster
+from shared.metrics import DIRECTIONS, OUTCOMES, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of
+
+ORDERS = ("visits", "uploads", "other")
+
+
+class EdgeMetrics(TierMetrics):
+    """The metrics of an edge."""
+
+    def __init__(self) -> None:
+        super().__init__("edge")
+        self.rounds = self.counter("rounds", "Orders of the cloud that ended", outcome=("answered", "failed"))
+        self.running = self.gauge("rounds_running", "Orders of the cloud that are worked on")
+        self.round_seconds = self.histogram("round_seconds", "Wall seconds of orders of the cloud", WALL_S)
+        self.round_simulated = self.histogram(
+            "round_simulated_seconds",
+            "Simulated seconds of answered orders, the cloud's link left out",
+            SIMULATED_S,
+        )
+        self.visits = self.counter("visits", "Visits of answered orders", outcome=OUTCOMES)
+        self.visit_simulated = self.histogram("visit_simulated_seconds", "Simulated seconds of visits", SIMULATED_S)
+        self.failures = self.counter("failures", "Contributions that answered orders lost", reason=REASONS)
+        self.link_bytes = self.counter("link_bytes", "Bytes on devices' modelled links", direction=DIRECTIONS)
+        self.exchange_seconds = self.histogram(
+            "exchange_seconds", "Wall seconds of answered orders to agents", WALL_S, order=ORDERS
+        )
+        self.socket_bytes = self.counter(
+            "socket_bytes", "Bodies of orders and answers on the sockets to agents", direction=DIRECTIONS
+        )
+        self.heartbeats = self.counter("heartbeats", "Heartbeats of agents")
+
+    def watch(self, roster: Roster, ttl_s: float) -> None:
+        """Show who is heard and what waits there, as it is when somebody asks."""
+        self.shown("agents", "Agents heard within the TTL, here", lambda: len(roster.fresh(ttl_s)))
+        self.shown(
+            "orders_waiting",
+            "Orders that run or wait at those agents, by their heartbeats",
+            lambda: sum(beat.waiting for beat in roster.fresh(ttl_s)),
+        )
+
+    def exchanged(self, what: str, sent: int, received: int, wall_s: float) -> None:
+        """An agent has answered an order."""
+        self.exchange_seconds.labels(one_of(what, ORDERS)).observe(wall_s)
+        self.socket_bytes.labels("down").inc(sent)
+        self.socket_bytes.labels("up").inc(received)
+
+    @contextmanager
+    def one_round(self) -> Iterator[None]:
+        """An order of the cloud, until it is answered or has failed."""
+        began, outcome = time.monotonic(), "failed"
+        with self.running.track_inprogress():
+            try:
+                yield
+                outcome = "answered"
+            finally:
+                self.rounds.labels(outcome).inc()
+                self.round_seconds.observe(time.monotonic() - began)
+
+    def noted(self, book: Book) -> None:
+        """Count what came of an order that is answered."""
+        self.round_simulated.observe(book.simulated_s)
+        for line in book.lines:
+            self.visits.labels(one_of(line.outcome, OUTCOMES)).inc()
+            self.visit_simulated.observe(line.simulated_s)
+            self.link_bytes.labels("down").inc(line.down_bytes)
+            self.link_bytes.labels("up").inc(line.up_bytes)
+        for failure in book.failures:
+            self.failures.labels(one_of(failure.reason, REASONS)).inc()

@@ -1,0 +1,159 @@
+"""Lines of log: one event a line, with the ids by which a round is followed through the tiers.
+
+A line is a JSON object or, for people at a terminal, a text that says the same (`STRATA_LOG_FORMAT`). Whatever a name
+or a message holds, it stays one line and moves no cursor: in JSON everything beyond ASCII is escaped, in text whatever
+cannot be printed. Lines are for people; nothing that decides a result reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+log = logging.getLogger("strata.events")
+FORMATS = ("json", "text")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+IDS = ("run", "round", "edge_round", "wave", "home", "edge", "agent", "seat")
+"""In this order on every line that has them."""
+FIRST = ("at", "level", "tier", "process", "event")
+MOST_CHARACTERS = 2000
+"""Of a value; a traceback may have four times as many."""
+_BARE = re.compile(r"[A-Za-z0-9_.:/+@%-]+")
+_about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 - never changed, only replaced
+
+
+@contextmanager
+def about(**ids: object) -> Iterator[None]:
+    """What is logged meanwhile here, in tasks begun here and in work for the computing thread, has these ids."""
+    token = _about.set({**_about.get(), **ids})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def tell(event: str, /, *, level: int = logging.INFO, **fields: object) -> None:
+    """Log an event, named by a word, with its fields; those that are None are left out."""
+    if log.isEnabledFor(level):
+        log.log(level, event, extra={"event": event, "fields": fields})
+
+
+def configure(tier: str, process: str) -> None:
+    """Let this process log to stderr as `STRATA_LOG_LEVEL` and `STRATA_LOG_FORMAT` say; without the latter as text
+    where stderr is a terminal, else as JSON.
+
+    Raises:
+        SystemExit: a variable has no known value.
+    """
+    level = _chosen("STRATA_LOG_LEVEL", (os.environ.get("STRATA_LOG_LEVEL") or "INFO").upper(), LEVELS)
+    usual = "text" if sys.stderr.isatty() else "json"
+    form = _chosen("STRATA_LOG_FORMAT", (os.environ.get("STRATA_LOG_FORMAT") or usual).lower(), FORMATS)
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter(tier, process, form))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def _chosen(variable: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise SystemExit(f"{variable}: {value[:40]!r} is none of {', '.join(known)}")
+    return value
+
+
+class LineFormatter(logging.Formatter):
+    """Makes one line of a record.
+
+    Args:
+        tier: of the process.
+        process: its name.
+        form: `json` or `text`.
+    """
+
+    def __init__(self, tier: str, process: str, form: str = "json") -> None:
+        super().__init__()
+        self.tier, self.process, self.form = tier, process, form
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line = self.line(record)
+        return shown(line) if self.form == "text" else json.dumps(line, ensure_ascii=True, default=str)
+
+    def line(self, record: logging.LogRecord) -> dict[str, Any]:
+        """The record as what stands on its line: a plain message is the event `log`, with its `text`."""
+        event = getattr(record, "event", None)
+        fields = {**_about.get(), **getattr(record, "fields", {})}
+        if event is None:
+            fields |= {"text": record.getMessage(), "logger": record.name}
+        if record.exc_info:
+            told = "".join(traceback.format_exception(*record.exc_info))
+            fields["traceback"] = told[-4 * MOST_CHARACTERS :]
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        head = (at, record.levelname.lower(), self.tier, self.process, event or "log")
+        ids = {name: fields.pop(name) for name in IDS if name in fields}
+        line = {**dict(zip(FIRST, head, strict=True)), **ids, **fields}
+        return {name: _short(name, value) for name, value in line.items() if value is not None}
+
+
+def _short(name: str, value: object) -> object:
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)  # JSON has no infinity
+    return str(value) if name == "traceback" else str(value)[:MOST_CHARACTERS]
+
+
+# ---- for people
+
+
+def shown(line: Mapping[str, Any]) -> str:
+    """A line as people read it: `18:04:09.123 cloud round.committed run=... round=3`, on one line of a terminal."""
+    at = str(line.get("at", ""))
+    clock = at[11:23] if re.fullmatch(r"[0-9T:.+-]{20,40}", at) else "?"
+    level = str(line.get("level", "info"))
+    words = [clock, f"{plain(str(line.get('process', '?'))):<8}", plain(str(line.get("event", "?")))]
+    if level not in ("info", "debug"):
+        words.insert(2, plain(level.upper()))
+    rest = {name: value for name, value in line.items() if name not in (*FIRST, "text", "logger", "traceback")}
+    words += [f"{plain(str(name))}={_value(value)}" for name, value in rest.items()]
+    words += [plain(str(line[name])) for name in ("text",) if name in line]
+    words += [_value(line[name]) for name in ("traceback",) if name in line]
+    return " ".join(words)
+
+
+def unfolded(line: Mapping[str, Any]) -> str:
+    """A line as people read it, its traceback below it, every line of that marked as such."""
+    told = str(line.get("traceback", "")).splitlines()
+    head = shown({name: value for name, value in line.items() if name != "traceback"})
+    return "\n".join([head, *(f"    | {plain(part)}" for part in told)])
+
+
+def plain(text: str) -> str:
+    """A text in which nothing moves a cursor or turns the direction of writing: what cannot be printed is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=True)
+
+
+def read(raw: str) -> dict[str, Any] | None:
+    """A line that a process of ours wrote as JSON; None if it is none, whatever else it is."""
+    try:
+        line = json.loads(raw) if raw.startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    told = isinstance(line, dict) and all(isinstance(line.get(name), str) for name in FIRST)
+    return line if told else None
