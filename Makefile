@@ -32,7 +32,7 @@ CODE := $(wildcard $(PRODUCT) benchmarks tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-.PHONY: help install run test lint check audit audit-tools up down soak compose-test bench fuzz clean
+.PHONY: help install run test lint check audit audit-tools up down soak compose-test stack-test bench fuzz clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,7 +79,10 @@ soak: install ## Hurt a real topology for SOAK_MINUTES=15, seeded by SOAK_SEED=1
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED)
 
 compose-test: install ## Test a small federation in real containers (needs a Docker engine)
-	$(BIN)/pytest -m compose --timeout 1800 $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'compose and not swarm' --timeout 1800 $(PYTEST_ARGS)
+
+stack-test: install ## Test docker-stack.yml on a Docker Swarm of this machine alone, which is left again
+	$(BIN)/pytest -m swarm $(PYTEST_ARGS)
 
 bench: install ## Run the benchmarks, or some (BENCH_ROWS=cnn,mlp); about fifteen minutes
 	$(BIN)/python -m benchmarks $(BENCH_ROWS)
