@@ -28,11 +28,11 @@ export TORCH_INDEX
 BIN := .venv/bin
 STAMP := .venv/.installed
 PRODUCT := cloud_server edge_server device_agent shared
-CODE := $(wildcard $(PRODUCT) benchmarks tests)
+CODE := $(wildcard $(PRODUCT) benchmarks docs_site tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-.PHONY: help install run test lint check audit audit-tools up down soak compose-test stack-test bench fuzz clean
+.PHONY: help install run test lint check audit audit-tools docs docs-tools up down soak compose-test stack-test bench fuzz clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,13 @@ audit: audit-tools ## Look the pinned packages up in the lists of known vulnerab
 
 audit-tools: install
 	$(PIP_INSTALL) -q --no-build-isolation -e '.[audit]'
+
+# NO_MKDOCS_2_WARNING: a notice of the theme's authors about what comes after it.
+docs: docs-tools ## Build the site of docs/ into build/site; a warning fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-tools: install
+	$(PIP_INSTALL) -q --no-build-isolation -e '.[docs]'
 
 up: ## Start the whole system in containers (DEVICES=6), on http://127.0.0.1:8000
 	$(COMPOSE) up --build -d --scale device=$(DEVICES)
