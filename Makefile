@@ -28,11 +28,11 @@ export TORCH_INDEX
 BIN := .venv/bin
 STAMP := .venv/.installed
 PRODUCT := cloud_server edge_server device_agent shared
-CODE := $(wildcard $(PRODUCT) benchmarks tests)
+CODE := $(wildcard $(PRODUCT) benchmarks docs_site tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-.PHONY: help install run test lint check audit audit-tools up down soak compose-test bench fuzz clean
+.PHONY: help install run test lint check audit audit-tools docs docs-tools up down soak compose-test stack-test bench fuzz clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,13 @@ audit: audit-tools ## Look the pinned packages up in the lists of known vulnerab
 audit-tools: install
 	$(PIP_INSTALL) -q --no-build-isolation -e '.[audit]'
 
+# NO_MKDOCS_2_WARNING: a notice of the theme's authors about what comes after it.
+docs: docs-tools ## Build the site of docs/ into build/site; a warning fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-tools: install
+	$(PIP_INSTALL) -q --no-build-isolation -e '.[docs]'
+
 up: ## Start the whole system in containers (DEVICES=6), on http://127.0.0.1:8000
 	$(COMPOSE) up --build -d --scale device=$(DEVICES)
 
@@ -79,7 +86,10 @@ soak: install ## Hurt a real topology for SOAK_MINUTES=15, seeded by SOAK_SEED=1
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED)
 
 compose-test: install ## Test a small federation in real containers (needs a Docker engine)
-	$(BIN)/pytest -m compose --timeout 1800 $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'compose and not swarm' --timeout 1800 $(PYTEST_ARGS)
+
+stack-test: install ## Test docker-stack.yml on a Docker Swarm of this machine alone, which is left again
+	$(BIN)/pytest -m swarm $(PYTEST_ARGS)
 
 bench: install ## Run the benchmarks, or some (BENCH_ROWS=cnn,mlp); about fifteen minutes
 	$(BIN)/python -m benchmarks $(BENCH_ROWS)

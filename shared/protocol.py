@@ -94,9 +94,8 @@ class Protocol(HttpToolsProtocol):
         """The request is there."""
         super().on_message_complete()
         self._settle()
-        if self.cycle is None:  # it asks for a websocket: there is nothing to answer yet
-            return
-        if self.cycle.response_complete:  # answered before its body had come: uvicorn's own timer is gone by now
+        # Answered before its body had come: uvicorn's own timer is gone by now. Who asks for a websocket has no cycle.
+        if self.cycle is not None and self.cycle.response_complete:
             self._expect_head(KEEP_ALIVE_S)
 
     def on_response_complete(self) -> None:

@@ -26,6 +26,7 @@ from shared.api import Health
 from shared.errors import Forbidden, StrataError, Unauthorised
 from shared.problems import install_problems
 from shared.store import Store
+from shared.tokens import token_of
 from shared.transport import inside
 
 T = TypeVar("T")
@@ -78,12 +79,13 @@ class CommonSettings(Environment):
 
     Attributes:
         metrics_token: opens `/metrics` of every tier, and nothing else.
+        tier_token_file: a file that holds the tier token, in the place of `tier_token`; `api_token_file` likewise.
         fsync: whether what a tier keeps is on the disk, not only with the kernel, before it counts: it then survives
             not only the end of a process but a power cut.
     """
 
     # Read elsewhere: by the launcher, the command line, Compose.
-    also_known = frozenset({"algorithms", "home", "log_format", "log_level", "port", "redis_server", "url"})
+    also_known = frozenset({"algorithms", "home", "image", "log_format", "log_level", "port", "redis_server", "url"})
     strict = False
 
     model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore", env_ignore_empty=True)
@@ -91,9 +93,18 @@ class CommonSettings(Environment):
     tier_token: str | None = None
     api_token: str | None = None
     metrics_token: str | None = None
+    tier_token_file: Path | None = None
+    api_token_file: Path | None = None
     data_dir: Path | None = None
     cache_dir: Path = Field(default_factory=lambda: Path.home() / ".cache" / "strata")
     fsync: bool = True
+
+    @model_validator(mode="after")
+    def _tokens_of_files(self) -> Self:
+        self.tier_token = token_of("STRATA_TIER_TOKEN", self.tier_token, self.tier_token_file)
+        self.api_token = token_of("STRATA_API_TOKEN", self.api_token, self.api_token_file)
+        self.tier_token_file = self.api_token_file = None  # read once: a tier's settings validate these again
+        return self
 
 
 class TierSettings(Environment):
@@ -161,10 +172,9 @@ def guard(token: str | None, networks: list[Network], what: str, also: str | Non
 
 
 def say_mode(tier: str, settings: TierSettings) -> None:
-    """Say aloud at the start if the tier runs without tokens."""
-    open_ones = [
-        name for name, token in (("tier", settings.common.tier_token), ("API", settings.common.api_token)) if not token
-    ]
+    """Say aloud at the start if the tier runs without the tokens that it would ask for: the API's, the cloud alone."""
+    tokens = {"tier": settings.common.tier_token} | ({"API": settings.common.api_token} if tier == "cloud" else {})
+    open_ones = [name for name, token in tokens.items() if not token]
     if open_ones:
         log.warning(
             "%s: DEVELOPMENT MODE, no %s token set: only loopback and private networks are answered",

@@ -39,6 +39,15 @@ COMMANDS += [
     if re.match(r"#\s+(\w+=\S+ )*strata ", line)
 ]
 
+WRITTEN = {"algorithm=myprox", "algorithm=fedavgm", "data=mine", "model=small_cnn"}
+"""What the reader has just written; `tests/docs_site/test_how_to.py` runs the files that the pages show."""
+TARGETS = _found(r"^    make ([a-z-]+)") + _found(r"`make ([a-z-]+)")
+
+
+@pytest.mark.parametrize(("page", "target"), sorted(set(TARGETS)))
+def test_a_target_of_make_that_a_page_names_is_there(page: str, target: str) -> None:
+    assert re.search(rf"^{target}:.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
 
 @pytest.mark.parametrize(("page", "block"), BLOCKS)
 def test_yaml_of_a_page_is_part_of_a_spec(page: str, block: str) -> None:
@@ -54,7 +63,7 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
     assert [word for word in rest if word.startswith("--") and word not in options] == []
     files = [word for word in rest if word.endswith(".yaml")]
     settings = [word for word in rest if "=" in word and not word.startswith("-")]
-    if not files or "algorithm=myprox" in rest:  # which the reader has just written
+    if not files or WRITTEN.intersection(rest):
         return
     if name == "sweep":
         assert cells(ROOT / files[0], settings, lambda spec: spec)

@@ -25,8 +25,9 @@ from shared.api import (
 from shared.cli import answers
 from shared.cli.answers import parse, path, refused
 from shared.cli.sse import messages
-from shared.errors import DeadlineExceeded, Unreachable, WireError
+from shared.errors import BadInput, DeadlineExceeded, Unreachable, WireError
 from shared.records import Record
+from shared.tokens import token_of
 from shared.topology import TopologyInfo
 from shared.twins import TwinList
 
@@ -44,7 +45,7 @@ class Client:
 
     Args:
         url: of the cloud, as `http://host:port`.
-        token: for `Authorization: Bearer`; None = STRATA_API_TOKEN, if set.
+        token: for `Authorization: Bearer`; None = STRATA_API_TOKEN, or what STRATA_API_TOKEN_FILE holds, if set.
         timeout_s: longest wait for an answer.
         reconnect_s: how long a broken stream of events is tried again before it counts as lost.
         transport: what carries the requests, for tests.
@@ -59,7 +60,7 @@ class Client:
         reconnect_s: float = 30.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        token = token or os.environ.get("STRATA_API_TOKEN")
+        token = token or _token_of_environment()
         self.url = url.rstrip("/")
         self._reconnect_s = reconnect_s
         try:
@@ -267,3 +268,11 @@ class Client:
         if not isinstance(value, dict):
             raise WireError(f"{self.url} answered with something that is no JSON object: is it a cloud?")
         return value
+
+
+def _token_of_environment() -> str | None:
+    name = "STRATA_API_TOKEN"
+    try:
+        return token_of(name, os.environ.get(name), os.environ.get(f"{name}_FILE"))
+    except ValueError as error:
+        raise BadInput(str(error)) from None

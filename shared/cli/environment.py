@@ -53,6 +53,7 @@ def common(more: Mapping[str, str], tier_token: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "GLIBC_TUNABLES": env.get("GLIBC_TUNABLES") or _MALLOC,
         "STRATA_TIER_TOKEN": tier_token,
+        "STRATA_TIER_TOKEN_FILE": "",
         "STRATA_CACHE_DIR": env.get("STRATA_CACHE_DIR") or str(home.cache_folder()),
     }
 

@@ -26,7 +26,7 @@ Strata = Callable[..., Said]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test has a folder of its own to run in, and nobody's settings."""
-    for name in ("STRATA_URL", "STRATA_API_TOKEN", "STRATA_HOME", "STRATA_DATA_DIR"):
+    for name in ("STRATA_URL", "STRATA_API_TOKEN", "STRATA_API_TOKEN_FILE", "STRATA_HOME", "STRATA_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -323,6 +323,18 @@ def test_token_from_the_environment_opens_the_api(
     assert strata("edges", "--url", url).code == 0
 
 
+def test_token_from_a_file_opens_the_api(
+    strata: Strata, url: str, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cloud.token = "secret"  # noqa: S105 - made up
+    monkeypatch.setenv("STRATA_API_TOKEN_FILE", str(tmp_path / "token"))
+    said = strata("edges", "--url", url)
+    assert said.code == 1
+    assert said.err.startswith("error: STRATA_API_TOKEN_FILE: ")
+    (tmp_path / "token").write_text("secret\n", encoding="ascii")
+    assert strata("edges", "--url", url).code == 0
+
+
 def test_no_known_cloud_says_what_to_do(strata: Strata) -> None:
     said = strata("edges")
     assert said.code == 1

@@ -91,6 +91,7 @@ def test_impossible_topology_is_refused_by_field(options: dict[str, Any], field:
 
 def test_everybody_registers_and_gets_the_promised_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATA_DATA_DIR", "/data/sets")
+    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "/secrets/of/another")  # a topology draws a token of its own
     with topology(runs_dir=tmp_path / "results", profiles=["slow", "fast"]) as running:
         info = running.wait_ready(30)
         cloud, edge, agents = (
@@ -103,6 +104,7 @@ def test_everybody_registers_and_gets_the_promised_environment(tmp_path: Path, m
     assert sorted(edge.edge for edge in info.edges) == ["edge-1", "edge-2"]
     tokens = {env["STRATA_TIER_TOKEN"] for env in (cloud, edge, *agents)}
     assert tokens == {running.tier_token}
+    assert not any(env["STRATA_TIER_TOKEN_FILE"] for env in (cloud, edge, *agents))
     assert all(env[f"{library}_NUM_THREADS"] == "1" for env in agents for library in ("OMP", "MKL", "OPENBLAS"))
     set_alike = {(env["GLIBC_TUNABLES"], env["STRATA_FSYNC"]) for env in (cloud, edge, *agents)}
     assert set_alike == {("glibc.malloc.hugetlb=1", "0")}

@@ -161,6 +161,13 @@ def test_development_mode_is_said_aloud(
     assert (f"cloud: DEVELOPMENT MODE, {said}" in caplog.text) if said else not caplog.records
 
 
+def test_only_the_cloud_misses_the_token_of_the_api(caplog: pytest.LogCaptureFixture) -> None:
+    service.say_mode("edge", ProbeSettings(common=CommonSettings(tier_token="a")))  # noqa: S106 - made up
+    assert not caplog.records
+    service.say_mode("agent", ProbeSettings())
+    assert "agent: DEVELOPMENT MODE, no tier token set" in caplog.text
+
+
 # ---- errors
 
 
@@ -283,13 +290,62 @@ def test_a_misspelt_common_variable_is_warned_of_with_the_nearest(
     assert caplog.messages == ["unknown environment variable STRATA_DATADIR; did you mean STRATA_DATA_DIR?"]
 
 
-@pytest.mark.parametrize("name", ["ALGORITHMS", "LOG_LEVEL", "URL", "HOME", "REDIS_SERVER", "PORT", "CACHE_DIR"])
+@pytest.mark.parametrize(
+    "name", ["ALGORITHMS", "LOG_LEVEL", "URL", "HOME", "IMAGE", "REDIS_SERVER", "PORT", "CACHE_DIR"]
+)
 def test_variables_that_are_read_elsewhere_are_known(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     monkeypatch.setenv(f"STRATA_{name}", "x")
     CommonSettings()
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("name", ["tier_token", "api_token"])
+def test_a_token_may_stand_in_a_file(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret\n", encoding="ascii")
+    monkeypatch.setenv(f"STRATA_{name.upper()}", "")  # Compose passes on what is empty
+    monkeypatch.setenv(f"STRATA_{name.upper()}_FILE", str(tmp_path / "secret"))
+    found = ProbeSettings().common
+    assert {key: getattr(found, key) for key in ("tier_token", "api_token") if getattr(found, key)} == {name: "s3cret"}
+
+
+def test_an_empty_name_of_a_tokens_file_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "")
+    assert CommonSettings().tier_token is None
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "is empty"),  # it would otherwise open the tier to whoever is near
+        (b" \n", "is empty"),
+        (b"two words", "holds no token"),
+        (b"one\ntwo", "holds no token"),
+        ("sécret".encode(), "holds no token"),
+        (b"s" * 4097, "holds no token"),
+    ],
+    ids=str,
+)
+def test_a_file_without_a_token_is_refused_and_its_text_kept(
+    held: bytes | None, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "token.txt"
+    if held is not None:
+        path.write_bytes(held)
+    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", str(path))
+    with pytest.raises(ValidationError, match=f"STRATA_TIER_TOKEN_FILE: .*token.txt {why}") as caught:
+        CommonSettings()
+    assert not any(word in str(caught.value) for word in ("two", "cret", "sss"))
+
+
+def test_two_places_for_one_token_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("one", encoding="ascii")
+    monkeypatch.setenv("STRATA_API_TOKEN_FILE", str(tmp_path / "secret"))
+    monkeypatch.setenv("STRATA_API_TOKEN", "other")
+    with pytest.raises(ValidationError, match="STRATA_API_TOKEN and STRATA_API_TOKEN_FILE are both set"):
+        CommonSettings()
 
 
 # ---- the worker thread

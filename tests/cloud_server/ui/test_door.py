@@ -6,7 +6,7 @@ import ipaddress
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from cloud_server.ui.door import COOKIE, MOST_SESSIONS, Door, Sessions
 
@@ -23,6 +23,11 @@ async def behind(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"inside"})
 
 
+async def nothing() -> Message:
+    """No message comes."""
+    raise AssertionError
+
+
 def visitor(door: Door, host: str = "127.0.0.1:8000", address: str = "127.0.0.1") -> httpx.AsyncClient:
     transport = httpx.ASGITransport(door, client=(address, 1234))
     return httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
@@ -36,7 +41,7 @@ async def asked_websocket(door: Door, **headers: str) -> str:
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     await door(
-        {"type": "websocket", "path": "/ui/_nicegui_ws/", "headers": raw, "client": ("127.0.0.1", 1)}, None, send
+        {"type": "websocket", "path": "/ui/_nicegui_ws/", "headers": raw, "client": ("127.0.0.1", 1)}, nothing, send
     )
     return sent[0]
 

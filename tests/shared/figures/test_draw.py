@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from shared.figures.shapes import Axis, Bars, Box, Boxes, Cells, Lines, Picture, Series, Span, Spans, Tree
+from shared.figures.shapes import Axis, Bars, Box, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree
 from shared.results.draw import drawn
 
 TIME = Axis(label="time", unit="seconds", from_zero=True)
 SHARE = Axis(label="accuracy", unit="share")
-PANELS = {
+PANELS: dict[str, Panel] = {
     "lines": Lines(
         x=TIME,
         y=SHARE,

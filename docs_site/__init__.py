@@ -1,0 +1,1 @@
+"""What MkDocs needs beside the pages of docs/ to make a site of them."""

@@ -1,0 +1,104 @@
+"""MkDocs' hooks: the navigation's patterns, pages made from the code, and links from docs/ to the code.
+
+MkDocs calls them by their names (`hooks` in mkdocs.yml); `make docs` runs it from the repository's root.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from cloud_server.app import create_app
+from cloud_server.settings import CloudSettings
+from docs_site.rest import REST, SCHEMAS, rest_page, schemas_page
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<to>\.\.?/[^)\s]*)\)")
+STYLE = "site.css"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages that there are in the places of the navigation's patterns."""
+    pages = [path.relative_to(config.docs_dir).as_posix() for path in sorted(Path(config.docs_dir).rglob("*.md"))]
+    config.nav = expanded(config.nav or [], [*pages, REST, SCHEMAS])
+    return config
+
+
+def expanded(nav: list[Any], pages: list[str]) -> list[Any]:
+    """A navigation with each pattern (`algorithms/*.md`) replaced by the pages that match and are not named elsewhere.
+
+    What matches nothing vanishes, and so does a section that holds nothing; a plain name stays, there or not, for
+    MkDocs to complain of.
+    """
+    named = set(_leaves(nav))
+    return _filled(nav, [page for page in pages if page not in named])
+
+
+def _leaves(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    return [leaf for item in (nav.values() if isinstance(nav, dict) else nav) for leaf in _leaves(item)]
+
+
+def _filled(nav: list[Any], free: list[str]) -> list[Any]:
+    found: list[Any] = []
+    for item in nav:
+        if isinstance(item, str) and "*" in item:
+            matching = [page for page in free if re.fullmatch(re.escape(item).replace(r"\*", "[^/]*"), page)]
+            free[:] = [page for page in free if page not in matching]
+            found += matching
+        elif isinstance(item, dict):
+            ((title, inner),) = item.items()
+            inner = _filled(inner, free) if isinstance(inner, list) else inner
+            if inner:
+                found.append({title: inner})
+        else:
+            found.append(item)
+    return found
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the REST reference, made from the code as it is, and the site's own style."""
+    api = create_app(CloudSettings()).openapi()
+    style = (Path(__file__).parent / STYLE).read_text(encoding="utf-8")
+    for name, content in {REST: rest_page(api), SCHEMAS: schemas_page(api), STYLE: style}.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links that leave docs/ into links to the repository's pages, or into plain names where none are known."""
+    return outward(markdown, page.file.src_uri, config.repo_url)
+
+
+def outward(markdown: str, page: str, repo_url: str | None) -> str:
+    """The page with each link out of docs/ rewritten; code blocks stay as they are.
+
+    Args:
+        page: its path in docs/.
+        repo_url: of the repository, if it has one that is known.
+
+    Raises:
+        PluginError: a link leads nowhere in the repository.
+    """
+
+    def rewritten(match: re.Match[str]) -> str:
+        text, (to, _, _) = match["text"], match["to"].partition("#")
+        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), to))
+        if path.startswith("docs/"):
+            return match[0]
+        if path.startswith("..") or not (ROOT / path).exists():
+            raise PluginError(f"{page}: {match['to']} leads to nothing in the repository")
+        if repo_url:
+            return f"[{text}]({repo_url.rstrip('/')}/blob/main/{path})"
+        return text if path in text.replace("`", "").rstrip("/") else f"{text} (`{path}`)"
+
+    parts = re.split(r"(^```.*?^```)", markdown, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if part.startswith("```") else LINK.sub(rewritten, part) for part in parts)

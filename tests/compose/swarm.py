@@ -1,0 +1,149 @@
+"""What the test on Docker Swarm stands on: a swarm of this machine, and the stack in it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+import httpx
+import pytest
+
+from tests.compose.stack import ROOT
+
+T = TypeVar("T")
+STACK = "stratafl-swarm-test"
+IMAGE = "stratafl:swarm-test"
+OURS = ("STRATA_", "EDGES", "DEVICES", "AGENT_", "CORE_NODE", "TIER_SECRET", "API_SECRET")
+"""Variables that docker-stack.yml reads: those of this shell are not the test's."""
+
+
+def docker(*words: str, given: str | None = None, limit_s: float = 120, env: Mapping[str, str] | None = None) -> str:
+    """What a command of Docker's answers."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    done = subprocess.run(
+        ["docker", *words],
+        cwd=ROOT,
+        env={**kept, **(env or {})},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+    )
+    assert done.returncode == 0, f"docker {' '.join(words)}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def until(what: str, there: Callable[[], T], limit_s: float = 180.0) -> T:
+    """Wait for something in the stack; with the tasks and what the cloud says last, if it does not come."""
+    ends = time.monotonic() + limit_s
+    while time.monotonic() < ends:
+        found = there()
+        if found:
+            return found
+        time.sleep(0.5)
+    raise AssertionError(f"waited {limit_s:g} s for {what}\n{_told()}")
+
+
+def _told() -> str:
+    """The tasks, and what a container of each service said last, one that failed first."""
+    names = docker("ps", "-a", "--format", "{{.Names}}", "--filter", "status=exited", *_mine()).split()[:4]
+    looks = [["stack", "ps", STACK], *(["logs", "--tail", "20", name] for name in names + tasks("cloud"))]
+    done = [
+        subprocess.run(["docker", *look], capture_output=True, text=True, timeout=60, check=False) for look in looks
+    ]
+    return "\n".join(one.stdout[-6000:] + one.stderr[-3000:] for one in done)
+
+
+@contextmanager
+def swarm() -> Iterator[None]:
+    """A swarm that this machine manages; one that was begun here is left again. Skips where there can be none."""
+    look = ["docker", "info", "--format", "{{.Swarm.LocalNodeState}} {{.Swarm.ControlAvailable}}"]
+    try:
+        done = subprocess.run(look, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no docker command")
+    if done.returncode:
+        pytest.skip("no Docker engine answers")
+    match done.stdout.split():
+        case ["active", "true"]:
+            yield
+        case ["inactive", _]:
+            docker("swarm", "init", "--advertise-addr", "127.0.0.1", "--listen-addr", "127.0.0.1:2377")
+            try:
+                yield
+            finally:
+                docker("swarm", "leave", "--force")
+        case state:
+            pytest.skip(f"this machine's swarm takes no orders here: {' '.join(state)}")
+
+
+@contextmanager
+def stack(**settings: str) -> Iterator[httpx.Client]:
+    """The stack, deployed and removed with its volumes and secrets; a client of its cloud, with the token."""
+    named = {"TIER_SECRET": f"{STACK}-tier", "API_SECRET": f"{STACK}-api"}
+    remove()
+    index = os.environ.get("TORCH_INDEX")
+    args = ["--build-arg", f"TORCH_INDEX={index}"] if index else []
+    docker("build", "-q", "-t", IMAGE, *args, ".", limit_s=900)
+    token, port = secrets.token_hex(32), _free_port()
+    try:
+        docker("secret", "create", named["TIER_SECRET"], "-", given=secrets.token_hex(32))
+        docker("secret", "create", named["API_SECRET"], "-", given=token)
+        env = {**settings, **named, "STRATA_IMAGE": IMAGE, "STRATA_PORT": str(port)}
+        # Never asked of a registry: the image is this machine's.
+        docker("stack", "deploy", "--resolve-image", "never", "-c", "docker-stack.yml", STACK, env=env)
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False) as client:
+            yield client
+    finally:
+        remove()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def remove() -> None:
+    """Take the stack away: services, then, once its containers are gone, volumes and secrets."""
+    docker("stack", "rm", STACK)
+    until("the end of the stack's containers and networks", lambda: not leftovers())
+    for kind, names in (("volume", volumes()), ("secret", _secrets())):
+        if names:
+            docker(kind, "rm", *names)
+
+
+def leftovers() -> list[str]:
+    """Containers and networks of the stack."""
+    return docker("ps", "-aq", *_mine()).split() + docker("network", "ls", "-q", *_mine()).split()
+
+
+def volumes() -> list[str]:
+    """Volumes of the stack on this machine."""
+    return docker("volume", "ls", "-q", *_mine()).split()
+
+
+def _secrets() -> list[str]:
+    return docker("secret", "ls", "-q", "--filter", f"name={STACK}").split()
+
+
+def _mine() -> tuple[str, str]:
+    return "--filter", f"label=com.docker.stack.namespace={STACK}"
+
+
+def tasks(service: str) -> list[str]:
+    """Ids of the containers of a service that run."""
+    label = f"label=com.docker.swarm.service.name={STACK}_{service}"
+    return docker("ps", "-q", "--no-trunc", "--filter", label).split()
+
+
+def scale(service: str, number: int) -> None:
+    """Want so many tasks of a service."""
+    docker("service", "scale", "-d", f"{STACK}_{service}={number}")

@@ -1,0 +1,161 @@
+"""The system on a Swarm of this machine alone: deployed, scaled and hurt while a run trains, and taken away.
+
+Needs a Docker engine that has no swarm yet, or manages one; run by `make stack-test`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.compose import swarm
+from tests.compose.stack import ENDED, events
+from tests.compose.swarm import docker, scale, tasks, until
+
+pytestmark = [pytest.mark.compose, pytest.mark.swarm, pytest.mark.timeout(1200)]
+LIVE = ("alive", "revived", "suspect")
+"""What still has its seats, and is given new ones."""
+SPEC = {
+    "num_edges": 2,
+    "num_devices": 3,
+    "max_devices": 6,
+    "num_rounds": 100_000,
+    "local_epochs": 8,
+    "lr": 0.05,
+    "eval_every": 100_000,
+    "timeouts": {"reseat_after_s": 600},
+}
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[httpx.Client]:
+    """A cloud, two edges and three devices in a swarm; none of it is there afterwards."""
+    with swarm.swarm():
+        with swarm.stack(DEVICES="3") as client:
+            until("three devices and two edges", lambda: len(devices(client)) == 3 and len(edges(client)) == 2, 240)
+            yield client
+        assert swarm.leftovers() == swarm.volumes() == []
+
+
+def _got(client: httpx.Client, path: str) -> dict[str, Any]:
+    """An answer of the cloud, empty while there is none."""
+    try:
+        answer = client.get(path)
+    except httpx.HTTPError:
+        return {}
+    return dict(answer.json()) if answer.is_success else {}
+
+
+def devices(client: httpx.Client) -> dict[str, str]:
+    """Ids of the live agents, by the names of their tasks."""
+    return {one["name"]: one["agent"] for one in _got(client, "/devices").get("devices", []) if one["state"] in LIVE}
+
+
+def edges(client: httpx.Client) -> dict[str, str]:
+    """Addresses of the live edges."""
+    return {one["edge"]: one["url"] for one in _got(client, "/edges").get("edges", []) if one["state"] in LIVE}
+
+
+def rounds(client: httpx.Client, run: str) -> int:
+    return int(_got(client, f"/runs/{run}").get("rounds", -1))
+
+
+def taking_part(client: httpx.Client, run: str, number: int) -> None:
+    """Wait for a round in which so many seats took part."""
+    until(
+        f"a round with {number} seats",
+        lambda: _got(client, f"/runs/{run}/rounds/{rounds(client, run)}").get("n_used") == number,
+    )
+
+
+def goes_on(client: httpx.Client, run: str, n: int = 3) -> None:
+    """Wait for some rounds more."""
+    before = max(until("the cloud", lambda: rounds(client, run) + 1) - 1, 0)
+    until(f"{n} rounds more", lambda: rounds(client, run) >= before + n)
+
+
+@pytest.fixture
+def run(cloud: httpx.Client) -> Iterator[str]:
+    """A run of the three devices that are there, which does not end by itself."""
+    scale("device", 3)
+    until("three devices", lambda: len(devices(cloud)) == 3)
+    answer = cloud.post("/runs", json={"spec": SPEC})
+    assert answer.status_code == 201, answer.text
+    yield (name := str(answer.json()["run"]))
+    if _got(cloud, f"/runs/{name}").get("status") not in ENDED:  # no other trains while this one does
+        cloud.post(f"/runs/{name}/stop")
+
+
+def stopped(client: httpx.Client, run: str) -> list[dict[str, Any]]:
+    """All rounds of a run, which is stopped."""
+    assert client.post(f"/runs/{run}/stop").status_code == 200
+    until("the end of the run", lambda: _got(client, f"/runs/{run}").get("status") in ENDED)
+    info = _got(client, f"/runs/{run}")
+    found = [client.get(f"/runs/{run}/rounds/{number}").json() for number in range(1, info["rounds"] + 1)]
+    assert [detail["round_no"] for detail in found] == list(range(1, len(found) + 1))
+    return found
+
+
+def test_devices_that_swarm_adds_during_a_run_take_part_in_it(cloud: httpx.Client, run: str) -> None:
+    taking_part(cloud, run, 3)
+    before = devices(cloud)
+    scale("device", 6)
+    taking_part(cloud, run, 6)
+    now = devices(cloud)
+    assert {name: now[name] for name in before} == before
+    assert sorted(now) == [f"device-{number}" for number in range(1, 7)]
+    assert len(swarm.volumes()) == 5 + 6  # of Redis, the cloud, two edges, data sets; and one for each device
+    record = stopped(cloud, run)
+    assert {row["agent"] for row in record[0]["seats"]} == set(before.values())
+    assert {row["agent"] for row in record[-1]["seats"]} == set(now.values())
+    assert {row["edge"] for row in record[-1]["seats"]} == {"edge-1", "edge-2"}
+    assert [failure for detail in record for failure in detail["failures"]] == []
+    told = {event["agent"] for event in events(cloud, run, "seat.taken")}
+    assert told >= {agent for name, agent in now.items() if name not in before}
+
+
+def test_a_device_that_swarm_stops_is_lost_and_has_its_seat_when_its_number_is_back(
+    cloud: httpx.Client, run: str
+) -> None:
+    taking_part(cloud, run, 3)
+    before = devices(cloud)
+    scale("device", 2)
+    taking_part(cloud, run, 2)
+    scale("device", 3)
+    until("the device", lambda: len(devices(cloud)) == 3)
+    taking_part(cloud, run, 3)
+    assert devices(cloud) == before  # its folder is that of its number
+    record = stopped(cloud, run)
+    failures = [failure for detail in record for failure in detail["failures"]]
+    reasons = {failure["reason"] for failure in failures}
+    assert "lost" in reasons
+    assert reasons <= {"lost", "not_ready"}  # the latter while its process ends
+    (seat,) = {failure["seat"] for failure in failures}
+    rows = [row for detail in record for row in detail["seats"] if row["seat"] == seat]
+    assert (rows[0]["agent"], rows[-1]["outcome"]) == (rows[-1]["agent"], "used")
+    assert not any(row["fresh_state"] for row in rows[1:])
+
+
+@pytest.mark.parametrize("service", ["cloud", "edge", "redis"])
+def test_a_run_goes_on_when_swarm_has_replaced(service: str, cloud: httpx.Client, run: str) -> None:
+    goes_on(cloud, run)
+    before = tasks(service)
+    docker("kill", before[0])
+    until("another task", lambda: before[0] not in (now := tasks(service)) and len(now) == len(before))
+    until("both edges", lambda: sorted(edges(cloud)) == ["edge-1", "edge-2"])
+    goes_on(cloud, run)
+    record = stopped(cloud, run)
+    assert record[-1]["n_used"] == 3
+    assert {row["edge"] for row in record[-1]["seats"]} == {"edge-1", "edge-2"}
+
+
+def test_without_the_secret_nobody_is_answered(cloud: httpx.Client) -> None:
+    assert cloud.get("/runs", headers={"Authorization": ""}).status_code == 401
+    assert cloud.get("/healthz", headers={"Authorization": ""}).status_code == 200
+    for name in ("cloud", "edge", "device"):
+        told = docker("inspect", tasks(name)[0])
+        assert str(cloud.headers["Authorization"]).removeprefix("Bearer ") not in told
+        assert "DEVELOPMENT MODE" not in docker("logs", tasks(name)[0])

@@ -1,0 +1,103 @@
+"""The site of docs/: built strictly, whole, and from this machine alone. Left out where MkDocs is not installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mkdocs", reason="MkDocs is not installed: `make docs` installs it")
+from docs_site.hooks import expanded, outward
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["a.md", "b.md", "dashboard.md", "how-to/x.md", "how-to/y.md"]
+LOADED = re.compile(r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=["']?(https?:)?//""", re.IGNORECASE)
+
+
+# ---- the navigation
+
+
+@pytest.mark.parametrize(
+    ("nav", "found"),
+    [
+        (["b.md", "*.md"], ["b.md", "a.md", "dashboard.md"]),
+        ([{"How to": ["how-to/y.md", "how-to/*.md"]}], [{"How to": ["how-to/y.md", "how-to/x.md"]}]),
+        ([{"Watch": ["dashboard*.md", "reports*.md"]}, "*.md"], [{"Watch": ["dashboard.md"]}, "a.md", "b.md"]),
+        ([{"Watch": ["reports*.md"]}], []),
+        (["gone.md", {"Home": "a.md"}], ["gone.md", {"Home": "a.md"}]),  # a plain name is MkDocs' to complain of
+    ],
+    ids=str,
+)
+def test_a_pattern_of_the_navigation_stands_for_the_pages_that_are_named_nowhere_else(
+    nav: list[Any], found: list[Any]
+) -> None:
+    assert expanded(nav, PAGES) == found
+
+
+# ---- links out of docs/
+
+
+@pytest.mark.parametrize(
+    ("link", "repo", "shown"),
+    [
+        ("[`shared/spec.py`](../shared/spec.py)", None, "`shared/spec.py`"),
+        ("[specs](../experiments/)", None, "specs (`experiments`)"),
+        ("[specs](../experiments/)", "https://git.example/us/it/", "[specs](https://git.example/us/it/blob/main/experiments)"),
+        ("[words](architecture.md#words)", None, "[words](architecture.md#words)"),
+        ("![round](./round.svg)", None, "![round](./round.svg)"),
+        ("[up](./specs.md)", None, "[up](./specs.md)"),
+        ("```\n[`x`](../shared/spec.py)\n```", None, "```\n[`x`](../shared/spec.py)\n```"),
+    ],
+)  # fmt: skip
+def test_a_link_to_code_becomes_its_name_or_its_page(link: str, repo: str | None, shown: str) -> None:
+    assert outward(link, "page.md", repo) == shown
+
+
+@pytest.mark.parametrize("link", ["[it](../shared/no_such.py)", "[it](../../elsewhere)"])
+def test_a_link_out_of_docs_that_leads_nowhere_stops_the_build(link: str) -> None:
+    from mkdocs.exceptions import PluginError
+
+    with pytest.raises(PluginError, match=r"page\.md"):
+        outward(link, "page.md", None)
+
+
+# ---- the whole
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.timeout(400)
+def test_the_site_builds_without_a_warning_and_has_every_page(site: Path) -> None:
+    pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    made = {path.relative_to(site) for path in site.rglob("*.html")}
+    assert made == pages | {Path("404.html"), Path("rest.html"), Path("rest-schemas.html")}
+    home = (site / "index.html").read_text(encoding="utf-8")
+    assert [
+        page for page in sorted(pages) if f'href="{page.as_posix()}"' not in home and page.name != "index.html"
+    ] == []
+
+
+@pytest.mark.timeout(400)
+def test_nothing_of_the_site_is_loaded_from_another_host(site: Path) -> None:
+    assert LOADED.search('<script async src="https://cdn.example/x.js">')
+    assert LOADED.search("<link rel=stylesheet href=//fonts.example/css>")
+    found = [path.name for path in site.rglob("*.html") if LOADED.search(path.read_text(encoding="utf-8"))]
+    found += [
+        path.name
+        for path in site.rglob("*.css")
+        if re.search(r"url\(['\"]?(https?:)?//", path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
