@@ -19,7 +19,7 @@ from shared.logs import LineFormatter, about, plain, read, shown, tell, unfolded
 from shared.service import Worker
 from tests.federation import Federation, small_spec
 
-HOSTILE = 'x\n{"at": "2026"}\r\x1b[2J\x07\u202e\u2028\x85\ud800"} run=r1 \\'
+HOSTILE = 'x\n{"at": "2026"}\r\x1b[2J\x07\u202e\u2028\x85"} run=r1 \\'
 
 
 class Kept(logging.Handler):
@@ -103,6 +103,16 @@ def test_nothing_in_a_name_a_message_or_an_error_makes_a_second_line_or_moves_a_
             assert head.isprintable()
             assert all(part.startswith("    | ") and part.isprintable() for part in below)
         assert "ValueError" in unfolded(found[2])
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_half_of_a_surrogate_pair_does_not_keep_a_line_from_being_written(form: str) -> None:
+    """Formatted by hand: pytest's own report of a logged line could not be sent between its processes."""
+    record = logging.makeLogRecord({"name": "strata", "levelname": "INFO", "msg": "agent %s", "args": ("a\ud800b",)})
+    line = LineFormatter("edge", "edge-1", form).format(record)
+    assert line.isprintable()
+    assert "agent a" in line
+    line.encode("utf-8")
 
 
 def test_a_field_cannot_be_taken_for_another_in_text() -> None:
