@@ -1,7 +1,7 @@
 """What a picture shows, apart from who draws it: figures in axes, as records.
 
-The results folder and reports draw them with Matplotlib, the dashboard with ECharts, and `GET /runs/{id}/figures` hands
-them out as JSON. Colours, fonts and sizes are the drawer's; a record says only what is to be seen.
+The results folder and reports draw them with Matplotlib, the dashboard with ECharts. Colours, fonts and sizes are the
+drawer's; a record says only what is to be seen.
 """
 
 from __future__ import annotations
