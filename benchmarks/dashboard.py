@@ -69,7 +69,8 @@ def _measured(chromium: Any, url: str, devices: int, rounds: int) -> list[tuple[
     found = []
     for name, page in pages.items():
         tasks = [task for task in page.evaluate("longTasks") if task > LONG_MS]
-        found.append((name, len(tasks), max(page.evaluate("longTasks"), default=0.0), *heaps[name]))
+        early, late = heaps[name]
+        found.append((name, len(tasks), max(page.evaluate("longTasks"), default=0.0), early, late))
     return found
 
 
