@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from shared.cli.commands import catalogue, compare, health, run, runs, sweep, topology
+from shared.cli.commands import catalogue, compare, health, report, run, runs, sweep, topology
 from shared.errors import StrataError
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
@@ -24,6 +24,7 @@ for _command in (
     runs.stop,
     runs.pull,
     compare.compare,
+    report.report,
     sweep.sweep,
     catalogue.algorithms,
     catalogue.devices,

@@ -11,8 +11,8 @@ from shared.errors import Conflict, NotFound, StrataError, WireError
 _MODEL = "model.safetensors"
 
 
-def pull_run(client: Client, info: RunInfo, folder: Path) -> list[str]:
-    """Fetch every results file and the global model into a folder; answers with their names, sorted.
+def pull_run(client: Client, info: RunInfo, folder: Path, *, model: bool = True) -> list[str]:
+    """Fetch every results file and, if wanted, the global model into a folder; answers with their names, sorted.
 
     Each file is written beside its place and moved there when it is whole.
 
@@ -23,6 +23,8 @@ def pull_run(client: Client, info: RunInfo, folder: Path) -> list[str]:
     places = {name: _place(folder, name) for name in names}
     for name, place in places.items():
         _fetch(client, info.run, ("files", *PurePosixPath(name).parts), place)
+    if not model:
+        return sorted(names)
     try:
         _fetch(client, info.run, ("models", "global"), folder / _MODEL)
     except StrataError as error:
