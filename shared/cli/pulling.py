@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from shared.api import RunInfo
 from shared.cli.client import Client
 from shared.errors import Conflict, NotFound, StrataError, WireError
+from shared.results.find import find_folders
 
 _MODEL = "model.safetensors"
 
@@ -32,6 +36,23 @@ def pull_run(client: Client, info: RunInfo, folder: Path, *, model: bool = True)
             raise
         return sorted(names)
     return sorted([*names, _MODEL])
+
+
+@contextlib.contextmanager
+def results_folders(runs: Sequence[str], url: str | None, runs_dir: Path) -> Iterator[list[Path]]:
+    """The results folders of runs: those that lie in `runs_dir`, or of a cloud's runs copies that are gone at the end.
+
+    Raises:
+        NotFound: there is no such run.
+    """
+    if url is None:
+        yield find_folders(runs_dir, runs)
+        return
+    with Client(url) as client, tempfile.TemporaryDirectory(prefix="strata-runs-") as into:
+        infos = {info.run: info for info in map(client.run, runs)}
+        for info in infos.values():
+            pull_run(client, info, Path(into, info.run), model=False)
+        yield [Path(into, run) for run in infos]
 
 
 def _place(folder: Path, name: str) -> Path:

@@ -78,7 +78,7 @@ def _drawn(courses: Sequence[Course], target: float | None, form: str) -> bytes:
     _legend(figure, courses, looks, target, columns)
     buffer = io.BytesIO()
     when = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-    figure.savefig(buffer, format=form, dpi=300, metadata=when)
+    figure.savefig(buffer, format=form, metadata=when)
     return buffer.getvalue()
 
 
@@ -88,7 +88,7 @@ def _figure(courses: Sequence[Course], n_lines: int, *, boxed: bool) -> tuple[An
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    figure = Figure(figsize=(_WIDTH_IN, 4.6 + 0.21 * n_lines), layout="constrained")
+    figure = Figure(figsize=(_WIDTH_IN, 4.6 + 0.21 * n_lines), dpi=300, layout="constrained")
     FigureCanvasAgg(figure)
     widths = [1.0, 1.0, 1.0, *([0.6] if boxed else [])]
     panels = list(figure.subplots(1, len(widths), sharey=True, width_ratios=widths))

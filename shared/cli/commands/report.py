@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from shared.cli.options import RUNS_DIR, RunsDirOption, connect, named_url
+from shared.cli.options import RUNS_DIR, FetchOption, RunsArgument, RunsDirOption, named_url
 
 _REPORT = "report.html"
 
@@ -32,10 +30,7 @@ class Width(StrEnum):
 
 
 def report(
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN...", help="Ids, names (all runs of it), `latest`, folders of runs or sweeps."),
-    ],
+    runs: RunsArgument,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The file; default: report.html in --runs-dir.")
     ] = None,
@@ -52,7 +47,7 @@ def report(
         PictureFormat.svg
     ),
     width: Annotated[Width, typer.Option(help="Of these pictures, in columns of a journal.")] = Width.double,
-    url: Annotated[str | None, typer.Option("--url", help="Fetch the runs from this cloud; else STRATA_URL.")] = None,
+    url: FetchOption = None,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
     """Write a report: one HTML file that needs no network, with figures, tables, spec, manifest and how to rerun.
@@ -60,11 +55,12 @@ def report(
     Several runs are laid side by side first. The same results folders give the same file.
     """
     from shared.cli.output import stdout
+    from shared.cli.pulling import results_folders
     from shared.reports import report as make_report
     from shared.results import write_file
 
     console = stdout()
-    with _folders(runs, url, runs_dir) as folders:
+    with results_folders(runs, named_url(url), runs_dir) as folders:
         if figures is not None:
             paths = _write_figures(folders, figures, format.value, width.value, round_no, target)
             console.print(f"{len(paths)} pictures in {figures}", markup=False, highlight=False, soft_wrap=True)
@@ -72,22 +68,6 @@ def report(
             path = out or runs_dir / _REPORT
             write_file(path, make_report(folders, target, round_no).encode())
             console.print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _folders(runs: Sequence[str], url: str | None, runs_dir: Path) -> Iterator[list[Path]]:
-    """The runs' results folders; those of a named cloud are fetched, and gone at the end."""
-    from shared.cli.pulling import pull_run
-    from shared.results import find_folders
-
-    if not named_url(url):
-        yield find_folders(runs_dir, runs)
-        return
-    with connect(url) as client, tempfile.TemporaryDirectory(prefix="strata-report-") as into:
-        infos = {info.run: info for info in map(client.run, runs)}
-        for info in infos.values():
-            pull_run(client, info, Path(into, info.run), model=False)
-        yield [Path(into, run) for run in infos]
 
 
 def _write_figures(
