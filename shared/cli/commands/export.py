@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -10,10 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shared.api import FINAL
 from shared.cli.options import RUNS_DIR, FetchOption, RunsArgument, RunsDirOption, named_url
 
 if TYPE_CHECKING:
     from shared.tracking.scalars import Tracked
+
+
+_EVERY_S = 10.0
+"""Between two looks at runs that are followed."""
 
 
 class Target(StrEnum):
@@ -35,27 +41,51 @@ def export(
         ),
     ] = None,
     experiment: Annotated[str, typer.Option(help="Of mlflow, the experiment that the runs belong to.")] = "stratafl",
+    follow: Annotated[
+        bool, typer.Option(help="To a tracker: bring rounds as they come, until the runs have ended.")
+    ] = False,
     url: FetchOption = None,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
     """Export figures by round, parameters and tags of runs. Doing it again brings what is there up to date.
 
+    It reads results folders and changes nothing of a run: a tracker that is away cannot harm one. With --follow it is
+    tried again then; Ctrl-C ends it, and the runs go on.
     The server of mlflow is that of MLFLOW_TRACKING_URI (with MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD).
     """
     from shared.cli.output import stderr
     from shared.cli.pulling import results_folders
     from shared.tracking.scalars import read_tracked
 
-    with results_folders(runs, named_url(url), runs_dir) as folders:
-        found = [read_tracked(folder) for folder in folders]
-    if to is Target.mlflow:
-        said = _to_mlflow(found, experiment)
-    elif to is Target.tensorboard:
-        said = _to_tensorboard(found, out or runs_dir / "tensorboard")
-    else:
-        said = _to_table(found, to, out)
-    if said:
-        stderr().print(said, markup=False, highlight=False, soft_wrap=True)
+    if follow and to in (Target.csv, Target.ndjson):
+        raise typer.BadParameter("--follow is for tensorboard and mlflow")
+    while True:
+        with results_folders(runs, named_url(url), runs_dir) as folders:
+            found = [read_tracked(folder) for folder in folders]
+        said = _exported(found, to, out, experiment, runs_dir, patient=follow)
+        if said:
+            stderr().print(said, markup=False, highlight=False, soft_wrap=True)
+        if not follow or all(tracked.info.status in FINAL for tracked in found):
+            return
+        time.sleep(_EVERY_S)
+
+
+def _exported(
+    found: Sequence[Tracked], to: Target, out: Path | None, experiment: str, runs_dir: Path, *, patient: bool
+) -> str:
+    """Export once; answers with what is to be said. Who is patient comes again where a server is away for now."""
+    from shared.errors import Unreachable
+
+    if to is Target.tensorboard:
+        return _to_tensorboard(found, out or runs_dir / "tensorboard")
+    if to is not Target.mlflow:
+        return _to_table(found, to, out)
+    try:
+        return _to_mlflow(found, experiment)
+    except Unreachable as error:
+        if not patient or all(tracked.info.status in FINAL for tracked in found):
+            raise
+        return f"{error.detail}; tried again in {_EVERY_S:g} s"
 
 
 def _to_mlflow(found: Sequence[Tracked], experiment: str) -> str:

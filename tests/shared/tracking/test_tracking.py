@@ -205,3 +205,34 @@ def test_mlflow_without_an_address_says_so(strata: Strata, tmp_path: Path, monke
     in_folder(tmp_path / "runs" / "r1")
     said = strata("export", "r1", "--to", "mlflow")
     assert (said.code, "MLFLOW_TRACKING_URI is not set" in said.err) == (1, True)
+
+
+def test_a_run_that_goes_on_is_followed_to_its_end_while_the_server_comes_and_goes(
+    strata: Strata,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.test")
+    folder = in_folder(tmp_path / "runs" / "r1", status="running")
+    told = iter([Unreachable("MLflow is away"), None, None])
+    seen: list[tuple[str, int]] = []
+
+    def write(self: MlflowServer, tracked: Tracked, experiment: str) -> str:
+        if (error := next(told)) is not None:
+            raise error
+        seen.append((tracked.info.status, len(tracked.steps)))
+        return "m1"
+
+    def later(seconds: float) -> None:
+        if seen:  # once written as it ran, it ends with another round
+            info = a_run(run="r1", status="completed")
+            write_results(folder, info, [a_round(3)], model=None, manifest=Manifest.of(info))
+
+    monkeypatch.setattr(MlflowServer, "write", write)
+    monkeypatch.setattr("shared.cli.commands.export.time.sleep", later)
+    said = strata("export", "r1", "--to", "mlflow", "--follow")
+    assert said.code == 0, said.err
+    assert "MLflow is away; tried again" in said.err
+    assert seen == [("running", 3), ("completed", 4)]
+    assert strata("export", "r1", "--to", "csv", "--follow").code == 2
