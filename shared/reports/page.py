@@ -130,7 +130,7 @@ def _headline(told: Told) -> list[tuple[str, str]]:
         ("time", f"{duration(info.simulated_s)} simulated, {duration(info.wall_s)} on the clock"),
         *([("energy", f"{energy_j:.4g} J")] if energy_j else []),
         ("lost contributions", str(sum(len(row.failures) for row in told.trained))),
-        ("begun", info.created_at),
+        ("begun", f"{info.created_at[:19].replace('T', ' ')} UTC"),
     ]
 
 
