@@ -24,6 +24,9 @@ _ODD = re.compile(r"[^\w\-. :/]", re.ASCII)
 class MlflowServer:
     """A tracking server; a context manager.
 
+    Attributes:
+        address: where it is.
+
     Args:
         uri: its address, http or https.
         transport: what carries the requests, for tests.
@@ -33,14 +36,18 @@ class MlflowServer:
     """
 
     def __init__(self, uri: str, transport: httpx.BaseTransport | None = None) -> None:
-        if not uri.startswith(("http://", "https://")):
+        try:
+            url = httpx.URL(uri.rstrip("/"))
+        except httpx.InvalidURL as error:
+            raise BadInput(f"{URI} is no address: {error}", field=URI) from None
+        if url.scheme not in ("http", "https") or not url.host:
             raise BadInput(
-                f"{URI}: {uri!r} is no address of a server (http:// or https://); `mlflow server` starts one", field=URI
+                f"{URI} is no address of a server (http:// or https://); `mlflow server` starts one", field=URI
             )
         token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
-        self._uri = uri.rstrip("/")
+        self.address = f"{url.scheme}://{url.netloc.decode()}"  # without a password that the address may hold
         self._http = httpx.Client(
-            base_url=f"{self._uri}/api/2.0/mlflow",
+            base_url=f"{url}/api/2.0/mlflow",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=(user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user and not token else None,
             timeout=_ANSWER_S,
@@ -99,7 +106,9 @@ class MlflowServer:
         try:
             answer = self._http.request(method, f"/{path}", **given)
         except httpx.HTTPError as error:
-            raise Unreachable(f"MLflow at {self._uri} does not answer: {str(error) or type(error).__name__}") from None
+            raise Unreachable(
+                f"MLflow at {self.address} does not answer: {str(error) or type(error).__name__}"
+            ) from None
         if absent and answer.status_code == 404:
             return None
         try:
@@ -108,7 +117,7 @@ class MlflowServer:
             body = {}
         if answer.is_error or not isinstance(body, dict):
             why = body.get("message") if isinstance(body, dict) else None
-            raise Conflict(f"MLflow at {self._uri} refused {path}: {why or f'status {answer.status_code}'}"[:2000])
+            raise Conflict(f"MLflow at {self.address} refused {path}: {why or f'status {answer.status_code}'}"[:2000])
         return body
 
 

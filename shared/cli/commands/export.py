@@ -98,7 +98,7 @@ def _to_mlflow(found: Sequence[Tracked], experiment: str) -> str:
     with MlflowServer(uri) as server:
         for tracked in found:
             server.write(tracked, experiment)
-    return f"{len(found)} runs in experiment {experiment} at {uri}"
+    return f"{len(found)} runs in experiment {experiment} at {server.address}"
 
 
 def _to_tensorboard(found: Sequence[Tracked], folder: Path) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import httpx
 import pytest
 
 from shared.api import Evaluation, FailureInfo
-from shared.errors import BadInput, Conflict, Unreachable
+from shared.errors import BadInput, Conflict, NotFound, Unreachable
 from shared.results import Manifest, write_results
 from shared.spread import Spread
 from shared.tracking.mlflow import MlflowServer
@@ -170,8 +172,32 @@ def test_a_server_that_is_away_or_refuses_is_named(tracked: Tracked) -> None:
     refused = httpx.Response(403, json={"message": "not yours"})
     with to(lambda _: refused) as there, pytest.raises(Conflict, match="not yours"):
         there.write(tracked)
-    with pytest.raises(BadInput, match="no address of a server"):
-        to(away, "file:///tmp/mlruns")
+    for uri in ("file:///tmp/mlruns", "sqlite:///m.db", "databricks", "http://"):
+        with pytest.raises(BadInput, match="no address"):
+            to(away, uri)
+
+
+def test_a_password_in_the_address_is_used_and_told_nobody(tracked: Tracked) -> None:
+    seen: list[str] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["authorization"])
+        return httpx.Response(401, json={"message": "no"})
+
+    with to(refuse, "http://ann:s3cret@mlflow.test:81/") as there, pytest.raises(Conflict) as refused:
+        there.write(tracked)
+    assert seen == [f"Basic {b64encode(b'ann:s3cret').decode()}"]
+    assert "mlflow.test:81" in refused.value.detail
+    assert "s3cret" not in refused.value.detail
+
+
+def test_without_its_package_tensorboard_names_the_extra(
+    tracked: Tracked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(NotFound, match=r"stratafl\[tensorboard\]"):
+        write_tensorboard(tracked, tmp_path / "tb")
+    assert not (tmp_path / "tb").exists()
 
 
 def test_a_token_goes_along(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
