@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from shared.cli.commands import catalogue, compare, health, log, run, runs, sweep, topology
+from shared.cli.commands import catalogue, compare, export, health, log, report, run, runs, sweep, topology
 from shared.errors import StrataError
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
@@ -25,6 +25,8 @@ for _command in (
     runs.stop,
     runs.pull,
     compare.compare,
+    report.report,
+    export.export,
     sweep.sweep,
     catalogue.algorithms,
     catalogue.devices,

@@ -43,6 +43,13 @@ AgentsOption = Annotated[
     int | None, typer.Option(min=1, help="Agent processes of the local topology; default: one a core.")
 ]
 RunsDirOption = Annotated[Path, typer.Option("--runs-dir", help="Where results folders lie.")]
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="Ids, names (all runs of it), `latest`, folders of runs or sweeps."),
+]
+FetchOption = Annotated[
+    str | None, typer.Option("--url", help="Fetch the runs from this cloud; else STRATA_URL; else they lie here.")
+]
 RunArgument = Annotated[str, typer.Argument(help="A run's id, or `latest`.")]
 
 RUNS_DIR = Path("runs")

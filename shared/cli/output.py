@@ -11,6 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from shared.errors import StrataError
+from shared.words import duration as duration
+from shared.words import number as number
+from shared.words import percent as percent
+from shared.words import size as size
 
 _WIDE = 160
 """Columns where no terminal says how many there are: a table in a log is not folded."""
@@ -63,36 +67,3 @@ def status_text(status: str, reason: str | None = None) -> Text:
     """A status in its colour, with its reason."""
     words = status if not reason else f"{status} ({reason})"
     return Text(words, style=_STATUS_STYLES.get(status, ""))
-
-
-def percent(share: float | None) -> str:
-    """An accuracy as people read it."""
-    return "-" if share is None else f"{100 * share:.2f} %"
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """A figure, or a dash where there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def size(n_bytes: int) -> str:
-    """Bytes in the unit that leaves one to three digits before the point."""
-    value = float(n_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(value) < 999.5:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.4g} TB"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as people read them: `0.063 s`, `8.3 s`, `2:05`, `1:02:05`."""
-    if seconds is None:
-        return "-"
-    if seconds < 1:
-        return f"{seconds:.2g} s"
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

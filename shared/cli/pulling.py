@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from shared.api import RunInfo
 from shared.cli.client import Client
 from shared.errors import Conflict, NotFound, StrataError, WireError
+from shared.results.find import find_folders
 
 _MODEL = "model.safetensors"
 
 
-def pull_run(client: Client, info: RunInfo, folder: Path) -> list[str]:
-    """Fetch every results file and the global model into a folder; answers with their names, sorted.
+def pull_run(client: Client, info: RunInfo, folder: Path, *, model: bool = True) -> list[str]:
+    """Fetch every results file and, if wanted, the global model into a folder; answers with their names, sorted.
 
     Each file is written beside its place and moved there when it is whole.
 
@@ -23,6 +27,8 @@ def pull_run(client: Client, info: RunInfo, folder: Path) -> list[str]:
     places = {name: _place(folder, name) for name in names}
     for name, place in places.items():
         _fetch(client, info.run, ("files", *PurePosixPath(name).parts), place)
+    if not model:
+        return sorted(names)
     try:
         _fetch(client, info.run, ("models", "global"), folder / _MODEL)
     except StrataError as error:
@@ -30,6 +36,23 @@ def pull_run(client: Client, info: RunInfo, folder: Path) -> list[str]:
             raise
         return sorted(names)
     return sorted([*names, _MODEL])
+
+
+@contextlib.contextmanager
+def results_folders(runs: Sequence[str], url: str | None, runs_dir: Path) -> Iterator[list[Path]]:
+    """The results folders of runs: those that lie in `runs_dir`, or of a cloud's runs copies that are gone at the end.
+
+    Raises:
+        NotFound: there is no such run.
+    """
+    if url is None:
+        yield find_folders(runs_dir, runs)
+        return
+    with Client(url) as client, tempfile.TemporaryDirectory(prefix="strata-runs-") as into:
+        infos = {info.run: info for info in map(client.run, runs)}
+        for info in infos.values():
+            pull_run(client, info, Path(into, info.run), model=False)
+        yield [Path(into, run) for run in infos]
 
 
 def _place(folder: Path, name: str) -> Path:

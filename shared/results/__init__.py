@@ -6,6 +6,7 @@
     rounds.csv          a line for each round
     devices.ndjson      a line for each visit
     links.csv           a line for each link, purpose and round
+    seats.ndjson        a line for each seat: its home, profile and samples of each class, as the run began
     model.safetensors   the newest global model
     plots/              accuracy.png, bytes.png, clients.png, partition.png; groups.png where clients were clustered
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +17,60 @@ from shared.figures.trees import bars_of
 from shared.results.files import write_file
 
 _WIDTH_IN = 8.5
+_NARROW_IN = 6.0
+"""Below, legends stand above their panels."""
 _MOST_NAMED, _MOST_NUMBERED, _MOST_MARKED = 60, 120, 40
-"""Names on an axis; cells with their number written in; points of a line that are marked."""
-_DPI = {"png": 120}
+"""Names on an axis; cells with their number written in, both at the usual width; points of a line that are marked."""
+EXACT: dict[Any, Any] = {"pdf.fonttype": 42}
+"""Fonts as TrueType: many journals take no other."""
 
 
-def draw(path: Path, picture: Picture) -> None:
+@dataclass(frozen=True)
+class Sheet:
+    """How a picture is drawn.
+
+    Attributes:
+        width_in: in inches; heights follow from what is to be seen.
+        text_pt: size of the letters.
+        dpi: of what is no vector.
+    """
+
+    width_in: float = _WIDTH_IN
+    text_pt: float = 10.0
+    dpi: int = 120
+
+
+SCREEN = Sheet()
+COLUMNS = {"single": Sheet(3.5, 7.0, 300), "double": Sheet(7.2, 8.0, 300)}
+"""For print: the width of one column of a journal, or of both."""
+
+
+def draw(path: Path, picture: Picture, sheet: Sheet = SCREEN) -> None:
     """Write a picture; the suffix says the format (.png, .svg, .pdf)."""
-    write_file(path, drawn(picture, path.suffix.removeprefix(".")))
+    write_file(path, drawn(picture, path.suffix.removeprefix("."), sheet))
 
 
-def drawn(picture: Picture, form: str = "png") -> bytes:
+def drawn(picture: Picture, form: str = "png", sheet: Sheet = SCREEN) -> bytes:
     """A picture as a file of that format. The same picture gives the same bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with rc_context({"svg.hashsalt": picture.name, "svg.fonttype": "none"}):
-        heights = [_height(panel) for panel in picture.panels]
-        figure = Figure(figsize=(_WIDTH_IN, sum(heights) + 0.5), layout="constrained")
+    looks: dict[Any, Any] = {"svg.hashsalt": picture.name, "svg.fonttype": "none", "font.size": sheet.text_pt, **EXACT}
+    with rc_context(looks):
+        heights = [_height(panel) * (0.4 + 0.06 * sheet.text_pt) for panel in picture.panels]
+        figure = Figure(figsize=(sheet.width_in, sum(heights) + 0.5), layout="constrained")
         FigureCanvasAgg(figure)
         one_x = len({(panel.kind, panel.x.label) for panel in picture.panels if not isinstance(panel, Tree)}) == 1
         all_axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights, sharex=one_x)[:, 0]
-        figure.suptitle(picture.title, fontsize="large", parse_math=False)
+        figure.suptitle(picture.title, fontsize="large", parse_math=False, wrap=sheet.width_in < _NARROW_IN)
         for axes, panel in zip(all_axes, picture.panels, strict=True):
             axes.spines[["top", "right"]].set_visible(False)
             _DRAW[panel.kind](axes, panel)
         figure.align_ylabels(list(all_axes))
         buffer = io.BytesIO()
         when = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        figure.savefig(buffer, format=form, dpi=_DPI.get(form, 100), metadata=when)
+        figure.savefig(buffer, format=form, dpi=sheet.dpi, metadata=when)
     return buffer.getvalue()
 
 
@@ -88,18 +113,27 @@ def _label_one(side: Any, axis: Axis, unit: str = "") -> None:
     side.set_label_text(f"{axis.label} ({unit})" if unit else axis.label, parse_math=False)
 
 
-def _legend(axes: Any, n: int) -> None:
-    """Beside the curves, never on one; none for a single series."""
+def _legend(axes: Any, n: int, **given: Any) -> None:
+    """Beside the curves or above them, never on one; none for a single series."""
     if n > 1:
-        for text in axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5)).get_texts():
+        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+        if axes.figure.get_figwidth() < _NARROW_IN:
+            place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2, "borderaxespad": 0.2}
+        for text in axes.legend(frameon=False, **place, **given).get_texts():
             text.set_parse_math(False)
+
+
+def _room(axes: Any) -> float:
+    """By how much narrower than usual a picture is."""
+    return min(float(axes.figure.get_figwidth()) / _WIDTH_IN, 1.0)
 
 
 def _name_ticks(side: Any, names: Sequence[str], label: str) -> None:
     """Names at 0, 1, ...: all if there is room, else every so many, and the label says how many there are."""
-    step = -(-len(names) // _MOST_NAMED)
+    across = side.axis_name == "x"
+    step = -(-len(names) // int(_MOST_NAMED * (_room(side.axes) if across else 1)))
     longest = max(map(len, names), default=0)
-    turned = 90 if side.axis_name == "x" and longest * len(names[::step]) > 90 else 0
+    turned = 90 if across and longest * len(names[::step]) > 90 * _room(side.axes) else 0
     side.set_ticks(range(0, len(names), step), names[::step], rotation=turned, parse_math=False, fontsize="small")
     side.set_label_text(label, parse_math=False)
 
@@ -165,12 +199,12 @@ def _cells(axes: Any, panel: Cells) -> None:
     _name_ticks(axes.xaxis, panel.columns, panel.x.label)
     _name_ticks(axes.yaxis, panel.rows, panel.y.label)
     axes.figure.colorbar(image, ax=axes, label=panel.value.label, pad=0.01)
-    if values.size <= _MOST_NUMBERED:
+    if values.size <= _MOST_NUMBERED * _room(axes):
         middle = (image.norm.vmin + image.norm.vmax) / 2
         for row, column in np.argwhere(~np.isnan(values)):
             value = values[row, column]
-            ink = "white" if value > middle else "black"
-            axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=8, color=ink)
+            ink = "white" if value > middle else "#111111"  # said in the file: a page may draw all else light on dark
+            axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="small", color=ink)
 
 
 def _boxes(axes: Any, panel: Boxes) -> None:
@@ -211,7 +245,7 @@ def _spans(axes: Any, panel: Spans) -> None:
     _name_ticks(axes.yaxis, panel.rows, "")
     axes.set_ylim(len(panel.rows) - 0.4, -0.6)
     handles = [Patch(color=hue, label=what) for what, hue in hues.items()]
-    axes.legend(handles=handles, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend(axes, len(handles), handles=handles)
 
 
 def _length(span: Span) -> tuple[float, float]:

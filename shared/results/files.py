@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from shared.api import RoundDetail, RoundInfo, RunInfo, SeatRow
 from shared.errors import NotFound
 
+SEATS = "seats.ndjson"
 BLOCK = 2**16
 LONGEST_CELL = 2**27
 """Letters that a cell of a table may have; a round in which 100,000 seats fail tells of them in some 12 million."""

@@ -14,6 +14,7 @@ from shared.errors import BadInput
 from shared.figures.palette import COLOURS
 from shared.figures.scales import scale
 from shared.results.compare import Comparison, Course, Point
+from shared.results.draw import EXACT
 from shared.results.files import write_file
 from shared.spread import Spread
 
@@ -47,24 +48,38 @@ def draw_comparison(path: Path, comparison: Comparison) -> bool:
     Raises:
         BadInput: the suffix says no format that there is.
     """
+    content = drawn_comparison(comparison, file_format(path))
+    if content is not None:
+        write_file(path, content)
+    return content is not None
+
+
+def drawn_comparison(comparison: Comparison, form: str = "png") -> bytes | None:
+    """The panels as a file of that format, None if nothing was evaluated yet. The same runs give the same bytes."""
+    from matplotlib import rc_context
+
     courses = [course for course in comparison.courses if course.points]
-    form = file_format(path)
     if not courses:
-        return False
+        return None
+    with rc_context({"svg.hashsalt": "compare", "svg.fonttype": "none", **EXACT}):
+        return _drawn(courses, comparison.target, form)
+
+
+def _drawn(courses: Sequence[Course], target: float | None, form: str) -> bytes:
     columns = _columns(courses)
     boxed = len(courses) <= _CROWD and any(course.clients for course in courses)
     figure, panels = _figure(courses, n_lines=-(-(len(courses) + 1) // columns), boxed=boxed)
     looks = [_look(index, _twins(courses, index)) for index in range(len(courses))]
     for axes, (name, of) in zip(panels, _axes_of(courses), strict=False):
         axes.set_xlabel(name)
-        _panel(axes, courses, looks, of, comparison.target)
+        _panel(axes, courses, looks, of, target)
     if boxed:
         _boxes(panels[-1], courses, looks)
-    _legend(figure, courses, looks, comparison.target, columns)
+    _legend(figure, courses, looks, target, columns)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=form)
-    write_file(path, buffer.getvalue())
-    return True
+    when = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+    figure.savefig(buffer, format=form, metadata=when)
+    return buffer.getvalue()
 
 
 def _figure(courses: Sequence[Course], n_lines: int, *, boxed: bool) -> tuple[Any, list[Any]]:
@@ -73,7 +88,7 @@ def _figure(courses: Sequence[Course], n_lines: int, *, boxed: bool) -> tuple[An
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    figure = Figure(figsize=(_WIDTH_IN, 4.6 + 0.21 * n_lines), dpi=120, layout="constrained")
+    figure = Figure(figsize=(_WIDTH_IN, 4.6 + 0.21 * n_lines), dpi=300, layout="constrained")
     FigureCanvasAgg(figure)
     widths = [1.0, 1.0, 1.0, *([0.6] if boxed else [])]
     panels = list(figure.subplots(1, len(widths), sharey=True, width_ratios=widths))

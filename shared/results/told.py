@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from shared.algorithms import load_algorithm
-from shared.api import RunInfo
+from shared.api import RunInfo, SeatInfo, SeatRow
 from shared.errors import NotFound, UnknownName
 from shared.figures.courses import accuracy, bytes_on_links, clients
 from shared.figures.patterns import no_pictures
 from shared.figures.shapes import Picture
 from shared.figures.told import Told, Visit
-from shared.results.files import read_rounds, read_run
+from shared.results.files import SEATS, read_rounds, read_run
 
 
 def read_told(folder: Path, info: RunInfo | None = None) -> Told:
@@ -25,8 +28,12 @@ def read_told(folder: Path, info: RunInfo | None = None) -> Told:
     return Told(info or read_run(folder), read_rounds(folder), tuple(_visits(folder / "devices.ndjson")))
 
 
-def _visits(path: Path) -> Iterator[Visit]:
-    """Visits of training rounds; a last line that a crash cut short is left out."""
+def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a file of JSON objects, with their numbers; a last one that a crash cut short is left out.
+
+    Raises:
+        NotFound: the file cannot be read, or a line is no object; names it. A file that is not there has no lines.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -36,11 +43,52 @@ def _visits(path: Path) -> Iterator[Visit]:
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
             row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise NotFound(f"{path}, line {number}: {error}") from None
+        if not isinstance(row, dict):
+            raise NotFound(f"{path}, line {number}: no object")
+        yield number, row
+
+
+def _visits(path: Path) -> Iterator[Visit]:
+    """Visits of training rounds."""
+    for number, row in rows_of(path):
+        try:
             if row["kind"] == "train":
                 told = (row.get("label"), row.get("figures") or {})
                 yield Visit(row["round_no"], row["seat"], row["edge"], row["outcome"], *told)
-        except (ValueError, LookupError, TypeError) as error:
+        except (LookupError, TypeError) as error:
             raise NotFound(f"{path}, line {number}: {error}") from None
+
+
+def read_visits(folder: Path) -> Iterator[tuple[str, SeatRow]]:
+    """Every visit of a results folder, with the kind of its round.
+
+    Raises:
+        NotFound: the file cannot be read; names the line.
+    """
+    path = folder / "devices.ndjson"
+    for number, row in rows_of(path):
+        try:
+            visit = SeatRow.model_validate({name: row[name] for name in SeatRow.model_fields if name in row})
+            yield str(row.get("kind")), visit
+        except ValidationError as error:
+            raise NotFound(f"{path}, line {number}: {error.errors()[0]['msg']}") from None
+
+
+def read_seats(folder: Path) -> tuple[SeatInfo, ...]:
+    """The seats of a run as they were at its beginning; none where a folder does not tell.
+
+    Raises:
+        NotFound: the file cannot be read; names the line.
+    """
+    path, found = folder / SEATS, []
+    for number, row in rows_of(path):
+        try:
+            found.append(SeatInfo.model_validate(row))
+        except ValidationError as error:
+            raise NotFound(f"{path}, line {number}: {error.errors()[0]['msg']}") from None
+    return tuple(found)
 
 
 def pictures_of(told: Told) -> list[Picture]:

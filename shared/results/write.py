@@ -18,7 +18,7 @@ from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
 from shared.costs import LinkUse
 from shared.figures.partition import partition
 from shared.results.draw import draw
-from shared.results.files import ROUND_FIELDS, append_file, read_last_line, write_file
+from shared.results.files import ROUND_FIELDS, SEATS, append_file, read_last_line, write_file
 from shared.results.manifest import Manifest
 from shared.results.told import pictures_of, read_told
 from shared.spec import ExperimentSpec, canonical
@@ -58,7 +58,7 @@ def write_results(
             only if it comes with some: a plain `RoundInfo` with its late evaluation leaves them.
         model: the global model; None leaves the file as it is.
         manifest: see `Manifest.of`.
-        seats: for the picture of the partition, which is drawn once.
+        seats: for their list and the picture of the partition, made once.
     """
     _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     _write_spec(folder, info)
@@ -68,6 +68,8 @@ def write_results(
     _merge(folder / "devices.ndjson", b"", {_key(row): _seat_lines(row) for row in rounds})
     if model is not None:
         write_file(folder / "model.safetensors", save({name: t.detach().contiguous() for name, t in model.items()}))
+    if seats and not (folder / SEATS).exists():
+        write_file(folder / SEATS, b"".join(seat.model_dump_json().encode() + b"\n" for seat in seats))
     _draw(folder, info, seats)
     _write_json(folder / "run.json", info.model_dump(mode="json"))
 

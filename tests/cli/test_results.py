@@ -53,6 +53,7 @@ def test_complete_run_leaves_every_file(tmp_path: Path) -> None:
         "plots/partition.png",
         "rounds.csv",
         "run.json",
+        "seats.ndjson",
         "spec.yaml",
     ]
     loaded = load_file(tmp_path / "model.safetensors")
