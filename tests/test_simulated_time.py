@@ -123,6 +123,19 @@ async def test_a_round_lasts_as_long_as_its_slowest_edge_and_an_edge_as_its_slow
     assert done.info.simulated_s == pytest.approx(sum(detail.simulated_s for detail in done.rounds))
 
 
+async def test_visits_begin_with_their_wave_and_end_with_their_edge(tmp_path: Path) -> None:
+    done = await run(tmp_path, small_spec(devices={"profile": "phone_low"}, num_rounds=2, edge_rounds=2, quorum=1.0))
+    for detail in done.rounds:
+        for edge in detail.edges:
+            rows = [row for row in detail.seats if row.edge == edge.edge]
+            first, second = ([row for row in rows if row.edge_round == number] for number in (0, 1))
+            assert [row.begin_s for row in first] == pytest.approx([edge.down_s] * len(first))
+            ended = max(row.begin_s + row.simulated_s for row in first)
+            assert [row.begin_s for row in second] == pytest.approx([ended] * len(second))
+            ended = max(row.begin_s + row.simulated_s for row in second)
+            assert ended == pytest.approx(edge.simulated_s - edge.up_s)
+
+
 async def test_stragglers_are_shown_and_take_longer(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         ratio = {"straggler_ratio": 1 / 3, "straggler_slowdown": 8}

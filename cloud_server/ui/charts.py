@@ -245,7 +245,13 @@ def _tree(panel: Tree, look: Look) -> Options:
     ]
     cut = {"yAxis": panel.threshold, "label": {"formatter": f"cut {panel.threshold:.3g}", "color": look.ink}}
     if lines:
-        lines[0]["markLine"] = {"symbol": "none", "silent": True, "data": [cut], "lineStyle": {"color": look.ink}}
+        lines[0]["markLine"] = {
+            "symbol": "none",
+            "precision": 9,
+            "silent": True,
+            "data": [cut],
+            "lineStyle": {"color": look.ink},
+        }
     names = _names(Axis(), [panel.leaves[leaf] for leaf in order], look)
     names["axisLabel"] |= {"rotate": 60, "interval": 0 if len(order) <= 60 else "auto"}
     places = {"type": "value", "min": -0.5, "max": len(order) - 0.5, "show": False}
@@ -274,7 +280,7 @@ def _spans(panel: Spans, look: Look) -> Options:
                 drawn.append({"type": "bar", "stack": "all", "name": kind, "data": data, "barWidth": "70%", **look_of})
     ends = [{"xAxis": _round(at * across), "label": {"formatter": word, "color": look.ink}} for at, word in panel.ends]
     if drawn and ends:
-        drawn[0]["markLine"] = {"symbol": "none", "data": ends, "lineStyle": {"color": look.ink}}
+        drawn[0]["markLine"] = {"symbol": "none", "precision": 9, "data": ends, "lineStyle": {"color": look.ink}}
     names = _names(Axis(), panel.rows, look)
     return {
         "grid": _grid(top=64),

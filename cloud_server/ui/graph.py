@@ -55,7 +55,14 @@ def graph(nodes: Sequence[Node], look: Look) -> dict[str, Any]:
         {"name": name, "icon": _LOOKS[name][1], "itemStyle": _mark(name, look, "device")["itemStyle"]}
         for name in present
     ]
-    legend = {"top": 0, "textStyle": {"color": look.ink}, "data": icons, "selectedMode": False}
+    legend = {
+        "top": 0,
+        "textStyle": {"color": look.ink},
+        "data": icons,
+        "selectedMode": False,
+        "itemWidth": 14,
+        "itemHeight": 14,
+    }
     return {
         "animation": False,
         "textStyle": {"color": look.ink, "fontFamily": "sans-serif"},
