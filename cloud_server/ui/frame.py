@@ -205,9 +205,6 @@ class Board:
                 ui.label(picture.title).classes("text-subtitle2")
             for panel in picture.panels:
                 chart = ui.echart(options(panel, self.look)).classes("w-full")
-                chart.style(f"height: {height_px(panel)}px").props(f'role=img aria-label="{_plain(picture.title)}"')
+                chart.style(f"height: {height_px(panel)}px").props("role=img")
+                chart.props["aria-label"] = picture.title
                 self._charts.append(chart)
-
-
-def _plain(words: str) -> str:
-    return words.replace('"', "'")

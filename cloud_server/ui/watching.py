@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -11,6 +13,7 @@ from shared.api import RoundDetail, RoundInfo, RunInfo, SeatInfo, SeatRow
 from shared.errors import Conflict
 from shared.figures.told import Told, Visit
 
+SEATS_EVERY_S = 2.0
 _MOST = 16
 """Runs that are kept in mind at a time."""
 _HISTORY = 50
@@ -28,6 +31,7 @@ class Watched:
         history: by seat, its last visits: number of the round, and the row.
         newest: the last training round with its visits.
         seats: who sits where; none before the run has started.
+        seats_at: when that was looked up (monotonic).
     """
 
     info: RunInfo
@@ -36,6 +40,7 @@ class Watched:
     history: dict[int, list[tuple[int, SeatRow]]] = field(default_factory=dict)
     newest: RoundDetail | None = None
     seats: tuple[SeatInfo, ...] = ()
+    seats_at: float = -math.inf
 
     @property
     def told(self) -> Told:
@@ -91,8 +96,11 @@ class Watching:
                 known.take(detail)
 
     async def seated(self, run_id: str) -> Watched:
-        """The same, with who sits where now; that costs more."""
+        """The same, with who sits where now; that costs more, and is looked up every so often for all viewers."""
         known = await self.run(run_id)
+        if time.monotonic() - known.seats_at < SEATS_EVERY_S:
+            return known
+        known.seats_at = time.monotonic()
         try:
             known.seats = await self.cloud.runner.seats(known.info.run)
         except Conflict:  # not started yet
