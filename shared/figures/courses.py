@@ -50,11 +50,13 @@ def accuracy(told: Told, by: By = "round") -> Picture | None:
         line("in training", lambda row: row.train_loss, 2),
     )
     axis = {"round": _ROUND, "time": Axis(label="simulated time", unit="seconds"), "bytes": _bytes("bytes, all links")}
-    panels = (
+    panels = [
         Lines(x=axis[by], y=y, series=tuple(filter(None, found)))
         for y, found in ((_ACCURACY, upper), (_LOSS, lower))
         if any(found)
-    )
+    ]
+    if not panels:
+        return None
     return Picture(name="accuracy" if by == "round" else f"accuracy_by_{by}", title=_title(told), panels=tuple(panels))
 
 

@@ -169,4 +169,4 @@ class Picture(Record):
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
     title: str
-    panels: tuple[Panel, ...]
+    panels: Annotated[tuple[Panel, ...], Field(min_length=1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from shared.algorithms import load_algorithm
 from shared.api import RunInfo, SeatInfo, SeatRow
 from shared.errors import NotFound, UnknownName
 from shared.figures.courses import accuracy, bytes_on_links, clients
-from shared.figures.patterns import no_pictures
 from shared.figures.shapes import Picture
 from shared.figures.told import Told, Visit
 from shared.results.files import SEATS, read_rounds, read_run
+
+log = logging.getLogger(__name__)
 
 
 def read_told(folder: Path, info: RunInfo | None = None) -> Told:
@@ -94,8 +96,15 @@ def read_seats(folder: Path) -> tuple[SeatInfo, ...]:
 def pictures_of(told: Told) -> list[Picture]:
     """What every run shows that has something to show, and what its algorithm shows beside."""
     usual = [accuracy(told), bytes_on_links(told), clients(told)]
+    return [*(picture for picture in usual if picture is not None), *own_pictures(told)]
+
+
+def own_pictures(told: Told) -> list[Picture]:
+    """What the run's algorithm shows beside; none where it fails to, or is not here: a picture stops no run."""
     try:
-        own = load_algorithm(told.info.algorithm).pictures
+        return list(load_algorithm(told.info.algorithm).pictures(told))
     except UnknownName:  # a plug-in that is not here
-        own = no_pictures
-    return [*(picture for picture in usual if picture is not None), *own(told)]
+        return []
+    except Exception:
+        log.exception("the pictures of %s could not be made", told.info.algorithm)
+        return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -17,12 +18,14 @@ from safetensors.torch import save
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
 from shared.costs import LinkUse
 from shared.figures.partition import partition
+from shared.figures.shapes import Picture
 from shared.results.draw import draw
 from shared.results.files import ROUND_FIELDS, SEATS, append_file, read_last_line, write_file
 from shared.results.manifest import Manifest
 from shared.results.told import pictures_of, read_told
 from shared.spec import ExperimentSpec, canonical
 
+log = logging.getLogger(__name__)
 _FIRST = ("round_no", "kind")
 _COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in _FIRST))
 _ROUNDS_HEADER = (*_COLUMNS, "accuracy", "loss")
@@ -111,7 +114,17 @@ def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:
         draw(folder / _PARTITION, held)
     if info.status in FINAL:
         for picture in pictures_of(read_told(folder, info)):
-            draw(folder / "plots" / f"{picture.name}.png", picture)
+            _drawn(folder / "plots" / f"{picture.name}.png", picture)
+
+
+def _drawn(path: Path, picture: Picture) -> None:
+    """A picture that cannot be drawn is missed; the run goes on. A full disk is told as for all files."""
+    try:
+        draw(path, picture)
+    except OSError:
+        raise
+    except Exception:
+        log.exception("the picture %s could not be drawn", path.name)
 
 
 def _write_json(path: Path, value: object) -> None:

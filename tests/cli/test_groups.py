@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
         a_round(3, clients=spreads, figures={"cloud": later}),
         a_round(3, kind="evaluate", clients=spreads, figures={}),
     ]
-    info = a_run(run="r9", clients=spreads)
+    info = a_run(run="r9", algorithm="dtpfl", clients=spreads)
     write_results(tmp_path / "r9", info, rounds, model=None, manifest=Manifest.of(info))
     return tmp_path
 

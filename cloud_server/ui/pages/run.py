@@ -10,15 +10,14 @@ from nicegui import ui
 
 from cloud_server.ui.frame import Board, Desk, Sheet, card, facts, saying, sheet
 from cloud_server.ui.watching import Watched
-from shared.algorithms import load_algorithm
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo
-from shared.errors import NotFound, UnknownName
+from shared.errors import NotFound
 from shared.figures.courses import By, accuracy, bytes_on_links, clients
 from shared.figures.partition import partition
 from shared.figures.scales import scale
-from shared.figures.shapes import Picture
 from shared.figures.timeline import timeline
 from shared.results import file_names
+from shared.results.told import own_pictures
 
 _BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}
 _CAN = {
@@ -202,7 +201,7 @@ class View:
         self.accuracy.show(accuracy(told, self.by), "Nothing has been evaluated yet.")
         self.clients.show(clients(told), "No client has been tested yet.")
         self.bytes.show(bytes_on_links(told))
-        for picture in _own(watched):
+        for picture in own_pictures(watched.told):
             if picture.name not in self.own:
                 with self.own_box, card(picture.title):
                     self.own[picture.name] = Board(self.on.look, titled=False)
@@ -225,14 +224,6 @@ class View:
             self.detail = newest if known else await self.desk.cloud.archive.round(self.run_id, number)
         self.which_words.set_text(f"round {number}, {self.detail.simulated_s:.4g} s")
         self.timeline.show(timeline(self.detail, f"Round {number}"), "No visit of this round took time.")
-
-
-def _own(watched: Watched) -> tuple[Picture, ...]:
-    """What the run's algorithm has to show."""
-    try:
-        return tuple(load_algorithm(watched.info.algorithm).pictures(watched.told))
-    except UnknownName:  # a plug-in that is here no more
-        return ()
 
 
 def _row(info: RoundInfo) -> dict[str, object]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shared.api import FINAL
 from shared.cli.options import RUNS_DIR, FetchOption, RunsArgument, RunsDirOption, named_url
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def export(
         said = _exported(found, to, out, experiment, runs_dir, patient=follow)
         if said:
             stderr().print(said, markup=False, highlight=False, soft_wrap=True)
-        if not follow or all(tracked.info.status in FINAL for tracked in found):
+        if not follow or _all_ended(found):
             return
         time.sleep(_EVERY_S)
 
@@ -83,9 +82,15 @@ def _exported(
     try:
         return _to_mlflow(found, experiment)
     except Unreachable as error:
-        if not patient or all(tracked.info.status in FINAL for tracked in found):
+        if not patient or _all_ended(found):
             raise
         return f"{error.detail}; tried again in {_EVERY_S:g} s"
+
+
+def _all_ended(found: Sequence[Tracked]) -> bool:
+    from shared.api import FINAL
+
+    return all(tracked.info.status in FINAL for tracked in found)
 
 
 def _to_mlflow(found: Sequence[Tracked], experiment: str) -> str:

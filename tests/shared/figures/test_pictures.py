@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
 import pytest
 
+from shared.algorithms import load_algorithm
 from shared.api import Evaluation
 from shared.figures.courses import accuracy, bytes_on_links, clients
 from shared.figures.groups import dendrogram
@@ -12,6 +17,7 @@ from shared.figures.patterns import figure_by_client, labels_by_round
 from shared.figures.shapes import Bars, Boxes, Cells, Lines, Spans, Tree
 from shared.figures.timeline import timeline
 from shared.figures.told import Told, Visit
+from shared.results import Manifest, file_names, write_results
 from shared.spread import Spread
 from tests.cli.samples import a_round, a_run, a_seat
 
@@ -45,6 +51,7 @@ def test_accuracy_stands_where_it_was_evaluated_by_each_measure() -> None:
 
 def test_run_without_a_round_has_nothing_to_show() -> None:
     assert accuracy(told()) is None
+    assert accuracy(told(a_round(1, evaluation=None, train_loss=None, client_accuracy=None))) is None
     assert bytes_on_links(told()) is None
     assert clients(told()) is None
     assert dendrogram(told()) == ()
@@ -158,3 +165,14 @@ def test_dendrogram_says_the_group_of_each_leaf() -> None:
     assert isinstance(panel, Tree)
     assert panel.leaves == ("0 · group 1", "1 · group 2", "2 · group 1")
     assert panel.merges == ((0, 2, 0.1, 2), (1, 3, 0.9, 3))
+
+
+def test_an_algorithm_whose_pictures_fail_stops_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(told: Told) -> NoReturn:
+        raise ZeroDivisionError
+
+    algorithm = replace(load_algorithm("fedavg"), pictures=broken)
+    monkeypatch.setattr("shared.results.told.load_algorithm", lambda name: algorithm)
+    info = a_run(run="r9")
+    write_results(tmp_path / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    assert {"plots/accuracy.png", "plots/bytes.png", "run.json"} <= set(file_names(tmp_path / "r9"))
