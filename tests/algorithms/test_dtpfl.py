@@ -263,7 +263,7 @@ async def test_user_that_comes_late_pretrains_by_itself_and_is_then_put_into_a_g
 ) -> None:
     """User 3 never trained; a new edge takes its home after the others were clustered, and needs two rounds."""
     params = {"pretrain_rounds": 2, "threshold": threshold}
-    spec = spec_of(params, num_rounds=6, timeouts={"reseat_after_s": 1})
+    spec = spec_of(params, num_rounds=6, timeouts={"reseat_after_s": 0})
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
         gate = Gate(fed, 1, "/rounds", EDGE_PORT)
         run_id = await fed.submit(spec)
