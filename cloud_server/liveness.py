@@ -66,9 +66,16 @@ class Changes:
         self._known: dict[tuple[str, str], State] = {}
 
     def since(self, states: dict[tuple[str, str], State]) -> list[Change]:
-        """The nodes whose state differs from the last look, sorted; new ones are no news."""
-        found = [
-            Change(*node, state) for node, state in sorted(states.items()) if self._known.get(node, state) != state
-        ]
+        """The nodes whose state differs from the last look, sorted; new ones are no news.
+
+        Who is back was lost, also if nobody looked meanwhile: both are told.
+        """
+        found = []
+        for node, state in sorted(states.items()):
+            before = self._known.get(node, state)
+            if state == "revived" and before in ("alive", "suspect"):
+                found.append(Change(*node, "lost"))
+            if state != before:
+                found.append(Change(*node, state))
         self._known = states
         return found
