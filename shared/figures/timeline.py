@@ -9,7 +9,7 @@ from shared.figures.shapes import Axis, Picture, Span, Spans
 
 WHATS = ("download", "compute", "wait", "upload")
 _PARTS = (("download", "down_s"), ("compute", "compute_s"), ("wait", "wait_s"), ("upload", "up_s"))
-_FAR = {"used": "", "used_late": "late update used", "evaluated": "only tested"}
+_WORDS = {"used": "", "used_late": "late update used", "evaluated": "only tested"}
 
 
 def timeline(row: RoundDetail, title: str) -> Picture | None:
@@ -45,7 +45,7 @@ def _spans(visit: SeatRow, at: int) -> Sequence[Span]:
 
 
 def _note(visit: SeatRow) -> str:
-    word = _FAR.get(visit.outcome, visit.outcome)
+    word = _WORDS.get(visit.outcome, visit.outcome)
     parts = (word, visit.reason, visit.label and f"class {visit.label}", visit.profile)
     again = f"edge round {visit.edge_round + 1}, wave {visit.wave + 1}" if visit.edge_round or visit.wave else ""
     return ", ".join(str(part) for part in (*parts, again) if part)
