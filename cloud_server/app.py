@@ -23,6 +23,7 @@ from cloud_server.runner import Runner
 from cloud_server.settings import CloudSettings
 from cloud_server.standing import Tools
 from cloud_server.telling import told
+from cloud_server.trackers import tracking_of
 from shared.blobs import Blobs
 from shared.lab import Labs
 from shared.limits import BodyLimit
@@ -41,12 +42,14 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
         async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits) as client:
-            cloud = build(settings, client, store or RedisStore(settings.redis_url), app.state.closing)
+            cloud = build(settings, client, store or RedisStore(settings.redis_url), app.state.closing, transport)
             app.state.cloud = cloud
             cloud.runner.start()
+            cloud.tracking.start(cloud.archive)
             yield
             cloud.closing.set()
             await cloud.runner.stop()
+            await cloud.tracking.stop()
             await cloud.results.close()
             for worker in cloud.workers:
                 worker.close()
@@ -64,14 +67,21 @@ def create_app(
     return app
 
 
-def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, closing: asyncio.Event) -> Cloud:
+def build(
+    settings: CloudSettings,
+    client: httpx.AsyncClient,
+    store: Store,
+    closing: asyncio.Event,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> Cloud:
     """Wire the cloud together. It computes on one thread and evaluates on another, beside the rounds."""
     metrics = CloudMetrics()
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
     worker, evaluator = Worker(), Worker()
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
-    archive = Archive(store, blobs, worker, settings.max_runs, to_all(metrics.hear, told))
+    tracking = tracking_of(settings.runs_dir, transport)
+    archive = Archive(store, blobs, worker, settings.max_runs, to_all(metrics.hear, told, tracking.hear))
     results = ResultsFolder(settings.runs_dir, evaluator)
     tools = Tools(
         archive=archive,
@@ -81,9 +91,11 @@ def build(settings: CloudSettings, client: httpx.AsyncClient, store: Store, clos
         worker=worker,
         judge=Judge(archive, evaluator),
         results=results,
+        tracking=tracking,
         settle_s=settings.settle_s,
     )
     runner = Runner(tools)
     metrics.watch(registry, runner, tools.judge)
     fleet = Fleet(store, registry, runner.seats_by_agent, settings.ttl_s)
-    return Cloud(settings, store, registry, archive, runner, fleet, results, (worker, evaluator), metrics, closing)
+    workers = (worker, evaluator)
+    return Cloud(settings, store, registry, archive, runner, fleet, results, tracking, workers, metrics, closing)

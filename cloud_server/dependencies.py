@@ -15,6 +15,7 @@ from cloud_server.metrics import CloudMetrics
 from cloud_server.registry import Registry
 from cloud_server.runner import Runner
 from cloud_server.settings import CloudSettings
+from cloud_server.trackers import Tracking
 from shared.service import Worker
 from shared.store import Store
 
@@ -35,6 +36,7 @@ class Cloud:
     runner: Runner
     fleet: Fleet
     results: ResultsFolder
+    tracking: Tracking
     workers: tuple[Worker, ...]
     metrics: CloudMetrics
     closing: asyncio.Event

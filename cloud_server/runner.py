@@ -21,7 +21,8 @@ from shared.lab import Lab
 from shared.patience import backoff
 from shared.processor import processor_of
 from shared.records import TensorMap
-from shared.spec import ExperimentSpec, canonical, parse_spec
+from shared.run_spec import parse_run_spec
+from shared.spec import ExperimentSpec, canonical
 from shared.store import StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -60,10 +61,12 @@ class Runner:
         """A new run of a spec.
 
         Raises:
-            BadInput: the spec is wrong, or asks for a processor that is not here; names field and cause.
+            BadInput: the spec is wrong, or asks for a processor or a tracker that is not here; names field and cause.
             Conflict: the idempotency key was used with another spec.
         """
-        spec = parse_spec(raw)
+        asked = parse_run_spec(raw)
+        spec = asked.experiment
+        self.tools.tracking.check(asked.tracking)
         await asyncio.to_thread(processor_of, spec.device)  # a GPU's driver takes its time
         info = RunInfo(
             run=new_run_id(),
@@ -73,10 +76,11 @@ class Runner:
             created_at=now(),
             num_rounds=total_rounds(spec),
             reason=WAITING if self.course else None,
+            tracking=asked.tracking,
             spec=spec,
         )
         async with self._lock:
-            run_id = await self.tools.archive.create(info, key, wire.digest_of(canonical(spec).encode()))
+            run_id = await self.tools.archive.create(info, key, wire.digest_of(canonical(asked).encode()))
         self._wake.set()
         return await self.tools.archive.info(run_id)
 

@@ -11,6 +11,7 @@ from cloud_server.folder import ResultsFolder
 from cloud_server.judge import Judge
 from cloud_server.registry import Registry
 from cloud_server.seating import Table
+from cloud_server.trackers import Tracking
 from shared.lab import Lab, Labs
 from shared.service import Worker
 
@@ -26,6 +27,7 @@ class Tools:
     worker: Worker
     judge: Judge
     results: ResultsFolder
+    tracking: Tracking
     settle_s: float
 
 

@@ -12,7 +12,7 @@ OF_A_ROUND = frozenset(
     {"round_no", "phase", "attempts", "n_visits", "n_used", "train_loss", "client_accuracy", "bytes_up", "bytes_down"}
     | {"socket_bytes", "simulated_s", "wall_s"}
 )
-BAD = frozenset({"contribution.lost", "round.retried", "node.lost"})
+BAD = frozenset({"contribution.lost", "round.retried", "node.lost", "tracking.failed"})
 
 
 def told(run_id: str, event: Happening) -> None:

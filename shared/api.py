@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from shared.records import Record
+from shared.run_spec import Trackers
 from shared.spec import ExperimentSpec
 from shared.spread import Spread
 from shared.tiers import Id
@@ -187,11 +188,11 @@ class RoundDetail(RoundInfo):
 class RunInfo(Record):
     """A run: where it stands, and its figures so far.
 
-    `run` names its results folder, so that it can be no path.
-    `accuracy` and `loss` are the algorithm's headline figures; `accuracy_of` says which: `global model` or
-    `mean over clients`, whose spread after the last round is in `clients`. `bytes_up` and `bytes_down` add both links
-    of all training rounds. `simulated_s` adds the rounds. `model_sha256` is the digest of the newest global model.
-    `notes` say in what the run is not what was asked for (data that cannot be had).
+    `run` names its results folder, so that it can be no path. `accuracy` and `loss` are the algorithm's headline
+    figures; `accuracy_of` says which: `global model` or `mean over clients`, whose spread after the last round is in
+    `clients`. `bytes_up` and `bytes_down` add both links of all training rounds. `simulated_s` adds the rounds.
+    `model_sha256` is the digest of the newest global model. `notes` say in what the run is not what was asked for
+    (data that cannot be had). `tracking`: who is told of it.
     """
 
     run: Id
@@ -215,6 +216,7 @@ class RunInfo(Record):
     final: dict[str, Evaluation] = Field(default_factory=dict)
     clients: dict[str, Spread] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    tracking: Trackers = ()
     resolved: bool = False
     spec: ExperimentSpec
 
@@ -339,9 +341,9 @@ class Health(Record):
 class Event(Record):
     """One event of a run, as sent by SSE: `id` is the SSE id (for `Last-Event-ID`), `kind` the SSE event name.
 
-    Kinds: `run.status`, `round.started`, `round.committed`, `round.evaluated`, `round.retried`,
-    `contribution.lost`, `seat.profile` (an agent was given another one), `seat.moved`, `seat.taken`, `seat.left`,
-    `seat.retired`, `home.moved`, and `node.` with a `State`.
+    Kinds: `run.status`, `round.started`, `round.committed`, `round.evaluated`, `round.retried`, `contribution.lost`,
+    `seat.profile` (an agent was given another one), `seat.moved`, `seat.taken`, `seat.left`, `seat.retired`,
+    `home.moved`, `tracking.failed`, `tracking.resumed`, and `node.` with a `State`.
     """
 
     id: str

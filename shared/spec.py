@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -286,6 +286,9 @@ class ExperimentSpec(Record):
         return hashlib.sha256(canonical(self).encode()).hexdigest()
 
 
+S = TypeVar("S", bound=ExperimentSpec)
+
+
 def canonical(record: Record) -> str:
     """A record without tensors as JSON with sorted keys and no spaces."""
     return json.dumps(record.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
@@ -297,12 +300,17 @@ def parse_spec(raw: Any) -> ExperimentSpec:
     Raises:
         BadInput: naming the field's path, the cause, and for an unknown key the nearest known one.
     """
+    return parse_as(raw, ExperimentSpec)
+
+
+def parse_as(raw: Any, kind: type[S]) -> S:
+    """Validate a mapping as a spec of a kind, as `parse_spec` does."""
     if not isinstance(raw, Mapping):
         raise BadInput(f"a spec is a mapping of fields, not {type(raw).__name__}")
     try:
-        spec = ExperimentSpec.model_validate(dict(raw))
+        spec = kind.model_validate(dict(raw))
     except ValidationError as error:
-        raise explain(error, ExperimentSpec) from None
+        raise explain(error, kind) from None
     check_names(spec)
     check_counts(spec)
     return spec

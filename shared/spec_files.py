@@ -9,10 +9,10 @@ from typing import Any
 from shared import strict_yaml
 from shared.errors import BadInput
 from shared.profiles import parse_traces
-from shared.spec import ExperimentSpec, parse_spec
+from shared.run_spec import RunSpec, parse_run_spec
 
 
-def read_spec(path: Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
+def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     """Read a YAML or JSON file, apply `key=value` overrides (dotted keys, YAML values), validate.
 
     Raises:
@@ -23,7 +23,7 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> ExperimentSpec:
         raise BadInput(f"{path}: a spec is a mapping of fields")
     for override in overrides:
         override_field(raw, override)
-    return parse_spec({**raw, "devices": _with_traces(raw["devices"], path.parent)} if "devices" in raw else raw)
+    return parse_run_spec({**raw, "devices": _with_traces(raw["devices"], path.parent)} if "devices" in raw else raw)
 
 
 def _with_traces(raw: Any, folder: Path) -> Any:

@@ -15,12 +15,15 @@ from shared.cli.output import stderr
 from shared.cli.progress import follow, view_on
 from shared.errors import NotFound, StrataError
 from shared.results import read_run
+from shared.run_spec import RunSpec, parse_run_spec
 from shared.sizes import check_processes
-from shared.spec import ExperimentSpec, parse_spec
+from shared.spec import ExperimentSpec
+from shared.tracking.notes import read_notes
 
 _EDGES, _DEVICES = 2, 10
 _STOP_S = 15.0
 _RESULTS_S = 20.0
+_TRACKING_S = 60.0
 
 
 def size_of(spec: ExperimentSpec) -> tuple[int, int]:
@@ -29,10 +32,10 @@ def size_of(spec: ExperimentSpec) -> tuple[int, int]:
     return spec.num_edges or min(_EDGES, devices), devices
 
 
-def sized(spec: ExperimentSpec) -> ExperimentSpec:
+def sized(spec: RunSpec) -> RunSpec:
     """The spec with its numbers of edges and devices, refused before anything is started if they cannot be."""
     edges, devices = size_of(spec)
-    return parse_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
+    return parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
 
 
 @contextlib.contextmanager
@@ -82,11 +85,23 @@ def _stopped(client: Client, info: RunInfo) -> RunInfo:
 
 
 def await_results(info: RunInfo, folder: Path) -> None:
-    """Give the cloud time to bring the results folder to the run's end before it is stopped."""
-    deadline = time.monotonic() + (_RESULTS_S if info.rounds and info.status in {"completed", "stopped"} else 0.0)
-    while time.monotonic() < deadline:
-        if ended_in(folder) == info.status:
-            return
+    """Give the cloud time to bring the results folder, and its trackers, to the run's end before it is stopped."""
+    if info.rounds and info.status in {"completed", "stopped"}:
+        _until(lambda: ended_in(folder) == info.status, _RESULTS_S)
+    if info.tracking:
+        with stderr().status(f"bringing the run to {', '.join(info.tracking)}"):
+            _until(lambda: all(_is_told(folder, tracker, info) for tracker in info.tracking), _TRACKING_S)
+
+
+def _is_told(folder: Path, tracker: str, info: RunInfo) -> bool:
+    """Whether a tracker knows of the run's end, or was given up."""
+    note = read_notes(folder).get(tracker)
+    return note is not None and note.status == info.status
+
+
+def _until(there: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not there() and time.monotonic() < deadline:
         time.sleep(0.05)
 
 

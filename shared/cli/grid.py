@@ -11,13 +11,13 @@ from typing import Any
 from shared import strict_yaml
 from shared.errors import BadInput
 from shared.results.differences import described, text
-from shared.spec import ExperimentSpec
+from shared.run_spec import RunSpec
 from shared.spec_files import read_spec
 
 MAX_COMBINATIONS = 1000
 """As many runs as a cloud keeps by default."""
 
-Finish = Callable[[ExperimentSpec], ExperimentSpec]
+Finish = Callable[[RunSpec], RunSpec]
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "\"'"
 
 
@@ -31,7 +31,7 @@ class Cell:
     """
 
     values: dict[str, Any]
-    spec: ExperimentSpec
+    spec: RunSpec
 
 
 def cells(path: Path, arguments: Sequence[str], finish: Finish) -> list[Cell]:

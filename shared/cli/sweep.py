@@ -19,7 +19,7 @@ from shared.cli.pulling import pull_run
 from shared.errors import BadInput, NotFound
 from shared.results.differences import described
 from shared.results.sweeps import Combination, Sweep, SweepFolder
-from shared.spec import ExperimentSpec
+from shared.run_spec import RunSpec
 
 _RESULTS_S, _AGAIN_S = 20.0, 0.2
 
@@ -47,7 +47,7 @@ def folder_name(sweep: Sweep) -> str:
 
 def run_all(
     client: Client,
-    specs: Sequence[ExperimentSpec],
+    specs: Sequence[RunSpec],
     folder: SweepFolder,
     *,
     fetch: Fetch,
@@ -102,7 +102,7 @@ def _said(folder: SweepFolder) -> Iterable[int]:
         yield index
 
 
-def _begun(client: Client, spec: ExperimentSpec, folder: SweepFolder, index: int) -> RunInfo:
+def _begun(client: Client, spec: RunSpec, folder: SweepFolder, index: int) -> RunInfo:
     """The run of a combination: the one that it has, going on where that ended early, or a new one.
 
     The key makes one run of a creation whose answer was lost.

@@ -13,6 +13,8 @@ from shared.errors import BadInput, Conflict, Unreachable
 from shared.tracking.scalars import Tracked
 
 URI = "MLFLOW_TRACKING_URI"
+EXPERIMENT = "stratafl"
+"""Where runs go if nobody says another."""
 _STATUS = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """In one request, by the API's own limits."""
@@ -22,7 +24,7 @@ _ODD = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
 class MlflowServer:
-    """A tracking server; a context manager.
+    """A tracking server; an asynchronous context manager.
 
     Attributes:
         address: where it is.
@@ -35,18 +37,11 @@ class MlflowServer:
         BadInput: the address is none of a server.
     """
 
-    def __init__(self, uri: str, transport: httpx.BaseTransport | None = None) -> None:
-        try:
-            url = httpx.URL(uri.rstrip("/"))
-        except httpx.InvalidURL as error:
-            raise BadInput(f"{URI} is no address: {error}", field=URI) from None
-        if url.scheme not in ("http", "https") or not url.host:
-            raise BadInput(
-                f"{URI} is no address of a server (http:// or https://); `mlflow server` starts one", field=URI
-            )
+    def __init__(self, uri: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        url = _url(uri)
         token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
         self.address = f"{url.scheme}://{url.netloc.decode()}"  # without a password that the address may hold
-        self._http = httpx.Client(
+        self._http = httpx.AsyncClient(
             base_url=f"{url}/api/2.0/mlflow",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=(user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user and not token else None,
@@ -54,13 +49,13 @@ class MlflowServer:
             transport=transport,
         )
 
-    def __enter__(self) -> MlflowServer:
+    async def __aenter__(self) -> MlflowServer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._http.close()
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
 
-    def write(self, tracked: Tracked, experiment: str = "stratafl") -> str:
+    async def write(self, tracked: Tracked, experiment: str = EXPERIMENT) -> str:
         """Bring a run's parameters, figures and tags to the server; answers with MLflow's id of it.
 
         A run that is there already is brought up to date, not made twice.
@@ -69,42 +64,42 @@ class MlflowServer:
             Unreachable: the server did not answer in time.
             Conflict: it refused; names its reason.
         """
-        run_id = self._run(self._experiment(experiment), tracked)
+        run_id = await self._run(await self._experiment(experiment), tracked)
         tags = [{"key": key, "value": value} for key, value in tracked.tags.items()]
-        self._post("runs/log-batch", {"run_id": run_id, "tags": tags})
+        await self._post("runs/log-batch", {"run_id": run_id, "tags": tags})
         for params in _pieces([_param(*item) for item in tracked.params.items()], _MOST_PARAMS):
-            self._post("runs/log-batch", {"run_id": run_id, "params": params})
+            await self._post("runs/log-batch", {"run_id": run_id, "params": params})
         for metrics in _pieces(list(_metrics(tracked)), _MOST_METRICS):
-            self._post("runs/log-batch", {"run_id": run_id, "metrics": metrics})
+            await self._post("runs/log-batch", {"run_id": run_id, "metrics": metrics})
         status = _STATUS.get(tracked.info.status, "RUNNING")
         ended = {"end_time": _ms(tracked.ended_s)} if status != "RUNNING" else {}
-        self._post("runs/update", {"run_id": run_id, "status": status, **ended})
+        await self._post("runs/update", {"run_id": run_id, "status": status, **ended})
         return run_id
 
-    def _experiment(self, name: str) -> str:
-        found = self._ask("GET", "experiments/get-by-name", absent=True, params={"experiment_name": name})
+    async def _experiment(self, name: str) -> str:
+        found = await self._ask("GET", "experiments/get-by-name", absent=True, params={"experiment_name": name})
         if found is not None:
             return str(found["experiment"]["experiment_id"])
-        return str(self._post("experiments/create", {"name": name})["experiment_id"])
+        return str((await self._post("experiments/create", {"name": name}))["experiment_id"])
 
-    def _run(self, experiment: str, tracked: Tracked) -> str:
+    async def _run(self, experiment: str, tracked: Tracked) -> str:
         """MLflow's id of the run: that of an earlier export, or a new one."""
         info = tracked.info
         wanted = {"experiment_ids": [experiment], "filter": f"tags.`strata.run` = '{info.run}'", "max_results": 1}
-        known = self._post("runs/search", wanted).get("runs")
+        known = (await self._post("runs/search", wanted)).get("runs")
         if known:
             return str(known[0]["info"]["run_id"])
         tags = [{"key": "strata.run", "value": info.run}]
         fields = {"experiment_id": experiment, "run_name": info.name, "start_time": _ms(tracked.begun_s), "tags": tags}
-        return str(self._post("runs/create", fields)["run"]["info"]["run_id"])
+        return str((await self._post("runs/create", fields))["run"]["info"]["run_id"])
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._ask("POST", path, json=body) or {}
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._ask("POST", path, json=body) or {}
 
-    def _ask(self, method: str, path: str, *, absent: bool = False, **given: Any) -> dict[str, Any] | None:
+    async def _ask(self, method: str, path: str, *, absent: bool = False, **given: Any) -> dict[str, Any] | None:
         """One request; with `absent` None where there is no such thing."""
         try:
-            answer = self._http.request(method, f"/{path}", **given)
+            answer = await self._http.request(method, f"/{path}", **given)
         except httpx.HTTPError as error:
             raise Unreachable(
                 f"MLflow at {self.address} does not answer: {str(error) or type(error).__name__}"
@@ -119,6 +114,28 @@ class MlflowServer:
             why = body.get("message") if isinstance(body, dict) else None
             raise Conflict(f"MLflow at {self.address} refused {path}: {why or f'status {answer.status_code}'}"[:2000])
         return body
+
+
+def tracking_uri() -> str:
+    """The address of the server that the environment names.
+
+    Raises:
+        BadInput: it names none.
+    """
+    uri = os.environ.get(URI)
+    if not uri:
+        raise BadInput(f"{URI} is not set: the address of an MLflow server; `mlflow server` starts one", field=URI)
+    return str(_url(uri))
+
+
+def _url(uri: str) -> httpx.URL:
+    try:
+        url = httpx.URL(uri.rstrip("/"))
+    except httpx.InvalidURL as error:
+        raise BadInput(f"{URI} is no address: {error}", field=URI) from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise BadInput(f"{URI} is no address of a server (http:// or https://); `mlflow server` starts one", field=URI)
+    return url
 
 
 def _metrics(tracked: Tracked) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -39,7 +39,7 @@ class Tracked:
 
     Attributes:
         begun_s, ended_s: in seconds since 1970; the end as far as it is known.
-        params: the spec's fields by dotted key.
+        params: the spec's fields by dotted key; none before its open numbers are known: MLflow lets none change.
         tags: what it is, and its digests.
     """
 
@@ -57,13 +57,21 @@ def read_tracked(folder: Path) -> Tracked:
     Raises:
         NotFound: the folder holds no run, or a file cannot be read.
     """
-    info, rounds = read_run(folder), read_rounds(folder)
     try:
-        begun_s = datetime.fromisoformat(info.created_at).timestamp()
+        return tracked_of(read_run(folder), read_rounds(folder))
     except ValueError as error:
         raise NotFound(f"{folder / 'run.json'}: created_at: {error}") from None
+
+
+def tracked_of(info: RunInfo, rounds: Sequence[RoundInfo]) -> Tracked:
+    """A run and its rounds as trackers are given them.
+
+    Raises:
+        ValueError: `created_at` is no time.
+    """
+    begun_s = datetime.fromisoformat(info.created_at).timestamp()
     steps = tuple(_steps(rounds, begun_s))
-    params = {key: text(value) for key, value in flat(info.spec).items()}
+    params = {key: text(value) for key, value in flat(info.spec).items()} if info.resolved else {}
     tags = {
         "strata.run": info.run,
         "strata.algorithm": info.algorithm,
@@ -75,7 +83,7 @@ def read_tracked(folder: Path) -> Tracked:
     return Tracked(info, steps, begun_s, ended_s, params, {name: tag for name, tag in tags.items() if tag})
 
 
-def _steps(rounds: tuple[RoundInfo, ...], begun_s: float) -> Iterator[Step]:
+def _steps(rounds: Sequence[RoundInfo], begun_s: float) -> Iterator[Step]:
     wall_s = simulated_s = 0.0
     reasons = sorted({failure.reason for row in rounds for failure in row.failures})
     for row in rounds:

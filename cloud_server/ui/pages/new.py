@@ -13,7 +13,7 @@ from cloud_server.ui.frame import Desk, Sheet, card, saying, sheet
 from shared import strict_yaml
 from shared.algorithms import all_algorithms
 from shared.errors import BadInput, StrataError
-from shared.spec import ExperimentSpec, parse_spec
+from shared.run_spec import RunSpec, parse_run_spec
 
 _FIRST = ("name", "seed", "num_rounds", "edge_rounds", "num_edges", "num_devices", "local_epochs", "batch_size", "lr")
 _LINES = ("data", "model", "partition", "devices")
@@ -36,7 +36,7 @@ class View:
     def __init__(self, desk: Desk, on: Sheet) -> None:
         self.desk, self.on = desk, on
         self.document: dict[str, Any] = {"name": "experiment"}
-        self.fields = {field.name: field for field in fields_of(ExperimentSpec.model_json_schema())}
+        self.fields = {field.name: field for field in fields_of(RunSpec.model_json_schema())}
 
     def build(self) -> None:
         """Lay the page out."""
@@ -140,7 +140,7 @@ class View:
         """Whether the text is a spec; says why not."""
         try:
             raw = self._read()
-            parse_spec(raw)
+            parse_run_spec(raw)
         except StrataError as error:
             self.wrong.set_text(f"{error.field}: {error.detail}" if error.field else error.detail)
             return False

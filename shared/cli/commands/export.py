@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -94,16 +93,17 @@ def _all_ended(found: Sequence[Tracked]) -> bool:
 
 
 def _to_mlflow(found: Sequence[Tracked], experiment: str) -> str:
-    from shared.errors import BadInput
-    from shared.tracking.mlflow import URI, MlflowServer
+    import asyncio
 
-    uri = os.environ.get(URI)
-    if not uri:
-        raise BadInput(f"{URI} is not set: the address of an MLflow server; `mlflow server` starts one", field=URI)
-    with MlflowServer(uri) as server:
-        for tracked in found:
-            server.write(tracked, experiment)
-    return f"{len(found)} runs in experiment {experiment} at {server.address}"
+    from shared.tracking.mlflow import MlflowServer, tracking_uri
+
+    async def write() -> str:
+        async with MlflowServer(tracking_uri()) as server:
+            for tracked in found:
+                await server.write(tracked, experiment)
+        return server.address
+
+    return f"{len(found)} runs in experiment {experiment} at {asyncio.run(write())}"
 
 
 def _to_tensorboard(found: Sequence[Tracked], folder: Path) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shared.api import RoundInfo, RunInfo
     from shared.cli.launch import Topology
     from shared.fleet.loop import Fleet
-    from shared.spec import ExperimentSpec
+    from shared.run_spec import RunSpec
 
 
 def run(
@@ -55,7 +55,7 @@ def run(
     raise typer.Exit(code)
 
 
-def _on_cloud(url: str, spec: ExperimentSpec, runs_dir: Path, format: Format) -> int:
+def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
     from shared.cli.client import Client
     from shared.cli.driving import attend
 
@@ -64,7 +64,7 @@ def _on_cloud(url: str, spec: ExperimentSpec, runs_dir: Path, format: Format) ->
         return report(info, client.rounds(info.run).rounds, runs_dir, format, interrupted)
 
 
-def _locally(spec: ExperimentSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
+def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
     from shared.cli.client import Client
     from shared.cli.driving import attend, await_results, local_topology, size_of, sized
     from shared.fleet.processes import fleet_of
@@ -98,7 +98,7 @@ def _keep_logs(topology: Topology, folder: Path) -> None:
 def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format: Format, interrupted: bool) -> int:
     """Print how a run ended; answers with the exit status."""
     from shared.cli.output import print_json, stderr, stdout
-    from shared.cli.tables import rounds_table, run_table
+    from shared.cli.tables import rounds_table, run_table, tracked_lines
     from shared.results import summary
 
     folder = runs_dir / info.run if (runs_dir / info.run / "run.json").is_file() else None
@@ -110,6 +110,8 @@ def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format:
         console.print(f"results: {folder}", highlight=False, soft_wrap=True)
     elif info.rounds:
         console.print(f"results: with the cloud; `strata pull {info.run}` fetches them", highlight=False)
+    for line in tracked_lines(info, folder):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if format is Format.json:
         print_json(summary(info, folder), indent=None)
     if interrupted:

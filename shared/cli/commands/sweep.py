@@ -21,7 +21,7 @@ from shared.cli.signals import INTERRUPTED, as_interrupt
 
 if TYPE_CHECKING:
     from shared.results.sweeps import SweepFolder
-    from shared.spec import ExperimentSpec
+    from shared.run_spec import RunSpec
 
 _PICTURE = "compare.png"
 
@@ -63,7 +63,7 @@ def sweep(
 
 def _planned(
     spec: Path, keys: list[str], into: Path | None, runs_dir: Path, *, local: bool
-) -> tuple[list[ExperimentSpec], SweepFolder]:
+) -> tuple[list[RunSpec], SweepFolder]:
     """The specs of all combinations, and the folder of their sweep, begun earlier or new."""
     from shared.cli.driving import sized
     from shared.cli.grid import cells
@@ -76,7 +76,7 @@ def _planned(
     return [cell.spec for cell in combinations], folder
 
 
-def _on_cloud(url: str, specs: list[ExperimentSpec], folder: SweepFolder) -> bool:
+def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder) -> bool:
     from shared.cli.client import Client
     from shared.cli.sweep import from_cloud, run_all
 
@@ -84,7 +84,7 @@ def _on_cloud(url: str, specs: list[ExperimentSpec], folder: SweepFolder) -> boo
         return run_all(client, specs, folder, fetch=from_cloud(client, folder.runs_dir))
 
 
-def _locally(specs: list[ExperimentSpec], folder: SweepFolder, agents: int | None) -> bool:
+def _locally(specs: list[RunSpec], folder: SweepFolder, agents: int | None) -> bool:
     """On one topology of the size of the largest; its state stays until every combination is complete."""
     from shared.cli.client import Client
     from shared.cli.driving import local_topology, size_of

@@ -21,6 +21,7 @@ from shared.tracking.scalars import Tracked, read_tracked
 from shared.tracking.tensorboard import write_tensorboard
 from tests.cli.conftest import Strata, strata  # noqa: F401  a fixture
 from tests.cli.samples import SPEC, a_round, a_run
+from tests.mlflow_server import Mlflow
 
 
 def in_folder(folder: Path, **changes: Any) -> Path:
@@ -73,67 +74,15 @@ def test_tensorboard_reads_back_what_was_written_once_however_often(tracked: Tra
     assert len([path for path in (tmp_path / "tb").iterdir() if path.is_file()]) == 1
 
 
-class Mlflow:
-    """A tracking server as its REST API is documented, with its limits."""
-
-    def __init__(self) -> None:
-        self.experiments: dict[str, str] = {}
-        self.runs: dict[str, dict[str, Any]] = {}
-        self.headers: list[httpx.Headers] = []
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.headers.append(request.headers)
-        body = json.loads(request.content) if request.content else {}
-        what = request.url.path.removeprefix("/api/2.0/mlflow/")
-        answer = getattr(self, what.replace("/", "_").replace("-", "_"))(request, body)
-        return answer if isinstance(answer, httpx.Response) else httpx.Response(200, json=answer)
-
-    def experiments_get_by_name(self, request: httpx.Request, body: Any) -> Any:
-        name = request.url.params["experiment_name"]
-        if name not in self.experiments:
-            return httpx.Response(404, json={"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"})
-        return {"experiment": {"experiment_id": self.experiments[name]}}
-
-    def experiments_create(self, request: httpx.Request, body: Any) -> Any:
-        return {"experiment_id": self.experiments.setdefault(body["name"], "1")}
-
-    def runs_search(self, request: httpx.Request, body: Any) -> Any:
-        key, _, value = body["filter"].removeprefix("tags.").partition(" = ")
-        found = [run for run in self.runs.values() if run["tags"].get(key.strip("`")) == value.strip("'")]
-        return {"runs": [{"info": {"run_id": run["id"]}} for run in found]}
-
-    def runs_create(self, request: httpx.Request, body: Any) -> Any:
-        tags = {tag["key"]: tag["value"] for tag in body["tags"]}
-        run = {"id": f"m{len(self.runs)}", "name": body["run_name"], "tags": tags, "params": {}, "metrics": set()}
-        self.runs[run["id"]] = run
-        return {"run": {"info": {"run_id": run["id"]}}}
-
-    def runs_log_batch(self, request: httpx.Request, body: Any) -> Any:
-        run = self.runs[body["run_id"]]
-        if len(body.get("params", [])) > 100 or len(body.get("metrics", [])) > 1000:
-            return httpx.Response(400, json={"message": "too many"})
-        for metric in body.get("metrics", []):
-            run["metrics"].add((metric["key"], metric["step"], metric["timestamp"], metric["value"]))
-        for param in body.get("params", []):
-            if run["params"].setdefault(param["key"], param["value"]) != param["value"]:
-                return httpx.Response(400, json={"message": "parameters do not change"})
-        run["tags"] |= {tag["key"]: tag["value"] for tag in body.get("tags", [])}
-        return {}
-
-    def runs_update(self, request: httpx.Request, body: Any) -> Any:
-        self.runs[body["run_id"]] |= {"status": body["status"], "end_time": body.get("end_time")}
-        return {}
-
-
 def to(server: Any, uri: str = "http://mlflow.test") -> MlflowServer:
     return MlflowServer(uri, httpx.MockTransport(server))
 
 
-def test_mlflow_has_each_run_once_with_its_end(tracked: Tracked) -> None:
+async def test_mlflow_has_each_run_once_with_its_end(tracked: Tracked) -> None:
     server = Mlflow()
     for _ in range(2):
-        with to(server) as there:
-            there.write(tracked, "mine")
+        async with to(server) as there:
+            await there.write(tracked, "mine")
     (run,) = server.runs.values()
     assert server.experiments == {"mine": "1"}
     assert (run["name"], run["status"], run["end_time"]) == ("small", "FINISHED", round(1000 * tracked.ended_s))
@@ -143,49 +92,52 @@ def test_mlflow_has_each_run_once_with_its_end(tracked: Tracked) -> None:
 
 
 @pytest.mark.parametrize(("status", "there"), [("failed", "FAILED"), ("stopped", "KILLED"), ("running", "RUNNING")])
-def test_mlflow_is_told_how_a_run_ended(tmp_path: Path, status: str, there: str) -> None:
+async def test_mlflow_is_told_how_a_run_ended(tmp_path: Path, status: str, there: str) -> None:
     server = Mlflow()
-    with to(server) as client:
-        client.write(read_tracked(in_folder(tmp_path / "r1", status=status)))
+    async with to(server) as client:
+        await client.write(read_tracked(in_folder(tmp_path / "r1", status=status)))
     (run,) = server.runs.values()
     assert run["status"] == there
     assert (run["end_time"] is None) == (status == "running")
 
 
-def test_names_that_mlflow_refuses_are_made_fit(tmp_path: Path, tracked: Tracked) -> None:
+async def test_names_that_mlflow_refuses_are_made_fit(tmp_path: Path, tracked: Tracked) -> None:
     from dataclasses import replace
 
     server = Mlflow()
-    with to(server) as there:
-        there.write(replace(tracked, params={"odd$key": "x" * 9000, **{f"p{n}": "1" for n in range(250)}}))
+    async with to(server) as there:
+        await there.write(replace(tracked, params={"odd$key": "x" * 9000, **{f"p{n}": "1" for n in range(250)}}))
     (run,) = server.runs.values()
     assert len(run["params"]["odd_key"]) == 6000
     assert len(run["params"]) == 251
 
 
-def test_a_server_that_is_away_or_refuses_is_named(tracked: Tracked) -> None:
+async def test_a_server_that_is_away_or_refuses_is_named(tracked: Tracked) -> None:
     def away(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectTimeout("timed out", request=request)
 
-    with to(away) as there, pytest.raises(Unreachable, match=r"MLflow at http://mlflow.test does not answer"):
-        there.write(tracked)
+    with pytest.raises(Unreachable, match=r"MLflow at http://mlflow.test does not answer"):
+        async with to(away) as there:
+            await there.write(tracked)
     refused = httpx.Response(403, json={"message": "not yours"})
-    with to(lambda _: refused) as there, pytest.raises(Conflict, match="not yours"):
-        there.write(tracked)
+    with pytest.raises(Conflict, match="not yours"):
+        async with to(lambda _: refused) as there:
+            await there.write(tracked)
     for uri in ("file:///tmp/mlruns", "sqlite:///m.db", "databricks", "http://"):
         with pytest.raises(BadInput, match="no address"):
             to(away, uri)
 
 
-def test_a_password_in_the_address_is_used_and_told_nobody(tracked: Tracked) -> None:
+async def test_a_password_in_the_address_is_used_and_told_nobody(tracked: Tracked) -> None:
     seen: list[str] = []
 
     def refuse(request: httpx.Request) -> httpx.Response:
         seen.append(request.headers["authorization"])
         return httpx.Response(401, json={"message": "no"})
 
-    with to(refuse, "http://ann:s3cret@mlflow.test:81/") as there, pytest.raises(Conflict) as refused:
-        there.write(tracked)
+    with pytest.raises(Conflict) as refused:
+        async with to(refuse, "http://ann:s3cret@mlflow.test:81/") as there:
+            await there.write(tracked)
     assert seen == [f"Basic {b64encode(b'ann:s3cret').decode()}"]
     assert "mlflow.test:81" in refused.value.detail
     assert "s3cret" not in refused.value.detail
@@ -200,11 +152,11 @@ def test_without_its_package_tensorboard_names_the_extra(
     assert not (tmp_path / "tb").exists()
 
 
-def test_a_token_goes_along(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_goes_along(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
     server = Mlflow()
-    with to(server) as there:
-        there.write(tracked)
+    async with to(server) as there:
+        await there.write(tracked)
     assert {headers["authorization"] for headers in server.headers} == {"Bearer t0ken"}
 
 
@@ -245,7 +197,7 @@ def test_a_run_that_goes_on_is_followed_to_its_end_while_the_server_comes_and_go
     told = iter([Unreachable("MLflow is away"), None, None])
     seen: list[tuple[str, int]] = []
 
-    def write(self: MlflowServer, tracked: Tracked, experiment: str) -> str:
+    async def write(self: MlflowServer, tracked: Tracked, experiment: str) -> str:
         if (error := next(told)) is not None:
             raise error
         seen.append((tracked.info.status, len(tracked.steps)))

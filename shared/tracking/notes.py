@@ -1,0 +1,47 @@
+"""`tracking.json` of a results folder: how far its run has been brought to trackers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from shared.records import Record
+from shared.results.files import write_file
+
+FILE = "tracking.json"
+
+
+class TrackerNote(Record):
+    """What one tracker knows of a run.
+
+    Attributes:
+        status: of the run, as it was told, or as it was when the tracker was given up; None where it failed last time.
+        rounds: as they were told.
+        where: the run is found.
+        reason: why the last attempt failed.
+    """
+
+    status: str | None = None
+    rounds: int | None = None
+    where: str | None = None
+    reason: str | None = None
+
+
+_NOTES = TypeAdapter(dict[str, TrackerNote])
+
+
+def read_notes(folder: Path) -> dict[str, TrackerNote]:
+    """By tracker, what is noted in a results folder; nothing where there is no such file, or it cannot be read."""
+    try:
+        return _NOTES.validate_json((folder / FILE).read_bytes())
+    except (OSError, ValidationError):
+        return {}
+
+
+def write_notes(folder: Path, notes: Mapping[str, TrackerNote]) -> None:
+    """Note it."""
+    told = {name: note.model_dump(mode="json") for name, note in sorted(notes.items())}
+    write_file(folder / FILE, (json.dumps(told, indent=2) + "\n").encode())
