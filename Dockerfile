@@ -3,12 +3,13 @@
 #
 #   --build-arg TORCH_INDEX=URL   an index to take torch from beside pip's own, e.g. the one of the small CPU builds
 
-# The list of dependencies alone, so that another line of pyproject.toml does not install torch again:
+# The list of dependencies alone (with what writes TensorBoard's files, for runs that are tracked), so that another line of pyproject.toml does not install torch again:
 # the next stage's cache looks at what this file holds.
 FROM python:3.11-slim AS requirements
 COPY pyproject.toml /tmp/
-RUN python3 -c "import tomllib; print(*tomllib.load(open('/tmp/pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
-    > /requirements.txt
+RUN python3 -c "import tomllib; \
+project = tomllib.load(open('/tmp/pyproject.toml', 'rb'))['project']; \
+print(*project['dependencies'], *project['optional-dependencies']['tensorboard'], sep='\n')" > /requirements.txt
 
 FROM python:3.11-slim
 ARG TORCH_INDEX=""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TypeGuard
 
 from rich.table import Table
@@ -13,7 +12,6 @@ from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, RoundInfo, RunInfo, S
 from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import duration, number, percent, size, status_text
 from shared.spread import Spread
-from shared.tracking.notes import TrackerNote, read_notes
 from shared.twins import Twin
 
 _MOST_ROUNDS = 40
@@ -60,16 +58,6 @@ def run_table(info: RunInfo) -> Table:
     for label, value in rows:
         table.add_row(Text(label, style="dim"), value)
     return table
-
-
-def tracked_lines(info: RunInfo, folder: Path | None) -> list[str]:
-    """How far a run has been brought to its trackers, a line for each; of one whose folder is elsewhere nothing."""
-    notes = read_notes(folder) if folder is not None else {}
-    lines = []
-    for tracker in info.tracking if folder is not None else ():
-        note = notes.get(tracker, TrackerNote(reason="not brought there yet"))
-        lines.append(f"{tracker}: " + (note.reason or f"{note.rounds} rounds at {note.where}"))
-    return lines
 
 
 def _spread_text(spread: Spread) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -45,3 +45,10 @@ def write_notes(folder: Path, notes: Mapping[str, TrackerNote]) -> None:
     """Note it."""
     told = {name: note.model_dump(mode="json") for name, note in sorted(notes.items())}
     write_file(folder / FILE, (json.dumps(told, indent=2) + "\n").encode())
+
+
+def tracked_lines(folder: Path, trackers: Iterable[str]) -> list[str]:
+    """How far the run of a results folder has been brought to its trackers, a line for each."""
+    notes = read_notes(folder) if trackers else {}
+    found = {tracker: notes.get(tracker, TrackerNote(reason="not told of it yet")) for tracker in trackers}
+    return [f"{name}: {note.reason or f'{note.rounds} rounds at {note.where}'}" for name, note in found.items()]

@@ -18,6 +18,7 @@ from shared.figures.scales import scale
 from shared.figures.timeline import timeline
 from shared.results import file_names
 from shared.results.told import own_pictures
+from shared.tracking.notes import tracked_lines
 
 _BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}
 _CAN = {
@@ -109,6 +110,7 @@ class View:
             self.more = ui.number("more rounds", value=5, min=1, max=100_000, step=1, format="%d").classes("w-24")
             ui.button("Add", icon="add", on_click=self._more).props("outline")
         self.reason = ui.label().classes("text-body2")
+        self.tracking = ui.label().classes("text-body2")
         self.progress = ui.linear_progress(0, show_value=False).props('instant-feedback aria-label="Rounds done"')
         self.facts = ui.element("div").classes("w-full")
         with ui.row():
@@ -161,6 +163,8 @@ class View:
 
     async def _refresh(self) -> None:
         watched = self.watched = await self.desk.watching.run(self.run_id)
+        told_to = tracked_lines(self.desk.cloud.results.folder(self.run_id), watched.info.tracking)
+        self.tracking.set_text("; ".join(told_to))
         if watched.info != self.info:
             if not watched.seats or (self.info and self.info.status != watched.info.status):
                 await self.desk.watching.seated(self.run_id)

@@ -98,8 +98,9 @@ def _keep_logs(topology: Topology, folder: Path) -> None:
 def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format: Format, interrupted: bool) -> int:
     """Print how a run ended; answers with the exit status."""
     from shared.cli.output import print_json, stderr, stdout
-    from shared.cli.tables import rounds_table, run_table, tracked_lines
+    from shared.cli.tables import rounds_table, run_table
     from shared.results import summary
+    from shared.tracking.notes import tracked_lines
 
     folder = runs_dir / info.run if (runs_dir / info.run / "run.json").is_file() else None
     console = stderr() if format is Format.json else stdout()
@@ -110,7 +111,7 @@ def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format:
         console.print(f"results: {folder}", highlight=False, soft_wrap=True)
     elif info.rounds:
         console.print(f"results: with the cloud; `strata pull {info.run}` fetches them", highlight=False)
-    for line in tracked_lines(info, folder):
+    for line in tracked_lines(folder, info.tracking) if folder is not None else ():
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if format is Format.json:
         print_json(summary(info, folder), indent=None)

@@ -58,6 +58,10 @@ def test_figures_of_rounds_parameters_and_tags(tracked: Tracked) -> None:
     assert tracked.tags["strata.spec_sha256"] == SPEC.digest()
 
 
+def test_a_spec_with_open_numbers_gives_no_parameters_yet(tmp_path: Path) -> None:
+    assert read_tracked(in_folder(tmp_path / "r1", resolved=False)).params == {}
+
+
 def test_tensorboard_reads_back_what_was_written_once_however_often(tracked: Tracked, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
