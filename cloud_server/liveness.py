@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shared.api import State
+from shared.nodes import State
 
 
 @dataclass

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from cloud_server.entries import AgentEntry, EdgeEntry
 from cloud_server.liveness import Change, Changes, Seen
 from shared import keys
-from shared.api import AgentInfo, EdgeInfo, State
 from shared.errors import Forbidden, NotFound, StrataError
+from shared.nodes import AgentInfo, EdgeInfo, State
 from shared.service import Network
 from shared.store import Batch, Store, StoreUnavailable
 from shared.tiers import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cloud_server.dependencies import Cloud
-from shared.api import AgentInfo
 from shared.errors import Conflict
+from shared.nodes import AgentInfo
 from shared.topology import DeviceChange, TopologyInfo
 
 

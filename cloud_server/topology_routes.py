@@ -10,7 +10,7 @@ from cloud_server import topology
 from cloud_server.dependencies import TheCloud
 from cloud_server.routes import Name
 from cloud_server.twins import twins_at, twins_of
-from shared.api import AgentInfo, AgentPage, EdgePage
+from shared.nodes import AgentInfo, AgentPage, EdgePage
 from shared.openapi import problems
 from shared.topology import DeviceChange, TopologyInfo, WantedTopology
 from shared.twins import TwinList

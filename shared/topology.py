@@ -7,8 +7,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from shared.api import AgentInfo, EdgeInfo
 from shared.names import check_known
+from shared.nodes import AgentInfo, EdgeInfo
 from shared.profiles import PROFILES
 from shared.records import Record
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloud_server.ui.watching import Watched
-from shared.api import AgentInfo, EdgeInfo, EdgeRow, SeatInfo, SeatRow
+from shared.api import EdgeRow, SeatInfo, SeatRow
+from shared.nodes import AgentInfo, EdgeInfo
 from shared.topology import TopologyInfo
 
 STATES = {

@@ -10,22 +10,12 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from shared.api import (
-    AgentPage,
-    AlgorithmList,
-    EdgePage,
-    Event,
-    Health,
-    RoundDetail,
-    RoundPage,
-    RunInfo,
-    RunPage,
-    SeatPage,
-)
+from shared.api import AlgorithmList, Event, Health, RoundDetail, RoundPage, RunInfo, RunPage, SeatPage
 from shared.cli import answers
 from shared.cli.answers import parse, path, refused
 from shared.cli.sse import messages
 from shared.errors import BadInput, DeadlineExceeded, Unreachable, WireError
+from shared.nodes import AgentPage, EdgePage
 from shared.records import Record
 from shared.tokens import token_of
 from shared.topology import TopologyInfo

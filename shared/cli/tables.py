@@ -8,9 +8,10 @@ from typing import TypeGuard
 from rich.table import Table
 from rich.text import Text
 
-from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, RoundInfo, RunInfo, SeatInfo, SeatRow
+from shared.api import AlgorithmInfo, RoundInfo, RunInfo, SeatInfo, SeatRow
 from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import duration, number, percent, size, status_text
+from shared.nodes import AgentInfo, EdgeInfo
 from shared.spread import Spread
 from shared.twins import Twin
 

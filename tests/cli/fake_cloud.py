@@ -14,7 +14,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from shared.api import AgentInfo, AlgorithmInfo, EdgeInfo, Event, RoundDetail, RunInfo
+from shared.api import AlgorithmInfo, Event, RoundDetail, RunInfo
+from shared.nodes import AgentInfo, EdgeInfo
 from shared.topology import TopologyInfo
 from shared.twins import TwinList
 from tests.cli.samples import a_round, a_run, a_twin, some_seats

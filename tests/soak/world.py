@@ -12,11 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from shared.api import AgentInfo, Event, RoundDetail, RunInfo
+from shared.api import Event, RoundDetail, RunInfo
 from shared.cli.client import Client
 from shared.cli.launch import Topology
 from shared.cli.readiness import look
 from shared.errors import StrataError
+from shared.nodes import AgentInfo
 from tests.soak.proxy import HOST, Proxy
 from tests.soak.waits import Hang, until
 

@@ -10,7 +10,8 @@ from cloud_server.ui.charts import LIGHT
 from cloud_server.ui.graph import graph
 from cloud_server.ui.scene import STATES, counted, scene
 from cloud_server.ui.watching import Watched
-from shared.api import AgentInfo, EdgeInfo, EdgeRow, SeatRow
+from shared.api import EdgeRow, SeatRow
+from shared.nodes import AgentInfo, EdgeInfo
 from shared.topology import TopologyInfo
 from tests.cli.samples import a_round, a_run, a_seat
 
