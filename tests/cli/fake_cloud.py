@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from shared.api import AlgorithmInfo, Event, RoundDetail, RunInfo
 from shared.nodes import AgentInfo, EdgeInfo
+from shared.run_spec import parse_run_spec
 from shared.topology import TopologyInfo
 from shared.twins import TwinList
 from tests.cli.samples import a_round, a_run, a_twin, some_seats
@@ -109,8 +110,16 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
             return _problem(422, "bad_input", "lr: too large", field="lr")
         run = cloud.run_of_key.setdefault(str(key), f"r{len(cloud.runs) + 1}")
         if run not in cloud.runs:
-            fresh = {"rounds": 0, "accuracy": None, "loss": None, "bytes_up": 0, "num_rounds": cloud.n_rounds}
-            cloud.runs[run] = a_run(run=run, status="pending", spec=body["spec"], **fresh)
+            fresh: dict[str, Any] = {
+                "rounds": 0,
+                "accuracy": None,
+                "loss": None,
+                "bytes_up": 0,
+                "num_rounds": cloud.n_rounds,
+            }
+            asked = parse_run_spec(body["spec"])
+            fresh |= {"spec": asked.experiment, "tracking": asked.tracking}
+            cloud.runs[run] = a_run(run=run, status="pending", **fresh)
         return JSONResponse(cloud.runs[run].model_dump(mode="json"), 201)
 
     @app.get("/runs")

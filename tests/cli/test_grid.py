@@ -10,10 +10,10 @@ import pytest
 from shared.cli.driving import sized
 from shared.cli.grid import MAX_COMBINATIONS, cells
 from shared.errors import BadInput
-from shared.spec import ExperimentSpec
+from shared.run_spec import RunSpec
 
 
-def as_it_is(spec: ExperimentSpec) -> ExperimentSpec:
+def as_it_is(spec: RunSpec) -> RunSpec:
     return spec
 
 
