@@ -209,6 +209,11 @@ class Topology:
                     raise NotReady(f"not ready after {deadline_s:g} s, missing: {'; '.join(missing)}")
                 time.sleep(_POLL_S)
 
+    def trim_logs(self) -> None:
+        """See that no log grows without end."""
+        for process in self._processes.values():
+            process.trim()
+
     def keep_logs(self, into: Path) -> None:
         """Copy the processes' logs out of the folder, which may be a temporary one."""
         shutil.copytree(self.folder / "logs", into, dirs_exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from shared.logs import read, unfolded
 
 _SHIM = Path(__file__).with_name("shim.py")
 _TAIL_LINES = 15
+_LONGEST_LOG = 2**26
+"""Bytes, as far as a launcher that looks finds it in time; as much again is kept of what was before."""
 
 
 class ProcessDied(StrataError):
@@ -96,6 +99,17 @@ class Process:
             lines = []
         told = (line if (ours := read(line)) is None else unfolded(ours) for line in lines[-n_lines:])
         return "\n".join(told) or "(its log is empty)"
+
+    def trim(self, longest: int = _LONGEST_LOG) -> None:
+        """Begin its log anew where that has grown too long; what was there is kept beside it as `.log.1`.
+
+        The process goes on writing at the file's end, wherever that is. Lines that it writes between the copy and
+        the cut are lost.
+        """
+        with suppress(OSError):  # its folder is full, or gone: that is told by what needs it
+            if self.log.stat().st_size > longest:
+                shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.1"))
+                os.truncate(self.log, 0)
 
     def death(self) -> ProcessDied:
         """The error that names it, says how it ended and shows the end of its log."""

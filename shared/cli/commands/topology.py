@@ -102,6 +102,7 @@ def _keep(topology: Topology, fleet: Fleet) -> None:
                 print_error(process.death())
         if not topology.redis.alive:
             topology.check()
+        topology.trim_logs()
         fleet.settle()
         time.sleep(_LOOK_S)
 
