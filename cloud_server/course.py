@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from cloud_server.archive import Committed, Due
@@ -17,7 +18,7 @@ from cloud_server.readiness import Barrier
 from cloud_server.rounds import CloudRound, QuorumMissed
 from cloud_server.seating import Move, Table
 from cloud_server.standing import Standing, Tools
-from shared.api import RoundDetail, RunInfo, Status
+from shared.api import RoundDetail, RoundInfo, RunInfo, Status
 from shared.context import Ctx
 from shared.lab import Lab
 from shared.logs import about
@@ -85,12 +86,24 @@ class Course:
 
     async def _catch_up(self, at: Standing) -> None:
         """Write down and evaluate what an earlier cloud process committed and did not come to."""
-        run_id, archive, results = self.info.run, self.tools.archive, self.tools.results
-        written = max(await results.last(run_id), 1)  # perhaps in part
+        run_id, archive = self.info.run, self.tools.archive
+        written = max(await self.tools.results.last(run_id), 1)  # perhaps in part
+        dues = {round_no: (state, due) for round_no, state, due in await archive.due(run_id, at.lab)}
+        for row in await archive.rounds(run_id):  # an evaluation may have come after its round was written
+            if row.round_no < written:
+                await self._write_down(at, row, row.round_no in dues)
         async for detail in archive.details(run_id, range(written, at.committed.round_no + 1)):
-            await results.round_done(RoundDone(self.info, at.lab, at.table, detail))
-        for round_no, state, due in await archive.due(run_id, at.lab):
-            await self.tools.judge.submit(run_id, at.lab, self._ctx(at.lab, round_no), state, final=due.final)
+            await self._write_down(at, detail, detail.round_no in dues)
+        for state, due in dues.values():
+            await self._evaluate(at.lab, state, due)
+
+    async def _write_down(self, at: Standing, row: RoundInfo, due: bool) -> None:
+        await self.tools.results.round_done(RoundDone(self.info, at.lab, at.table, row, due))
+
+    async def _evaluate(self, lab: Lab, committed: Committed[Any], due: Due) -> None:
+        run_id, ctx = self.info.run, self._ctx(lab, committed.round_no)
+        then = partial(self.tools.results.evaluated, run_id, committed.round_no)
+        await self.tools.judge.submit(run_id, lab, ctx, committed, final=due.final, then=then)
 
     async def _to_the_end(self, at: Standing, barrier: Barrier) -> bool:
         """Train and complete, or halt; False if more rounds were asked for in the meantime."""
@@ -164,9 +177,9 @@ class Course:
             due = self._due(at.lab, round_no)
             at.guard = await tools.archive.commit(at.guard, written, info, at.table.binding, detail, events, due)
             at.committed, self.info = after, info
+        await self._write_down(at, detail, due is not None)
         if due is not None:
-            await tools.judge.submit(self.info.run, at.lab, self._ctx(at.lab, round_no), after, final=due.final)
-        await tools.results.round_done(RoundDone(self.info, at.lab, at.table, detail))
+            await self._evaluate(at.lab, after, due)
         if round_no % COLLECT_EVERY == 0:
             await tools.archive.collect()
 

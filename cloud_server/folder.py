@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cloud_server.chart import chart
 from cloud_server.happenings import now
 from cloud_server.seating import Table
-from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
+from shared.api import FINAL, Evaluation, RoundInfo, RunInfo, SeatInfo
 from shared.blobs import storage_errors
 from shared.errors import StrataError
 from shared.lab import Lab
@@ -32,17 +32,25 @@ EVERY_S = 1.0
 
 
 class RoundDone(NamedTuple):
-    """A committed round that is to be written, and the run as it then was."""
+    """A committed round that is to be written, and the run as it then was; `due` while its evaluation is to come."""
 
     info: RunInfo
     lab: Lab
     table: Table
-    detail: RoundDetail
+    detail: RoundInfo
+    due: bool = False
+
+    def evaluated(self, scores: dict[str, Evaluation] | None) -> RoundDone:
+        """The round with its evaluation, None if that does not come."""
+        return self._replace(detail=self.detail if scores is None else self.detail.but(evaluation=scores), due=False)
 
 
 @dataclass
 class ResultsFolder:
     """Writes `runs/<id>/`.
+
+    A round is written once its evaluation, which runs beside the next round, is there: so that tables grow at their
+    end, each line is written once, and no round waits for it.
 
     Args:
         runs_dir: where the folders are.
@@ -54,7 +62,8 @@ class ResultsFolder:
     started: dict[str, str] = field(default_factory=dict)
     _waiting: list[RoundDone] = field(default_factory=list)
     _writing: asyncio.Task[None] | None = None
-    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    _hurry: bool = False
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
     _wrote_at: float = -EVERY_S
 
     def folder(self, run_id: str) -> Path:
@@ -76,28 +85,42 @@ class ResultsFolder:
         return await self.worker.run(last_round, self.folder(run_id))
 
     async def round_done(self, done: RoundDone) -> None:
-        """Add a round, soon; an error of what was written before is raised here."""
+        """Add a round, soon or with its evaluation; an error of what was written before is raised here."""
         if self._writing is not None and self._writing.done():
             await self.settle()
         self._waiting.append(done)
         if self._writing is None:
-            self._hurry.clear()
+            self._hurry = False
             self._writing = asyncio.create_task(self._soon())
+        self._news.set()
+
+    def evaluated(self, run_id: str, round_no: int, scores: dict[str, Evaluation] | None) -> None:
+        """The evaluation of a round that waits for it is there, or (None) will not come."""
+        for at, done in enumerate(self._waiting):
+            if done.due and (done.info.run, done.detail.round_no) == (run_id, round_no):
+                self._waiting[at] = done.evaluated(scores)
+        self._news.set()
 
     async def _soon(self) -> None:
         """Write what waits, until nothing does: once in a while, or at once if somebody wants it settled."""
         while self._waiting:
+            self._news.clear()
+            n = next((at for at, done in enumerate(self._waiting) if done.due), len(self._waiting))
             pause_s = self._wrote_at + EVERY_S - time.monotonic()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), max(pause_s, 0))
-            waiting, self._waiting = self._waiting, []
-            newest, rounds = waiting[-1], [done.detail for done in waiting]
+            if not self._hurry and (n == 0 or pause_s > 0):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), pause_s if n else EVERY_S)
+                continue
+            n = len(self._waiting) if self._hurry else n
+            ready, self._waiting = self._waiting[:n], self._waiting[n:]
+            newest, rounds = ready[-1], [done.detail for done in ready]
             self._wrote_at = time.monotonic()
             await self.worker.run(self._write, newest.info, newest.lab, newest.table, rounds, None)
 
     async def settle(self) -> None:
         """Wait until what was begun is written; its error is raised here. What it left unwritten comes at a resume."""
-        self._hurry.set()
+        self._hurry = True
+        self._news.set()
         writing, self._writing = self._writing, None
         try:
             if writing is not None:

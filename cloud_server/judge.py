@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from shared.records import Score
 from shared.service import Worker
 
 log = logging.getLogger(__name__)
+Then = Callable[[dict[str, Evaluation] | None], None]
 AHEAD = 2
 """Evaluations that may wait; then the rounds wait for the evaluation, so that states do not pile up."""
 
@@ -31,30 +33,46 @@ class Judge:
 
     def __init__(self, archive: Archive, worker: Worker) -> None:
         self.archive, self.worker = archive, worker
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[dict[str, Evaluation]]] = set()
         self._error: BaseException | None = None
 
-    async def submit(self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], *, final: bool) -> None:
-        """Have a state evaluated; waits only if too many wait already."""
+    async def submit(
+        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], *, final: bool, then: Then | None = None
+    ) -> None:
+        """Have a state evaluated; waits only if too many wait already.
+
+        Args:
+            run_id: the run.
+            lab: its lab.
+            ctx: of the round.
+            committed: the state.
+            final: whether it is that of the last round.
+            then: told of the evaluation once it is kept, or None if there is none: it failed or was dropped.
+        """
         while len(self._tasks) >= AHEAD:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         task = asyncio.create_task(self._evaluate(run_id, lab, ctx, committed, final))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, then))
 
     @property
     def n_waiting(self) -> int:
         """Evaluations that run or wait."""
         return len(self._tasks)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, then: Then | None, task: asyncio.Task[dict[str, Evaluation]]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            self._error = self._error or task.exception()
+        error = None if task.cancelled() else task.exception()
+        self._error = self._error or error
+        if then is not None:
+            then(None if task.cancelled() or error else task.result())
 
-    async def _evaluate(self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], final: bool) -> None:
-        scores = await self.worker.run(_scores, lab, ctx, committed.state, final)
-        await self.archive.evaluated(run_id, committed.round_no, evaluations(scores), final)
+    async def _evaluate(
+        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], final: bool
+    ) -> dict[str, Evaluation]:
+        found = evaluations(await self.worker.run(_scores, lab, ctx, committed.state, final))
+        await self.archive.evaluated(run_id, committed.round_no, found, final)
+        return found
 
     async def finish(self) -> None:
         """Wait for all; the error of an evaluation is raised here, however long ago it was."""

@@ -27,7 +27,7 @@ async def rounds_of(fed: Federation, info: RunInfo) -> list[RoundDetail]:
     return [await fed.round(info.run, number) for number in range(1, info.rounds + 1)]
 
 
-TABLES = ("links.csv", "devices.ndjson")
+TABLES = ("links.csv", "devices.ndjson", "edges.ndjson")
 
 
 def tables(folder: Path, info: RunInfo) -> list[str]:

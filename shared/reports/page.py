@@ -23,6 +23,7 @@ from shared.reports.svg import inline
 from shared.reports.tables import (
     Table,
     comparison_table,
+    edge_rounds_table,
     failures_table,
     rounds_table,
     spread,
@@ -32,7 +33,7 @@ from shared.results.compare import compare
 from shared.results.draw import drawn
 from shared.results.manifest import Manifest
 from shared.results.panels import drawn_comparison
-from shared.results.told import read_seats, read_told, read_visits
+from shared.results.told import read_edges, read_seats, read_told, read_visits
 from shared.service import version
 from shared.words import duration, number, percent, size
 
@@ -101,14 +102,15 @@ def _templates() -> Environment:
 def _section(place: int, folder: Path, round_no: int | None) -> Section:
     told = read_told(folder)
     info, manifest = told.info, read_manifest(folder)
-    tables = [rounds_table(told.rounds), *visits_tables(read_visits(folder), read_seats(folder), folder / "links.csv")]
+    clients, edges, links = visits_tables(read_visits(folder), read_seats(folder), folder / "links.csv")
+    by_edge = edge_rounds_table(told.trained, read_edges(folder))
     fields = info.spec.model_dump(mode="json", exclude_none=True)
     return Section(
         place=place,
         info=info,
         headline=_headline(told),
         figures=_figures(place, folder, told, round_no),
-        tables=[*tables, failures_table(told.rounds)],
+        tables=[rounds_table(told.rounds), clients, edges, by_edge, links, failures_table(told.rounds)],
         spec=yaml.safe_dump(fields, sort_keys=False, allow_unicode=True),
         manifest=manifest,
         rerun=rerun(info, manifest, told.rounds),

@@ -73,7 +73,9 @@ def _timeline(folder: Path, told: Told, round_no: int | None) -> Picture | None:
     longest = sorted(took, key=lambda seat: (-took[seat], seat))[:_MOST_SEATS]
     if len(longest) < len(took):
         kept, which = set(longest), f"{which}: the {len(longest)} of {len(took)} seats that took longest"
-        row = row.but(seats=tuple(visit for visit in row.seats if visit.seat in kept))
+        seats = tuple(visit for visit in row.seats if visit.seat in kept)
+        edges = {visit.edge for visit in seats}
+        row = row.but(seats=seats, edges=tuple(edge for edge in row.edges if edge.edge in edges))
     return timeline(row, f"{told.info.name}: who did what when in {which}")
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shared.api import FailureInfo, RoundInfo, SeatInfo, SeatRow
+from shared.api import EdgeRow, FailureInfo, RoundInfo, SeatInfo, SeatRow
 from shared.costs import LinkUse
 from shared.errors import NotFound
 from shared.results.compare import Comparison
 from shared.results.differences import described
+from shared.results.told import EdgeRound
 from shared.spread import Spread
 from shared.words import duration, number, percent, size
 
@@ -32,6 +33,7 @@ class Table:
         rows: of cells, as many as columns.
         words: numbers of the columns that hold words rather than figures, from 0.
         note: said below it.
+        absent: said in the place of lines where there are none.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     words: frozenset[int] = frozenset({0})
     note: str = ""
+    absent: str = "None."
 
     @property
     def shown(self) -> Sequence[Sequence[str]]:
@@ -223,6 +226,80 @@ def _edges_table(by_edge: dict[str, _Sum], used: dict[tuple[str, str], LinkUse])
             ]
         )
     return Table("Edges", columns, rows, note="visits by what became of them; bytes of both modelled links")
+
+
+@dataclass
+class _EdgeSum:
+    """What the rounds of an edge at a home add up to; accuracies are the last ones told."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    n_used: int = 0
+    down_s: float = 0.0
+    up_s: float = 0.0
+    simulated_s: float = 0.0
+    received: float | None = None
+    own: float | None = None
+
+    def add(self, kind: str, row: EdgeRow) -> None:
+        """Count a round; of an evaluation after the last round the accuracies alone."""
+        self.received = self.received if row.received_accuracy is None else row.received_accuracy
+        self.own = self.own if row.own_accuracy is None else row.own_accuracy
+        if kind != "train":
+            return
+        self.outcomes[row.outcome] += 1
+        if row.reason is not None:
+            self.reasons[row.reason] += 1
+        self.n_used += row.n_used
+        self.down_s += row.down_s
+        self.up_s += row.up_s
+        self.simulated_s += row.simulated_s
+
+
+_EDGE_OUTCOMES = ("used", "idle", "failed", "away")
+
+
+def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound]) -> Table:
+    """What became of each edge's rounds; says of which rounds a folder of an earlier version tells nothing.
+
+    Args:
+        trained: the training rounds of the run.
+        edges: the rows of edges that its folder has.
+    """
+    columns = ["edge", "home", *_EDGE_OUTCOMES, "reasons", "updates", "received", "own"]
+    columns += ["download", "upload", "simulated"]
+    sums: dict[tuple[str, int], _EdgeSum] = defaultdict(_EdgeSum)
+    told: set[int] = set()
+    for round_no, kind, row in edges:
+        told |= {round_no} if kind == "train" else set()
+        sums[row.edge, row.home].add(kind, row)
+    rows = [
+        [
+            edge or "-",
+            str(home),
+            *(str(total.outcomes[outcome]) for outcome in _EDGE_OUTCOMES),
+            ", ".join(f"{reason} {n}" for reason, n in sorted(total.reasons.items())) or "-",
+            str(total.n_used),
+            percent(total.received),
+            percent(total.own),
+            duration(total.down_s),
+            duration(total.up_s),
+            duration(total.simulated_s),
+        ]
+        for (edge, home), total in sorted(sums.items())
+    ]
+    note = "rounds by what became of them; seconds of the link to the cloud, and with those of its devices' rounds"
+    untold = [row.round_no for row in trained if row.round_no not in told]
+    absent = _UNTOLD if untold else "None."
+    if untold:
+        note += f". Not told: rounds {_listed(untold)}"
+    return Table("Rounds of edges", columns, rows, frozenset({0, 6}), note, absent)
+
+
+_UNTOLD = (
+    "This results folder tells of no edge (edges.ndjson): an earlier version wrote it. What became of each edge in "
+    "each round is not known, and the timeline marks no edge as done."
+)
 
 
 def _word(outcome: str) -> str:

@@ -5,6 +5,7 @@
     run.json            the run as the API shows it
     rounds.csv          a line for each round
     devices.ndjson      a line for each visit
+    edges.ndjson        a line for each edge and round: what became of it, its bytes and seconds
     links.csv           a line for each link, purpose and round
     seats.ndjson        a line for each seat: its home, profile and samples of each class, as the run began
     model.safetensors   the newest global model

@@ -21,6 +21,8 @@ _NARROW_IN = 6.0
 """Below, legends stand above their panels."""
 _MOST_NAMED, _MOST_NUMBERED, _MOST_MARKED = 60, 120, 40
 """Names on an axis; cells with their number written in, both at the usual width; points of a line that are marked."""
+_MOST_TOLD, _LONGEST_WORD = 3, 24
+"""Ends that the legend of a timeline names, and letters of each."""
 EXACT: dict[Any, Any] = {"pdf.fonttype": 42}
 """Fonts as TrueType: many journals take no other."""
 
@@ -231,21 +233,31 @@ def _tree(axes: Any, panel: Tree) -> None:
 
 
 def _spans(axes: Any, panel: Spans) -> None:
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     across, unit = _unit(panel.x, (span.end for span in panel.spans))
     hues = {what: colour(at) for at, what in enumerate(panel.whats)}
     lengths, begins = ([value / across for value in found] for found in zip(*map(_length, panel.spans), strict=True))
     axes.barh([s.row for s in panel.spans], lengths, 0.7, left=begins, color=[hues[s.what] for s in panel.spans])
+    dashed: dict[str, Any] = {"color": "0.4", "linestyle": "--", "linewidth": 0.9}
     for instant, _ in panel.ends:
-        axes.axvline(instant / across, color="0.4", linestyle="--", linewidth=0.9)
+        axes.axvline(instant / across, **dashed)
     axes.grid(alpha=0.3, axis="x")
     axes.set_axisbelow(True)
     _label(axes, panel.x, None, (unit, ""))
     _name_ticks(axes.yaxis, panel.rows, "")
     axes.set_ylim(len(panel.rows) - 0.4, -0.6)
-    handles = [Patch(color=hue, label=what) for what, hue in hues.items()]
+    handles: list[Any] = [Patch(color=hue, label=what) for what, hue in hues.items()]
+    if panel.ends:
+        handles.append(Line2D([], [], label=_ends_told([word for _, word in sorted(panel.ends)]), **dashed))
     _legend(axes, len(handles), handles=handles)
+
+
+def _ends_told(words: Sequence[str]) -> str:
+    """What ended, the first one first, a line each; of many the first ones."""
+    cut = [word if len(word) <= _LONGEST_WORD else f"{word[: _LONGEST_WORD - 1]}…" for word in words[:_MOST_TOLD]]
+    return "\n".join([*cut, f"and {len(words) - _MOST_TOLD} more"] if len(words) > _MOST_TOLD else cut)
 
 
 def _length(span: Span) -> tuple[float, float]:

@@ -6,19 +6,23 @@ import csv
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from shared.api import RoundDetail, RoundInfo, RunInfo, SeatRow
+from shared.api import EdgeRow, RoundDetail, RoundInfo, RunInfo, SeatRow
 from shared.errors import NotFound
+from shared.records import Record
 
+DEVICES = "devices.ndjson"
+EDGES = "edges.ndjson"
 SEATS = "seats.ndjson"
+R = TypeVar("R", bound=Record)
 BLOCK = 2**16
 LONGEST_CELL = 2**27
 """Letters that a cell of a table may have; a round in which 100,000 seats fail tells of them in some 12 million."""
 ROUND_FIELDS = tuple(name for name in RoundInfo.model_fields if name != "edges")
-"""Fields of a round that have a column of their name in `rounds.csv`; edges are in `links.csv`."""
+"""Fields of a round that have a column of their name in `rounds.csv`; edges are in `edges.ndjson`."""
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -122,7 +126,9 @@ def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
 
 
 def read_round(folder: Path, round_no: int) -> RoundDetail:
-    """One training round of a results folder with a row for each visit, without the rows of edges.
+    """One training round of a results folder with a row for each visit, and for each edge where the folder has those.
+
+    Folders of earlier versions have none, nor do rounds of which not everything has been written yet.
 
     Raises:
         NotFound: there is no such round, or a file cannot be read.
@@ -130,12 +136,18 @@ def read_round(folder: Path, round_no: int) -> RoundDetail:
     found = next((row for row in read_rounds(folder) if (row.round_no, row.kind) == (round_no, "train")), None)
     if found is None:
         raise NotFound(f"no round {round_no} in {folder}")
-    path, begin = folder / "devices.ndjson", f'{{"round_no":{round_no},"kind":"train",'.encode()
+    seats = _rows_of_round(folder / DEVICES, round_no, SeatRow)
+    edges = _rows_of_round(folder / EDGES, round_no, EdgeRow) if (folder / EDGES).exists() else []
+    return RoundDetail.model_validate({**found.model_dump(), "seats": seats, "edges": edges})
+
+
+def _rows_of_round(path: Path, round_no: int, kind: type[R]) -> list[R]:
+    """The rows of one training round; a last line that a crash cut short is left out."""
+    begin = f'{{"round_no":{round_no},"kind":"train",'.encode()
     try:
         with path.open("rb") as file:
-            rows = [json.loads(line) for line in file if line.startswith(begin)]
-        seats = [{name: row[name] for name in SeatRow.model_fields if name in row} for row in rows]
-        return RoundDetail.model_validate({**found.model_dump(), "seats": seats})
+            rows = [json.loads(line) for line in file if line.startswith(begin) and line.endswith(b"\n")]
+        return [kind.model_validate({name: row[name] for name in kind.model_fields if name in row}) for row in rows]
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:

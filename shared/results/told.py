@@ -6,17 +6,17 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from shared.algorithms import load_algorithm
-from shared.api import RunInfo, SeatInfo, SeatRow
+from shared.api import EdgeRow, RunInfo, SeatInfo, SeatRow
 from shared.errors import NotFound, UnknownName
 from shared.figures.courses import accuracy, bytes_on_links, clients
 from shared.figures.shapes import Picture
 from shared.figures.told import Told, Visit
-from shared.results.files import SEATS, read_rounds, read_run
+from shared.results.files import DEVICES, EDGES, SEATS, read_rounds, read_run
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def read_told(folder: Path, info: RunInfo | None = None) -> Told:
     Raises:
         NotFound: the folder holds no run, or a file cannot be read.
     """
-    return Told(info or read_run(folder), read_rounds(folder), tuple(_visits(folder / "devices.ndjson")))
+    return Told(info or read_run(folder), read_rounds(folder), tuple(_visits(folder / DEVICES)))
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -69,13 +69,38 @@ def read_visits(folder: Path) -> Iterator[tuple[str, SeatRow]]:
     Raises:
         NotFound: the file cannot be read; names the line.
     """
-    path = folder / "devices.ndjson"
+    path = folder / DEVICES
     for number, row in rows_of(path):
         try:
             visit = SeatRow.model_validate({name: row[name] for name in SeatRow.model_fields if name in row})
             yield str(row.get("kind")), visit
         except ValidationError as error:
             raise NotFound(f"{path}, line {number}: {error.errors()[0]['msg']}") from None
+
+
+class EdgeRound(NamedTuple):
+    """An edge in a round, by the number and kind of the round."""
+
+    round_no: int
+    kind: str
+    row: EdgeRow
+
+
+def read_edges(folder: Path) -> Iterator[EdgeRound]:
+    """Every edge in every round; nothing of rounds that an earlier version wrote.
+
+    Raises:
+        NotFound: the file cannot be read; names the line.
+    """
+    path = folder / EDGES
+    for number, row in rows_of(path):
+        try:
+            edge = EdgeRow.model_validate({name: row[name] for name in EdgeRow.model_fields if name in row})
+            yield EdgeRound(int(row["round_no"]), str(row["kind"]), edge)
+        except ValidationError as error:
+            raise NotFound(f"{path}, line {number}: {error.errors()[0]['msg']}") from None
+        except (LookupError, TypeError, ValueError) as error:
+            raise NotFound(f"{path}, line {number}: {type(error).__name__}: {error}") from None
 
 
 def read_seats(folder: Path) -> tuple[SeatInfo, ...]:

@@ -19,8 +19,9 @@ from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
 from shared.costs import LinkUse
 from shared.figures.partition import partition
 from shared.figures.shapes import Picture
+from shared.records import Record
 from shared.results.draw import draw
-from shared.results.files import ROUND_FIELDS, SEATS, append_file, read_last_line, write_file
+from shared.results.files import DEVICES, EDGES, ROUND_FIELDS, SEATS, append_file, read_last_line, write_file
 from shared.results.manifest import Manifest
 from shared.results.told import pictures_of, read_told
 from shared.spec import ExperimentSpec, canonical
@@ -57,8 +58,8 @@ def write_results(
     Args:
         folder: `runs/<id>`; made if absent.
         info: the run as the API shows it now.
-        rounds: all rounds, or those since the last call. Lines of a round's visits and links are replaced
-            only if it comes with some: a plain `RoundInfo` with its late evaluation leaves them.
+        rounds: all rounds, or those since the last call. Lines of a round's visits, links and edges are replaced
+            only if it comes with some: a plain `RoundInfo` with its late evaluation leaves visits and links.
         model: the global model; None leaves the file as it is.
         manifest: see `Manifest.of`.
         seats: for their list and the picture of the partition, made once.
@@ -68,7 +69,9 @@ def write_results(
     _merge(folder / "rounds.csv", _line(_ROUNDS_HEADER), {_key(row): [_round_line(row)] for row in rounds})
     links = {_key(row): _link_lines(row) for row in rounds}
     _merge(folder / "links.csv", _line(_LINKS_HEADER), links)
-    _merge(folder / "devices.ndjson", b"", {_key(row): _seat_lines(row) for row in rounds})
+    _merge(folder / EDGES, b"", {_key(row): _row_lines(row, row.edges) for row in rounds})
+    visits = {_key(row): _row_lines(row, row.seats) for row in rounds if isinstance(row, RoundDetail)}
+    _merge(folder / DEVICES, b"", visits)
     if model is not None:
         write_file(folder / "model.safetensors", save({name: t.detach().contiguous() for name, t in model.items()}))
     if seats and not (folder / SEATS).exists():
@@ -101,7 +104,7 @@ def is_drawn(folder: Path) -> bool:
 
 def last_round(folder: Path) -> int:
     """The last round with lines in all tables, perhaps not all of its lines; 0 for none, or a line cut short."""
-    path = folder / "devices.ndjson"  # the last one written
+    path = folder / DEVICES  # the last one written
     line = read_last_line(path) if path.exists() else b""
     last = _key_of(line) if line.endswith(b"\n") else None
     return last[0] if last else 0
@@ -149,18 +152,20 @@ def _round_line(row: RoundInfo) -> bytes:
     )
 
 
-def _seat_lines(row: RoundInfo) -> list[bytes]:
+def _row_lines(row: RoundInfo, rows: Sequence[Record]) -> list[bytes]:
+    """Visits or edges of a round as JSON."""
     head = {"round_no": row.round_no, "kind": row.kind}
-    seats = row.seats if isinstance(row, RoundDetail) else ()
-    return [json.dumps({**head, **seat.model_dump(mode="json")}, separators=(",", ":")).encode() for seat in seats]
+    return [json.dumps({**head, **one.model_dump(mode="json")}, separators=(",", ":")).encode() for one in rows]
 
 
 def _link_lines(row: RoundInfo) -> list[bytes]:
-    """Bytes by link and purpose; several visits of a seat in a round add up."""
+    """Bytes by link and purpose; several visits of a seat in a round add up. None of a round without its visits."""
+    if not isinstance(row, RoundDetail):
+        return []
     used: dict[tuple[str, str], LinkUse] = defaultdict(LinkUse)
     for edge in row.edges:
         used[f"{edge.edge}/cloud", row.kind] += LinkUse(down_bytes=edge.down_bytes, up_bytes=edge.up_bytes)
-    for seat in row.seats if isinstance(row, RoundDetail) else ():
+    for seat in row.seats:
         purpose = _PURPOSES.get(seat.outcome, row.kind)
         used[f"seat-{seat.seat}/{seat.edge}", purpose] += LinkUse(down_bytes=seat.down_bytes, up_bytes=seat.up_bytes)
     return [

@@ -11,12 +11,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from shared.api import Evaluation, FailureInfo, RoundInfo
+from shared.api import EdgeRow, Evaluation, FailureInfo, RoundDetail, RoundInfo
 from shared.errors import NotFound
 from shared.results import (
     Manifest,
     file_names,
     newest_run,
+    read_round,
     read_rounds,
     read_run,
     run_folders,
@@ -24,8 +25,11 @@ from shared.results import (
     write_file,
     write_results,
 )
+from shared.results.told import read_edges
 from shared.spec import parse_spec
 from tests.cli.samples import SPEC, a_round, a_run, some_seats
+
+TABLES = ("rounds.csv", "devices.ndjson", "edges.ndjson", "links.csv")
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:
@@ -45,6 +49,7 @@ def test_complete_run_leaves_every_file(tmp_path: Path) -> None:
     write_results(tmp_path, info, rounds, model=model, manifest=Manifest.of(info), seats=some_seats())
     assert file_names(tmp_path) == [
         "devices.ndjson",
+        "edges.ndjson",
         "links.csv",
         "manifest.json",
         "model.safetensors",
@@ -114,12 +119,58 @@ def test_late_evaluation_joins_its_round_and_leaves_visits(tmp_path: Path) -> No
     rows = [json.loads(line) for line in (tmp_path / "devices.ndjson").read_text().splitlines()]
     assert [row["round_no"] for row in rows] == [1, 1, 1, 2, 2, 2]
     assert len(lines_of(tmp_path / "links.csv")) == 8
+    assert len((tmp_path / "edges.ndjson").read_text().splitlines()) == 4
+
+
+def test_round_told_again_without_its_visits_leaves_their_links(tmp_path: Path) -> None:
+    first, second = a_round(1), a_round(2)
+    once = (written(tmp_path, first, second) / "links.csv").read_bytes()
+    written(tmp_path, *(RoundInfo.model_validate(row.model_dump(exclude={"seats"})) for row in (first, second)))
+    assert (tmp_path / "links.csv").read_bytes() == once
+
+
+def test_edges_of_each_round_are_read_back_as_written(tmp_path: Path) -> None:
+    failed = EdgeRow(edge="edge-2", home=1, outcome="failed", reason="timeout")
+    own = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=3, own_accuracy=0.1 + 0.2, own_on={"union": 1 / 3})
+    rounds = [a_round(1), a_round(2, edges=(own.but(down_s=0.1, up_s=1e-9, simulated_s=1 / 7), failed))]
+    written(tmp_path, *rounds, a_round(2, kind="evaluate"))
+    assert read_round(tmp_path, 2) == RoundDetail.model_validate(rounds[1].model_dump())
+    expected = [(row.round_no, row.kind, edge) for row in (*rounds, a_round(2, kind="evaluate")) for edge in row.edges]
+    assert list(read_edges(tmp_path)) == expected
+
+
+def test_edges_of_a_line_that_a_crash_cut_short_come_with_the_round_again(tmp_path: Path) -> None:
+    rounds = [a_round(n) for n in (1, 2)]
+    table = written(tmp_path, *rounds) / "edges.ndjson"
+    whole = table.read_bytes()
+    table.write_bytes(whole[:-9])
+    assert [edge.edge for edge in read_round(tmp_path, 2).edges] == ["edge-1"]
+    written(tmp_path, rounds[1])
+    assert table.read_bytes() == whole
+
+
+def test_folder_without_edges_is_read_and_gets_those_of_all_rounds_with_the_next_full_write(tmp_path: Path) -> None:
+    rounds = [a_round(n) for n in (1, 2)]
+    whole = (written(tmp_path, *rounds) / "edges.ndjson").read_bytes()
+    (tmp_path / "edges.ndjson").unlink()
+    assert read_round(tmp_path, 2).edges == ()
+    assert list(read_edges(tmp_path)) == []
+    written(tmp_path, *(RoundInfo.model_validate(row.model_dump(exclude={"seats"})) for row in rounds))
+    assert (tmp_path / "edges.ndjson").read_bytes() == whole
+
+
+def test_broken_line_of_edges_is_named(tmp_path: Path) -> None:
+    table = written(tmp_path, a_round(1)) / "edges.ndjson"
+    for line in ('{"round_no":1,"kind":"train"}', '{"edge":"e","home":0,"outcome":"used"}', "[1]"):
+        table.write_text(line + "\n")
+        with pytest.raises(NotFound, match=r"edges\.ndjson, line 1"):
+            list(read_edges(tmp_path))
 
 
 def test_rounds_given_again_are_not_doubled(tmp_path: Path) -> None:
     rounds = [a_round(n) for n in (1, 2)]
     written(tmp_path, *rounds)
-    once = {name: (tmp_path / name).read_bytes() for name in ("rounds.csv", "devices.ndjson", "links.csv")}
+    once = {name: (tmp_path / name).read_bytes() for name in TABLES}
     written(tmp_path, rounds[1])
     written(tmp_path, *rounds)
     assert {name: (tmp_path / name).read_bytes() for name in once} == once
@@ -130,7 +181,7 @@ def test_table_is_the_same_round_by_round_and_at_once(tmp_path: Path) -> None:
     at_once = written(tmp_path / "a", *rounds)
     for row in rounds:
         written(tmp_path / "b", row)
-    for name in ("rounds.csv", "devices.ndjson", "links.csv"):
+    for name in TABLES:
         assert (tmp_path / "b" / name).read_bytes() == (at_once / name).read_bytes()
     kinds = [(line["round_no"], line["kind"]) for line in lines_of(at_once / "rounds.csv")]
     assert kinds == [("1", "train"), ("2", "train"), ("10", "train"), ("10", "evaluate")]

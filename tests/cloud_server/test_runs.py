@@ -10,6 +10,8 @@ import pytest
 from safetensors.torch import load
 
 from shared import keys
+from shared.figures.timeline import timeline
+from shared.results import read_round
 from shared.tensors import digest
 from tests.federation import Federation, small_spec
 
@@ -67,6 +69,7 @@ async def test_the_results_folder_is_complete_when_the_run_is(tmp_path: Path) ->
         info = await fed.run(small_spec())
         files = (await fed.client.get(f"/runs/{info.run}/files")).json()["files"]
         assert {"spec.yaml", "run.json", "manifest.json", "rounds.csv", "devices.ndjson", "links.csv"} <= set(files)
+        assert "edges.ndjson" in files
         assert {"model.safetensors", "plots/accuracy.png", "plots/partition.png"} <= set(files)
         kept = json.loads((await fed.client.get(f"/runs/{info.run}/files/run.json")).content)
         assert (kept["status"], kept["model_sha256"]) == ("completed", info.model_sha256)
@@ -74,6 +77,22 @@ async def test_the_results_folder_is_complete_when_the_run_is(tmp_path: Path) ->
         assert [line.split(",")[:2] for line in table[1:]] == [["1", "train"], ["2", "train"], ["2", "evaluate"]]
         for name in ("absent", "..%2f..%2fcloud", "../run.json"):
             assert (await fed.client.get(f"/runs/{info.run}/files/{name}")).status_code == 404
+
+
+async def test_the_results_folder_tells_of_edges_and_links_what_the_dashboard_is_told(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        info = await fed.run(small_spec())
+        folder = tmp_path / "f" / "runs" / info.run
+        for number in (1, 2):
+            detail = await fed.round(info.run, number)
+            shown = timeline(detail, "same")
+            assert shown is not None
+            assert [word for _, word in shown.panels[0].ends] == ["edge-1 done", "edge-2 done"]
+            assert timeline(read_round(folder, number), "same") == shown
+            lines = (folder / "links.csv").read_text().splitlines()
+            held = [cells[4:] for line in lines if (cells := line.split(","))[:2] == [str(number), "train"]]
+            assert sum(int(up) for _, up in held) == detail.bytes_up
+            assert sum(int(down) for down, _ in held) == detail.bytes_down
 
 
 async def test_runs_are_listed_newest_first_and_latest_is_one_of_them(tmp_path: Path) -> None:

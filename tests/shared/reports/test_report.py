@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.api import FailureInfo, SeatRow
+from shared.api import EdgeRow, FailureInfo, SeatRow
 from shared.errors import NotFound
 from shared.reports import report, write_pictures
 from shared.reports.svg import inline
@@ -127,7 +127,8 @@ def test_whatever_users_write_stays_text(tmp_path: Path) -> None:
     spec = parse_spec({**SPEC.model_dump(mode="json"), "name": EVIL})
     failure = FailureInfo(seat=1, edge=EVIL, reason=EVIL, detail=EVIL)
     visit = SeatRow(seat=0, edge=EVIL, outcome=EVIL, profile=EVIL, label=EVIL, simulated_s=1.0, compute_s=1.0)
-    rounds = [a_round(1, failures=(failure,), seats=(visit,), phase=EVIL)]
+    rows = (EdgeRow(edge=EVIL, home=0, outcome=EVIL, reason=EVIL, simulated_s=1.0),)
+    rounds = [a_round(1, failures=(failure,), seats=(visit,), edges=rows, phase=EVIL)]
     changes = {"name": EVIL, "spec": spec, "reason": EVIL, "notes": (EVIL,), "accuracy_of": EVIL}
     folders = [in_folder(tmp_path / name, rounds, **changes) for name in ("r1", "r2")]
     page = Page(report(folders))
@@ -176,6 +177,60 @@ def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) 
     (folder / "seats.ndjson").unlink()
     page = Page(report([folder]))
     assert [attrs["alt"] for tag, attrs in page.elements if tag == "img"] == ["small: samples of each class by seat"]
+
+
+def edges(**changes: Any) -> tuple[EdgeRow, ...]:
+    """The first edge was used and timed, of the second as is told."""
+    first = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=2, down_s=0.5, up_s=1.0, simulated_s=9.0)
+    return first, EdgeRow.model_validate({"edge": "edge-2", "home": 1, "outcome": "used", **changes})
+
+
+def test_edges_have_a_table_of_their_rounds_and_marks_in_the_timeline(tmp_path: Path) -> None:
+    rounds = [
+        a_round(1, edges=edges(outcome="failed", reason="timeout")),
+        a_round(2, simulated_s=9.0, seats=busy(), edges=edges(n_used=1, own_accuracy=0.5, simulated_s=4.0)),
+        a_round(3, edges=edges(outcome="away", reason="lost")),
+        a_round(3, kind="evaluate", edges=edges(n_used=9, own_accuracy=0.75)),
+    ]
+    text = report([in_folder(tmp_path / "r1", rounds)])
+    page = Page(text)
+    assert page.column("Rounds of edges", "edge") == ["edge-1", "edge-2"]
+    assert [page.column("Rounds of edges", name) for name in ("used", "failed", "away")] == [
+        ["3", "1"],
+        ["0", "1"],
+        ["0", "1"],
+    ]
+    assert page.column("Rounds of edges", "reasons") == ["-", "lost 1, timeout 1"]
+    assert page.column("Rounds of edges", "updates") == ["6", "1"]
+    assert page.column("Rounds of edges", "own") == ["-", "75.00 %"]
+    assert [page.column("Rounds of edges", name)[0] for name in ("download", "upload", "simulated")] == [
+        "1.5 s",
+        "3.0 s",
+        "27.0 s",
+    ]
+    assert [word for word in page.text if word.endswith(" done")] == ["edge-2 done", "edge-1 done"]  # as they were
+
+
+def test_a_timeline_of_the_longest_seats_marks_their_edges_alone(tmp_path: Path) -> None:
+    slow, fast = busy()
+    seats = (*(slow.but(seat=n) for n in range(2, 122)), fast.but(seat=1))
+    both = a_round(1, seats=seats, edges=edges(simulated_s=4.0))
+    text = report([in_folder(tmp_path / "r1", [both])])
+    assert "the 120 of 121 seats that took longest" in text
+    assert "edge-1 done" in Page(text).text
+    assert "edge-2 done" not in Page(text).text
+
+
+def test_a_folder_of_an_earlier_version_has_no_rounds_of_edges_and_says_so(tmp_path: Path, folder: Path) -> None:
+    (folder / "edges.ndjson").unlink()
+    text = report([folder])
+    assert "tells of no edge (edges.ndjson): an earlier version wrote it" in text
+    assert text == report([folder])
+    assert "an earlier version" not in report([in_folder(tmp_path / "r0", [], rounds=0)])
+    part = in_folder(tmp_path / "r2")
+    lines = (part / "edges.ndjson").read_bytes().splitlines(keepends=True)
+    (part / "edges.ndjson").write_bytes(b"".join(lines[-2:]))
+    assert "Not told: rounds 1, 2" in report([part])
 
 
 def test_a_broken_line_is_named(folder: Path) -> None:
