@@ -32,7 +32,7 @@ CODE := $(wildcard $(PRODUCT) benchmarks docs_site tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-.PHONY: help install run test lint check audit audit-tools docs docs-tools up down soak compose-test stack-test bench fuzz clean
+.PHONY: help install run test lint check audit audit-tools docs docs-tools cast cast-tools up down soak compose-test stack-test bench fuzz clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,12 @@ docs: docs-tools ## Build the site of docs/ into build/site; a warning fails it
 
 docs-tools: install
 	$(PIP_INSTALL) -q --no-build-isolation -e '.[docs]'
+
+cast: cast-tools ## Record the README's moving picture anew: docs/cast.svg, of a real run
+	$(BIN)/python -m docs_site.cast
+
+cast-tools: install
+	$(PIP_INSTALL) -q --no-build-isolation -e '.[cast]'
 
 up: ## Start the whole system in containers (DEVICES=6), on http://127.0.0.1:8000
 	$(COMPOSE) up --build -d --scale device=$(DEVICES)

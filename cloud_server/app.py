@@ -56,13 +56,15 @@ def create_app(
             await cloud.store.close()
 
     app = make_app("StrataFL cloud", lifespan)
-    tokens, networks = settings.common, settings.allowed_networks
+    tokens, networks, hosts = settings.common, settings.allowed_networks, settings.allowed_hosts
     app.add_middleware(BodyLimit, tokens=(tokens.api_token, tokens.tier_token), limit=settings.max_spec_bytes)
     app.include_router(routes.open_router)
     for public in (routes.router, topology_routes.router):
-        app.include_router(public, dependencies=[Depends(guard(tokens.api_token, networks, "API"))])
+        app.include_router(public, dependencies=[Depends(guard(tokens.api_token, networks, "API", hosts=hosts))])
     app.include_router(metrics_routes.router_of(settings))
-    app.include_router(tier_routes.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier"))])
+    app.include_router(
+        tier_routes.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier", hosts=hosts))]
+    )
     app.openapi = describe(app)  # type: ignore[method-assign]
     return app
 

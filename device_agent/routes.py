@@ -37,7 +37,8 @@ def agent_of(request: Request) -> Agent:
 def install(app: FastAPI, settings: AgentSettings) -> None:
     """Add the endpoints."""
     app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/visits", "/uploads"))
-    tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
+    guarded = guard(settings.common.tier_token, settings.allowed_networks, "tier", hosts=settings.allowed_hosts)
+    tier = Depends(guarded)
     app.include_router(_open)
     token = settings.common.tier_token
     app.include_router(metrics_router(settings, token, "tier", lambda request: agent_of(request).metrics))

@@ -42,7 +42,8 @@ def edge_of(request: Request) -> Edge:
 def install(app: FastAPI, settings: EdgeSettings) -> None:
     """Add the endpoints."""
     app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/rounds",))
-    tier = Depends(guard(settings.common.tier_token, settings.allowed_networks, "tier"))
+    guarded = guard(settings.common.tier_token, settings.allowed_networks, "tier", hosts=settings.allowed_hosts)
+    tier = Depends(guarded)
     app.include_router(_open)
     token = settings.common.tier_token
     app.include_router(metrics_router(settings, token, "tier", lambda request: edge_of(request).metrics))

@@ -130,7 +130,9 @@ def metrics_router(settings: TierSettings, token: str | None, what: str, of: Cal
         of: finds the tier's `TierMetrics` for a request.
     """
     also = settings.common.metrics_token
-    router = APIRouter(dependencies=[Depends(guard(token, settings.allowed_networks, what, also))])
+    router = APIRouter(
+        dependencies=[Depends(guard(token, settings.allowed_networks, what, also, settings.allowed_hosts))]
+    )
 
     @router.get(
         "/metrics", tags=["health"], response_class=Response, responses=content("text/plain", "Prometheus text")

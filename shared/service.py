@@ -9,7 +9,7 @@ import hmac
 import ipaddress
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -24,6 +24,7 @@ from starlette.responses import Response
 
 from shared.api import Health
 from shared.errors import Forbidden, StrataError, Unauthorised
+from shared.hosts import host_name, refuse_foreign
 from shared.problems import install_problems
 from shared.store import Store
 from shared.tokens import token_of
@@ -114,6 +115,7 @@ class TierSettings(Environment):
     (AGENT_OS, CLOUD_SHELL) and only warned of.
 
     Attributes:
+        allowed_hosts: names with dots by which the tier may be asked where no token is set.
         head_s: how long the head of a request may take.
         body_s: how long its body may take, besides a second for every `body_rate` bytes.
         unread_s: how long a client may take nothing of an answer.
@@ -129,6 +131,9 @@ class TierSettings(Environment):
     allowed_networks: Annotated[list[Network], NoDecode, BeforeValidator(split_commas)] = Field(
         default_factory=lambda: [ipaddress.ip_network(text) for text in PRIVATE]
     )
+    allowed_hosts: Annotated[
+        list[Annotated[str, BeforeValidator(host_name)]], NoDecode, BeforeValidator(split_commas)
+    ] = []
     max_body_bytes: int = Field(default=2**31, ge=1024)
     max_connections: int = Field(default=10_000, ge=1)
     head_s: float = Field(default=10.0, gt=0)
@@ -149,10 +154,17 @@ def bearer(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def guard(token: str | None, networks: list[Network], what: str, also: str | None = None) -> Callable[[Request], None]:
+def guard(
+    token: str | None, networks: list[Network], what: str, also: str | None = None, hosts: Sequence[str] = ()
+) -> Callable[[Request], None]:
     """A dependency that lets through who has the token; without a token set, who is in the allowed networks.
 
-    `also` is a second token that opens this door, where one is set; it closes none.
+    Args:
+        token: what opens this door; None or empty: development mode.
+        networks: who may ask then.
+        what: the token's name in a refusal.
+        also: a second token that opens this door, where one is set; it closes none.
+        hosts: names by which one may ask in development mode, beside those that no stranger can have lead here.
     """
 
     def check(request: Request) -> None:
@@ -165,6 +177,7 @@ def guard(token: str | None, networks: list[Network], what: str, also: str | Non
                 raise Forbidden(f"in development mode only the allowed networks may ask, not {host}")
             if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # a page in a browser here
                 raise Forbidden("in development mode pages of other sites may not ask")
+            refuse_foreign(request.headers.get("host", ""), hosts)
         elif not hmac.compare_digest(shown, token.encode()):
             raise Unauthorised(f"the {what} token is missing or wrong")
 

@@ -43,4 +43,6 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
         binding_refresh_interval=None,
         reconnect_timeout=10.0,
     )
-    app.add_middleware(Door, token=settings.common.api_token, networks=settings.allowed_networks)
+    app.add_middleware(
+        Door, token=settings.common.api_token, networks=settings.allowed_networks, hosts=settings.allowed_hosts
+    )

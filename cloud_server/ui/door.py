@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hmac
 import html
-import ipaddress
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from importlib.resources import files
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -20,6 +20,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from shared.errors import Forbidden
+from shared.hosts import refuse_foreign
 from shared.service import Network
 from shared.transport import inside
 
@@ -64,10 +66,11 @@ class Door:
         app: what is behind.
         token: the API token; None: development mode.
         networks: who may come in then.
+        hosts: by which further names (`shared.hosts`).
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, networks: list[Network]) -> None:
-        self.app, self.token, self.networks = app, token, networks
+    def __init__(self, app: ASGIApp, token: str | None, networks: list[Network], hosts: Sequence[str] = ()) -> None:
+        self.app, self.token, self.networks, self.hosts = app, token, networks, hosts
         self.sessions = Sessions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,8 +94,12 @@ class Door:
             return PlainTextResponse("pages of other sites may not ask", 403)
         if self.token is None:
             host = asked.client.host if asked.client else None
-            if not inside(host, self.networks) or not _is_near(asked.headers.get("host", "")):
-                return PlainTextResponse("in development mode only the allowed networks may ask, by address", 403)
+            if not inside(host, self.networks):
+                return PlainTextResponse("in development mode only the allowed networks may ask", 403)
+            try:
+                refuse_foreign(asked.headers.get("host", ""), self.hosts)
+            except Forbidden as refusal:
+                return PlainTextResponse(f"Host: {refusal.detail}", refusal.status)
             return RedirectResponse(PREFIX) if scope["path"] == f"{PREFIX}/login" else None
         session = asked.cookies.get(COOKIE, "")
         if scope["type"] == "http" and scope["path"] == f"{PREFIX}/login":
@@ -130,23 +137,6 @@ def _foreign(scope: Scope, headers: Headers) -> bool:
         return True
     origin = headers.get("origin")
     return origin is not None and urlsplit(origin).netloc != headers.get("host")
-
-
-def _is_near(host: str) -> bool:
-    """Whether a Host is an address, or a name that no stranger can point here: a page that had its own name resolve to
-    this machine would else be of this site."""
-    name = urlsplit(f"//{host}").hostname or ""
-    if name.endswith("localhost") or "." not in name.rstrip("."):
-        return ":" not in name or _is_address(name)
-    return _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _within(path: str) -> str:

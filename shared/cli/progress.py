@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -26,6 +27,8 @@ from shared.cli.output import duration, number, percent, size
 _IDLE_S = 2.0
 _CHECK_EVERY_S = 0.5
 _LOOK_EVERY_S = 0.2
+_BAR = (10, 24)
+"""Columns of the bar, at least and at most."""
 
 
 class View(Protocol):
@@ -103,12 +106,13 @@ class _Heard:
 
 
 class LiveView:
-    """One line on a terminal that is drawn anew."""
+    """One line on a terminal that is drawn anew. In a narrow terminal it goes without some figures."""
 
     def __init__(self, console: Console) -> None:
+        self._bar = BarColumn(bar_width=_BAR[1])
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            self._bar,
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(),
@@ -120,12 +124,17 @@ class LiveView:
 
     def show(self, info: RunInfo, n_lost: int) -> None:
         """Draw the line again."""
+        words = " ".join(filter(None, [info.name, info.status, info.phase]))
+        n_rounds = len(str(info.num_rounds))
+        room = self._progress.console.width - cell_len(f"{words} {'':{2 * n_rounds}}/  0:00:00 ETA 0:00:00 ")
+        text = figures(info, n_lost, room - _BAR[0])
+        self._bar.bar_width = min(max(room - cell_len(text), _BAR[0]), _BAR[1])
         self._progress.update(
             self._task,
-            description=f"{escape(info.name)} [bold]{info.status}[/bold] {info.phase or ''}",
+            description=f"{escape(info.name)} [bold]{info.status}[/bold] {info.phase or ''}".rstrip(),
             completed=info.rounds,
             total=info.num_rounds,
-            figures=figures(info, n_lost),
+            figures=text,
         )
 
     def note(self, text: str) -> None:
@@ -176,18 +185,29 @@ def view_on(console: Console) -> View:
     return LiveView(console) if console.is_terminal else LineView(console)
 
 
-def figures(info: RunInfo, n_lost: int) -> str:
-    """The figures of a run on one line; of one that waits, what it waits for."""
+def figures(info: RunInfo, n_lost: int, room: int | None = None) -> str:
+    """The figures of a run on one line; of one that waits, what it waits for.
+
+    Args:
+        info: the run.
+        n_lost: contributions.
+        room: columns; figures that find no room are left out, least needed first. None: as many as it takes.
+    """
     if info.reason and info.status not in FINAL:
         return info.reason
-    parts = [
-        f"accuracy {percent(info.accuracy)}",
-        f"loss {number(info.loss)}",
-        f"up {size(info.bytes_up)}",
-        f"down {size(info.bytes_down)}",
-        f"simulated {duration(info.simulated_s)}",
-    ]
-    return "  ".join(parts + ([f"{n_lost} lost"] if n_lost else []))
+    parts = {
+        "accuracy": percent(info.accuracy),
+        "loss": number(info.loss),
+        "up": size(info.bytes_up),
+        "down": size(info.bytes_down),
+        "simulated": duration(info.simulated_s),
+    }
+    lost = [f"{n_lost} lost"] if n_lost else []
+    while True:
+        text = "  ".join([*(f"{name} {value}" for name, value in parts.items()), *lost])
+        if room is None or cell_len(text) <= room or len(parts) == 1:
+            return text
+        parts.popitem()
 
 
 def _eta_s(info: RunInfo) -> float | None:

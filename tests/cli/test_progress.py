@@ -6,11 +6,12 @@ import io
 from collections.abc import Iterator
 from typing import Any, cast
 
+import pytest
 from rich.console import Console
 
 from shared.api import Event, RunInfo
 from shared.cli.client import Client
-from shared.cli.progress import LineView, follow
+from shared.cli.progress import LineView, LiveView, follow
 from tests.cli.samples import a_run
 
 
@@ -68,3 +69,29 @@ def test_a_run_that_waits_says_for_what_and_losses_are_counted() -> None:
     assert "lost" not in lines[0]
     assert any("3 lost" in line for line in lines)
     assert any("waiting: 2 of at least 3 devices are alive" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown", "left_out"),
+    [
+        (80, ("accuracy 93.00 %",), ("loss", "up ", "down ", "simulated")),
+        (100, ("accuracy 93.00 %", "loss 0.3000"), ("down ", "simulated")),
+        (160, ("accuracy 93.00 %", "loss 0.3000", "up 8.63 MB", "down 7.83 MB", "simulated 12.0 s"), ()),
+    ],
+)
+def test_a_narrow_terminal_keeps_bar_rounds_and_times_and_goes_without_figures(
+    columns: int, shown: tuple[str, ...], left_out: tuple[str, ...]
+) -> None:
+    text = io.StringIO()
+    run = a_run(name="quickstart", status="running", rounds=7, num_rounds=30, bytes_up=8_630_000, bytes_down=7_830_000)
+    with LiveView(Console(file=text, width=columns, force_terminal=True, color_system=None)) as view:
+        view.show(run, 0)
+    line = text.getvalue().rpartition("\x1b[2K")[2].splitlines()[0]
+    assert line.startswith("quickstart running train ━")
+    assert line.count("━") >= 2, "of at least ten columns, seven thirtieths are drawn"
+    assert " 7/30 " in line
+    assert line.rstrip().endswith("ETA -:--:--")
+    assert "…" not in line
+    assert len(line) <= columns
+    assert all(figure in line for figure in shown)
+    assert not any(figure in line for figure in left_out)

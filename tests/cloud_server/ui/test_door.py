@@ -50,8 +50,12 @@ async def test_without_a_token_near_ones_come_in_by_address() -> None:
     door = Door(behind, None, NEAR)
     for host in ("127.0.0.1:8000", "localhost", "[::1]:80", "cloud:8000"):
         assert (await visitor(door, host).get("/ui/")).text == "inside", host
-    for host in ("evil.example", "evil.example:8000"):
-        assert (await visitor(door, host).get("/ui/")).status_code == 403, host
+    for host in ("evil.example", "evil.example:8000", "[::1"):
+        refused = await visitor(door).get("/ui/", headers={"host": host})
+        assert (refused.status_code, refused.text.startswith("Host: ")) == (403, True), host
+    allowing = Door(behind, None, NEAR, ["lab.example"])
+    assert (await visitor(allowing, "lab.example:8000").get("/ui/")).text == "inside"
+    assert (await visitor(allowing, "evil.example").get("/ui/")).status_code == 403
     assert (await visitor(door, address="8.8.8.8").get("/ui/")).status_code == 403
     assert (await visitor(door, "evil.example", "8.8.8.8").get("/runs")).text == "inside", "the API has its own guard"
 
