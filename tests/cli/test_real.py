@@ -64,6 +64,24 @@ def test_run_trains_writes_its_folder_and_leaves_nothing_behind(
     assert json.loads(strata("show", "latest", "--format", "json").out) == result
 
 
+def test_a_tracked_run_is_where_it_was_to_be_when_the_command_ends(tmp_path: Path, env: dict[str, str]) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    digests = []
+    for tracking in ("[]", "tensorboard"):
+        arguments = ("run", "real.yaml", f"tracking={tracking}", "--agents", 2, "--format", "json")
+        done = subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout.splitlines()[-1])
+        digests.append((result["model_sha256"], result["bytes_up"], result["bytes_down"]))
+    assert digests[0] == digests[1]
+    files = [path.name for path in (tmp_path / "runs" / "tensorboard" / result["run"]).iterdir()]
+    assert len(files) == 1
+    assert files[0].startswith("events.out.tfevents.")
+    assert "tensorboard: 2 rounds at " in done.stderr
+    note = json.loads((tmp_path / "runs" / result["run"] / "tracking.json").read_text())["tensorboard"]
+    assert (note["status"], note["rounds"], note["reason"]) == ("completed", 2, None)
+
+
 def test_interrupt_ends_run_and_topology(tmp_path: Path, env: dict[str, str]) -> None:
     arguments = ("run", "real.yaml", "num_rounds=10000", "--agents", 2, "--format", "json")
     with subprocess.Popen(
