@@ -87,6 +87,17 @@ async def test_without_tokens_the_cloud_answers_to_near_names(tmp_path: Path, ho
             assert (await fed.client.get(path, headers={"host": host})).status_code == 200, path
 
 
+async def test_the_cloud_answers_to_a_name_that_its_setting_allows(tmp_path: Path) -> None:
+    async with Federation(
+        tmp_path / "f", n_edges=0, rooms=(), cloud={"allowed_hosts": "lab.example, Box.Example"}
+    ) as fed:
+        for path in ("/runs", "/metrics"):
+            for host, status in (("lab.example:8000", 200), ("box.example", 200), ("evil.example", 403)):
+                assert (await fed.client.get(path, headers={"host": host})).status_code == status, (path, host)
+        beat: dict[str, Any] = {"headers": {"host": "lab.example"}, "json": {}}
+        assert (await fed.client.post("/heartbeats", **beat)).status_code == 422, "heard, and no heartbeat"
+
+
 async def test_with_tokens_the_name_does_not_matter(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=(), common=TOKENS) as fed:
         headers: dict[str, Any] = {"host": "strata.example", "authorization": f"Bearer {TOKENS['api_token']}"}
