@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load
 
 from shared import keys
+from shared.figures.shapes import Spans
 from shared.figures.timeline import timeline
 from shared.results import read_round
 from shared.tensors import digest
@@ -87,7 +88,9 @@ async def test_the_results_folder_tells_of_edges_and_links_what_the_dashboard_is
             detail = await fed.round(info.run, number)
             shown = timeline(detail, "same")
             assert shown is not None
-            assert [word for _, word in shown.panels[0].ends] == ["edge-1 done", "edge-2 done"]
+            (panel,) = shown.panels
+            assert isinstance(panel, Spans)
+            assert [word for _, word in panel.ends] == ["edge-1 done", "edge-2 done"]
             assert timeline(read_round(folder, number), "same") == shown
             lines = (folder / "links.csv").read_text().splitlines()
             held = [cells[4:] for line in lines if (cells := line.split(","))[:2] == [str(number), "train"]]
