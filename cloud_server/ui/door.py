@@ -22,10 +22,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shared.errors import Forbidden
 from shared.hosts import refuse_foreign
+from shared.limits import KNOWN
 from shared.service import Network
 from shared.transport import inside
 
 PREFIX = "/ui"
+SESSION = f"{PREFIX}/session"
+"""Says to a page whether its session still holds, 204, or not, 401."""
 COOKIE = "strata_session"
 LASTS_S = 12 * 3600.0
 MOST_SESSIONS = 1000
@@ -100,7 +103,8 @@ class Door:
                 refuse_foreign(asked.headers.get("host", ""), self.hosts)
             except Forbidden as refusal:
                 return PlainTextResponse(f"Host: {refusal.detail}", refusal.status)
-            return RedirectResponse(PREFIX) if scope["path"] == f"{PREFIX}/login" else None
+            own = {f"{PREFIX}/login": RedirectResponse(PREFIX), SESSION: Response(status_code=204)}
+            return own.get(scope["path"])
         session = asked.cookies.get(COOKIE, "")
         if scope["type"] == "http" and scope["path"] == f"{PREFIX}/login":
             return await self._login(Request(scope, receive))
@@ -108,9 +112,10 @@ class Door:
             self.sessions.end(session)
             return RedirectResponse(f"{PREFIX}/login", 303)
         if self.sessions.holds(session):
-            return None
+            scope[KNOWN] = True
+            return Response(status_code=204) if scope["path"] == SESSION else None
         if scope["type"] == "http" and scope["method"] == "GET" and "text/html" in asked.headers.get("accept", ""):
-            return RedirectResponse(f"{PREFIX}/login?next={quote(scope['path'])}", 303)
+            return RedirectResponse(f"{PREFIX}/login?next={quote(_asked_for(scope))}", 303)
         return PlainTextResponse("log in first", 401)
 
     async def _login(self, request: Request) -> Response:
@@ -118,7 +123,7 @@ class Door:
         after = _within(request.query_params.get("next", ""))
         if request.method == "GET":
             return _form(after)
-        if request.method != "POST" or int(request.headers.get("content-length") or 0) > _FORM_BYTES:
+        if request.method != "POST" or not _is_small(request.headers):
             return PlainTextResponse("a form of a few bytes, by POST", 400)
         shown = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
         if not hmac.compare_digest(shown.strip().encode(), (self.token or "").encode()):
@@ -127,6 +132,18 @@ class Door:
         secure = request.url.scheme == "https"
         answer.set_cookie(COOKIE, self.sessions.begin(), path=PREFIX, httponly=True, samesite="strict", secure=secure)
         return answer
+
+
+def _is_small(headers: Headers) -> bool:
+    """Whether a body says that it is a form of the login. One that does not say how long it is could be without end."""
+    claimed = headers.get("content-length", "")
+    plain = claimed.isascii() and claimed.isdigit() and len(claimed) < 10
+    return plain and int(claimed) <= _FORM_BYTES and "transfer-encoding" not in headers
+
+
+def _asked_for(scope: Scope) -> str:
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{scope['path']}?{query}" if query else str(scope["path"])
 
 
 def _foreign(scope: Scope, headers: Headers) -> bool:

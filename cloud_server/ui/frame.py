@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nicegui import ui
 
+from cloud_server.ui.away import AWAY
 from cloud_server.ui.charts import DARK, LIGHT, Look, height_px, options
 from cloud_server.ui.watching import Watching
 from shared.errors import StrataError
 from shared.figures.palette import COLOURS
+from shared.store import StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from cloud_server.dependencies import Cloud
     from shared.figures.shapes import Picture
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 EVERY_S = 1.0
 _NAV = (("Topology", "/"), ("Runs", "/runs"), ("New run", "/new"))
@@ -87,22 +91,43 @@ class Sheet:
             try:
                 await refresh()
             except StrataError as error:
-                self.trouble.set_text(f"Not up to date: {error.detail}")
+                self._say(f"Not up to date: {error.detail}")
             except Exception as error:
                 log.exception("a page of the dashboard failed")
-                self.trouble.set_text(f"Not up to date: {type(error).__name__}. The cloud's log has more.")
+                self._say(f"Not up to date: {type(error).__name__}. The cloud's log has more.")
             else:
-                self.trouble.set_text("")
-            self.trouble.set_visibility(bool(self.trouble.text))
+                self._say("")
 
         ui.timer(every_s, once, immediate=True)
+
+    async def wait_for(self, look: Callable[[], Awaitable[T]]) -> T:
+        """What the page cannot be built without: while the store is away it says so, for as long as somebody looks on.
+
+        Raises:
+            StoreUnavailable: nobody looks on any more.
+        """
+        while True:
+            try:
+                found = await look()
+            except StoreUnavailable as error:
+                if not ui.context.client.has_socket_connection:
+                    raise
+                self._say(f"Nothing to show yet: {error.detail}")
+                await asyncio.sleep(EVERY_S)
+            else:
+                self._say("")
+                return found
+
+    def _say(self, words: str) -> None:
+        self.trouble.set_text(words)
+        self.trouble.set_visibility(bool(words))
 
 
 @asynccontextmanager
 async def sheet(desk: Desk, title: str, here: str = "") -> AsyncIterator[Sheet]:
     """A page with its navigation; what is built inside comes below. Waits for the browser to say whether it is dark."""
     ui.page_title(f"{title} · StrataFL")
-    ui.add_head_html(_STYLE)
+    ui.add_head_html(_STYLE + AWAY)
     ui.colors(primary=COLOURS[0], positive=COLOURS[2], negative="#B84300")
     dark = ui.dark_mode(None)
     with ui.header().classes("items-center q-px-md q-py-xs gap-1"):

@@ -18,7 +18,8 @@ from shared.run_spec import RunSpec, parse_run_spec
 _FIRST = ("name", "seed", "num_rounds", "edge_rounds", "num_edges", "num_devices", "local_epochs", "batch_size", "lr")
 _LINES = ("data", "model", "partition", "devices")
 _APART = ("algorithm",)
-_MOST_BYTES = 2**20
+_WRAPPING_BYTES = 1024
+"""What an upload adds to its file."""
 
 
 def register(desk: Desk) -> None:
@@ -40,6 +41,7 @@ class View:
 
     def build(self) -> None:
         """Lay the page out."""
+        most = max(self.desk.cloud.settings.max_spec_bytes - _WRAPPING_BYTES, 1)
         ui.label("New run").classes("text-h6").props("role=heading aria-level=1")
         with ui.element("div").classes("wide w-full"):
             with ui.column().classes("items-stretch"):
@@ -48,9 +50,11 @@ class View:
                 ui.upload(
                     label="From a spec file (YAML or JSON)",
                     auto_upload=True,
-                    max_file_size=_MOST_BYTES,
+                    max_file_size=most,
                     on_upload=self._uploaded,
-                    on_rejected=lambda: ui.notify("not a file of at most 1 MiB", type="negative"),
+                    on_rejected=lambda: ui.notify(
+                        f"not a YAML or JSON file of at most {most:,} bytes", type="negative"
+                    ),
                 ).props('accept=".yaml,.yml,.json" flat bordered').classes("w-full")
                 self.text = (
                     ui.textarea(value=_text(self.document))

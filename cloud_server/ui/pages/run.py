@@ -35,7 +35,7 @@ def register(desk: Desk) -> None:
     async def page(run_id: str) -> None:
         async with sheet(desk, "Run") as on:
             try:
-                watched = await desk.watching.seated(run_id[:300])
+                watched = await on.wait_for(lambda: desk.watching.seated(run_id[:300]))
             except NotFound as error:
                 ui.label(error.detail).props("role=alert")
                 ui.link("All runs", "/runs")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from cloud_server.ui.door import COOKIE, MOST_SESSIONS, Door, Sessions
+from cloud_server.ui.door import COOKIE, MOST_SESSIONS, SESSION, Door, Sessions
+from shared.limits import STRANGER_BYTES, BodyLimit
 
 NEAR = [ipaddress.ip_network("127.0.0.0/8")]
 HTML = {"accept": "text/html"}
@@ -119,8 +122,60 @@ async def test_nobody_is_sent_elsewhere_after_login(after: str) -> None:
         assert "<b>" not in (await client.get("/ui/login", params={"next": after})).text
 
 
-async def test_a_form_is_small() -> None:
+async def test_one_comes_back_to_the_page_with_what_it_was_asked_for() -> None:
     async with visitor(Door(behind, "secret", NEAR)) as client:
+        sent_on = await client.get("/ui/compare?run=r1&run=r2", headers=HTML)
+        form = await client.get(sent_on.headers["location"])
+        assert 'action="/ui/login?next=/ui/compare%3Frun%3Dr1%26run%3Dr2"' in form.text
+        right = await client.post(sent_on.headers["location"], data={"token": "secret"})
+        assert right.headers["location"] == "/ui/compare?run=r1&run=r2"
+
+
+async def test_a_page_can_ask_whether_its_session_holds() -> None:
+    assert (await visitor(Door(behind, None, NEAR)).get(SESSION)).status_code == 204
+    async with visitor(Door(behind, "secret", NEAR)) as client:
+        assert (await client.get(SESSION)).status_code == 401
+        await client.post("/ui/login", data={"token": "secret"})
+        assert (await client.get(SESSION)).status_code == 204
+
+
+async def test_large_uploads_need_a_session() -> None:
+    def small(app: FastAPI) -> httpx.AsyncClient:
+        return visitor(Door(BodyLimit(app, tokens=("secret", "tier"), limit=2**20), "secret", NEAR))
+
+    app, upload = FastAPI(), "/ui/_nicegui/client/c/upload/7"
+
+    @app.post("/{path:path}")
+    async def take(request: Request) -> int:
+        """How much came."""
+        return len(await request.body())
+
+    async with small(app) as client:
+        large = b"x" * (STRANGER_BYTES + 1)
+        for cookie in ({}, {"cookie": f"{COOKIE}=a guess"}):
+            assert (await client.post(upload, content=large, headers=cookie)).status_code == 401
+        await client.post("/ui/login", data={"token": "secret"})
+        session = {"cookie": f"{COOKIE}={client.cookies[COOKIE]}"}
+        assert (await client.post(upload, content=large)).json() == len(large)
+        assert (await client.post(upload, content=b"x" * (2**20 + 1))).status_code == 413
+        assert (await client.post("/runs", content=large, headers=session)).status_code == 401, "not of the dashboard"
+        for path in ("//ui/x", "/uix"):
+            assert (await client.post(path, content=large, headers=session)).status_code == 401, path
+        evil = {"sec-fetch-site": "cross-site"}
+        assert (await client.post(upload, content=large, headers=evil)).status_code == 403
+        await client.post("/ui/logout")
+        assert (await client.post(upload, content=large, headers=session)).status_code == 401
+
+
+async def test_a_form_is_small_and_says_so() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"token=secret"
+        raise AssertionError("read without a limit")
+
+    async with visitor(Door(behind, "secret", NEAR)) as client:
+        assert (await client.post("/ui/login", content=endless())).status_code == 400
+        for length in ("-1", "many", "9" * 30, "\u00b2".encode("latin-1")):
+            assert (await client.post("/ui/login", headers={"content-length": length})).status_code == 400
         assert (await client.post("/ui/login", content=b"token=" + b"x" * 5000)).status_code == 400
         assert (await client.put("/ui/login", content=b"")).status_code == 400
 
