@@ -82,8 +82,20 @@ def _edge(edge: EdgeInfo, row: EdgeRow | None, watched: Watched | None) -> Node:
         group = _group(watched, str(row.home))
         words += [f"group {group}"] if group else []
         words += [row.reason] if row.reason else []
+    words += _compute(edge.edge, watched)
     key, used = f"edge {edge.edge}", (row.up_bytes, row.down_bytes) if row else (0, 0)
     return Node(key, edge.edge, "edge", state, "cloud", tuple(words), *used)
+
+
+def _compute(edge: str, watched: Watched | None) -> list[str]:
+    """What the devices of an edge can do, and what of that is free by its digital twins."""
+    able = sum(seat.compute_sps or 0.0 for seat in watched.seats if seat.edge == edge) if watched else 0.0
+    found = [f"its devices can train {able:.4g} samples/s"] if able else []
+    twins = watched.twins.get(edge, ()) if watched else ()
+    if twins:
+        free = sum(twin.telemetry.free_sps for twin in twins if twin.telemetry.on)
+        found.append(f"{free:.4g} samples/s are free by its {len(twins)} digital twins")
+    return found
 
 
 def _group(watched: Watched | None, client: str) -> str | None:

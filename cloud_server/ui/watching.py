@@ -9,11 +9,15 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from cloud_server.dependencies import Cloud
+from cloud_server.twins import twins_at
 from shared.api import RoundDetail, RoundInfo, RunInfo, SeatInfo, SeatRow
 from shared.errors import Conflict
 from shared.figures.told import Told, Visit
+from shared.twins import Twin, TwinList
 
 SEATS_EVERY_S = 2.0
+TWINS_S = 2.0
+"""For an edge to tell of its twins: a page does not wait longer for one that is busy or gone."""
 _MOST = 16
 """Runs that are kept in mind at a time."""
 _HISTORY = 50
@@ -31,7 +35,8 @@ class Watched:
         history: by seat, its last visits: number of the round, and the row.
         newest: the last training round with its visits.
         seats: who sits where; none before the run has started.
-        seats_at: when that was looked up (monotonic).
+        twins: by edge, what it knows of its workers, where edges keep twins and the run trains.
+        seats_at: when these were looked up (monotonic).
     """
 
     info: RunInfo
@@ -40,6 +45,7 @@ class Watched:
     history: dict[int, list[tuple[int, SeatRow]]] = field(default_factory=dict)
     newest: RoundDetail | None = None
     seats: tuple[SeatInfo, ...] = ()
+    twins: dict[str, tuple[Twin, ...]] = field(default_factory=dict)
     seats_at: float = -math.inf
 
     @property
@@ -105,4 +111,15 @@ class Watching:
             known.seats = await self.cloud.runner.seats(known.info.run)
         except Conflict:  # not started yet
             known.seats = ()
+        known.twins = await self._twins(known.info)
         return known
+
+    async def _twins(self, info: RunInfo) -> dict[str, tuple[Twin, ...]]:
+        """The twins of live edges that tell of them soon."""
+        if not info.spec.keeps_twins or info.status != "running":
+            return {}
+        registry = self.cloud.registry
+        edges = registry.live_edges()
+        asked = (asyncio.wait_for(twins_at(registry, edge, info.run), TWINS_S) for edge in edges)
+        found = zip(edges, await asyncio.gather(*asked, return_exceptions=True), strict=True)
+        return {edge: told.twins for edge, told in found if isinstance(told, TwinList)}

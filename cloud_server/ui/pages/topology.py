@@ -16,6 +16,7 @@ from shared.errors import NotFound, StrataError
 from shared.figures.partition import partition
 from shared.profiles import PROFILES
 from shared.topology import DeviceChange, TopologyInfo
+from shared.twins import Twin
 
 _HISTORY = ("round", "outcome", "seconds", "up", "down", "accuracy")
 
@@ -149,6 +150,8 @@ class View:
                 ui.label(line)
             if node.key.startswith("seat "):
                 await self._seat(int(node.key.removeprefix("seat ")))
+            elif node.key.startswith("edge "):
+                self._twins(node.key.removeprefix("edge "))
             elif node.key.startswith("agent "):
                 self._changes(node.key.removeprefix("agent "))
             ui.button("Close", on_click=dialog.close).props("flat")
@@ -174,6 +177,16 @@ class View:
         with card("Visits"):
             self._past(watched, number)
 
+    def _twins(self, edge: str) -> None:
+        """What an edge knows of its workers, where it keeps digital twins."""
+        twins = self.watched.twins.get(edge, ()) if self.watched else ()
+        if not twins:
+            return
+        rows = [{"seat": str(twin.seat), **_told(twin)} for twin in twins]
+        columns = [{"name": name, "label": name, "field": name, "align": "left"} for name in rows[0]]
+        with card("Digital twins"):
+            ui.table(columns=columns, rows=rows, row_key="seat", pagination=10).props("dense flat").classes("w-full")
+
     async def _twin(self, run_id: str, agent: str, number: int) -> None:
         try:
             (twin,) = (await twins_of(self.desk.cloud.registry, run_id, agent, {number})).twins
@@ -181,14 +194,7 @@ class View:
             ui.label(f"No digital twin: {error.detail}").classes("text-caption")
             return
         with card("Digital twin"):
-            facts(
-                {
-                    "health": twin.health,
-                    "free compute": f"{twin.telemetry.free_sps:.4g} samples/s",
-                    "slower than said": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
-                    "visits seen": str(twin.n_learned),
-                }
-            )
+            facts(_told(twin))
 
     def _past(self, watched: Watched, number: int) -> None:
         past = watched.history.get(number, [])
@@ -234,3 +240,13 @@ class View:
     async def _change(self, agent: str, change: DeviceChange) -> None:
         with saying("Counts from the next round on."):
             await change_device(self.desk.cloud, agent, change)
+
+
+def _told(twin: Twin) -> dict[str, str]:
+    """A digital twin in words."""
+    return {
+        "health": twin.health,
+        "free compute": f"{twin.telemetry.free_sps:.4g} samples/s",
+        "slower than said": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
+        "visits seen": str(twin.n_learned),
+    }

@@ -13,6 +13,7 @@ from cloud_server.ui.watching import Watched
 from shared.api import EdgeRow, SeatRow
 from shared.nodes import AgentInfo, EdgeInfo
 from shared.topology import TopologyInfo
+from shared.twins import Telemetry, Twin
 from tests.cli.samples import a_round, a_run, a_seat
 
 
@@ -72,6 +73,22 @@ def test_edges_say_environment_group_and_bytes() -> None:
     assert (edge.state, edge.up_bytes, edge.down_bytes) == ("used", 50, 70)
     assert any(word.startswith("environment 0: 1 updates used") for word in edge.words)
     assert "group 2" in edge.words
+
+
+def test_edges_say_what_their_devices_can_do_and_what_of_it_is_free() -> None:
+    watched = a_watched(n_seats=2)
+    watched.seats = (
+        a_seat(0, edge="edge-1", agent="a0", compute_sps=100.0),
+        a_seat(1, edge="edge-1", agent="a1", compute_sps=50.5),
+        a_seat(2, edge="edge-2", agent="a2", compute_sps=7.0),
+    )
+    without = next(node for node in scene(a_topology(), watched) if node.tier == "edge")
+    assert "its devices can train 150.5 samples/s" in without.words
+    assert not any("twins" in word for word in without.words)
+    told = (Twin(seat=0, telemetry=Telemetry(free_sps=40.0)), Twin(seat=1, telemetry=Telemetry(free_sps=9, on=False)))
+    watched.twins = {"edge-1": told, "edge-2": (Twin(seat=2, telemetry=Telemetry(free_sps=1.0)),)}
+    edge = next(node for node in scene(a_topology(), watched) if node.tier == "edge")
+    assert "40 samples/s are free by its 2 digital twins" in edge.words
 
 
 def test_agents_without_a_seat_stand_beside_the_run() -> None:
