@@ -15,6 +15,7 @@ Options = dict[str, Any]
 _MARKED = 40
 _SYMBOLS = ("circle", "rect", "triangle", "diamond", "roundRect", "pin", "arrow")
 _LABELLED = 120
+_ALMOST = 0.8
 """Cells with their number written in."""
 
 
@@ -72,10 +73,12 @@ def _unit(axis: Axis, values: Iterable[Value]) -> tuple[float, str]:
     return 1.0, ""
 
 
-def _axis(axis: Axis, unit: str, look: Look, *, up: bool) -> Options:
-    """A numeric axis."""
+def _axis(axis: Axis, unit: str, look: Look, *, up: bool, most: Value = None) -> Options:
+    """A numeric axis; where `most`, its largest value, is almost the whole, it ends there: none is above 100 %."""
     name = f"{axis.label} ({unit})" if unit else axis.label
+    whole = {"max": 100} if axis.unit == "share" and most is not None and _ALMOST < most <= 1 else {}
     return {
+        **whole,
         "type": "value",
         "name": name,
         "nameLocation": "end" if up else "middle",
@@ -122,7 +125,8 @@ def _round(value: float) -> float:
 def _lines(panel: Lines, look: Look) -> Options:
     shared: Sequence[float] = next((series.x for series in panel.series if series.x), ())
     across, along = _unit(panel.x, (x for series in panel.series for x in series.x))
-    up, above = _unit(panel.y, (y for series in panel.series for y in (*series.y, *series.high)))
+    values = [y for series in panel.series for y in (*series.y, *series.high) if y is not None]
+    up, above = _unit(panel.y, values)
     drawn: list[Options] = []
     for at, series in enumerate(panel.series):
         places = [_round(x * across) for x in series.x or shared]
@@ -133,7 +137,7 @@ def _lines(panel: Lines, look: Look) -> Options:
         "legend": _legend([series.name for series in panel.series], look),
         "tooltip": {"trigger": "axis", "confine": True},
         "xAxis": _axis(panel.x, along, look, up=False),
-        "yAxis": _axis(panel.y, above, look, up=True),
+        "yAxis": _axis(panel.y, above, look, up=True, most=max(values, default=None)),
         "series": drawn,
     }
 

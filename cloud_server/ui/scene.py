@@ -76,7 +76,7 @@ def _edge_rows(watched: Watched | None) -> Mapping[str, EdgeRow]:
 def _edge(edge: EdgeInfo, row: EdgeRow | None, watched: Watched | None) -> Node:
     gone = edge.state in _GONE
     state = "lost" if gone else {"failed": "failed", "away": "lost"}.get(row.outcome, "used") if row else "waits"
-    words = [f"{edge.n_agents} agents report to it, {edge.state}"]
+    words = [f"{edge.state}, agents that report to it: {edge.n_agents}"]
     if row is not None:
         words.append(f"environment {row.home}: {row.n_used} updates used, {row.simulated_s:.3g} s in the last round")
         group = _group(watched, str(row.home))

@@ -168,15 +168,16 @@ class View:
         if watched.info != self.info:
             if not watched.seats or (self.info and self.info.status != watched.info.status):
                 await self.desk.watching.seated(self.run_id)
-            self._show_info(watched.info)
+            self._show_info(watched)
         told = len(watched.rounds) + sum(row.evaluation is not None for row in watched.rounds)
         if told != self.n_told:
             self.n_told = told
             await self._show_rounds(watched)
         self.partition.show(partition(watched.seats, ""), "Dealt when the run starts.")
 
-    def _show_info(self, info: RunInfo) -> None:
-        self.info = info
+    def _show_info(self, watched: Watched) -> None:
+        info = self.info = watched.info
+        accuracy, loss = _headline(watched)
         self.title.set_text(f"{info.name} ({info.algorithm})")
         self.status.set_text(info.status)
         self.status.props(f"color={_colour(info.status)}")
@@ -190,8 +191,8 @@ class View:
             facts(
                 {
                     "round": f"{info.rounds} of {info.num_rounds}",
-                    f"accuracy, {info.accuracy_of}": "-" if info.accuracy is None else f"{info.accuracy:.2%}",
-                    "loss": "-" if info.loss is None else f"{info.loss:.4g}",
+                    f"accuracy, {info.accuracy_of}": "-" if accuracy is None else f"{accuracy:.2%}",
+                    "loss": "-" if loss is None else f"{loss:.4g}",
                     "bytes on links": f"{(info.bytes_up + info.bytes_down) / up:.4g} {unit}",
                     "simulated": f"{info.simulated_s:.4g} s",
                     "wall": f"{info.wall_s:.4g} s",
@@ -252,3 +253,12 @@ def _yaml(info: RunInfo) -> str:
 
 def _colour(status: str) -> str:
     return {"completed": "positive", "failed": "negative"}.get(status, "grey" if status in FINAL else "primary")
+
+
+def _headline(watched: Watched) -> tuple[float | None, float | None]:
+    """Accuracy and loss: while a run goes on, those of the newest evaluation of the global model."""
+    info = watched.info
+    scores = [score for row in watched.rounds if row.evaluation and (score := row.evaluation.get("global"))]
+    if info.accuracy is not None or info.status in FINAL or not scores:
+        return info.accuracy, info.loss
+    return scores[-1].accuracy, scores[-1].loss

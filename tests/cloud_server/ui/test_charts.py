@@ -31,6 +31,13 @@ def test_lines_stand_in_the_unit_of_their_axis() -> None:
     assert low["stack"] == rest["stack"]
 
 
+@pytest.mark.parametrize(("most", "top"), [(0.1, None), (0.96, 100), (1.2, None)])
+def test_shares_that_come_near_the_whole_end_there(most: float, top: int | None) -> None:
+    line = Series(name="global", y=(0.05, most), x=(0.0, 1.0))
+    panel = Lines(x=Axis(), y=Axis(label="accuracy", unit="share"), series=(line,))
+    assert options(panel, LIGHT)["yAxis"].get("max") == top
+
+
 def test_cells_leave_holes_and_boxes_have_five_numbers() -> None:
     assert options(PANELS["cells"], LIGHT)["series"][0]["data"] == [[0, 0, 17]]
     boxes, means = options(PANELS["boxes"], LIGHT)["series"]
