@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from cloud_server.ui.door import SESSION
 
-AWAY = (
-    """
+AWAY = """
 <style>
   .nicegui-content { transition: opacity .3s, filter .3s; }
   body:has(#popup[aria-hidden="false"]) .nicegui-content { opacity: .5; filter: grayscale(1); transition-delay: 2s; }
@@ -35,5 +34,4 @@ AWAY = (
   });
 </script>
 """.replace("$SESSION", SESSION)
-)
 """For the head of every page."""

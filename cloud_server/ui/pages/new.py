@@ -52,7 +52,9 @@ class View:
                     auto_upload=True,
                     max_file_size=most,
                     on_upload=self._uploaded,
-                    on_rejected=lambda: ui.notify(f"not a YAML or JSON file of at most {most:,} bytes", type="negative"),
+                    on_rejected=lambda: ui.notify(
+                        f"not a YAML or JSON file of at most {most:,} bytes", type="negative"
+                    ),
                 ).props('accept=".yaml,.yml,.json" flat bordered').classes("w-full")
                 self.text = (
                     ui.textarea(value=_text(self.document))
