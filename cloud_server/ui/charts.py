@@ -17,6 +17,8 @@ _SYMBOLS = ("circle", "rect", "triangle", "diamond", "roundRect", "pin", "arrow"
 _LABELLED = 120
 _ALMOST = 0.8
 """Cells with their number written in."""
+_APART = 1 / 3
+"""Of the width of a timeline, between words above it: on a phone they take as much."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +284,7 @@ def _spans(panel: Spans, look: Look) -> Options:
                 unseen = {"itemStyle": {"color": "transparent"}, "silent": True, "tooltip": {"show": False}}
                 look_of = unseen if kind == gap else {"itemStyle": {"color": colour(panel.whats.index(kind))}}
                 drawn.append({"type": "bar", "stack": "all", "name": kind, "data": data, "barWidth": "70%", **look_of})
-    ends = [{"xAxis": _round(at * across), "label": {"formatter": word, "color": look.ink}} for at, word in panel.ends]
+    ends = _ends(panel, across, look)
     if drawn and ends:
         drawn[0]["markLine"] = {"symbol": "none", "precision": 9, "data": ends, "lineStyle": {"color": look.ink}}
     names = _names(Axis(), panel.rows, look)
@@ -293,6 +295,19 @@ def _spans(panel: Spans, look: Look) -> Options:
         "yAxis": {**names, "inverse": True},
         "series": drawn,
     }
+
+
+def _ends(panel: Spans, across: float, look: Look) -> list[Options]:
+    """Lines at the ends, their words above where they do not run into those of a later end; a tooltip has them all."""
+    widest = max((span.end for span in panel.spans), default=0.0)
+    free, found = float("inf"), list[Options]()
+    for at, word in sorted(panel.ends, reverse=True):
+        shown = free - at >= _APART * widest
+        free = at if shown else free
+        # The axis of rows runs downwards, and so do the lines.
+        label = {"show": shown, "position": "start", "formatter": word, "color": look.ink}
+        found.append({"xAxis": _round(at * across), "label": label, "tooltip": {"formatter": escaped(word)}})
+    return found
 
 
 def _stretch(row: Sequence[Any], level: int, kind: str, gap: str, across: float) -> Any:

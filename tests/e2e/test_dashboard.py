@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from shared.limits import STRANGER_BYTES
 from tests.e2e.browser import Visitor, browser
 from tests.e2e.test_scaling import STRATA, environment, until
 
@@ -216,6 +217,10 @@ def test_with_a_token_one_logs_in(chromium: Any, tmp_path: Path) -> None:
         page.get_by_label("API token").fill(WORD)
         page.get_by_role("button", name="Log in").click()
         page.get_by_role("heading", name="Runs", level=1).wait_for()
+        (tmp_path / "large.yaml").write_text(SPEC + f"# {'x' * 70}\n" * 1000)
+        visitor.go("/new").locator("input[type=file]").set_input_files(tmp_path / "large.yaml")
+        until("it is in the text", lambda: "from a file" in page.get_by_label("Spec as YAML").input_value())
+        assert len(page.get_by_label("Spec as YAML").input_value()) > STRANGER_BYTES
         page.get_by_role("button", name="Log out").click()
         page.get_by_label("API token").wait_for()
         assert [said for said in visitor.complaints if "401" not in said] == []

@@ -1,4 +1,4 @@
-"""A cloud that is killed in the middle of a run and started again, as who looks on sees it: nobody misses anything."""
+"""A cloud that is killed in the middle of a run and started again, as those see it who look on: nothing is missed."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class View:
             with ui.row().classes("items-center w-full no-wrap"):
                 self.which = ui.slider(min=1, max=1, value=1, on_change=self._moved).classes("grow")
                 self.which.props('label aria-label="Round"')
-                self.which_words = ui.label()
+                self.which_words = ui.label().style("white-space: nowrap")
             self.timeline = Board(look, titled=False)
         with ui.element("div").classes("wide w-full"):
             with card("Bytes on links"):

@@ -91,3 +91,12 @@ def test_bytes_are_scaled_by_the_largest_of_all_lines() -> None:
     assert [one["data"][0][1] for one in found["series"]] == [2, 0.001]
     assert found["yAxis"]["scale"] is False
     assert found["xAxis"]["minInterval"] == 1
+
+
+def test_words_at_ends_keep_apart_and_the_last_is_always_there() -> None:
+    spans = (Span(row=0, what="compute", begin=0.0, end=9.0),)
+    ends = ((8.5, "b"), (9.0, "last"), (1.0, "first"), (8.0, "<a>"))
+    found = options(Spans(x=Axis(), rows=("r",), whats=("compute",), spans=spans, ends=ends), LIGHT)
+    data = found["series"][0]["markLine"]["data"]
+    assert [(end["xAxis"], end["label"]["show"]) for end in data] == [(9, True), (8.5, False), (8, False), (1, True)]
+    assert data[2]["tooltip"]["formatter"] == "&lt;a&gt;"
