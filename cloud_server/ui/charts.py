@@ -15,8 +15,9 @@ Options = dict[str, Any]
 _MARKED = 40
 _SYMBOLS = ("circle", "rect", "triangle", "diamond", "roundRect", "pin", "arrow")
 _LABELLED = 120
-_ALMOST = 0.8
 """Cells with their number written in."""
+_ALMOST = 0.8
+"""Of the whole: shares that come near it have an axis that ends there."""
 _APART = 1 / 3
 """Of the width of a timeline, between words above it: on a phone they take as much."""
 
