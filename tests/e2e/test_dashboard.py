@@ -137,6 +137,50 @@ def test_slow_device_is_seen_in_the_timeline_of_a_run_from_a_file(visitor: Visit
     assert by_seat.pop(slow) > 2 * max(by_seat.values())
 
 
+def tab_to(page: Any, name: str) -> None:
+    """Press Tab until what has this name has the focus, and shows that it has."""
+    for _ in range(150):
+        page.keyboard.press("Tab")
+        if name in page.evaluate("(e => [e.ariaLabel, e.textContent])(document.activeElement)"):
+            break
+    else:
+        raise AssertionError(f"{name} is out of the keyboard's reach")
+    assert page.evaluate("document.activeElement.matches(':focus-visible')")
+
+
+def test_a_run_by_keyboard_alone(visitor: Visitor) -> None:
+    page = visitor.go("/new")
+    for field, value in (("name", "by keyboard"), ("num_rounds", "100000"), ("data", "{name: digits, n_train: 300}")):
+        tab_to(page, field)
+        page.keyboard.press("Control+A")
+        page.keyboard.type(value)
+    until("the form is right", lambda: "num_rounds: 100000" in page.get_by_label("Spec as YAML").input_value())
+    tab_to(page, "play_arrowStart")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/ui/runs/r*")
+    status = page.get_by_role("status")
+    status.get_by_text("running").wait_for()
+    for button, key, there in (("pausePause", "Space", "paused"), ("play_arrowResume", "Enter", "running")):
+        tab_to(page, button)
+        page.keyboard.press(key)
+        status.get_by_text(there).wait_for()
+    tab_to(page, "stopStop")
+    page.keyboard.press("Enter")
+    status.get_by_text("stopped").wait_for()
+    tab_to(page, "Topology")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/ui/")
+    page.get_by_text("As a table").wait_for()
+    tab_to(page, "table_rowsAs a tablekeyboard_arrow_down")
+    page.keyboard.press("Enter")
+    tab_to(page, "edge-1")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("edge edge-1").wait_for()
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
+
+
 def test_two_runs_side_by_side(visitor: Visitor) -> None:
     page = visitor.go("/runs")
     page.get_by_role("link", name="from a file").wait_for()
