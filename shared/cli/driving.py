@@ -18,6 +18,7 @@ from shared.results import read_run
 from shared.run_spec import RunSpec, parse_run_spec
 from shared.sizes import check_processes
 from shared.spec import ExperimentSpec
+from shared.tracking.live import check_trackers
 from shared.tracking.notes import read_notes
 
 _EDGES, _DEVICES = 2, 10
@@ -33,7 +34,8 @@ def size_of(spec: ExperimentSpec) -> tuple[int, int]:
 
 
 def sized(spec: RunSpec) -> RunSpec:
-    """The spec with its numbers of edges and devices, refused before anything is started if they cannot be."""
+    """The spec with its numbers of edges and devices, refused before anything is started if it cannot be run here."""
+    check_trackers(spec.tracking)
     edges, devices = size_of(spec)
     return parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.cli.driving import sized
 from shared.cli.grid import cells
 from shared.errors import BadInput
 from shared.run_spec import RunSpec, parse_run_spec
@@ -40,6 +41,14 @@ def test_a_file_or_an_argument_names_trackers(tmp_path: Path) -> None:
     assert read_spec(path).tracking == ("tensorboard",)
     both = read_spec(path, ["tracking=[mlflow, tensorboard]"])
     assert (both.tracking, both.seed) == (("mlflow", "tensorboard"), 2)
+
+
+def test_a_tracker_that_is_not_here_is_named_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(BadInput, match="MLFLOW_TRACKING_URI is not set"):
+        sized(parse_run_spec({"tracking": "mlflow"}))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.test")
+    assert sized(parse_run_spec({"tracking": "mlflow"})).tracking == ("mlflow",)
 
 
 def test_every_run_of_a_sweep_is_tracked_and_trackers_are_nothing_to_sweep(tmp_path: Path) -> None:
