@@ -23,7 +23,8 @@ from shared.errors import NotFound, StrataError
 from shared.results.files import read_rounds
 from shared.run_spec import Tracker, Trackers
 from shared.service import Worker
-from shared.tracking.live import Live, LiveMlflow, LiveTensorboard, check_trackers
+from shared.tracking.checks import check_trackers
+from shared.tracking.live import Live, LiveMlflow, LiveTensorboard
 from shared.tracking.notes import TrackerNote, read_notes, write_notes
 from shared.tracking.scalars import Tracked, tracked_of
 

@@ -18,7 +18,7 @@ from shared.results import read_run
 from shared.run_spec import RunSpec, parse_run_spec
 from shared.sizes import check_processes
 from shared.spec import ExperimentSpec
-from shared.tracking.live import check_trackers
+from shared.tracking.checks import check_trackers
 from shared.tracking.notes import read_notes
 
 _EDGES, _DEVICES = 2, 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -10,12 +10,10 @@ from typing import Protocol
 import httpx
 
 from shared.api import FINAL
-from shared.errors import BadInput, NotFound
-from shared.run_spec import Tracker, Trackers
 from shared.service import Worker
 from shared.tracking.mlflow import MlflowServer, tracking_uri
 from shared.tracking.scalars import Step, Tracked
-from shared.tracking.tensorboard import EventFiles, check_tensorboard, write_tensorboard
+from shared.tracking.tensorboard import EventFiles, write_tensorboard
 
 
 class Live(Protocol):
@@ -123,19 +121,3 @@ class LiveMlflow:
     def forget(self, run_id: str) -> None:
         """Nothing more of this run comes for now."""
         self._told.pop(run_id, None)
-
-
-def check_trackers(wanted: Trackers) -> None:
-    """Raise if one of these cannot be told anything here, whatever becomes of the run.
-
-    Raises:
-        BadInput: names the field `tracking` and what is missing.
-    """
-    for tracker in wanted:
-        try:
-            _CHECKS[tracker]()
-        except (BadInput, NotFound) as error:
-            raise BadInput(f"tracking: {error.detail}", field="tracking") from None
-
-
-_CHECKS: Mapping[Tracker, Callable[[], object]] = {"tensorboard": check_tensorboard, "mlflow": tracking_uri}
