@@ -147,9 +147,13 @@ def test_a_run_goes_on_when_swarm_has_replaced(service: str, cloud: httpx.Client
     until("another task", lambda: before[0] not in (now := tasks(service)) and len(now) == len(before))
     until("both edges", lambda: sorted(edges(cloud)) == ["edge-1", "edge-2"])
     goes_on(cloud, run)
-    record = stopped(cloud, run)
-    assert record[-1]["n_used"] == 3
-    assert {row["edge"] for row in record[-1]["seats"]} == {"edge-1", "edge-2"}
+    until("a round of all at both edges", lambda: whole(_got(cloud, f"/runs/{run}/rounds/{rounds(cloud, run)}")))
+    assert whole(stopped(cloud, run)[-1])
+
+
+def whole(detail: dict[str, Any]) -> bool:
+    """Whether all three devices took part in a round, at both edges; while an edge is away they visit the other."""
+    return detail.get("n_used") == 3 and {row["edge"] for row in detail["seats"]} == {"edge-1", "edge-2"}
 
 
 def test_without_the_secret_nobody_is_answered(cloud: httpx.Client) -> None:

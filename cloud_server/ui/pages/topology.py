@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from nicegui import ui
@@ -144,24 +145,29 @@ class View:
         node = next((node for node in self.nodes if node.key == key), None)
         if node is None:
             return
-        with ui.dialog(value=True) as dialog, ui.card().classes("w-full").style("max-width: 720px"):
+        asking: Awaitable[None] | None = None
+        with ui.dialog() as dialog, ui.card().classes("w-full").style("max-width: 720px"):
             ui.label(f"{node.tier} {node.name}: {node.state}").classes("text-h6")
             for line in node.words:
                 ui.label(line)
             if node.key.startswith("seat "):
-                await self._seat(int(node.key.removeprefix("seat ")))
+                asking = self._seat(int(node.key.removeprefix("seat ")))
             elif node.key.startswith("edge "):
                 self._twins(node.key.removeprefix("edge "))
             elif node.key.startswith("agent "):
                 self._changes(node.key.removeprefix("agent "))
             ui.button("Close", on_click=dialog.close).props("flat")
         dialog.on("hide", dialog.delete)
+        dialog.open()  # with all that is in it: a dialog that is born open mounts its charts twice
+        if asking is not None:
+            await asking
 
-    async def _seat(self, number: int) -> None:
+    def _seat(self, number: int) -> Awaitable[None] | None:
+        """What is known of a seat; answers with what is still to be asked, of its edge."""
         watched = self.watched
         seat = next((seat for seat in watched.seats if seat.seat == number), None) if watched else None
         if watched is None or seat is None:
-            return
+            return None
         rates = {
             "compute": f"{seat.compute_sps:.4g} samples/s" if seat.compute_sps else "-",
             "up": f"{(seat.up_bps or 0) / 1e6:.3g} Mbit/s",
@@ -170,12 +176,13 @@ class View:
         }
         facts(rates)
         if seat.agent:
-            await self._twin(watched.info.run, seat.agent, number)
             self._changes(seat.agent)
         with card("Samples by class"):
             Board(self.on.look, titled=False).show(partition([seat], ""))
+        twin = ui.column().classes("w-full items-stretch")
         with card("Visits"):
             self._past(watched, number)
+        return self._twin(twin, watched.info.run, seat.agent, number) if seat.agent else None
 
     def _twins(self, edge: str) -> None:
         """What an edge knows of its workers, where it keeps digital twins."""
@@ -187,14 +194,21 @@ class View:
         with card("Digital twins"):
             ui.table(columns=columns, rows=rows, row_key="seat", pagination=10).props("dense flat").classes("w-full")
 
-    async def _twin(self, run_id: str, agent: str, number: int) -> None:
+    async def _twin(self, box: ui.column, run_id: str, agent: str, number: int) -> None:
+        """Fill the box, if it is still there once the edges have answered."""
+        told: Twin | str
         try:
-            (twin,) = (await twins_of(self.desk.cloud.registry, run_id, agent, {number})).twins
+            (told,) = (await twins_of(self.desk.cloud.registry, run_id, agent, {number})).twins
         except StrataError as error:
-            ui.label(f"No digital twin: {error.detail}").classes("text-caption")
+            told = f"No digital twin: {error.detail}"
+        if box.is_deleted:
             return
-        with card("Digital twin"):
-            facts(_told(twin))
+        with box:
+            if isinstance(told, str):
+                ui.label(told).classes("text-caption")
+            else:
+                with card("Digital twin"):
+                    facts(_told(told))
 
     def _past(self, watched: Watched, number: int) -> None:
         past = watched.history.get(number, [])
