@@ -124,16 +124,17 @@ def test_a_device_that_swarm_stops_is_lost_and_has_its_seat_when_its_number_is_b
     before = devices(cloud)
     scale("device", 2)
     taking_part(cloud, run, 2)
+    until("two devices", lambda: len(devices(cloud)) == 2)
+    (gone,) = set(before.values()) - set(devices(cloud).values())
     scale("device", 3)
     until("the device", lambda: len(devices(cloud)) == 3)
     taking_part(cloud, run, 3)
     assert devices(cloud) == before  # its folder is that of its number
     record = stopped(cloud, run)
-    failures = [failure for detail in record for failure in detail["failures"]]
-    reasons = {failure["reason"] for failure in failures}
+    seat = next(row["seat"] for detail in record for row in detail["seats"] if row["agent"] == gone)
+    reasons = {failure["reason"] for detail in record for failure in detail["failures"] if failure["seat"] == seat}
     assert "lost" in reasons
     assert reasons <= {"lost", "not_ready"}  # the latter while its process ends
-    (seat,) = {failure["seat"] for failure in failures}
     rows = [row for detail in record for row in detail["seats"] if row["seat"] == seat]
     assert (rows[0]["agent"], rows[-1]["outcome"]) == (rows[-1]["agent"], "used")
     assert not any(row["fresh_state"] for row in rows[1:])
