@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,9 +16,11 @@ from shared.errors import NotFound, UnknownName
 from shared.figures.courses import accuracy, bytes_on_links, clients
 from shared.figures.shapes import Picture
 from shared.figures.told import Told, Visit
+from shared.records import Record
 from shared.results.files import DEVICES, EDGES, SEATS, read_rounds, read_run
 
 log = logging.getLogger(__name__)
+R = TypeVar("R", bound=Record)
 
 
 def read_told(folder: Path, info: RunInfo | None = None) -> Told:
@@ -63,6 +65,14 @@ def _visits(path: Path) -> Iterator[Visit]:
             raise NotFound(f"{path}, line {number}: {error}") from None
 
 
+def _as(kind: type[R], row: dict[str, Any], where: str) -> R:
+    """A row of a table as a record, without what stands beside it."""
+    try:
+        return kind.model_validate({name: row[name] for name in kind.model_fields if name in row})
+    except ValidationError as error:
+        raise NotFound(f"{where}: {error.errors()[0]['msg']}") from None
+
+
 def read_visits(folder: Path) -> Iterator[tuple[str, SeatRow]]:
     """Every visit of a results folder, with the kind of its round.
 
@@ -71,11 +81,7 @@ def read_visits(folder: Path) -> Iterator[tuple[str, SeatRow]]:
     """
     path = folder / DEVICES
     for number, row in rows_of(path):
-        try:
-            visit = SeatRow.model_validate({name: row[name] for name in SeatRow.model_fields if name in row})
-            yield str(row.get("kind")), visit
-        except ValidationError as error:
-            raise NotFound(f"{path}, line {number}: {error.errors()[0]['msg']}") from None
+        yield str(row.get("kind")), _as(SeatRow, row, f"{path}, line {number}")
 
 
 class EdgeRound(NamedTuple):
@@ -94,11 +100,9 @@ def read_edges(folder: Path) -> Iterator[EdgeRound]:
     """
     path = folder / EDGES
     for number, row in rows_of(path):
+        edge = _as(EdgeRow, row, f"{path}, line {number}")
         try:
-            edge = EdgeRow.model_validate({name: row[name] for name in EdgeRow.model_fields if name in row})
             yield EdgeRound(int(row["round_no"]), str(row["kind"]), edge)
-        except ValidationError as error:
-            raise NotFound(f"{path}, line {number}: {error.errors()[0]['msg']}") from None
         except (LookupError, TypeError, ValueError) as error:
             raise NotFound(f"{path}, line {number}: {type(error).__name__}: {error}") from None
 
