@@ -93,7 +93,6 @@ def build(
         worker=worker,
         judge=Judge(archive, evaluator),
         results=results,
-        tracking=tracking,
         settle_s=settings.settle_s,
     )
     runner = Runner(tools)

@@ -24,6 +24,7 @@ from shared.records import TensorMap
 from shared.run_spec import parse_run_spec
 from shared.spec import ExperimentSpec, canonical
 from shared.store import StoreUnavailable
+from shared.tracking.checks import check_trackers
 
 log = logging.getLogger(__name__)
 UNFINISHED = ("starting", "running", "pausing", "stopping")
@@ -66,7 +67,7 @@ class Runner:
         """
         asked = parse_run_spec(raw)
         spec = asked.experiment
-        self.tools.tracking.check(asked.tracking)
+        check_trackers(asked.tracking)
         await asyncio.to_thread(processor_of, spec.device)  # a GPU's driver takes its time
         info = RunInfo(
             run=new_run_id(),

@@ -11,7 +11,6 @@ from cloud_server.folder import ResultsFolder
 from cloud_server.judge import Judge
 from cloud_server.registry import Registry
 from cloud_server.seating import Table
-from cloud_server.trackers import Tracking
 from shared.lab import Lab, Labs
 from shared.service import Worker
 
@@ -27,7 +26,6 @@ class Tools:
     worker: Worker
     judge: Judge
     results: ResultsFolder
-    tracking: Tracking
     settle_s: float
 
 

@@ -21,9 +21,8 @@ from cloud_server.happenings import Happening
 from shared.api import FINAL, RoundInfo, RunInfo
 from shared.errors import NotFound, StrataError
 from shared.results.files import read_rounds
-from shared.run_spec import Tracker, Trackers
+from shared.run_spec import Tracker
 from shared.service import Worker
-from shared.tracking.checks import check_trackers
 from shared.tracking.live import Live, LiveMlflow, LiveTensorboard
 from shared.tracking.notes import TrackerNote, read_notes, write_notes
 from shared.tracking.scalars import Tracked, tracked_of
@@ -32,7 +31,9 @@ log = logging.getLogger(__name__)
 EVERY_S = 5.0
 """Between two looks at what is new."""
 SHARE = 0.1
-"""Of the wall time, at most, goes to trackers."""
+"""Of the wall time, at most, goes to trackers: after a long look there is a long pause,"""
+LONGEST_S = 60.0
+"""but no longer one, so that a server that hung is soon asked again."""
 LIMIT_S = 60.0
 """For one run and tracker at a time."""
 TRIES = 5
@@ -57,14 +58,6 @@ class Tracking:
     _failed: dict[tuple[str, Tracker], int] = field(default_factory=dict)
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
-
-    def check(self, wanted: Trackers) -> None:
-        """Raise if one of these cannot be told anything here.
-
-        Raises:
-            BadInput: names what is missing.
-        """
-        check_trackers(wanted)
 
     def hear(self, run_id: str, event: Happening) -> None:
         """Something happened to a run: it is looked at soon, at its end at once."""
@@ -97,13 +90,12 @@ class Tracking:
                     self._due |= await self._left(archive)
                     looked = True
                 for run_id in sorted(self._due):
-                    self._due.discard(run_id)
-                    await self._look(archive, run_id)
+                    await self._look_at(archive, run_id)
             except StrataError as error:
                 log.warning("trackers wait: %s", error.detail)
             except Exception:
                 log.exception("trackers wait")
-            pause_s = max(EVERY_S, (time.monotonic() - begun) / SHARE)
+            pause_s = max(EVERY_S, min((time.monotonic() - begun) / SHARE, LONGEST_S))
 
     async def _left(self, archive: Archive) -> set[str]:
         """The runs that have ended and of whose end a tracker has not been told."""
@@ -114,6 +106,17 @@ class Tracking:
                 found.add(info.run)
         return found
 
+    async def _look_at(self, archive: Archive, run_id: str) -> None:
+        """Look at a run that is due; it stays so where the store is away, and none waits for another's trouble."""
+        self._due.discard(run_id)
+        try:
+            await self._look(archive, run_id)
+        except StrataError as error:
+            log.warning("trackers of run %s wait: %s", run_id, error.detail)
+            self._due.add(run_id)
+        except Exception:
+            log.exception("run %s is not brought to its trackers", run_id)
+
     async def _look(self, archive: Archive, run_id: str) -> None:
         """Bring a run to its trackers, as far as it is."""
         try:
@@ -123,12 +126,10 @@ class Tracking:
             rounds = await archive.rounds(run_id) + await self.worker.run(_evaluations, self.runs_dir / info.run)
             tracked = tracked_of(info, sorted(rounds, key=lambda row: (row.round_no, row.kind != "train")))
         except (NotFound, StateGone):  # deleted meanwhile, or of another version
-            for tracker in self.to.values():
+            for name, tracker in self.to.items():
                 tracker.forget(run_id)
+                self._failed.pop((run_id, name), None)
             return
-        except StrataError:
-            self._due.add(run_id)
-            raise
         for name in info.tracking:
             await self._bring(archive, name, tracked)
 

@@ -141,6 +141,27 @@ async def test_a_server_that_comes_back_has_all(tmp_path: Path) -> None:
         assert there["status"] == "FINISHED"
 
 
+async def test_a_store_that_goes_while_a_tracker_is_told_takes_nothing_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Federation(tmp_path / "fed") as fed:
+        monkeypatch.setattr(trackers, "TRIES", 10**6)
+        net = Net(fed, away=True)
+        info = await fed.run(small_spec(tracking="mlflow"))
+        whole = Mlflow.runs_update
+
+        def then_gone(self: Mlflow, request: httpx.Request, body: Any) -> Any:
+            fed.away = "Redis is away"  # before it can be noted that the tracker is back
+            return whole(self, request, body)
+
+        monkeypatch.setattr(Mlflow, "runs_update", then_gone)
+        net.away = False
+        await fed.until(lambda: fed.away is not None)
+        monkeypatch.setattr(Mlflow, "runs_update", whole)
+        fed.away = None
+        await told(fed, info.run, status="completed", rounds=2, reason=None)
+
+
 @pytest.mark.parametrize("how", ["away", "hangs", "refuses"])
 async def test_a_server_that_never_answers_is_given_up_and_named(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
