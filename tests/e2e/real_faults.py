@@ -17,7 +17,9 @@ SMALL: dict[str, Any] = {
     "timeouts": {"visit_s": 20, "ready_s": 60, "reseat_after_s": 60},
 }
 TRAINS = {**SMALL, "local_epochs": 80, "batch_size": 8}
-"""FedAvg; a visit takes about half a second of computing."""
+"""FedAvg; a visit takes about half a second of computing, or much less on a quick machine."""
+HELD = {**SMALL, "algorithm": "probe_gate"}
+"""FedAvg whose visits wait where the world's gate is closed: for tests that strike in the middle of a visit."""
 
 
 def counts(pause_s: float, **changes: Any) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.real_faults import TRAINS, assert_same_bits, counts, ended_well, lost, of_kind, timeouts
+from tests.e2e.real_faults import HELD, assert_same_bits, counts, ended_well, lost, of_kind, timeouts
+from tests.soak.waits import until
 from tests.soak.world import World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -27,33 +28,41 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def test_agent_killed_mid_visit_and_restarted_redoes_its_visit_and_nothing_is_lost(patient: World, calm: World) -> None:
-    run = patient.submit(TRAINS)
-    patient.wait_visiting("agent-1")
-    with patient.killed("agent-1"):
-        pass
+    with patient.gate.closed() as gate:
+        run = patient.submit(HELD)
+        begun = gate.wait("agent-1")
+        with patient.killed("agent-1"):
+            pass
+        until("the visit to be begun again", lambda: gate.arrivals("agent-1").count(begun) == 2, 60)
     info, details, _ = ended_well(patient, run)
     assert lost(details) == {}
     assert_same_bits(calm, info, details)
 
 
 def test_restarted_agent_counts_on_from_the_last_visit_that_counted(patient: World) -> None:
-    run = patient.submit(counts(1.0, num_rounds=4))
-    for round_no in (1, 2):
-        patient.wait_round(run, round_no)
-        patient.wait_visiting("agent-2")
-        with patient.killed("agent-2"):
-            pass
+    with patient.gate.closed(from_round=2) as gate:
+        run = patient.submit(counts(0.0, num_rounds=4))
+        for round_no in (2, 3):
+            gate.wait("agent-2", round_no)
+            with patient.killed("agent-2"):
+                pass
+            gate.hold(from_round=round_no + 1)
     _, details, _ = ended_well(patient, run)
     assert lost(details) == {}
     assert {row.seat: row.figures["visits"] for row in details[-1].seats} == dict.fromkeys(range(4), 4)
 
 
 def test_round_goes_on_without_an_agent_that_stays_away_and_takes_it_back_with_its_state(hasty: World) -> None:
-    run = hasty.submit(counts(1.0, num_rounds=12, num_edges=1))
-    hasty.wait_round(run, 1)
-    with hasty.killed("agent-2"):
-        hasty.wait_state("agent-2", "lost")
-        hasty.wait_round(run, hasty.info(run).rounds + 1)
+    with hasty.gate.closed(from_round=2) as gate:
+        run = hasty.submit(counts(0.0, num_rounds=5, num_edges=1))
+        gate.wait("agent-2", 2)
+        gone = hasty.agent("agent-2")
+        assert gone is not None
+        with hasty.killed("agent-2"):
+            gate.hold(from_round=4)
+            hasty.wait_state("agent-2", "lost")
+            gate.wait("agent-1", 4)
+        hasty.wait_event(run, "node.revived", gone.agent)
     _, details, events = ended_well(hasty, run)
     assert lost(details).keys() == {"lost"}
     assert not any(row.fresh_state for detail in details for row in detail.seats)
@@ -66,12 +75,14 @@ def test_round_goes_on_without_an_agent_that_stays_away_and_takes_it_back_with_i
 
 
 def test_agent_that_is_slow_but_alive_is_waited_for_beside_one_that_is_silent(hasty: World, calm: World) -> None:
-    run = hasty.submit(counts(3 * hasty.ttl_s, num_rounds=1, num_edges=1))
-    hasty.wait_visiting("agent-1")
-    hasty.wait_visiting("agent-2")
-    silent = hasty.agent("agent-2")
-    assert silent is not None
-    hasty.freeze("agent-2")
+    with hasty.gate.closed() as gate:
+        run = hasty.submit(counts(0.0, num_rounds=1, num_edges=1))
+        gate.wait("agent-1")
+        gate.wait("agent-2")
+        silent = hasty.agent("agent-2")
+        assert silent is not None
+        hasty.freeze("agent-2")
+        hasty.wait_state("agent-2", "lost")
     info, details, _ = ended_well(hasty, run)
     hasty.thaw("agent-2")
     hasty.wait_all()
@@ -81,11 +92,12 @@ def test_agent_that_is_slow_but_alive_is_waited_for_beside_one_that_is_silent(ha
 
 
 def test_frozen_agent_that_goes_on_within_its_time_loses_nothing(hasty: World, calm: World) -> None:
-    run = hasty.submit(TRAINS)
-    hasty.wait_visiting("agent-1")
-    hasty.freeze("agent-1")
-    hasty.wait_state("agent-1", "suspect")
-    hasty.thaw("agent-1")
+    with hasty.gate.closed() as gate:
+        run = hasty.submit(HELD)
+        gate.wait("agent-1")
+        hasty.freeze("agent-1")
+        hasty.wait_state("agent-1", "suspect")
+        hasty.thaw("agent-1")
     info, details, _ = ended_well(hasty, run)
     assert_same_bits(calm, info, details)
 

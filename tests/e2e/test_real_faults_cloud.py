@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.real_faults import TRAINS, assert_same_bits, counts, ended_well, lost, of_kind
+from tests.e2e.real_faults import HELD, TRAINS, assert_same_bits, counts, ended_well, lost, of_kind
 from tests.soak.waits import until
 from tests.soak.world import World
 
@@ -40,11 +40,11 @@ def test_cloud_killed_at_random_moments_ends_with_the_same_bytes(
 
 
 def test_redis_killed_in_a_round_and_restarted_loses_nothing(world: World, calm: World) -> None:
-    run = world.submit(TRAINS)
-    world.wait_round(run, 1)
-    world.wait_visiting("agent-1")
-    with world.killed("redis"):
-        pass
+    with world.gate.closed(from_round=2) as gate:
+        run = world.submit(HELD)
+        gate.wait("agent-1", 2)
+        with world.killed("redis"):
+            pass
     info, details, _ = ended_well(world, run)
     assert lost(details) == {}
     assert_same_bits(calm, info, details)
@@ -67,12 +67,12 @@ def test_run_pauses_while_redis_is_away_says_so_and_goes_on(world: World, calm: 
 
 
 def test_everything_killed_at_once_and_started_again_goes_on(world: World, calm: World) -> None:
-    run = world.submit({**TRAINS, "num_rounds": 4})
-    world.wait_round(run, 1)
-    world.wait_visiting("agent-2")
-    everybody = ["redis", *world.names]
-    with world.killed(*everybody):
-        pass
+    with world.gate.closed(from_round=2) as gate:
+        run = world.submit({**HELD, "num_rounds": 4})
+        gate.wait("agent-2", 2)
+        everybody = ["redis", *world.names]
+        with world.killed(*everybody):
+            pass
     info, details, _ = ended_well(world, run)
     assert_same_bits(calm, info, details)
     world.wait_all()

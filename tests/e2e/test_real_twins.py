@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared.twins import TwinList
-from tests.e2e.real_faults import TRAINS, assert_same_bits, ended_well
+from tests.e2e.real_faults import HELD, TRAINS, assert_same_bits, ended_well
 from tests.soak.waits import until
 from tests.soak.world import World
 
@@ -27,8 +27,7 @@ def hasty(tmp_path: Path) -> Iterator[World]:
 
 
 PLANNED: dict[str, Any] = {
-    **TRAINS,
-    "local_epochs": 200,
+    **HELD,
     "num_edges": 1,
     "num_devices": 3,
     "num_rounds": 2,
@@ -36,18 +35,20 @@ PLANNED: dict[str, Any] = {
     "edge_worker": False,
     "schedule": "free_compute",
 }
-"""FedAvg on three equal devices of one edge; a share takes some seconds of computing."""
+"""FedAvg on three equal devices of one edge."""
 
 
 def test_share_of_an_agent_killed_in_the_middle_of_it_is_trained_by_the_others_and_its_twin_shows_it(
     hasty: World, calm: World
 ) -> None:
-    run = hasty.submit(PLANNED)
-    hasty.wait_visiting("agent-2")
-    victim = hasty.agent("agent-2")
-    assert victim is not None
-    with hasty.killed("agent-2"):
-        hasty.wait_round(run, 1)
+    with hasty.gate.closed() as gate:
+        run = hasty.submit(PLANNED)
+        gate.wait("agent-2")
+        victim = hasty.agent("agent-2")
+        assert victim is not None
+        with hasty.killed("agent-2"):
+            gate.open()
+            hasty.wait_round(run, 1)
     info, details, _ = ended_well(hasty, run)
     first = details[0]
     (failed,) = [row for row in first.seats if row.outcome == "failed"]

@@ -1,7 +1,8 @@
 """A counter on each seat: how many visits that count it has behind it. Nothing is trained.
 
 The update is the count / 64 everywhere, so that a visit that counted twice, or one that was forgotten, changes the
-model; the count stands in the visit's figures and, by client, in the cloud's state. `pause_s` makes a visit last.
+model; the count stands in the visit's figures and, by client, in the cloud's state. `pause_s` makes a visit last; a
+visit also waits at the gate of a test (`tests.soak.gate`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pydantic import Field
 from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
 from shared.context import Ctx
 from shared.records import Each, Mean, ModelState, Record, TensorMap
+from tests.soak.gate import pass_gate
 
 TICK_S = 0.05
 
@@ -52,6 +54,8 @@ class Device(DeviceHooks):
         return Counter()
 
     def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        assert ctx.seat is not None
+        pass_gate(ctx.round_no, ctx.seat)
         for _ in range(round(ctx.params.pause_s / TICK_S)):
             time.sleep(TICK_S)
         visits = state.visits + 1

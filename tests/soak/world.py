@@ -18,6 +18,8 @@ from shared.cli.launch import Topology
 from shared.cli.readiness import look
 from shared.errors import StrataError
 from shared.nodes import AgentInfo
+from tests.soak.gate import ENV as GATE_ENV
+from tests.soak.gate import Gate
 from tests.soak.proxy import HOST, Proxy
 from tests.soak.waits import Hang, until
 
@@ -47,6 +49,7 @@ class World:
         ttl_s: after which a silent one is lost.
 
     Attributes:
+        gate: holds visits of the algorithms that stand at it.
         small_disks: those that could be made.
         down: names of processes that were killed and not started again; `redis` among them.
     """
@@ -66,14 +69,15 @@ class World:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.folder, self.ttl_s = folder, ttl_s
-        self.proxy = Proxy(seed)
+        self.proxy, self.gate = Proxy(seed), Gate(folder / "gate")
         self.rng = random.Random(seed)
         self.down: set[str] = set()
         self.frozen: set[str] = set()
         self._wanted_disks, self.small_disks = small_disks, []  # type: tuple[Sequence[str], list[str]]
         self._proxied, self._clocks = proxied, clocks
         self._layout: dict[str, Any] = {"edges": edges, "devices": devices, "agents": agents}
-        self._env = {**environment(ttl_s), "STRATA_CACHE_DIR": str(folder.parent / "cache"), **(env or {})}
+        places = {"STRATA_CACHE_DIR": str(folder.parent / "cache"), GATE_ENV: str(self.gate.folder)}
+        self._env = {**environment(ttl_s), **places, **(env or {})}
 
     # ---- life
 
@@ -139,10 +143,6 @@ class World:
     def wait_state(self, name: str, *states: str, limit_s: float = 30.0) -> None:
         """Wait until the cloud sees an agent or edge so."""
         until(f"{name} to be {' or '.join(states)}", lambda: self.state_of(name) in states, limit_s)
-
-    def wait_visiting(self, name: str, limit_s: float = 40.0) -> None:
-        """Wait until an agent is in the middle of a visit."""
-        until(f"a visit at {name}", lambda: (found := self.agent(name)) and found.visiting is not None, limit_s)
 
     def wait_all(self, gone: Sequence[str] = (), limit_s: float = 60.0) -> None:
         """Wait until everybody who runs is alive in the cloud's eyes."""
@@ -269,6 +269,16 @@ class World:
             if time.monotonic() > ends:
                 break
         raise Hang(f"the events of {run} do not end with its completion: {[event.kind for event in found[-5:]]}")
+
+    def wait_event(self, run: str, kind: str, name: str, limit_s: float = 60.0) -> None:
+        """Wait until a run's events tell this kind of change of an agent (its id) or edge (its name)."""
+        ends = time.monotonic() + limit_s
+        for event in self.client.events(run, idle_s=1.0):
+            if event is not None and event.kind == kind and event.data["name"] == name:
+                return
+            if time.monotonic() > ends:
+                break
+        raise Hang(f"waited {limit_s:g} s for {kind} of {name} in {run}")
 
     def delete(self, run: str, limit_s: float = 30.0) -> None:
         """DELETE a run that has ended."""

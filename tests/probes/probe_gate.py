@@ -1,0 +1,19 @@
+"""FedAvg whose visits wait at the gate of a test (`tests.soak.gate`) before they train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.algorithms._hooks import Algorithm, Bench, DeviceHooks, Local
+from shared.context import Ctx
+from tests.soak.gate import pass_gate
+
+
+class Device(DeviceHooks):
+    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+        assert ctx.seat is not None
+        pass_gate(ctx.round_no, ctx.seat)
+        return super().local_update(ctx, state, message, bench)
+
+
+ALGORITHM = Algorithm(name="probe_gate", paper="none: a probe", device=Device())
