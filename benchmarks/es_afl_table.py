@@ -20,8 +20,8 @@ from pathlib import Path
 
 from shared.api import RoundInfo, RunInfo
 from shared.figures.sub_networks import Sizes, sizes_of
-from shared.results import read_rounds, read_run
 from shared.results.differences import described
+from shared.results.files import read_rounds, read_run
 from shared.results.sweeps import over_seeds, read_sweep
 
 HEAD = ("", "n", "Acc_G", "global test set", "Acc_L", "weights", "multiply-adds", "kB up", "kB down", "simulated s")

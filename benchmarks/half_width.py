@@ -17,12 +17,12 @@ from torch import nn
 
 from benchmarks.step_cost import Case, made_up
 from benchmarks.turns import in_turns
-from shared import sparse
-from shared.records import TensorMap
+from shared.core.records import TensorMap
 from shared.training.loop import batches, train
 from shared.training.models import build, read_state
-from shared.training.unit_graph import units_of
-from shared.training.units import Units, resized
+from shared.training.subnetworks.unit_graph import units_of
+from shared.training.subnetworks.units import Units, resized
+from shared.wire import sparse
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, multiprocessing, nn
 from torch.nn import functional
 
-from shared.training.data import as_batch, load
+from shared.training.data.dataset import as_batch, load
 from shared.training.loop import Trained, batches, train
 from shared.training.models import build
 

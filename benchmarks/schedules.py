@@ -18,11 +18,11 @@ from edge_server.lines import seat_line
 from edge_server.twins import Twins
 from edge_server.wave import Wave
 from shared import policies
-from shared.costs import LinkUse
 from shared.lab import Lab
 from shared.messages import Outcome, Stage
+from shared.simulation.cost_model import LinkUse
 from shared.spec import ExperimentSpec, parse_spec
-from shared.training.data import Dataset
+from shared.training.data.dataset import Dataset
 
 SCHEDULES = ("own_data", "equal", "free_compute", "finish_time")
 ROUNDS, SEEDS = 10, (1, 2, 3)

@@ -27,7 +27,7 @@ from shared.algorithms import load_algorithm
 from shared.algorithms._hooks import Local
 from shared.lab import Lab
 from shared.spec import parse_spec
-from shared.training.data import Dataset
+from shared.training.data.dataset import Dataset
 from shared.training.flops import Operations
 from shared.training.models import Shape
 

@@ -24,12 +24,13 @@ from cloud_server.settings import CloudSettings
 from cloud_server.standing import Tools
 from cloud_server.telling import told
 from cloud_server.trackers import tracking_of
-from shared.blobs import Blobs
 from shared.lab import Labs
 from shared.limits import BodyLimit
 from shared.openapi import describe
-from shared.service import Worker, guard, make_app
-from shared.store import RedisStore, Store
+from shared.runtime.worker import Worker
+from shared.service import guard, make_app
+from shared.storage.blobs import Blobs
+from shared.storage.key_value import RedisStore, Store
 from shared.transport import Caller
 
 

@@ -18,15 +18,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from cloud_server.happenings import Happening, Hear
 from cloud_server.seating import Binding
-from shared import keys, wire
 from shared.api import Evaluation, Event, RoundDetail, RoundInfo, RunInfo, SeatRow
-from shared.blobs import BlobCorrupt, BlobMissing, Blobs
-from shared.errors import Conflict, NotFound, StrataError, TooMany
+from shared.core.errors import Conflict, NotFound, StrataError, TooMany
+from shared.core.records import Record, own
 from shared.lab import Lab
-from shared.records import Record, own
-from shared.service import Worker
-from shared.store import Batch, GuardFailed, Store
-from shared.versions import Version
+from shared.runtime.worker import Worker
+from shared.storage import redis_keys
+from shared.storage.blobs import BlobCorrupt, BlobMissing, Blobs
+from shared.storage.key_value import Batch, GuardFailed, Store
+from shared.storage.states import Version
+from shared.wire import codec
 
 log = logging.getLogger(__name__)
 S = TypeVar("S")
@@ -89,33 +90,33 @@ class Archive:
             Conflict: the key was used with another body.
             TooMany: no more runs are kept.
         """
-        batch = Batch().expect(keys.cloud_run(info.run), None)
+        batch = Batch().expect(redis_keys.cloud_run(info.run), None)
         if idempotency_key:
-            key = keys.cloud_idempotency(idempotency_key)
+            key = redis_keys.cloud_idempotency(idempotency_key)
             before = await self.store.get(key)
             made = json.loads(before) if before is not None else None
-            if made and await self.store.get(keys.cloud_run(made["run"])) is not None:
+            if made and await self.store.get(redis_keys.cloud_run(made["run"])) is not None:
                 if made["digest"] != body_digest:
                     raise Conflict("this Idempotency-Key was used with another body", field="Idempotency-Key")
                 return str(made["run"])
             value = json.dumps({"run": info.run, "digest": body_digest}).encode()
-            batch.expect(key, before).put(key, value, keys.IDEMPOTENCY_TTL_S)
+            batch.expect(key, before).put(key, value, redis_keys.IDEMPOTENCY_TTL_S)
         if len(await self.run_ids()) >= self.max_runs:
             raise TooMany(f"{self.max_runs} runs are kept (CLOUD_MAX_RUNS): delete one that has ended")
-        batch.put(keys.cloud_runs(info.run), info.created_at.encode())
-        batch.put(keys.cloud_run(info.run), info.model_dump_json().encode())
+        batch.put(redis_keys.cloud_runs(info.run), info.created_at.encode())
+        batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
         await self._commit(info.run, batch, Happening("run.status", {"status": info.status}))
         return info.run
 
     async def save(self, info: RunInfo, *events: Happening) -> None:
         """Keep a changed document, with its events, in one transaction."""
-        batch = Batch().put(keys.cloud_run(info.run), info.model_dump_json().encode())
+        batch = Batch().put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
         await self._commit(info.run, batch, *events)
 
     async def _commit(self, run_id: str, batch: Batch, *events: Happening) -> None:
         """Carry out a batch with the events of a run, then tell who listens here."""
         for event in events:
-            batch.append(keys.cloud_events(run_id), event.payload())
+            batch.append(redis_keys.cloud_events(run_id), event.payload())
         await self.store.commit(batch)
         for event in events:
             self.hear(run_id, event)
@@ -131,7 +132,7 @@ class Archive:
             if not known:
                 raise NotFound("there are no runs yet")
             run_id = known[0]
-        data = await self.store.get(keys.cloud_run(run_id))
+        data = await self.store.get(redis_keys.cloud_run(run_id))
         if data is None:
             raise NotFound(f"no run {run_id!r}")
         try:
@@ -151,18 +152,18 @@ class Archive:
 
     async def run_ids(self) -> list[str]:
         """All runs, newest first."""
-        index = await self.store.scan(keys.CLOUD_RUNS)
+        index = await self.store.scan(redis_keys.CLOUD_RUNS)
         newest = sorted(index.items(), key=lambda item: (item[1], item[0]), reverse=True)
-        return [keys.run_of_index(key) for key, _ in newest]
+        return [redis_keys.run_of_index(key) for key, _ in newest]
 
     async def event(self, run_id: str, event: Happening) -> None:
         """Tell what happened."""
-        await self.store.append(keys.cloud_events(run_id), event.payload())
+        await self.store.append(redis_keys.cloud_events(run_id), event.payload())
         self.hear(run_id, event)
 
     async def events(self, run_id: str, after: str, block_s: float | None) -> list[Event]:
         """Events after an id, waiting up to `block_s` for one."""
-        entries = await self.store.read(keys.cloud_events(run_id), after=after, limit=500, block_s=block_s)
+        entries = await self.store.read(redis_keys.cloud_events(run_id), after=after, limit=500, block_s=block_s)
         return [Event(id=entry.id, **entry.fields) for entry in entries]
 
     # ---- rounds
@@ -172,7 +173,7 @@ class Archive:
         return await self.worker.run(self._write, committed, detail)
 
     def _write(self, committed: Committed[Any], detail: RoundDetail | None) -> Written:
-        digest = self.blobs.put(wire.encode(committed).parts)
+        digest = self.blobs.put(codec.encode(committed).parts)
         return Written(digest, self.blobs.put(_ROWS.dump_json(detail.seats)) if detail else None)
 
     async def commit(
@@ -199,16 +200,18 @@ class Archive:
         Raises:
             Conflict: the state in the store is not the one that the round began from.
         """
-        batch = Batch().expect(keys.cloud_run_state(info.run), before.encode() if before else None)
-        batch.put(keys.cloud_run_state(info.run), written.state.encode())
-        batch.put(keys.cloud_run(info.run), info.model_dump_json().encode())
-        batch.put(keys.cloud_seating(info.run), binding.model_dump_json().encode())
+        batch = Batch().expect(redis_keys.cloud_run_state(info.run), before.encode() if before else None)
+        batch.put(redis_keys.cloud_run_state(info.run), written.state.encode())
+        batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
+        batch.put(redis_keys.cloud_seating(info.run), binding.model_dump_json().encode())
         if detail is not None:
             short = RoundInfo.model_validate(detail.model_dump(exclude={"seats"}))
-            batch.append(keys.cloud_rounds(info.run), {"info": short.model_dump(mode="json"), "table": written.table})
+            batch.append(
+                redis_keys.cloud_rounds(info.run), {"info": short.model_dump(mode="json"), "table": written.table}
+            )
         if due is not None and detail is not None:
             note = {"state": written.state, "due": due.model_dump(mode="json")}
-            batch.put(keys.cloud_due(info.run, detail.round_no), json.dumps(note).encode())
+            batch.put(redis_keys.cloud_due(info.run, detail.round_no), json.dumps(note).encode())
         try:
             await self._commit(info.run, batch, *events)
         except GuardFailed:
@@ -224,7 +227,7 @@ class Archive:
         Raises:
             StateGone: its file is missing or damaged.
         """
-        found = await self.store.get(keys.cloud_run_state(run_id))
+        found = await self.store.get(redis_keys.cloud_run_state(run_id))
         if found is None:
             return None
         digest = found.decode()
@@ -237,18 +240,18 @@ class Archive:
         except (BlobMissing, BlobCorrupt) as error:
             raise StateGone(f"the committed state of run {run_id} cannot be read: {error.detail}") from None
         state: Committed[Any] = await self.worker.run(
-            lambda: own(wire.decode(kind[lab.algorithm.cloud_state], data, model=lab.shapes, stored=True))
+            lambda: own(codec.decode(kind[lab.algorithm.cloud_state], data, model=lab.shapes, stored=True))
         )
         return state
 
     async def binding(self, run_id: str) -> Binding:
         """Who sat where at the last commit."""
-        data = await self.store.get(keys.cloud_seating(run_id))
+        data = await self.store.get(redis_keys.cloud_seating(run_id))
         return Binding.model_validate_json(data) if data else Binding(agents={}, edges={})
 
     async def rounds(self, run_id: str) -> list[RoundInfo]:
         """The committed rounds, with the evaluations that are ready."""
-        entries = await self.store.read(keys.cloud_rounds(run_id))
+        entries = await self.store.read(redis_keys.cloud_rounds(run_id))
         scores = await self.evaluations(run_id)
         infos = [RoundInfo.model_validate(entry.fields["info"]) for entry in entries]
         return [info.but(evaluation=scores.get(info.round_no)) for info in infos]
@@ -272,7 +275,7 @@ class Archive:
             StateGone: a table is missing or damaged.
         """
         scores = await self.evaluations(run_id)
-        for fields in [entry.fields for entry in await self.store.read(keys.cloud_rounds(run_id))]:
+        for fields in [entry.fields for entry in await self.store.read(redis_keys.cloud_rounds(run_id))]:
             round_no = fields["info"]["round_no"]
             if round_no not in numbers:
                 continue
@@ -293,52 +296,52 @@ class Archive:
         """A round's evaluation is ready."""
         data = {name: score.model_dump(mode="json") for name, score in scores.items()}
         event = Happening("round.evaluated", {"round_no": round_no, "evaluation": data, "final": final})
-        batch = Batch().put(keys.cloud_evaluation(run_id, round_no), _EVALUATION.dump_json(scores))
-        batch.delete(keys.cloud_due(run_id, round_no))
+        batch = Batch().put(redis_keys.cloud_evaluation(run_id, round_no), _EVALUATION.dump_json(scores))
+        batch.delete(redis_keys.cloud_due(run_id, round_no))
         await self._commit(run_id, batch, event)
 
     async def due(self, run_id: str, lab: Lab) -> list[tuple[int, Committed[Any], Due]]:
         """The committed states that wait for their evaluation, by round."""
         found = []
-        for key, data in sorted((await self.store.scan(keys.cloud_dues(run_id))).items()):
+        for key, data in sorted((await self.store.scan(redis_keys.cloud_dues(run_id))).items()):
             note = json.loads(data)
             state = await self._state(run_id, note["state"], lab)
-            found.append((int(keys.last_part(key)), state, Due.model_validate(note["due"])))
+            found.append((int(redis_keys.last_part(key)), state, Due.model_validate(note["due"])))
         return found
 
     async def evaluations(self, run_id: str) -> dict[int, dict[str, Evaluation]]:
         """By round, what has been evaluated."""
-        found = await self.store.scan(keys.cloud_evaluations(run_id))
-        return {int(keys.last_part(key)): _EVALUATION.validate_json(data) for key, data in found.items()}
+        found = await self.store.scan(redis_keys.cloud_evaluations(run_id))
+        return {int(redis_keys.last_part(key)): _EVALUATION.validate_json(data) for key, data in found.items()}
 
     # ---- files
 
     async def delete(self, run_id: str) -> None:
         """Forget a run and its files; other tiers are told with their heartbeats."""
-        await self.store.put(keys.cloud_deleted(run_id), b"1", keys.DELETED_TTL_S)
+        await self.store.put(redis_keys.cloud_deleted(run_id), b"1", redis_keys.DELETED_TTL_S)
         self._deleted[run_id] = time.monotonic()
-        for prefix in keys.all_of_run(run_id):
+        for prefix in redis_keys.all_of_run(run_id):
             await self.store.delete_prefix(prefix)
         await self.collect()
 
     async def load_deleted(self) -> None:
         """Read which runs an earlier cloud process deleted lately."""
-        for key in await self.store.keys(keys.CLOUD_DELETED):
-            self._deleted.setdefault(keys.last_part(key), time.monotonic())
+        for key in await self.store.keys(redis_keys.CLOUD_DELETED):
+            self._deleted.setdefault(redis_keys.last_part(key), time.monotonic())
 
     def deleted(self) -> tuple[str, ...]:
         """The runs that were deleted lately."""
         now = time.monotonic()
-        self._deleted = {run_id: at for run_id, at in self._deleted.items() if now - at < keys.DELETED_TTL_S}
+        self._deleted = {run_id: at for run_id, at in self._deleted.items() if now - at < redis_keys.DELETED_TTL_S}
         return tuple(sorted(self._deleted))
 
     async def collect(self) -> list[str]:
         """Remove files that nothing refers to."""
         referenced: set[str] = set()
         for run_id in await self.run_ids():
-            state = await self.store.get(keys.cloud_run_state(run_id))
+            state = await self.store.get(redis_keys.cloud_run_state(run_id))
             referenced |= {state.decode()} if state else set()
-            dues = await self.store.scan(keys.cloud_dues(run_id))
+            dues = await self.store.scan(redis_keys.cloud_dues(run_id))
             referenced |= {json.loads(data)["state"] for data in dues.values()}
-            referenced |= {entry.fields["table"] for entry in await self.store.read(keys.cloud_rounds(run_id))}
+            referenced |= {entry.fields["table"] for entry in await self.store.read(redis_keys.cloud_rounds(run_id))}
         return await self.worker.run(self.blobs.collect, referenced)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from cloud_server.registry import Registry
 from cloud_server.seating import Binding
-from shared.errors import BadInput
+from shared.core.errors import BadInput
+from shared.core.validation import hint
 from shared.lab import Lab
 from shared.messages import Seating, SeatPlace
-from shared.names import hint
 from shared.population import latencies
-from shared.profiles import PROFILES
+from shared.simulation import PROFILES
 
 
 @dataclass(frozen=True)

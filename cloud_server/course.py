@@ -21,10 +21,10 @@ from cloud_server.standing import Standing, Tools
 from shared.api import RoundDetail, RoundInfo, RunInfo, Status
 from shared.context import Ctx
 from shared.lab import Lab
-from shared.logs import about
-from shared.processor import processor_of
+from shared.runtime.logs import about
 from shared.spec import ExperimentSpec
 from shared.training.absence import without
+from shared.training.compute_device import processor_of
 
 MAX_ATTEMPTS = 10
 """At one round, before the run fails with the reason of the last."""

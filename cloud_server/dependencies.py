@@ -16,8 +16,8 @@ from cloud_server.registry import Registry
 from cloud_server.runner import Runner
 from cloud_server.settings import CloudSettings
 from cloud_server.trackers import Tracking
-from shared.service import Worker
-from shared.store import Store
+from shared.runtime.worker import Worker
+from shared.storage.key_value import Store
 
 
 @dataclass

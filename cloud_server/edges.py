@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloud_server.registry import Registry
-from shared import wire
-from shared.errors import Lost, SeatingUnknown, Unreachable
+from shared.core.errors import Lost, SeatingUnknown, Unreachable
+from shared.core.records import canonical
 from shared.lab import Lab
 from shared.messages import RoundAnswer, Seating
 from shared.pace import longest_round_s
 from shared.patience import STORE_S, patiently
 from shared.places import FOR_HEADER, check_place
-from shared.spec import canonical
 from shared.transport import SOCKET_HEADER, Caller, testing_s
+from shared.wire import codec
 
 POLL_S = 0.5
 TELL_S = STORE_S + 10.0
@@ -49,7 +49,7 @@ class Edges:
     told: dict[tuple[str, str, int], tuple[str, dict[str, int]]] = field(default_factory=dict)
 
     async def round(
-        self, edge: str, lab: Lab, body: wire.Body, seating: Seating, loads: Mapping[str, int], asked: str
+        self, edge: str, lab: Lab, body: codec.Body, seating: Seating, loads: Mapping[str, int], asked: str
     ) -> EdgeReply:
         """One round of one home at an edge.
 
@@ -71,7 +71,7 @@ class Edges:
         self,
         edge: str,
         lab: Lab,
-        body: wire.Body,
+        body: codec.Body,
         seating: Seating,
         loads: Mapping[str, int],
         asked: str,
@@ -126,7 +126,7 @@ class Edges:
         )
         self.told = {key: value for key, value in self.told.items() if key[1] == seating.run_id} | {place: told}
 
-    async def _post(self, edge: str, lab: Lab, body: wire.Body, limit_s: float, asked: str) -> EdgeReply:
+    async def _post(self, edge: str, lab: Lab, body: codec.Body, limit_s: float, asked: str) -> EdgeReply:
         reply = await self.caller.post_record(
             lambda: f"{self._url(edge)}/rounds",
             body,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.records import Record
+from shared.core.records import Record
 
 
 class AgentEntry(Record):

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from cloud_server.registry import Registry
-from shared import keys
-from shared.errors import BadInput, Conflict, UnknownName
-from shared.store import Store
+from shared.core.errors import BadInput, Conflict, UnknownName
+from shared.storage import redis_keys
+from shared.storage.key_value import Store
 from shared.tiers import FleetOrders, FleetReport
 from shared.topology import MAX_DEVICES, FleetInfo
 
@@ -52,7 +52,7 @@ class Fleet:
 
     async def wanted(self) -> dict[str, int]:
         """Devices by service, as last put."""
-        kept = await self.store.get(keys.cloud_topology())
+        kept = await self.store.get(redis_keys.cloud_topology())
         return dict(json.loads(kept)) if kept else {}
 
     # ---- the fleet's side
@@ -67,7 +67,7 @@ class Fleet:
         if before is not None and before.report.fleet != report.fleet:
             raise Conflict(f"fleet {before.report.fleet} serves already", field="fleet")
         if report.begins:
-            await self.store.delete(keys.cloud_topology())
+            await self.store.delete(redis_keys.cloud_topology())
         for agents in self.registry.named(report.left).values():
             for agent in agents:
                 await self.registry.part_with(agent)
@@ -99,7 +99,7 @@ class Fleet:
         wanted = {**kept, **named}
         if sum(wanted.values()) > MAX_DEVICES:
             raise BadInput(f"{sum(wanted.values())} devices, at most {MAX_DEVICES}", field="devices")
-        await self.store.put(keys.cloud_topology(), json.dumps(wanted, sort_keys=True).encode())
+        await self.store.put(redis_keys.cloud_topology(), json.dumps(wanted, sort_keys=True).encode())
 
     def present(self) -> dict[str, int]:
         """Devices of the fleet's agents that are alive and stay, by service."""

@@ -18,13 +18,14 @@ from cloud_server.chart import chart
 from cloud_server.happenings import now
 from cloud_server.seating import Table
 from shared.api import FINAL, Evaluation, RoundInfo, RunInfo, SeatInfo
-from shared.blobs import storage_errors
-from shared.errors import StrataError
+from shared.core.errors import StrataError
+from shared.core.records import TensorMap
 from shared.lab import Lab
 from shared.population import counts_of
-from shared.records import TensorMap
-from shared.results import Manifest, is_drawn, last_round, write_begun, write_results
-from shared.service import Worker
+from shared.results.manifest import Manifest
+from shared.results.write import is_drawn, last_round, write_begun, write_results
+from shared.runtime.worker import Worker
+from shared.storage.blobs import storage_errors
 
 log = logging.getLogger(__name__)
 EVERY_S = 1.0

@@ -12,10 +12,10 @@ from cloud_server.archive import Archive, Committed
 from shared.algorithms._hooks import test_by_owner
 from shared.api import EdgeRow, Evaluation, RoundDetail, SeatRow
 from shared.context import Ctx
+from shared.core.scores import Score
 from shared.lab import Lab
 from shared.messages import Work
-from shared.records import Score
-from shared.service import Worker
+from shared.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
 Then = Callable[[dict[str, Evaluation] | None], None]

@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from cloud_server.dependencies import TheCloud, cloud_of
 from cloud_server.registry import Registry
 from cloud_server.settings import CloudSettings
+from shared.core.records import Record
 from shared.metrics import metrics_router
-from shared.records import Record
 
 
 class TargetGroup(Record):

@@ -12,11 +12,10 @@ from cloud_server.edges import EdgeReply
 from cloud_server.seating import Binding
 from shared.api import EdgeRow, FailureInfo, RoundDetail, SeatRow
 from shared.context import Ctx
-from shared.costs import LinkUse, link_cost
+from shared.core.scores import Score, Spread
 from shared.lab import Lab
 from shared.messages import Failure, RoundAnswer, SeatLine
-from shared.records import Score
-from shared.spread import Spread
+from shared.simulation.cost_model import LinkUse, link_cost
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 from cloud_server.entries import AgentEntry, EdgeEntry
 from cloud_server.liveness import Change, Changes, Seen
-from shared import keys
-from shared.errors import Forbidden, NotFound, StrataError
+from shared.core.errors import Forbidden, NotFound, StrataError
 from shared.nodes import AgentInfo, EdgeInfo, State
 from shared.service import Network
-from shared.store import Batch, Store, StoreUnavailable
+from shared.storage import redis_keys
+from shared.storage.key_value import Batch, Store, StoreUnavailable
 from shared.tiers import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer
 from shared.transport import Caller, inside
 
@@ -48,7 +48,7 @@ class Registry:
         They count as just seen and must beat within the TTL: nobody who has a seat is lost by a restart. But some may
         be gone for long, so nothing new is given to one before it is heard.
         """
-        agents, edges = await self.store.scan(keys.CLOUD_AGENTS), await self.store.scan(keys.CLOUD_EDGES)
+        agents, edges = await self.store.scan(redis_keys.CLOUD_AGENTS), await self.store.scan(redis_keys.CLOUD_EDGES)
         now = time.monotonic()
         for agent in map(AgentEntry.model_validate_json, agents.values()):
             if agent.agent not in self.agents:
@@ -81,7 +81,7 @@ class Registry:
             del self.seen_agents[entry.agent]  # it is no revival that one comes back who went on purpose
         self.agents[entry.agent] = entry
         _heard(self.seen_agents, entry.agent, time.monotonic(), self.ttl_s)
-        await self.store.put(keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
+        await self.store.put(redis_keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
         return self._hearing_edge(entry.agent)
 
     async def greet_edge(self, hello: EdgeHello, source: str | None) -> str:
@@ -92,7 +92,7 @@ class Registry:
             self.changed_at = time.monotonic()
         self.edges[entry.edge] = entry
         _heard(self.seen_edges, entry.edge, time.monotonic(), self.ttl_s)
-        await self.store.put(keys.cloud_edge(entry.edge), entry.model_dump_json().encode(), KEEP_S)
+        await self.store.put(redis_keys.cloud_edge(entry.edge), entry.model_dump_json().encode(), KEEP_S)
         return entry.url
 
     async def _called_back(self, source: str | None, port: int, nonce: str) -> str:
@@ -162,17 +162,17 @@ class Registry:
     async def _refresh(self, beat: EdgeBeat) -> None:
         """Signs of life with a TTL in Redis, for whoever looks from outside and for a restarted cloud."""
         now = time.monotonic()
-        batch = self._signs(Batch(), now, ("edge", beat.edge), keys.cloud_edge_alive(beat.edge), b"1")
+        batch = self._signs(Batch(), now, ("edge", beat.edge), redis_keys.cloud_edge_alive(beat.edge), b"1")
         if self._is_stale(now, ("edge entry", beat.edge), KEEP_S):
-            batch.put(keys.cloud_edge(beat.edge), self.edges[beat.edge].model_dump_json().encode(), KEEP_S)
+            batch.put(redis_keys.cloud_edge(beat.edge), self.edges[beat.edge].model_dump_json().encode(), KEEP_S)
         for line in beat.roster:
             agent = self.agents.get(line.agent)
             if agent is None or line.age_s >= self.ttl_s:
                 continue
             seen = json.dumps({"edge": beat.edge, "visiting": line.visiting}).encode()
-            self._signs(batch, now, ("agent", line.agent), keys.cloud_agent_alive(line.agent), seen)
+            self._signs(batch, now, ("agent", line.agent), redis_keys.cloud_agent_alive(line.agent), seen)
             if self._is_stale(now, ("agent entry", line.agent), KEEP_S):
-                batch.put(keys.cloud_agent(line.agent), agent.model_dump_json().encode(), KEEP_S)
+                batch.put(redis_keys.cloud_agent(line.agent), agent.model_dump_json().encode(), KEEP_S)
         if not batch.puts:
             return
         try:
@@ -240,7 +240,7 @@ class Registry:
         """Change an entry once that is written; written again if it became another meanwhile (it registered anew)."""
         written: AgentEntry | None = None
         while agent in self.agents and (entry := self.agents[agent].but(**changes)) != written:
-            await self.store.put(keys.cloud_agent(agent), entry.model_dump_json().encode(), KEEP_S)
+            await self.store.put(redis_keys.cloud_agent(agent), entry.model_dump_json().encode(), KEEP_S)
             written = entry
         if agent in self.agents and written is not None:
             self.agents[agent] = written

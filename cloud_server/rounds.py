@@ -13,20 +13,20 @@ from cloud_server.chart import Chart
 from cloud_server.edges import EdgeReply, Edges
 from cloud_server.record import Answers, Recorder
 from cloud_server.seating import Table
-from shared import wire
 from shared.api import RoundDetail
 from shared.context import Ctx
-from shared.errors import NotReady, StrataError, WireError
+from shared.core.errors import NotReady, StrataError, WireError
+from shared.core.records import canonical
+from shared.core.tensors import digest
 from shared.intake import check_sent
 from shared.lab import Lab
-from shared.logs import about, tell
 from shared.messages import Failure, RoundAnswer, RoundOrder, Seating
 from shared.places import place
-from shared.service import Worker
-from shared.spec import canonical
+from shared.runtime.logs import about, tell
+from shared.runtime.worker import Worker
+from shared.storage.states import Version
 from shared.sums import Fold, check_folded, mean_of
-from shared.tensors import digest
-from shared.versions import Version
+from shared.wire import codec
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class CloudRound:
             log.exception("round %s at %s", self.round_no, edge)
             return Failure(edge=home, reason="error", detail=f"{edge}: {type(error).__name__}: {error}")
 
-    def _order(self, home: int, seating: Seating) -> wire.Body:
+    def _order(self, home: int, seating: Seating) -> codec.Body:
         before = self.before
         seats = {seat.number for seat in self.lab.members.at(home) if seat.role == "worker"} | set(seating.places)
         there = [self.lab.seat(number) for number in sorted(seating.places) if number not in before.retired]
@@ -134,7 +134,7 @@ class CloudRound:
             round_no=self.round_no,
             spec=self.lab.spec,
             population=self.lab.members.digest,
-            seating=wire.digest_of(canonical(seating).encode()),
+            seating=codec.digest_of(canonical(seating).encode()),
             phase=self.ctx.phase,
             kind=self.kind,
             n_clients=self.ctx.n_clients,
@@ -145,7 +145,7 @@ class CloudRound:
             clock_s=self.clock_s,
             broadcast=self.hooks.broadcast(self.ctx, before.state, home, there),
         )
-        return wire.encode(order)
+        return codec.encode(order)
 
     def _check(self, home: int, answer: RoundAnswer[Any]) -> None:
         """An edge speaks for the seats that visit its home only, and its sum is one of updates such as they send.

@@ -29,10 +29,11 @@ from shared.api import (
     RunPage,
     SeatPage,
 )
-from shared.errors import NotFound, StrataError
+from shared.core.errors import NotFound, StrataError
 from shared.openapi import EVENT, RunId, content, problems
-from shared.results import file_names
-from shared.service import answers, health
+from shared.results.files import file_names
+from shared.service import health
+from shared.storage.key_value.base import answers
 from shared.transport import MEDIA_TYPE
 
 log = logging.getLogger(__name__)

@@ -14,17 +14,17 @@ from cloud_server.happenings import Happening, now
 from cloud_server.seating import Table
 from cloud_server.standing import Tools
 from cloud_server.watch import Watch
-from shared import wire
 from shared.api import FINAL, RunInfo, SeatInfo, Status
-from shared.errors import Conflict, NotFound, StrataError
+from shared.core.errors import Conflict, NotFound, StrataError
+from shared.core.records import TensorMap, canonical
 from shared.lab import Lab
 from shared.patience import backoff
-from shared.processor import processor_of
-from shared.records import TensorMap
 from shared.run_spec import parse_run_spec
-from shared.spec import ExperimentSpec, canonical
-from shared.store import StoreUnavailable
+from shared.spec import ExperimentSpec
+from shared.storage.key_value import StoreUnavailable
 from shared.tracking.checks import check_trackers
+from shared.training.compute_device import processor_of
+from shared.wire import codec
 
 log = logging.getLogger(__name__)
 UNFINISHED = ("starting", "running", "pausing", "stopping")
@@ -81,7 +81,7 @@ class Runner:
             spec=spec,
         )
         async with self._lock:
-            run_id = await self.tools.archive.create(info, key, wire.digest_of(canonical(asked).encode()))
+            run_id = await self.tools.archive.create(info, key, codec.digest_of(canonical(asked).encode()))
         self._wake.set()
         return await self.tools.archive.info(run_id)
 

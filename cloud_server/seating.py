@@ -12,9 +12,9 @@ from pydantic import Field
 
 from cloud_server.entries import AgentEntry
 from cloud_server.registry import Registry
-from shared.errors import NotReady
+from shared.core.errors import NotReady
+from shared.core.records import Record
 from shared.population import Population
-from shared.records import Record
 
 
 class Binding(Record):

@@ -12,7 +12,7 @@ from cloud_server.judge import Judge
 from cloud_server.registry import Registry
 from cloud_server.seating import Table
 from shared.lab import Lab, Labs
-from shared.service import Worker
+from shared.runtime.worker import Worker
 
 
 @dataclass

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from cloud_server.happenings import Happening
-from shared.logs import tell
+from shared.runtime.logs import tell
 
 OF_A_ROUND = frozenset(
     {"round_no", "phase", "attempts", "n_visits", "n_used", "train_loss", "client_accuracy", "bytes_up", "bytes_down"}

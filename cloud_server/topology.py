@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud_server.dependencies import Cloud
-from shared.errors import Conflict
+from shared.core.errors import Conflict
 from shared.nodes import AgentInfo
 from shared.topology import DeviceChange, TopologyInfo
 

@@ -19,10 +19,10 @@ import httpx
 from cloud_server.archive import Archive, StateGone
 from cloud_server.happenings import Happening
 from shared.api import FINAL, RoundInfo, RunInfo
-from shared.errors import NotFound, StrataError
+from shared.core.errors import NotFound, StrataError
 from shared.results.files import read_rounds
 from shared.run_spec import Tracker
-from shared.service import Worker
+from shared.runtime.worker import Worker
 from shared.tracking.live import Live, LiveMlflow, LiveTensorboard
 from shared.tracking.notes import TrackerNote, read_notes, write_notes
 from shared.tracking.scalars import Tracked, tracked_of

@@ -8,8 +8,8 @@ from collections.abc import Collection
 from pydantic import ValidationError
 
 from cloud_server.registry import Registry
-from shared.errors import NotFound, StrataError, WireError
-from shared.twins import TwinList
+from shared.core.errors import NotFound, StrataError, WireError
+from shared.simulation.digital_twin import TwinList
 
 ASK_S = 10.0
 

@@ -11,9 +11,9 @@ from cloud_server.archive import Archive
 from cloud_server.happenings import Happening, changes_told
 from cloud_server.registry import Registry
 from shared.api import RunInfo
-from shared.errors import StrataError
-from shared.logs import tell
-from shared.store import StoreUnavailable
+from shared.core.errors import StrataError
+from shared.runtime.logs import tell
+from shared.storage.key_value import StoreUnavailable
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.5

@@ -17,7 +17,8 @@ from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
 from shared.lab import Labs
 from shared.once import Once
-from shared.service import Worker, make_app
+from shared.runtime.worker import Worker
+from shared.service import make_app
 from shared.tiers import AgentBeat, AgentHello
 from shared.transport import Caller
 

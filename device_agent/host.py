@@ -12,21 +12,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from device_agent.metrics import AgentMetrics
-from shared import wire
-from shared.costs import LinkUse
-from shared.errors import WireError
+from shared.core.errors import WireError
+from shared.core.records import own
 from shared.lab import Lab, Labs
-from shared.logs import about, tell
 from shared.messages import Contribution, Failure, Outcome, Stage, UploadAnswer, UploadOrder, VisitOrder
 from shared.pace import PROFILE_HEADER, Paced, wait_until
-from shared.profiles import PROFILES
-from shared.records import own
-from shared.service import Worker
+from shared.runtime.logs import about, tell
+from shared.runtime.worker import Worker
+from shared.simulation import PROFILES
+from shared.simulation.cost_model import LinkUse
 from shared.spec import ExperimentSpec, parse_spec
+from shared.storage.states import FileVersions
 from shared.transport import Received
 from shared.uploads import Collector, upload_bytes
-from shared.versions import FileVersions
 from shared.visit import ids_of, run_visits
+from shared.wire import codec
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Held:
 class Made:
     """An encoded answer, and the wall seconds in which models were tested for it."""
 
-    body: wire.Body
+    body: codec.Body
     testing_s: float = 0.0
 
 
@@ -97,7 +97,7 @@ class Host:
             self.visiting = None
         self.metrics.testing.inc(collector.testing_s)
         self._held = {key: held for key, held in self._held.items() if _may_come(key, held, order)}
-        answer = wire.encode(collector.answer())
+        answer = codec.encode(collector.answer())
         with about(**ids_of(order.stage), home=order.edge):
             tell("update.held" if order.hold else "update.sent", visits=len(order.visits), bytes=answer.n_bytes)
         paced = None if lane is None else _paced(lab, order, collector, n_bytes, answer.n_bytes, profile)
@@ -111,7 +111,7 @@ class Host:
         body = received.take()
         lab = self.labs.of(spec_of(body))
         order: VisitOrder[Any] = own(
-            wire.decode(lab.wire.visit_order, body, model=lab.shapes, n_seats=len(lab.members.seats))
+            codec.decode(lab.wire.visit_order, body, model=lab.shapes, n_seats=len(lab.members.seats))
         )
         check_order(order, len(lab.members.seats))
         return lab, order, len(body)
@@ -131,7 +131,7 @@ class Host:
         await wait_until(began + wall_s, stop)
         return Made(answer)
 
-    def _uploads(self, order: UploadOrder, n_bytes: int) -> tuple[wire.Body, float]:
+    def _uploads(self, order: UploadOrder, n_bytes: int) -> tuple[codec.Body, float]:
         lab = self.labs.of(order.spec)
         key = (order.stage.run_id, order.edge, lane_of(order.spec, [*order.seats, *order.late]))
         found = self._held.get(key)
@@ -149,7 +149,7 @@ class Host:
             for seat in (*order.seats, *order.late)
             if seat not in held
         ]
-        answer = wire.encode(UploadAnswer(uploads=collector.uploads(), late=late, failures=tuple(gone)))
+        answer = codec.encode(UploadAnswer(uploads=collector.uploads(), late=late, failures=tuple(gone)))
         with about(**ids_of(order.stage), home=order.edge):
             tell("update.sent", visits=len(order.seats) + len(late), bytes=answer.n_bytes)
         if found.paced is None:
@@ -231,7 +231,7 @@ def spec_of(body: bytearray) -> ExperimentSpec:
         WireError: there is none.
         BadInput: it is malformed.
     """
-    raw = wire.peek(body)
+    raw = codec.peek(body)
     if not isinstance(raw, Mapping) or not isinstance(raw.get("spec"), Mapping):
         raise WireError("the order holds no spec", field="spec")
     return parse_spec(raw["spec"])
@@ -243,7 +243,7 @@ def lane_in(body: bytearray) -> int | None:
     Raises:
         WireError: with `clock: real` it is not for one seat.
     """
-    raw = wire.peek(body)
+    raw = codec.peek(body)
     spec, visits = (raw.get("spec"), raw.get("visits")) if isinstance(raw, Mapping) else (None, None)
     if not isinstance(spec, Mapping) or spec.get("clock") != "real":
         return None
@@ -255,11 +255,11 @@ def lane_in(body: bytearray) -> int | None:
 
 def stage_of(body: bytearray) -> tuple[Stage, int]:
     """Stage and home edge of an order, read before it is decoded."""
-    raw = wire.peek(body)
+    raw = codec.peek(body)
     stage, edge = (raw.get("stage"), raw.get("edge")) if isinstance(raw, Mapping) else (None, None)
     if not isinstance(stage, Mapping) or type(edge) is not int:
         raise WireError("the order names no stage", field="stage")
     try:
         return Stage.model_validate(dict(stage)), edge
     except ValidationError as error:
-        raise wire.misfit(Stage, error) from None
+        raise codec.misfit(Stage, error) from None

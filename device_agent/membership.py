@@ -17,11 +17,12 @@ from urllib.parse import urlsplit
 
 from device_agent.host import Host
 from device_agent.metrics import AgentMetrics
-from shared.errors import StrataError
-from shared.logs import tell
+from shared.core.errors import StrataError
+from shared.core.validation import ID
 from shared.patience import pause_s
+from shared.runtime.logs import tell
 from shared.service import Network
-from shared.tiers import ID, AgentBeat, AgentBeatAnswer, AgentHello, AgentWelcome
+from shared.tiers import AgentBeat, AgentBeatAnswer, AgentHello, AgentWelcome
 from shared.transport import Caller, inside
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
 from device_agent.host import lane_in, lane_of, stage_of
-from shared import wire
 from shared.api import Health
 from shared.limits import BodyLimit
 from shared.messages import Stage, UploadOrder
@@ -22,6 +21,7 @@ from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
 from shared.service import guard, health
 from shared.tiers import NonceAnswer
 from shared.transport import MEDIA_TYPE, TESTING_HEADER, BodyResponse, Received, read_body
+from shared.wire import codec
 
 if TYPE_CHECKING:
     from device_agent.app import Agent
@@ -97,7 +97,7 @@ async def visits(request: Request, agent: TheAgent) -> Response:
 async def uploads(request: Request, agent: TheAgent) -> Response:
     """Send held updates."""
     body, digest = await read_body(request, agent.settings.max_body_bytes)
-    order = wire.decode(UploadOrder, body)
+    order = codec.decode(UploadOrder, body)
     lane, work = lane_of(order.spec, [*order.seats, *order.late]), partial(agent.host.uploads, order, len(body))
     return await _answer(request, agent, "uploads", order.stage, order.edge, lane, digest, work, len(body))
 

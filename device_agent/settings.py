@@ -8,8 +8,8 @@ import socket
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from shared.core.validation import ID
 from shared.service import TierSettings
-from shared.tiers import ID
 
 
 def _host_name() -> str:

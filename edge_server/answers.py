@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from shared.errors import WireError
+from shared.core.errors import WireError
+from shared.core.scores import Score
 from shared.messages import Kind, Outcome, UploadAnswer, Uploads, VisitAnswer
-from shared.records import Score
 from shared.uploads import held_bytes
 
 MOST = 2**48

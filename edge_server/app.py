@@ -16,14 +16,15 @@ from edge_server.membership import Membership
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.settings import EdgeSettings
-from shared.blobs import Blobs
 from shared.lab import Labs
 from shared.once import Once
-from shared.service import Worker, make_app
-from shared.store import RedisStore, Store
+from shared.runtime.worker import Worker
+from shared.service import make_app
+from shared.storage.blobs import Blobs
+from shared.storage.key_value import RedisStore, Store
+from shared.storage.states import FileVersions
 from shared.tiers import EdgeHello
 from shared.transport import Caller
-from shared.versions import FileVersions
 
 
 @dataclass

@@ -15,8 +15,8 @@ from edge_server.clock import EdgeClock, Fates
 from edge_server.devices import Devices
 from edge_server.wave import Refusal, Wave
 from shared.context import Ctx
-from shared.costs import Cost, LinkUse
 from shared.messages import Work
+from shared.simulation.cost_model import Cost, LinkUse
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from edge_server.lines import seat_line
 from edge_server.wave import Wave
 from shared.algorithms._hooks import Verdict
 from shared.lab import Lab
-from shared.logs import about, tell
 from shared.messages import Failure, SeatLine, Work
-from shared.population import Indices
-from shared.versions import Version
+from shared.runtime.logs import about, tell
+from shared.storage.states import Version
+from shared.test_sets import Indices
 
 
 @dataclass

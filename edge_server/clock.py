@@ -13,12 +13,12 @@ from typing import Any
 
 from shared import policies
 from shared.context import Ctx
-from shared.costs import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
 from shared.lab import Lab
 from shared.messages import Outcome, Work
 from shared.population import Seat, run_seeds
-from shared.profiles import LEAST_FREE, NoLoad, free_share, next_on
-from shared.twins import Telemetry, Twin
+from shared.simulation import LEAST_FREE, NoLoad, free_share, next_on
+from shared.simulation.cost_model import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
+from shared.simulation.digital_twin import Telemetry, Twin
 
 
 @dataclass(frozen=True)

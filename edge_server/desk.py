@@ -17,20 +17,21 @@ from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.rounds import EdgeRound
 from edge_server.twins import Twins
-from shared import keys, wire
-from shared.blobs import Blobs
-from shared.errors import Conflict, NotFound, NotReady, SeatingUnknown, WireError
+from shared.core.errors import Conflict, NotFound, NotReady, SeatingUnknown, WireError
+from shared.core.records import canonical, own
 from shared.lab import Lab, Labs
-from shared.logs import about, tell
 from shared.messages import RoundAnswer, RoundOrder, Seating
 from shared.patience import STORE_S, patiently
-from shared.records import own
-from shared.service import Worker
-from shared.spec import canonical, parse_spec
-from shared.store import Batch, Store, StoreUnavailable
+from shared.runtime.logs import about, tell
+from shared.runtime.worker import Worker
+from shared.simulation.digital_twin import Twin, TwinList
+from shared.spec import parse_spec
+from shared.storage import redis_keys
+from shared.storage.blobs import Blobs
+from shared.storage.key_value import Batch, Store, StoreUnavailable
+from shared.storage.states import Version, Versions
 from shared.transport import Caller, Received
-from shared.twins import Twin, TwinList
-from shared.versions import Version, Versions
+from shared.wire import codec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,7 +43,7 @@ MOST_SIGHTINGS = 2000
 class Answered:
     """A round's encoded answer, what this layout's sockets to the agents carried, wall seconds of testing models."""
 
-    body: wire.Body
+    body: codec.Body
     socket_bytes: int
     testing_s: float
 
@@ -74,9 +75,9 @@ class Desk:
         data = json.dumps({"seating": seating.model_dump(mode="json"), "loads": dict(loads)}).encode()
 
         async def keep() -> None:
-            known = await self.store.scan(keys.edge_seatings(self.edge_id, seating.run_id))
+            known = await self.store.scan(redis_keys.edge_seatings(self.edge_id, seating.run_id))
             old = [key for key, value in known.items() if json.loads(value)["seating"]["edge"] == seating.edge]
-            batch = Batch().delete(*old).put(keys.edge_seating(self.edge_id, seating.run_id, digest), data)
+            batch = Batch().delete(*old).put(redis_keys.edge_seating(self.edge_id, seating.run_id, digest), data)
             await self.store.commit(batch)
 
         await self._stored(keep)
@@ -132,7 +133,7 @@ class Desk:
         answer = await work.run()
         self.metrics.noted(work.book)
         await self._commit(order, lambda: packed(lab, work.state, stock), twins, answer)
-        body = await self.worker.run(wire.encode, answer)
+        body = await self.worker.run(codec.encode, answer)
         tell("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
         return Answered(body, work.book.socket_bytes, work.book.testing_s)
 
@@ -151,15 +152,17 @@ class Desk:
     def _decode(self, received: Received) -> tuple[Lab, RoundOrder[Any], int]:
         """The order in torch's own memory, and its size; the body's memory is free from here on."""
         body = received.take()
-        raw = wire.peek(body)
+        raw = codec.peek(body)
         lab = self.labs.of(parse_spec(raw.get("spec") if isinstance(raw, dict) else None))
         order: RoundOrder[Any] = own(
-            wire.decode(lab.wire.round_order, body, model=lab.shapes, n_seats=len(lab.members.seats))
+            codec.decode(lab.wire.round_order, body, model=lab.shapes, n_seats=len(lab.members.seats))
         )
         return lab, order, len(body)
 
     async def _seating(self, order: RoundOrder[Any]) -> tuple[Seating, dict[str, int]]:
-        data = await self._stored(lambda: self.store.get(keys.edge_seating(self.edge_id, order.run_id, order.seating)))
+        data = await self._stored(
+            lambda: self.store.get(redis_keys.edge_seating(self.edge_id, order.run_id, order.seating))
+        )
         if data is None:
             raise SeatingUnknown(f"edge {self.edge_id} does not know seating {order.seating[:12]} of {order.run_id}")
         raw = json.loads(data)
@@ -193,7 +196,7 @@ class Desk:
         Raises:
             NotFound: none are kept of that run here.
         """
-        known = await self.store.scan(keys.edge_all_twins(self.edge_id, run_id))
+        known = await self.store.scan(redis_keys.edge_all_twins(self.edge_id, run_id))
         newest = {key.rpartition(":")[0]: data for key, data in sorted(known.items())}
         if not newest:
             raise NotFound(f"edge {self.edge_id} keeps no twins of run {run_id}")
@@ -203,7 +206,7 @@ class Desk:
         return TwinList(twins=tuple(shown))
 
     async def _commit(
-        self, order: RoundOrder[Any], pack: Callable[[], wire.Body], twins: Twins, answer: RoundAnswer[Any]
+        self, order: RoundOrder[Any], pack: Callable[[], codec.Body], twins: Twins, answer: RoundAnswer[Any]
     ) -> None:
         """The state first as a file, then its reference, and twins; what is older than where this round began goes."""
         if order.kind != "train" or answer.base is None:
@@ -215,10 +218,10 @@ class Desk:
             told = TwinList(twins=tuple(twin for _, twin in sorted(twins.known.items())))
 
             async def commit() -> None:
-                old = await self.store.keys(keys.edge_states(self.edge_id, order.run_id, order.edge))
+                old = await self.store.keys(redis_keys.edge_states(self.edge_id, order.run_id, order.edge))
                 batch = Batch().put(self._state_key(order, base), digest.encode())
                 if told.twins:
-                    old += await self.store.keys(keys.edge_twins_of(self.edge_id, order.run_id, order.edge))
+                    old += await self.store.keys(redis_keys.edge_twins_of(self.edge_id, order.run_id, order.edge))
                     batch = batch.put(self._twins_key(order, base), told.model_dump_json().encode())
                 await self.store.commit(batch.delete(*(key for key in old if key not in kept)))
                 await self._collect()
@@ -227,26 +230,28 @@ class Desk:
 
     async def _collect(self) -> None:
         """Remove the files that no state refers to."""
-        of_runs = await self.store.scan(keys.edge_runs(self.edge_id))
+        of_runs = await self.store.scan(redis_keys.edge_runs(self.edge_id))
         states = {value.decode() for key, value in of_runs.items() if ":state:" in key}
         await self.worker.run(self.blobs.collect, states)
 
     def _state_key(self, order: RoundOrder[Any], version: Version) -> str:
-        return keys.edge_state(self.edge_id, order.run_id, order.edge, version)
+        return redis_keys.edge_state(self.edge_id, order.run_id, order.edge, version)
 
     def _twins_key(self, order: RoundOrder[Any], version: Version) -> str:
-        return keys.edge_twins(self.edge_id, order.run_id, order.edge, version)
+        return redis_keys.edge_twins(self.edge_id, order.run_id, order.edge, version)
 
     async def runs(self) -> set[str]:
         """The runs of which something is kept here."""
-        known = await self.store.keys(keys.edge_runs(self.edge_id))
-        return {keys.run_at_edge(self.edge_id, key) for key in known} | set(await self.worker.run(self.states.runs))
+        known = await self.store.keys(redis_keys.edge_runs(self.edge_id))
+        return {redis_keys.run_at_edge(self.edge_id, key) for key in known} | set(
+            await self.worker.run(self.states.runs)
+        )
 
     async def forget(self, run_id: str) -> None:
         """Drop everything of a run that was deleted."""
         tell("run.deleted", run=run_id)
         async with self.committing:
-            for prefix in keys.all_of_run_at_edge(self.edge_id, run_id):
+            for prefix in redis_keys.all_of_run_at_edge(self.edge_id, run_id):
                 await self.store.delete_prefix(prefix)
             await self.worker.run(self.states.drop_run, run_id)
             await self._collect()
@@ -254,7 +259,7 @@ class Desk:
 
 def seating_digest(seating: Seating) -> str:
     """The digest that stands in a round's order."""
-    return wire.digest_of(canonical(seating).encode())
+    return codec.digest_of(canonical(seating).encode())
 
 
 def order_place(body: bytearray) -> tuple[str, int, int]:
@@ -263,7 +268,7 @@ def order_place(body: bytearray) -> tuple[str, int, int]:
     Raises:
         WireError: the order does not name them.
     """
-    raw = wire.peek(body)
+    raw = codec.peek(body)
     if isinstance(raw, dict):
         place = (raw.get("run_id"), raw.get("round_no"), raw.get("edge"))
         if isinstance(place[0], str) and type(place[1]) is int and type(place[2]) is int:

@@ -19,10 +19,8 @@ from edge_server.real_time import RealTime
 from edge_server.roster import Roster
 from edge_server.waiting import while_heard
 from edge_server.wave import Asked, Deadline, Wave
-from shared import wire
-from shared.codecs import decoded
-from shared.costs import LinkUse
-from shared.errors import Cancelled, DeadlineExceeded, StrataError
+from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
+from shared.core.records import own
 from shared.intake import check_sent, named_by
 from shared.lab import Lab
 from shared.messages import (
@@ -39,13 +37,15 @@ from shared.messages import (
 )
 from shared.pace import wait_until
 from shared.places import EDGE_URL_HEADER, FOR_HEADER, check_place, place
-from shared.records import own
-from shared.service import Worker
+from shared.runtime.worker import Worker
+from shared.simulation.cost_model import LinkUse
+from shared.storage.states import Versions
 from shared.sums import Fold, check_folded
 from shared.transport import Caller, Reply, testing_s
 from shared.uploads import Collector, answer_bytes
-from shared.versions import Versions
 from shared.visit import run_visits
+from shared.wire import codec
+from shared.wire.compression import decoded
 
 log = logging.getLogger(__name__)
 NEVER = Deadline()
@@ -128,7 +128,7 @@ class Devices:
         )
 
     async def _visit_agent(self, wave: Wave, agent: str, asked: list[Asked], fold: Fold, hold: bool) -> None:
-        body = wire.encode(self._visit_order(wave.stage, asked, hold))
+        body = codec.encode(self._visit_order(wave.stage, asked, hold))
         wave_seats = [item.seat for item in asked]
         model_s = max(self.real.longest_s(item.seat, item.work, body.n_bytes + item.moved_bytes) for item in asked)
         reply = await self._post(wave, agent, "visits", body, self.lab.wire.visit_answer, wave_seats, model_s)
@@ -190,7 +190,7 @@ class Devices:
         """
         alike = (id(item.message), id(item.work), item.base, len(str(item.seat)))
         if alike not in sizes:
-            sizes[alike] = wire.size(self._visit_order(stage, [item], hold and self.lab.algorithm.reports))
+            sizes[alike] = codec.size(self._visit_order(stage, [item], hold and self.lab.algorithm.reports))
         return sizes[alike]
 
     def _note(self, wave: Wave, outcome: Outcome[Any]) -> None:
@@ -224,10 +224,10 @@ class Devices:
 
     def upload_order_bytes(self, stage: Stage, seat: int) -> int:
         """Bytes of the order that fetches one seat's held update."""
-        return wire.size(self._upload_order(stage, [seat]))
+        return codec.size(self._upload_order(stage, [seat]))
 
     async def _fetch_agent(self, wave: Wave, agent: str, seats: list[int], late: list[int], fold: Fold) -> None:
-        body = wire.encode(self._upload_order(wave.stage, seats, late))
+        body = codec.encode(self._upload_order(wave.stage, seats, late))
         model_s = max(self.real.longest_s(seat, None, body.n_bytes) for seat in seats)
         reply = await self._post(wave, agent, "uploads", body, self.lab.wire.upload_answer, seats, model_s)
         if reply is not None:
@@ -278,7 +278,7 @@ class Devices:
     # ---- the wait
 
     async def _post(
-        self, wave: Wave, agent: str, path: str, body: wire.Body, kind: type[Any], seats: list[int], model_s: float
+        self, wave: Wave, agent: str, path: str, body: codec.Body, kind: type[Any], seats: list[int], model_s: float
     ) -> Any | None:
         """The decoded answer, or None and failures in the wave; `model_s` are wall seconds of waiting by the model."""
         began = time.monotonic()
@@ -309,7 +309,7 @@ class Devices:
         return None
 
     async def _asked(
-        self, wave: Wave, agent: str, path: str, body: wire.Body, kind: type[Any], seats: list[int], limit_s: float
+        self, wave: Wave, agent: str, path: str, body: codec.Body, kind: type[Any], seats: list[int], limit_s: float
     ) -> Reply[Any]:
         """The answer of an agent that is heard."""
         stage, real = wave.stage, self.real

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from edge_server.wave import Wave
-from shared import wire
 from shared.context import Ctx
+from shared.core.records import Count, Record, own
 from shared.lab import Lab
 from shared.messages import Contribution, SeatLine
-from shared.records import Count, Record, own
 from shared.sums import Fold
+from shared.wire import codec
 
 S = TypeVar("S")
 U = TypeVar("U")
@@ -98,19 +98,19 @@ def fold_in(ctx: Ctx, item: Late[Any], fold: Fold) -> SeatLine:
     )
 
 
-def packed(lab: Lab, state: Record, stock: Stock) -> wire.Body:
+def packed(lab: Lab, state: Record, stock: Stock) -> codec.Body:
     """What an edge keeps, encoded; the algorithm's state alone where nothing else is asked for."""
     if not _keeps_more(lab):
-        return wire.encode(state)
+        return codec.encode(state)
     late, losses = tuple(stock.late[seat] for seat in sorted(stock.late)), dict(sorted(stock.losses.items()))
-    return wire.encode(_kind(lab)(state=state, late=late, losses=losses))
+    return codec.encode(_kind(lab)(state=state, late=late, losses=losses))
 
 
 def unpacked(lab: Lab, data: Any) -> tuple[Any, Stock]:
     """The algorithm's state and what is kept beside it, in torch's own memory."""
     if not _keeps_more(lab):
-        return own(wire.decode(lab.algorithm.edge_state, data, stored=True)), Stock()
-    kept = own(wire.decode(_kind(lab), data, stored=True))
+        return own(codec.decode(lab.algorithm.edge_state, data, stored=True)), Stock()
+    kept = own(codec.decode(_kind(lab), data, stored=True))
     return kept.state, Stock({item.contribution.seat: item for item in kept.late}, kept.losses)
 
 

@@ -7,7 +7,7 @@ import logging
 
 from edge_server.desk import Desk
 from edge_server.roster import Roster
-from shared.errors import StrataError
+from shared.core.errors import StrataError
 from shared.patience import pause_s
 from shared.tiers import BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome
 from shared.transport import Caller

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from shared.errors import NotFound
+from shared.core.errors import NotFound
 from shared.tiers import AgentBeat, BeatAnswer, RosterLine
 
 FORGET_S = 600.0

@@ -24,16 +24,16 @@ from edge_server.works import in_phase, left_out, too_late, without
 from shared import policies
 from shared.algorithms._hooks import Verdict
 from shared.context import Ctx
-from shared.costs import LinkUse, link_cost
-from shared.errors import StrataError
+from shared.core.errors import StrataError
+from shared.core.records import Record, same_leaves
 from shared.lab import Lab
-from shared.logs import tell
 from shared.messages import Failure, RoundAnswer, RoundOrder, Stage, Work
 from shared.population import Seat
-from shared.records import Record, same_leaves
-from shared.service import Worker
+from shared.runtime.logs import tell
+from shared.runtime.worker import Worker
+from shared.simulation.cost_model import LinkUse, link_cost
+from shared.storage.states import Version
 from shared.sums import Fold, Folded, can_be_mean, mean_of, names_clients
-from shared.versions import Version
 
 
 @dataclass

@@ -10,16 +10,17 @@ from starlette.responses import Response
 
 from edge_server.desk import order_place
 from shared.api import Health
+from shared.core.records import Record
 from shared.limits import BodyLimit
 from shared.messages import Seating
 from shared.metrics import metrics_router
 from shared.openapi import RunId, content, describe, problems, record_body
 from shared.places import PLACE_HEADER, check_for, place
-from shared.records import Record
-from shared.service import answers, guard, health
+from shared.service import guard, health
+from shared.simulation.digital_twin import TwinList
+from shared.storage.key_value.base import answers
 from shared.tiers import AgentBeat, AgentBeatAnswer, NonceAnswer
 from shared.transport import MEDIA_TYPE, SOCKET_HEADER, TESTING_HEADER, BodyResponse, Received, read_body
-from shared.twins import TwinList
 
 if TYPE_CHECKING:
     from edge_server.app import Edge

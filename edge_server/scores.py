@@ -7,9 +7,9 @@ from typing import Any
 
 from shared.algorithms._hooks import test_by_owner
 from shared.context import Ctx
+from shared.core.scores import Score
 from shared.lab import Lab
 from shared.messages import Work
-from shared.records import Score
 
 Scores = tuple[Score | None, Score | None, dict[str, Score]]
 """Of the model received and of the edge's own on its tests, and of its own on further test sets by name."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from shared.core.validation import ID
 from shared.service import TierSettings
-from shared.tiers import ID
 
 
 class EdgeSettings(TierSettings):

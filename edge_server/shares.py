@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from edge_server.wave import Wave
-from shared.errors import NotReady
+from shared.core.errors import NotReady
+from shared.core.scores import Score
 from shared.lab import Lab
 from shared.messages import Failure, Outcome, Work
 from shared.planning import Indices
 from shared.population import Seat
-from shared.records import Score
 
 MOST_TRIES = 3
 """So often a worker may drop its share, or overrun, before it gets no more of them in an edge round."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from edge_server.arrivals import Arrivals
 from edge_server.clock import EdgeClock
 from edge_server.wave import Wave
-from shared import policies, twins
+from shared import policies
 from shared.context import Ctx
-from shared.costs import Cost
 from shared.messages import SeatLine, Work
-from shared.twins import Sighting, Twin
+from shared.simulation import digital_twin
+from shared.simulation.cost_model import Cost
+from shared.simulation.digital_twin import Sighting, Twin
 
 MODEL_SAYS = frozenset({"unavailable", "busy"})
 """Reasons why nobody was asked from which nothing is learned of a worker: its telemetry says so beforehand."""
@@ -30,7 +31,7 @@ class Twins:
         """Take note of what workers say of themselves at the clock's instant."""
         for seat in seats:
             twin = self.known.get(seat) or Twin(seat=seat)
-            self.known[seat] = twins.refresh(twin, clock.telemetry(twin), new_edge_round=new_edge_round)
+            self.known[seat] = digital_twin.refresh(twin, clock.telemetry(twin), new_edge_round=new_edge_round)
 
     def predict(self, ctx: Ctx, clock: EdgeClock, works: Mapping[int, Work]) -> dict[int, tuple[float, float]]:
         """Seconds that visits are predicted to take, with their standard deviation."""
@@ -63,7 +64,7 @@ class Twins:
             reason=line.reason and line.reason[:LONGEST_REASON],
         )
         real = ctx.spec.clock == "real"
-        self.known[line.seat] = twins.observe(twin, seen, ratio=ratio, energy_j=line.energy_j, measured=real)
+        self.known[line.seat] = digital_twin.observe(twin, seen, ratio=ratio, energy_j=line.energy_j, measured=real)
 
 
 def _came(ctx: Ctx, line: SeatLine, implied: Cost, twin: Twin) -> tuple[float | None, float | None]:

@@ -8,7 +8,7 @@ import time
 from typing import TypeVar
 
 from edge_server.roster import Roster
-from shared.errors import Cancelled, Lost
+from shared.core.errors import Cancelled, Lost
 
 T = TypeVar("T")
 POLL_S = 0.5

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.costs import LinkUse
 from shared.messages import Contribution, Failure, Kind, Outcome, Stage, Work
-from shared.versions import Version
+from shared.simulation.cost_model import LinkUse
+from shared.storage.states import Version
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from shared.records import Record
+from shared.core.records import Record
+from shared.core.scores import Spread
+from shared.core.validation import Id
 from shared.run_spec import Trackers
 from shared.spec import ExperimentSpec
-from shared.spread import Spread
-from shared.tiers import Id
 
 Status = Literal["pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"]
 FINAL: frozenset[str] = frozenset({"completed", "failed", "stopped"})

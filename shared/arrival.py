@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shared.context import stream_seed
+from shared.core.randomness import stream_seed
 from shared.population import Seat
 from shared.spec import ExperimentSpec
 

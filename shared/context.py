@@ -6,7 +6,6 @@ number at an edge: so a seat draws the same however seats are spread over agents
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shared.costs import LinkUse, Passes
-from shared.errors import BadInput
-from shared.records import Record
+from shared.core.errors import BadInput
+from shared.core.randomness import stream_seed
+from shared.core.records import Record
+from shared.simulation.cost_model import LinkUse, Passes
+from shared.simulation.digital_twin import Twin
 from shared.spec import ExperimentSpec
 from shared.training.models import Layer
-from shared.training.units import Units
-from shared.twins import Twin
+from shared.training.subnetworks.units import Units
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,6 @@ class Ctx:
     def numpy_rng(self, purpose: str) -> np.random.Generator:
         """A numpy generator for one purpose here and now."""
         return np.random.default_rng(self.seed(purpose))
-
-
-def stream_seed(key: str) -> int:
-    """63 bits of sha256 over a stream's key."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
 
 class NoParams(Record):

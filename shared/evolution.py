@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shared.records import Record
+from shared.core.records import Record
 
 Vector = tuple[float, ...]
 Array = npt.NDArray[np.float64]

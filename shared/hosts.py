@@ -11,7 +11,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 
-from shared.errors import Forbidden
+from shared.core.errors import Forbidden
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|(?P<name>[^\s:/?#@\\\[\]]*))(?::\d*)?")
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")

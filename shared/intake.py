@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from shared.context import Ctx
-from shared.errors import BadInput, WireError
+from shared.core.aggregation_rules import Mean, averaged_type, fields_of, stranger
+from shared.core.errors import BadInput, WireError
+from shared.core.records import Record
 from shared.lab import Lab
-from shared.records import Mean, Record
-from shared.sums.marks import averaged_type, fields_of, stranger
 
 
 def check_sent(lab: Lab, ctx: Ctx, update: Record, clients: Collection[str]) -> None:

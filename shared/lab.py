@@ -17,26 +17,28 @@ from torch import nn
 from shared.algorithms import load_algorithm, load_local
 from shared.algorithms._hooks import Algorithm, Phase, Way
 from shared.arrival import collected
-from shared.codecs import Compression
-from shared.context import Ctx, stream_seed
-from shared.costs import LinkUse
-from shared.errors import BadInput
+from shared.context import Ctx
+from shared.core.aggregation_rules import coded_fields
+from shared.core.errors import BadInput
+from shared.core.randomness import stream_seed
+from shared.core.records import Record, Tensor, TensorMap
+from shared.core.tensors import n_bytes
 from shared.messages import Work, wire_types
-from shared.population import Indices, Population, Samples, Seat, population, seated
-from shared.processor import Processor, processor_of
-from shared.records import Record, Tensor, TensorMap
+from shared.population import Population, Seat, population, seated
+from shared.simulation.cost_model import LinkUse
 from shared.sizes import check_memory
 from shared.spec import ExperimentSpec
 from shared.sums import Grid
-from shared.sums.marks import coded_fields
-from shared.tensors import n_bytes
+from shared.test_sets import Indices, Samples
 from shared.training import models
-from shared.training.data import Dataset
-from shared.training.domains import absent, open_data
+from shared.training.compute_device import Processor, processor_of
+from shared.training.data.dataset import Dataset
+from shared.training.data.digit_domains import absent, open_data
 from shared.training.flops import on_shapes, training_flops
 from shared.training.loop import Objective, Stopped
-from shared.training.unit_graph import units_of
-from shared.training.units import Units
+from shared.training.subnetworks.unit_graph import units_of
+from shared.training.subnetworks.units import Units
+from shared.wire.compression import Compression
 from shared.workbench import Workbench
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shared.errors import StrataError, TooLarge, Unauthorised, WireError
+from shared.core.errors import StrataError, TooLarge, Unauthorised, WireError
 from shared.problems import problem_of
 from shared.service import bearer
 

@@ -13,10 +13,11 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from shared.records import Count, Record, Score, Tensor
+from shared.core.records import Count, Record, Tensor
+from shared.core.scores import Score
 from shared.spec import ExperimentSpec
+from shared.storage.states import Version
 from shared.sums import Folded
-from shared.versions import Version
 
 B = TypeVar("B")
 M = TypeVar("M")

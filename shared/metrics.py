@@ -26,8 +26,9 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
+from shared.core.versions import version
 from shared.openapi import content
-from shared.service import TierSettings, guard, metrics_response, version
+from shared.service import TierSettings, guard, metrics_response
 
 M = TypeVar("M", bound=MetricWrapperBase)
 WALL_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from shared.records import Record
+from shared.core.records import Record
 
 State = Literal["alive", "suspect", "lost", "revived", "offline", "leaving", "left"]
 """Of an agent or edge: heard lately; not for half the TTL; not for the TTL; heard again after that, lately.

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 
-from shared.errors import Cancelled
+from shared.core.errors import Cancelled
 
 T = TypeVar("T")
 GRACE_S = 10.0

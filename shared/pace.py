@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from shared import policies
 from shared.context import Ctx
-from shared.costs import Cost, LinkUse, upload_cost, visit_cost
-from shared.errors import Cancelled
+from shared.core.errors import Cancelled
 from shared.lab import Lab
 from shared.messages import Work
 from shared.population import Seat
+from shared.simulation.cost_model import Cost, LinkUse, upload_cost, visit_cost
 
 POLL_S = 0.2
 MOST_S = 1e9

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from shared.errors import DeadlineExceeded, StrataError
+from shared.core.errors import DeadlineExceeded, StrataError
 
 T = TypeVar("T")
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from shared.errors import Misdirected, WireError
+from shared.core.errors import Misdirected, WireError
 
 PLACE_HEADER = "strata-place"
 FOR_HEADER = "strata-for"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shared.shares import largest_remainder
+from shared.core.apportionment import largest_remainder
 
 Indices = npt.NDArray[np.int64]
 Shares = dict[int, Indices]

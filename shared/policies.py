@@ -14,13 +14,12 @@ from functools import partial as bound
 import numpy as np
 import torch
 
-from shared import twins
 from shared.context import Ctx
-from shared.costs import Cost, LinkUse, expected_cost
 from shared.messages import Work
 from shared.planning import Indices, Shares, Worker, balanced, proportional
 from shared.population import Seat
-from shared.profiles import REFERENCE_FLOPS
+from shared.simulation import REFERENCE_FLOPS, digital_twin
+from shared.simulation.cost_model import Cost, LinkUse, expected_cost
 from shared.training.loop import batch_sizes
 
 Choice = Callable[[Ctx, Sequence[Seat]], list[int]]
@@ -100,14 +99,14 @@ def predicted(ctx: Ctx, seat: Seat, work: Work) -> tuple[float, float]:
     """Seconds that a visit is predicted to take by its seat's twin, and their standard deviation."""
     n_moved = 0 if work.samples is None else int((~np.isin(work.samples.numpy(), seat.train)).sum())
     cost = expected(ctx, seat, samples_due(ctx, work, seat), n_moved=n_moved)
-    work_s, sd_s = twins.predict(_twin(ctx, seat), cost.compute_s)
+    work_s, sd_s = digital_twin.predict(_twin(ctx, seat), cost.compute_s)
     return cost.simulated_s - cost.compute_s + work_s, sd_s
 
 
-def _twin(ctx: Ctx, seat: Seat) -> twins.Twin:
+def _twin(ctx: Ctx, seat: Seat) -> digital_twin.Twin:
     """What is known of a seat; without twins, what its profile says."""
-    told = twins.Telemetry(free_sps=seat.profile.compute_sps)
-    return ctx.twins.get(seat.number) or twins.Twin(seat=seat.number, telemetry=told)
+    told = digital_twin.Telemetry(free_sps=seat.profile.compute_sps)
+    return ctx.twins.get(seat.number) or digital_twin.Twin(seat=seat.number, telemetry=told)
 
 
 def partial(ctx: Ctx, work: Work, seat: Seat, left_s: float, *, update: bool = True) -> Work:
@@ -262,7 +261,7 @@ def _worker(ctx: Ctx, seat: Seat, task: Indices) -> Worker:
     a_sample = ctx.passes.of(1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit, 1)
     cost, moving = expected(ctx, seat, a_sample), expected(ctx, seat, 0, n_moved=1)
     fixed = expected(ctx, seat, 0)
-    work_s, _ = twins.predict(twin, cost.compute_s - fixed.compute_s)
+    work_s, _ = digital_twin.predict(twin, cost.compute_s - fixed.compute_s)
     return Worker(
         seat=seat.number,
         free_sps=twin.telemetry.free_sps * caution,

@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from shared.context import stream_seed
-from shared.errors import BadInput
-from shared.profiles import Link, Profile, Seeds, link_of, named, part_of, profiles_of, quantile
-from shared.shares import largest_remainder
+from shared.core.apportionment import largest_remainder
+from shared.core.errors import BadInput
+from shared.core.randomness import stream_seed
+from shared.simulation import Link, Profile, Seeds, link_of, named, part_of, profiles_of, quantile
 from shared.sizes import check_counts
 from shared.spec import ExperimentSpec
 from shared.test_sets import (
@@ -32,7 +32,7 @@ from shared.test_sets import (
 )
 from shared.test_sets import Indices as Indices
 from shared.test_sets import Samples as Samples
-from shared.training.data import Dataset
+from shared.training.data.dataset import Dataset
 from shared.training.partition import ByDomainPartition, label_counts, partition
 
 Role = Literal["train", "held_out", "worker"]

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from shared.api import Problem
-from shared.errors import StrataError
+from shared.core.errors import StrataError
 from shared.transport import PROBLEM_TYPE
 
 log = logging.getLogger("strata")

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from shared.errors import Busy, HeadTooLarge, StrataError, TooSlow
+from shared.core.errors import Busy, HeadTooLarge, StrataError, TooSlow
 from shared.problems import problem_of
 
 HEAD_BYTES = 2**16

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import quote
 
-from shared.errors import DeadlineExceeded, NotFound, StrataError
+from shared.core.errors import DeadlineExceeded, NotFound, StrataError
 
 _SOCKET = "redis.sock"
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes on Linux, 103 elsewhere

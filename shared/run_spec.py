@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from shared.names import no_repeats
+from shared.core.validation import no_repeats
 from shared.spec import ExperimentSpec, parse_as
 
 Tracker = Literal["tensorboard", "mlflow"]

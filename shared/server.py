@@ -12,9 +12,10 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from shared import logs
 from shared.protocol import KEEP_ALIVE_S, Limits, Protocol
-from shared.service import TierSettings, pin_threads, say_mode
+from shared.runtime import logs
+from shared.runtime.worker import pin_threads
+from shared.service import TierSettings, say_mode
 
 GRACEFUL_S = 5
 FILES = 2**16

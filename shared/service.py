@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import difflib
 import hmac
 import ipaddress
 import logging
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self
 
 from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry, generate_latest
@@ -23,25 +19,16 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from starlette.responses import Response
 
 from shared.api import Health
-from shared.errors import Forbidden, StrataError, Unauthorised
+from shared.core.errors import Forbidden, Unauthorised
+from shared.core.versions import version
 from shared.hosts import host_name, refuse_foreign
 from shared.problems import install_problems
-from shared.store import Store
 from shared.tokens import token_of
 from shared.transport import inside
 
-T = TypeVar("T")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PRIVATE = ["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 log = logging.getLogger("strata")
-
-
-def version() -> str:
-    """The installed version of the package."""
-    try:
-        return package_version("stratafl")
-    except PackageNotFoundError:
-        return "0+unknown"
 
 
 def split_commas(value: object) -> object:
@@ -215,38 +202,3 @@ def metrics_response(registry: CollectorRegistry) -> Response:
 def health(tier: str, missing: tuple[str, ...] = ()) -> Health:
     """A health answer; with something missing it is not ready."""
     return Health(status="not_ready" if missing else "ok", tier=tier, version=version(), missing=missing)
-
-
-async def answers(store: Store) -> bool:
-    """Whether the store answers."""
-    try:
-        await store.ping()
-    except StrataError:
-        return False
-    return True
-
-
-# ---- the worker thread
-
-
-class Worker:
-    """The one thread of a process that computes; torch runs single-threaded in it."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
-
-    async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Run a function there; works queue in the order of asking."""
-        context = contextvars.copy_context()  # ids for what it logs
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: context.run(work, *args))
-
-    def close(self) -> None:
-        """Let the present work end, drop what waits."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def pin_threads() -> None:
-    """One thread for torch: thread counts change bits. The libraries' variables are set before torch is imported."""
-    import torch
-
-    torch.set_num_threads(1)

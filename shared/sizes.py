@@ -14,21 +14,18 @@ too much. Images that are brought to another size are held twice: in pieces, and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from shared.errors import BadInput
-from shared.records import Each, Record, TensorMap
-from shared.sums.marks import fields_of
+from shared.core.aggregation_rules import Each, fields_of
+from shared.core.errors import BadInput
+from shared.core.records import Record, TensorMap
+from shared.runtime.memory import available_bytes
 
 if TYPE_CHECKING:
     from shared.algorithms._hooks import Algorithm
     from shared.spec import ExperimentSpec
-
-PROCESS_BYTES = 150_000_000
-"""What a tier's process takes at least: Python, torch and the service."""
 
 
 def check_counts(spec: ExperimentSpec) -> None:
@@ -98,57 +95,3 @@ def check_memory(
             field, value = f"algorithm.params.{name}", getattr(algorithm.parse_params(spec.algorithm.params), name)
             told = f"{field}: with {value} of {algorithm.name} a process needs at least {needed / 1e9:.1f} GB"
             raise BadInput(f"{told}, {there / 1e9:.1f} GB are free", field=field)
-
-
-def check_images(n: int, size: int) -> None:
-    """Refuse to bring n colour images to a size at which they cannot fit into this machine's free memory.
-
-    Raises:
-        BadInput: with the figures.
-    """
-    needed, there = 2 * n * size**2 * 3, available_bytes()
-    if there is not None and needed > there:
-        raise BadInput(
-            f"data.size {size}: {n} images of {size}x{size} pixels need at least {needed / 1e9:.1f} GB, "
-            f"{there / 1e9:.1f} GB are free",
-            field="data.size",
-        )
-
-
-def check_processes(n: int, owed: int = 0) -> None:
-    """Refuse to start more processes than fit into this machine's free memory.
-
-    Args:
-        n: processes that are to start.
-        owed: bytes of the free memory that processes which run already have yet to take.
-
-    Raises:
-        BadInput: with the figures.
-    """
-    found = available_bytes()
-    if found is None:
-        return
-    there = max(found - owed, 0)
-    if n * PROCESS_BYTES > there:
-        raise BadInput(
-            f"{n} processes need at least {n * PROCESS_BYTES / 1e9:.1f} GB, {there / 1e9:.1f} GB are free; "
-            "fewer edges, or more devices an agent (--agents)"
-        )
-
-
-def available_bytes() -> int | None:
-    """Free memory of this machine, None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") + _cached_bytes()
-    except (ValueError, OSError):
-        return None
-
-
-def _cached_bytes() -> int:
-    """What Linux would give back: `MemAvailable` beyond `MemFree`."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return 1024 * (int(lines["MemAvailable"].split()[0]) - int(lines["MemFree"].split()[0]))
-    except (OSError, KeyError, ValueError):
-        return 0

@@ -7,27 +7,25 @@ parameters are validated by the algorithm's own model.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from shared.codecs.specs import CompressionSpec
-from shared.errors import BadInput
-from shared.explain import explain
+from shared.core.errors import BadInput
+from shared.core.records import Record, canonical
+from shared.core.validation import Names, explain
 from shared.fits import check_fits
-from shared.names import no_repeats
-from shared.profiles import DeviceSpec, EdgeLinkSpec, Parts
-from shared.records import Record
+from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.sizes import check_counts
-from shared.training.augment import AugmentSpec
+from shared.training.data.augmentation import AugmentSpec
+from shared.training.data.dataset import DataSpec
+from shared.training.models.zoo import ModelSpec
 from shared.training.partition import IidPartition, PartitionSpec
+from shared.wire.compression.specs import CompressionSpec
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-Names = Annotated[tuple[Name, ...], Field(max_length=20), AfterValidator(no_repeats)]
 DIVIDED = ("equal", "free_compute", "finish_time")
 """Schedules that divide the samples of an edge's seats among them, whoever holds them."""
 PLANNED = ("free_compute", "finish_time")
@@ -58,39 +56,6 @@ class AlgorithmSpec(Record):
 
     def __str__(self) -> str:
         return self.name if self.local is None else f"{self.name}, local {self.local.name}"
-
-
-class DataSpec(Record):
-    """Which data set; `n_train` and `n_test` cut it to a seeded, stratified part.
-
-    Attributes:
-        domains: of `digit_domains`: the sets of digits that are put together, in this order; None = all five.
-        size: to which side, in pixels, their images are brought; None = 28.
-        split: `whole`: of each set, training and test images together, 80 % are trained on and 20 % tested on;
-            `official`: 80 % of its training images, and its own test images. None = `whole`.
-    """
-
-    name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    n_train: int | None = Field(default=None, ge=1, le=10**9)
-    n_test: int | None = Field(default=None, ge=1, le=10**9)
-    domains: Annotated[Names, Field(min_length=1)] | None = None
-    size: int | None = Field(default=None, ge=8, le=256)
-    split: Literal["whole", "official"] | None = None
-
-
-class ModelSpec(Record):
-    """Which model; `projection` puts a projection head of so many outputs before its last layer.
-
-    `width` is the share of the units of its hidden layers, for models of which there are several.
-    """
-
-    name: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    projection: int | None = Field(default=None, ge=1, le=65_536)
-    width: float = Field(default=1.0, gt=0, le=4)
-
-    def __str__(self) -> str:
-        named = self.name if self.width == 1 else f"{self.name}, width {self.width:g}"
-        return named if self.projection is None else f"{named}, projection {self.projection}"
 
 
 class Timeouts(Record):
@@ -289,11 +254,6 @@ class ExperimentSpec(Record):
 S = TypeVar("S", bound=ExperimentSpec)
 
 
-def canonical(record: Record) -> str:
-    """A record without tensors as JSON with sorted keys and no spaces."""
-    return json.dumps(record.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-
-
 def parse_spec(raw: Any) -> ExperimentSpec:
     """Validate a mapping as a spec, algorithm parameters included.
 
@@ -320,7 +280,7 @@ def check_names(spec: ExperimentSpec) -> None:
     """Refuse unknown names of algorithm, model, data and test sets, and what does not fit the algorithm or the data."""
     from shared.algorithms import load_algorithm, load_local
     from shared.test_sets import check_test_on
-    from shared.training.domains import check_data, check_partition, names_of
+    from shared.training.data.digit_domains import check_data, check_partition, names_of
     from shared.training.models import check_name as check_model
 
     load_algorithm(spec.algorithm.name).check_spec(spec)

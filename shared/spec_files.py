@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shared import strict_yaml
-from shared.errors import BadInput
-from shared.profiles import parse_traces
+from shared.core import parsing
+from shared.core.errors import BadInput
 from shared.run_spec import RunSpec, parse_run_spec
+from shared.simulation import parse_traces
 
 
 def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
@@ -18,7 +18,7 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     Raises:
         BadInput: the file cannot be read, is no mapping, or a field is wrong.
     """
-    raw = strict_yaml.load(_text_of(path), str(path))
+    raw = parsing.load(_text_of(path), str(path))
     if not isinstance(raw, dict):
         raise BadInput(f"{path}: a spec is a mapping of fields")
     for override in overrides:
@@ -50,13 +50,13 @@ def _text_of(path: Path) -> str:
     """
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(strict_yaml.MAX_CHARS + 1)
+            text = file.read(parsing.MAX_CHARS + 1)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is no text: {error}") from None
-    if len(text) > strict_yaml.MAX_CHARS:
-        raise BadInput(f"{path} is too long, the limit is {strict_yaml.MAX_CHARS} characters")
+    if len(text) > parsing.MAX_CHARS:
+        raise BadInput(f"{path} is too long, the limit is {parsing.MAX_CHARS} characters")
     return text
 
 
@@ -65,7 +65,7 @@ def override_field(raw: dict[str, Any], override: str) -> None:
     key, found, text = override.partition("=")
     if not found or not key:
         raise BadInput(f"an override reads key=value, not {override!r}")
-    value = strict_yaml.load(text, f"the value of {key}")
+    value = parsing.load(text, f"the value of {key}")
     *parents, last = key.split(".")
     place = raw
     for parent in parents:

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import BadInput
-from shared.shares import largest_remainder
+from shared.core.apportionment import largest_remainder
+from shared.core.errors import BadInput
 from shared.spec import ExperimentSpec
-from shared.training.data import Dataset
+from shared.training.data.dataset import Dataset
 from shared.training.partition import ByDomainPartition, label_counts
 
 Indices = npt.NDArray[np.int64]

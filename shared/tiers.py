@@ -6,10 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shared.records import Record
+from shared.core.records import Record
+from shared.core.validation import ID, Id
 
-ID = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
-Id = Annotated[str, Field(pattern=ID)]
 MOST_AGENTS = 100_000
 
 

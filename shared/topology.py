@@ -7,10 +7,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from shared.names import check_known
+from shared.core.records import Record
+from shared.core.validation import check_known
 from shared.nodes import AgentInfo, EdgeInfo
-from shared.profiles import PROFILES
-from shared.records import Record
+from shared.simulation import PROFILES
 
 MAX_DEVICES = 100_000
 Devices = Annotated[int, Field(ge=0, le=MAX_DEVICES)]

@@ -23,8 +23,7 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from shared import wire
-from shared.errors import (
+from shared.core.errors import (
     Busy,
     DeadlineExceeded,
     Garbled,
@@ -36,8 +35,9 @@ from shared.errors import (
     Unreachable,
     WireError,
 )
+from shared.core.records import Record, Tensor
 from shared.patience import patiently
-from shared.records import Record, Tensor
+from shared.wire import codec
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class BodyResponse(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, body: wire.Body, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, body: codec.Body, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(headers={"content-length": str(body.n_bytes), **(headers or {})}, media_type=MEDIA_TYPE)
         self.body_of = body
 
@@ -188,7 +188,7 @@ class Caller:
     async def post_record(
         self,
         url: Address,
-        body: wire.Body,
+        body: codec.Body,
         kind: type[R],
         *,
         limit_s: float,
@@ -230,9 +230,9 @@ class Caller:
         began, over = time.monotonic(), (httpx.TransportError, Unreachable, *PASSING)
         raw, got = await patiently(attempt, limit_s=limit_s, who=who, over=over)
         self.exchanged(url().rpartition("/")[2], body.n_bytes, len(raw), time.monotonic() - began)
-        return Reply(wire.decode(kind, raw, model=model, n_seats=n_seats), body.n_bytes, len(raw), got)
+        return Reply(codec.decode(kind, raw, model=model, n_seats=n_seats), body.n_bytes, len(raw), got)
 
-    async def _once(self, url: str, body: wire.Body, headers: dict[str, str]) -> tuple[bytearray, Mapping[str, str]]:
+    async def _once(self, url: str, body: codec.Body, headers: dict[str, str]) -> tuple[bytearray, Mapping[str, str]]:
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         request = self.client.build_request("POST", url, content=_stream(body), headers=headers, timeout=timeout)
         response = await self.client.send(request, stream=True, follow_redirects=False)
@@ -269,7 +269,7 @@ class Caller:
             raise WireError(f"{who} answered with no JSON") from None
 
 
-async def _stream(body: wire.Body) -> AsyncIterator[bytes]:
+async def _stream(body: codec.Body) -> AsyncIterator[bytes]:
     for piece in _pieces(body.parts):
         yield piece
 

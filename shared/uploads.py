@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared import wire
-from shared.codecs import carried_bytes
+from shared.core.aggregation_rules import Mean
+from shared.core.records import Record, Tensor
 from shared.lab import Lab
 from shared.messages import Contribution, Outcome, UploadAnswer, Uploads, VisitAnswer
-from shared.records import Mean, Record, Tensor
-from shared.sparse import n_bytes
 from shared.sums import Fold, mark_of
+from shared.wire import codec
+from shared.wire.compression import carried_bytes
+from shared.wire.sparse import n_bytes
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Visited:
 def answer_bytes(outcome: Outcome[Any], contribution: Contribution[Any] | None) -> int:
     """Bytes of a visit's answer if the seat had sent it alone: what the modelled link carries."""
     uploads: Uploads[Any] = Uploads(contributions=(contribution,) if contribution else ())
-    return wire.size(VisitAnswer(outcomes=(outcome,), uploads=uploads))
+    return codec.size(VisitAnswer(outcomes=(outcome,), uploads=uploads))
 
 
 def held_bytes(outcome: Outcome[Any], contribution: Contribution[Any], *, reports: bool) -> int:
@@ -39,7 +40,7 @@ def held_bytes(outcome: Outcome[Any], contribution: Contribution[Any], *, report
 
 def upload_bytes(contribution: Contribution[Any]) -> int:
     """Bytes of an admitted update if the seat had sent it alone, after its report."""
-    return wire.size(UploadAnswer(uploads=Uploads(contributions=(contribution,))))
+    return codec.size(UploadAnswer(uploads=Uploads(contributions=(contribution,))))
 
 
 @dataclass

@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from shared import wire
 from shared.algorithms._hooks import Algorithm, Bench, Local, test_by_owner
 from shared.context import Ctx
-from shared.errors import Cancelled, Conflict, StrataError
+from shared.core.errors import Cancelled, Conflict, StrataError
+from shared.core.records import Record, TensorMap, own
+from shared.core.scores import Score
 from shared.intake import check_sent, named_by
 from shared.lab import Lab
-from shared.logs import about, tell
 from shared.messages import Contribution, Failure, Outcome, Stage, Visit, VisitOrder
-from shared.records import Record, Score, TensorMap, own
+from shared.runtime.logs import about, tell
+from shared.storage.states import Owner, Version, Versions
 from shared.sums import check_update
 from shared.training.loop import Stopped
 from shared.uploads import Collector, Visited, held_bytes
-from shared.versions import Owner, Version, Versions
+from shared.wire import codec
 
 log = logging.getLogger(__name__)
 S = TypeVar("S")
@@ -223,9 +224,9 @@ class StateOf:
         if data is None:
             return None, {}, True
         if not self.with_memory:
-            return own(wire.decode(self.algorithm.device_state, data, stored=True)), {}, False
+            return own(codec.decode(self.algorithm.device_state, data, stored=True)), {}, False
         kind: type[Any] = Remembered[self.algorithm.device_state]  # type: ignore[name-defined]
-        found = own(wire.decode(kind, data, stored=True))
+        found = own(codec.decode(kind, data, stored=True))
         return found.state, found.memory, False
 
     def save(self, version: Version, state: Record, memory: TensorMap) -> None:
@@ -235,4 +236,4 @@ class StateOf:
         if self.base is not None:
             self.states.forget_before(self.owner, self.base)
         kept = Remembered[Any](state=state, memory=memory) if self.with_memory else state
-        self.states.save(self.owner, version, wire.encode(kept).parts)
+        self.states.save(self.owner, version, codec.encode(kept).parts)

@@ -13,17 +13,18 @@ import torch
 from torch import nn
 
 from shared.algorithms._hooks import Fit
-from shared.context import Ctx, stream_seed
+from shared.context import Ctx
+from shared.core.randomness import stream_seed
+from shared.core.records import Tensor, TensorMap
+from shared.core.scores import Score
 from shared.messages import Work
-from shared.population import Indices, Samples
-from shared.records import Score, Tensor, TensorMap
-from shared.test_sets import TestSet
+from shared.test_sets import Indices, Samples, TestSet
 from shared.training import models
-from shared.training.augment import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
-from shared.training.data import as_batch
+from shared.training.data.augmentation import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
+from shared.training.data.dataset import as_batch
 from shared.training.loop import CPU, Batch, Correct, Objective, Step, Stopped, Transform, batches, evaluate, train
-from shared.training.pruning import importance
-from shared.training.units import resized
+from shared.training.subnetworks.pruning import importance
+from shared.training.subnetworks.units import resized
 
 if TYPE_CHECKING:
     from shared.lab import Lab

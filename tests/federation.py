@@ -23,7 +23,7 @@ from edge_server.app import create_app as create_edge
 from edge_server.settings import EdgeSettings
 from shared.api import FINAL, RoundDetail, RunInfo, SeatPage
 from shared.service import CommonSettings
-from shared.store import MemoryStore, StoreUnavailable
+from shared.storage.key_value import MemoryStore, StoreUnavailable
 
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
 PassOn = Callable[..., Awaitable[httpx.Response]]

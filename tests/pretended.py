@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from shared import wire
-from shared.processor import Processor
-from shared.records import Record, with_tensors
-from shared.service import Worker
+from shared.core.records import Record, with_tensors
+from shared.runtime.worker import Worker
+from shared.training.compute_device import Processor
+from shared.wire import codec
 
 PLACE = torch.device("meta", 1)
 CPU = torch.device("cpu")
@@ -148,7 +148,7 @@ def pretending() -> Iterator[list[str]]:
 
     Yields the types of records that had not.
     """
-    run, encode = Worker.run, wire.encode
+    run, encode = Worker.run, codec.encode
     left: list[str] = []
 
     async def run_there(self: Worker, work: Callable[..., Any], *args: Any) -> Any:
@@ -158,7 +158,7 @@ def pretending() -> Iterator[list[str]]:
 
         return await run(self, working)
 
-    def encode_here(record: Record) -> wire.Body:
+    def encode_here(record: Record) -> codec.Body:
         if not nothing_there(record):
             left.append(type(record).__name__)
         return encode(record)
@@ -168,7 +168,7 @@ def pretending() -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Worker, "run", run_there)
-        patch.setattr(wire, "encode", encode_here)
+        patch.setattr(codec, "encode", encode_here)
         for room in ("shared.lab", "cloud_server.runner", "cloud_server.course"):
             patch.setattr(f"{room}.processor_of", processor)
         yield left

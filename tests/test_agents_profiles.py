@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shared.errors import BadInput
-from shared.profiles import PROFILES
+from shared.core.errors import BadInput
+from shared.simulation import PROFILES
 from shared.spec import parse_spec
 from tests.algorithms.ways import Ended, ended, federation, run
 from tests.federation import Federation, Gate, small_spec

@@ -8,23 +8,25 @@ from typing import Any
 import pytest
 import torch
 
-from shared import processor
-from shared.errors import BadInput
-from shared.processor import Processor, processor_of
-from shared.results import Manifest
+from shared.core.errors import BadInput
+from shared.results.manifest import Manifest
+from shared.training import compute_device
+from shared.training.compute_device import Processor, processor_of
 from tests.algorithms import flat
 from tests.algorithms.ways import federation, run
 from tests.federation import small_spec
 
 MISSING = "torch 0.0 finds no GPU"
 TOLD = f"device: cuda: {MISSING}"
-ON_GPU: Any = pytest.mark.skipif(processor.cuda_missing() is not None, reason=f"no CUDA: {processor.cuda_missing()}")
+ON_GPU: Any = pytest.mark.skipif(
+    compute_device.cuda_missing() is not None, reason=f"no CUDA: {compute_device.cuda_missing()}"
+)
 
 
 @pytest.fixture
 def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no CUDA in this process, whatever there is."""
-    monkeypatch.setattr(processor, "cuda_missing", lambda: MISSING)
+    monkeypatch.setattr(compute_device, "cuda_missing", lambda: MISSING)
 
 
 def anything(name: str) -> Processor:
@@ -42,11 +44,11 @@ def test_missing_cuda_is_an_error_that_names_field_and_cause(no_cuda: None) -> N
 def test_the_cause_tells_a_build_without_cuda_from_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert "is a build without CUDA" in (processor.cuda_missing() or "")
+    assert "is a build without CUDA" in (compute_device.cuda_missing() or "")
     monkeypatch.setattr(torch.version, "cuda", "99.9")
-    assert "(CUDA 99.9) finds no GPU" in (processor.cuda_missing() or "")
+    assert "(CUDA 99.9) finds no GPU" in (compute_device.cuda_missing() or "")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert processor.cuda_missing() is None
+    assert compute_device.cuda_missing() is None
 
 
 def test_a_run_on_the_cpu_does_not_inherit_the_kernels_of_one_on_a_gpu() -> None:
@@ -70,7 +72,7 @@ async def test_a_cloud_without_cuda_refuses_the_run(tmp_path: Path, no_cuda: Non
 async def test_a_run_that_is_resumed_where_there_is_no_cuda_fails_before_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
-    monkeypatch.setattr("cloud_server.runner.processor_of", anything)
+    monkeypatch.setattr("shared.training.compute_device.processor_of", anything)
     async with federation(tmp_path, rooms=(6,)) as fed:
         info = await fed.run(small_spec(device="cuda"))
     assert (info.status, info.rounds, info.reason) == ("failed", 0, TOLD)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from shared import strict_yaml
 from shared.cli.grid import cells
 from shared.cli.main import app
+from shared.core import parsing
 from shared.spec import parse_spec
 from shared.spec_files import read_spec
 
@@ -51,7 +51,7 @@ def test_a_target_of_make_that_a_page_names_is_there(page: str, target: str) -> 
 
 @pytest.mark.parametrize(("page", "block"), BLOCKS)
 def test_yaml_of_a_page_is_part_of_a_spec(page: str, block: str) -> None:
-    parse_spec(strict_yaml.load(block, page))
+    parse_spec(parsing.load(block, page))
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)

@@ -11,10 +11,10 @@ from scipy import stats
 
 from edge_server.clock import EdgeClock
 from shared.api import RoundDetail, SeatRow
-from shared.costs import LinkUse
 from shared.messages import Outcome, Work
 from shared.policies import samples_due
-from shared.profiles import PROFILES, REFERENCE_FLOPS
+from shared.simulation import PROFILES, REFERENCE_FLOPS
+from shared.simulation.cost_model import LinkUse
 from tests.algorithms.ways import Ended, resolved, run
 from tests.edge_server.test_states import refuse_spec
 from tests.federation import AGENT_PORT, Federation, small_spec

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from shared.costs import LinkUse, visit_cost
 from shared.lab import Lab
+from shared.simulation.cost_model import LinkUse, visit_cost
 from shared.spec_files import read_spec
 from tests.algorithms.ways import lab_of, run
 

@@ -13,11 +13,11 @@ import torch
 from edge_server.arrivals import Gate
 from edge_server.late import Late, Stock
 from edge_server.wave import Refusal
-from shared import wire
 from shared.api import RoundDetail, SeatRow
-from shared.errors import BadInput, NotFinite
+from shared.core.errors import BadInput, NotFinite
 from shared.spec import parse_spec
 from shared.visit import pay_visit
+from shared.wire import codec
 from tests.algorithms.ways import Ended, ended, federation, run
 from tests.edge_server.test_desk import single
 from tests.edge_server.test_states import refuse_spec
@@ -429,7 +429,7 @@ async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_
 
         async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             if request.url.path == "/rounds":
-                asked = request.url.port, wire.peek(await request.aread())["round_no"]
+                asked = request.url.port, codec.peek(await request.aread())["round_no"]
                 if asked == (EDGE_PORT + 1, 2) and not gone:
                     gone.append(asyncio.create_task(fed.stop("edge-1")))
                     raise httpx.ReadError("gone", request=request)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from edge_server.arrivals import Gate
-from shared import wire
 from shared.api import SeatRow
-from shared.errors import BadInput
-from shared.profiles import REFERENCE_FLOPS
+from shared.core.errors import BadInput
+from shared.simulation import REFERENCE_FLOPS
 from shared.spec import parse_spec
+from shared.wire import codec
 from tests.algorithms.ways import Ended, Tape, run
 from tests.federation import small_spec
 
@@ -73,7 +73,7 @@ def sizes(tape: Tape, path: str, round_no: int) -> dict[int, tuple[int, int]]:
     """Bytes of the order and of the answer, by seat, as one agent a seat sends them; training visits only."""
     found = {}
     for where, body, n_answer in tape.orders:
-        order = wire.peek(body)
+        order = codec.peek(body)
         if where != path or order["stage"]["round_no"] != round_no:
             continue
         visits = order.get("visits", [])

@@ -13,7 +13,7 @@ import torch
 from benchmarks.loops import plain_epoch
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line
-from shared.training.data import as_batch
+from shared.training.data.dataset import as_batch
 from shared.training.loop import batches, train
 from shared.training.models import Shape, build
 

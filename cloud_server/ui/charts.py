@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shared.core.formatting import scale
 from shared.figures.palette import CELLS, colour
-from shared.figures.scales import scale
 from shared.figures.shapes import Axis, Bars, Boxes, Cells, Lines, Panel, Series, Spans, Tree, Value
 from shared.figures.trees import bars_of
 

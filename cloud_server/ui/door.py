@@ -20,7 +20,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shared.errors import Forbidden
+from shared.core.errors import Forbidden
 from shared.hosts import refuse_foreign
 from shared.limits import KNOWN
 from shared.service import Network

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shared import strict_yaml
+from shared.core import parsing
 
 Kind = Literal["text", "integer", "number", "switch", "choice", "yaml"]
 _SIMPLE: Mapping[str, Kind] = {"string": "text", "integer": "integer", "number": "number", "boolean": "switch"}
@@ -67,7 +67,7 @@ def filled(field: FormField, value: Any) -> Any:
         return int(value) if float(value).is_integer() else value
     if field.kind == "number":
         return float(value)
-    return strict_yaml.load(str(value), field.name) if field.kind == "yaml" else value
+    return parsing.load(str(value), field.name) if field.kind == "yaml" else value
 
 
 def with_value(document: Mapping[str, Any], path: Sequence[str], value: Any, default: Any) -> dict[str, Any]:

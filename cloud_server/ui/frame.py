@@ -14,9 +14,9 @@ from nicegui import ui
 from cloud_server.ui.away import AWAY
 from cloud_server.ui.charts import DARK, LIGHT, Look, height_px, options
 from cloud_server.ui.watching import Watching
-from shared.errors import StrataError
+from shared.core.errors import StrataError
 from shared.figures.palette import COLOURS
-from shared.store import StoreUnavailable
+from shared.storage.key_value import StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

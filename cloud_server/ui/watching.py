@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from cloud_server.dependencies import Cloud
 from cloud_server.twins import twins_at
 from shared.api import RoundDetail, RoundInfo, RunInfo, SeatInfo, SeatRow
-from shared.errors import Conflict
+from shared.core.errors import Conflict
 from shared.figures.told import Told, Visit
-from shared.twins import Twin, TwinList
+from shared.simulation.digital_twin import Twin, TwinList
 
 SEATS_EVERY_S = 2.0
 TWINS_S = 2.0

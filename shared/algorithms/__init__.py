@@ -12,8 +12,8 @@ import pkgutil
 from functools import cache
 
 from shared.algorithms._hooks import Algorithm
-from shared.errors import BadInput, UnknownName
-from shared.records import Record
+from shared.core.errors import BadInput, UnknownName
+from shared.core.records import Record
 from shared.spec import ExperimentSpec
 
 

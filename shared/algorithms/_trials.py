@@ -11,12 +11,13 @@ import torch
 
 from shared.algorithms._hooks import Bench
 from shared.context import Ctx
+from shared.core.records import TensorMap
+from shared.core.scores import Score
 from shared.evolution import Vector
-from shared.population import Samples
-from shared.records import Score, TensorMap
+from shared.test_sets import Samples
 from shared.training.loop import Trained
-from shared.training.pruning import heaviest, kept_units, rates_of
-from shared.training.units import Units
+from shared.training.subnetworks.pruning import heaviest, kept_units, rates_of
+from shared.training.subnetworks.units import Units
 
 
 @dataclass(frozen=True)

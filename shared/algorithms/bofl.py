@@ -73,12 +73,13 @@ from shared.algorithms._hooks import (
     travelling,
 )
 from shared.context import Ctx
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import add, n_bytes, overlay
 from shared.figures.patterns import labels_by_round
 from shared.messages import Outcome, Work
 from shared.population import Seat
-from shared.records import Count, Each, Mean, ModelState, Record, Tensor, TensorMap
-from shared.tensors import add, n_bytes, overlay
-from shared.training.steps import Adam
+from shared.training.optimizers import Adam
 
 # ---- parameters and records
 

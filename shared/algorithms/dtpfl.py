@@ -63,13 +63,15 @@ from shared.algorithms._hooks import (
     last_layers,
     travelling,
 )
-from shared.clusters import Floats, Gap, average_linkage, cosine_distances, groups_at
 from shared.context import Ctx
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
+from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
+from shared.core.scores import Score
+from shared.core.tensors import add, only, overlay, without
 from shared.figures.groups import dendrogram
 from shared.population import Seat
-from shared.records import Count, Each, Mean, ModelState, Record, Score, Tensor, TensorMap
 from shared.spec import ExperimentSpec
-from shared.tensors import add, only, overlay, without
 
 MOST_LISTED = 64
 """Users whose distances stand in the record one by one; of more, the merges alone."""

@@ -12,9 +12,9 @@ strategies. SCIENTIA SINICA Informationis, 2023, in Chinese; algorithms 1 and 2,
     child        <- parent + sigma y, y ~ N(0, C)                             `shared/evolution.py`, (6) to (11)
 
 A client draws its validation samples anew in each round, ranks all units on them, leaves out the least important
-(`shared/training/pruning.py`), and copies the kept weights into a physically smaller network
-(`shared/training/units.py`). After training it leaves out the lightest weights of linear layers. What was left out, of
-either kind, has no part in the mean, and where nobody kept a position the supernet stays as it is.
+(`shared/training/subnetworks/pruning.py`), and copies the kept weights into a physically smaller network
+(`shared/training/subnetworks/units.py`). After training it leaves out the lightest weights of linear layers. What was
+left out, of either kind, has no part in the mean, and where nobody kept a position the supernet stays as it is.
 
 `start: 0` with `sigma: 0` is FedAvg on the same training samples, bit for bit.
 
@@ -56,14 +56,15 @@ from shared.algorithms._hooks import (
 )
 from shared.algorithms._trials import Trial, divided, n_trained, tried
 from shared.context import Ctx
-from shared.costs import Passes
-from shared.errors import WireError
+from shared.core.aggregation_rules import Each, MaskOf, Mean
+from shared.core.errors import WireError
+from shared.core.records import Count, ModelState, Record, TensorMap
+from shared.core.tensors import only, overlay
 from shared.evolution import Array, Search, Strategy, Vector, begun, covariance_of, judged, with_child
 from shared.figures.sub_networks import sub_networks
 from shared.population import Seat
-from shared.records import Count, Each, MaskOf, Mean, ModelState, Record, TensorMap
-from shared.tensors import only, overlay
-from shared.training.pruning import genes_of
+from shared.simulation.cost_model import Passes
+from shared.training.subnetworks.pruning import genes_of
 
 
 class Params(Record):

@@ -39,8 +39,9 @@ from shared.algorithms._hooks import (
     travelling,
 )
 from shared.context import Ctx
-from shared.records import ModelState, Record, Score, TensorMap
-from shared.tensors import only, overlay, without
+from shared.core.records import ModelState, Record, TensorMap
+from shared.core.scores import Score
+from shared.core.tensors import only, overlay, without
 
 
 class Params(Record):

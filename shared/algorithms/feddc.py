@@ -58,11 +58,12 @@ from shared.algorithms._hooks import (
 from shared.algorithms.fedprox import pull_towards
 from shared.algorithms.scaffold import plus
 from shared.context import Ctx
+from shared.core.aggregation_rules import Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import add, subtract, without
 from shared.population import Seat
-from shared.records import Mean, ModelState, Record, Tensor, TensorMap
-from shared.tensors import add, subtract, without
 from shared.training.loop import Correct
-from shared.training.steps import reach
+from shared.training.optimizers import reach
 
 
 class Params(Record):

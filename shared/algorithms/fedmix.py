@@ -61,11 +61,13 @@ from shared.algorithms._hooks import (
     travelling,
 )
 from shared.context import Ctx
-from shared.errors import WireError
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.errors import WireError
+from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
 from shared.messages import Outcome, Work
-from shared.population import Samples, Seat
-from shared.records import Count, Each, Mean, ModelState, Record, Tensor, TensorMap
+from shared.population import Seat
 from shared.spec import ExperimentSpec
+from shared.test_sets import Samples
 from shared.training.flops import operations
 from shared.training.loop import Objective
 

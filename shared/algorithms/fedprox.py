@@ -19,7 +19,7 @@ from pydantic import Field
 
 from shared.algorithms._hooks import Algorithm, Bench, DeviceHooks, Local, default_local, starting_model
 from shared.context import Ctx
-from shared.records import Record, Tensor, TensorMap
+from shared.core.records import Record, Tensor, TensorMap
 from shared.training.loop import Correct
 
 

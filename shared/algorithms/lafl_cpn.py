@@ -60,15 +60,18 @@ from shared.algorithms._hooks import (
     test_by_owner,
 )
 from shared.context import Ctx
-from shared.costs import Passes
-from shared.errors import WireError
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.errors import WireError
+from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
+from shared.core.scores import Score
+from shared.core.tensors import add, only, overlay
 from shared.figures.patterns import figure_by_client
-from shared.population import Samples, Seat
-from shared.records import Count, Each, Mean, ModelState, Record, Score, Tensor, TensorMap
-from shared.tensors import add, only, overlay
-from shared.training.augment import as_pixels
+from shared.population import Seat
+from shared.simulation.cost_model import Passes
+from shared.test_sets import Samples
+from shared.training.data.augmentation import as_pixels
+from shared.training.data.channel_statistics import Statistics, measured, normaliser, pooled
 from shared.training.loop import Transform
-from shared.training.statistics import Statistics, measured, normaliser, pooled
 
 SETTLED, WINDOW = 0.1, 10
 """W has converged when the mean losses of so many passes have a standard deviation below that."""

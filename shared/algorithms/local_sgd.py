@@ -35,7 +35,8 @@ from shared.algorithms._hooks import (
     travelling,
 )
 from shared.context import Ctx
-from shared.records import ModelState, Score, TensorMap
+from shared.core.records import ModelState, TensorMap
+from shared.core.scores import Score
 
 
 class User(EdgeModel):

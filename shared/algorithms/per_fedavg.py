@@ -37,20 +37,14 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
-from shared.algorithms._hooks import (
-    Algorithm,
-    Bench,
-    DeviceHooks,
-    EdgeHooks,
-    Local,
-    default_local,
-    starting_model,
-)
+from shared.algorithms._hooks import Algorithm, Bench, DeviceHooks, EdgeHooks, Local, default_local, starting_model
 from shared.context import Ctx
-from shared.costs import Passes
+from shared.core.records import Record, Tensor, TensorMap
+from shared.core.scores import Score
 from shared.messages import Work
-from shared.population import Samples, Seat
-from shared.records import Record, Score, Tensor, TensorMap
+from shared.population import Seat
+from shared.simulation.cost_model import Passes
+from shared.test_sets import Samples
 from shared.training.loop import Batch, Objective, Sgd
 
 

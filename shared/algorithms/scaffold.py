@@ -55,12 +55,13 @@ from shared.algorithms._hooks import (
     travelling,
 )
 from shared.context import Ctx
-from shared.costs import Passes
+from shared.core.aggregation_rules import Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import add, subtract, without
 from shared.population import Seat
-from shared.records import Mean, ModelState, Record, Tensor, TensorMap
-from shared.tensors import add, subtract, without
+from shared.simulation.cost_model import Passes
 from shared.training.loop import Correct
-from shared.training.steps import reach
+from shared.training.optimizers import reach
 
 
 class Params(Record):

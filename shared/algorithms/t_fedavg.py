@@ -61,12 +61,13 @@ from shared.algorithms._hooks import (
     starting_model,
     travelling,
 )
-from shared.codecs import CodecSpec, Ternary, mean_magnitude, ternary_of
 from shared.context import Ctx
+from shared.core.aggregation_rules import Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import only, overlay, without
 from shared.population import Seat
-from shared.records import Mean, ModelState, Record, Tensor, TensorMap
-from shared.tensors import only, overlay, without
 from shared.training.loop import Sgd
+from shared.wire.compression import CodecSpec, Ternary, mean_magnitude, ternary_of
 
 
 class Params(Record):

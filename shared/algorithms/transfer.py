@@ -20,7 +20,7 @@ from pydantic import Field
 from shared.algorithms import local_sgd
 from shared.algorithms._hooks import Algorithm, Phase, travelling
 from shared.context import Ctx
-from shared.records import Record, TensorMap
+from shared.core.records import Record, TensorMap
 from shared.spec import ExperimentSpec
 
 

@@ -10,8 +10,8 @@ import httpx
 from pydantic import ValidationError
 
 from shared.api import Event, Problem
-from shared.errors import StrataError, WireError
-from shared.records import Record
+from shared.core.errors import StrataError, WireError
+from shared.core.records import Record
 
 R = TypeVar("R", bound=Record)
 

@@ -14,12 +14,12 @@ from shared.api import AlgorithmList, Event, Health, RoundDetail, RoundPage, Run
 from shared.cli import answers
 from shared.cli.answers import parse, path, refused
 from shared.cli.sse import messages
-from shared.errors import BadInput, DeadlineExceeded, Unreachable, WireError
+from shared.core.errors import BadInput, DeadlineExceeded, Unreachable, WireError
+from shared.core.records import Record
 from shared.nodes import AgentPage, EdgePage
-from shared.records import Record
+from shared.simulation.digital_twin import TwinList
 from shared.tokens import token_of
 from shared.topology import TopologyInfo
-from shared.twins import TwinList
 
 R = TypeVar("R", bound=Record)
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}

@@ -7,8 +7,9 @@ from typing import Any
 from rich.text import Text
 
 from shared.cli.fitting import Column, FittedTable
-from shared.cli.output import duration, percent, size, status_text
-from shared.results import Comparison, Course
+from shared.cli.output import status_text
+from shared.core.formatting import duration, percent, size
+from shared.results.compare import Comparison, Course
 from shared.results.differences import described
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shared.errors import StrataError
+from shared.core.errors import StrataError
 
 State = Literal["ok", "warn", "fail"]
 _MIN_MEMORY = 2e9
@@ -69,7 +69,7 @@ def torch_version() -> Check:
 def torchvision_version() -> Check:
     """Torchvision can be imported through the project's one door; only some models and downloads need it."""
     try:
-        from shared.training.vision import torchvision
+        from shared.training.torchvision_compat import torchvision
 
         return Check("torchvision", "ok", str(torchvision().__version__))
     except Exception as error:  # a broken installation fails in its own way
@@ -99,8 +99,8 @@ def algorithms() -> Check:
 
 def data_sets() -> Iterator[Check]:
     """A line for each data set: its file or folder, the bundle, a download, or what to put where."""
-    from shared.training.domains import FIVE, NAME
-    from shared.training.sources import DATASETS
+    from shared.training.data.digit_domains import FIVE, NAME
+    from shared.training.data.sources import DATASETS
 
     named = os.environ.get("STRATA_DATA_DIR")
     folder = Path(named) if named else None
@@ -122,7 +122,7 @@ def data_sets() -> Iterator[Check]:
 
 def _data_set(name: str, folder: Path | None) -> Check:
     """One data set, which `folder` may hold."""
-    from shared.training.sources import DATASETS, folder_of, pictures_of
+    from shared.training.data.sources import DATASETS, folder_of, pictures_of
 
     what, file, known = f"data: {name}", folder and folder / f"{name}.npz", DATASETS[name]
     if file is not None and file.is_file():

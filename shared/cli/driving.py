@@ -13,10 +13,10 @@ from shared.cli.client import Client
 from shared.cli.launch import Topology
 from shared.cli.output import stderr
 from shared.cli.progress import follow, view_on
-from shared.errors import NotFound, StrataError
-from shared.results import read_run
+from shared.core.errors import NotFound, StrataError
+from shared.results.files import read_run
 from shared.run_spec import RunSpec, parse_run_spec
-from shared.sizes import check_processes
+from shared.runtime.memory import check_processes
 from shared.spec import ExperimentSpec
 from shared.tracking.checks import check_trackers
 from shared.tracking.notes import read_notes

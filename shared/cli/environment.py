@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.cli import home
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Set to 1 before torch is imported: the number of threads changes the last bits of a sum."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared import strict_yaml
-from shared.errors import BadInput
+from shared.core import parsing
+from shared.core.errors import BadInput
 from shared.results.differences import described, text
 from shared.run_spec import RunSpec
 from shared.spec_files import read_spec
@@ -95,7 +95,7 @@ def _axis(argument: str) -> tuple[str, list[str]]:
 
 
 def _value(key: str, written: str) -> Any:
-    return strict_yaml.load(written, f"the value of {key}")
+    return parsing.load(written, f"the value of {key}")
 
 
 def _split(written: str) -> list[str]:

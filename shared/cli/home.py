@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shared.errors import Conflict
+from shared.core.errors import Conflict
 
 _NOTE, _LOCK = "topology.json", "topology.lock"
 _PROBE_S = 1.0

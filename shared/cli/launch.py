@@ -20,7 +20,7 @@ from shared.cli import environment, workfolder
 from shared.cli.environment import Modules, listening, spread
 from shared.cli.process import Process, ProcessDied, end_all
 from shared.cli.signals import postponed
-from shared.errors import BadInput, NotFound, NotReady
+from shared.core.errors import BadInput, NotFound, NotReady
 
 if TYPE_CHECKING:
     from shared.redis_server import RedisServer

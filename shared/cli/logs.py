@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shared.api import FINAL
-from shared.logs import read
+from shared.runtime.logs import read
 
 Line = dict[str, Any]
 LATEST, ALL = "latest", "all"

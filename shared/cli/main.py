@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from shared.cli.commands import catalogue, compare, export, health, log, report, run, runs, sweep, topology
-from shared.errors import StrataError
+from shared.core.errors import StrataError
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
 

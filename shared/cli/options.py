@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import home
-from shared.errors import NotFound
+from shared.core.errors import NotFound
 
 if TYPE_CHECKING:
     from shared.cli.client import Client

@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from shared.errors import StrataError
-from shared.words import duration as duration
-from shared.words import number as number
-from shared.words import percent as percent
-from shared.words import size as size
+from shared.core.errors import StrataError
+from shared.core.formatting import duration as duration
+from shared.core.formatting import number as number
+from shared.core.formatting import percent as percent
+from shared.core.formatting import size as size
 
 _WIDE = 160
 """Columns where no terminal says how many there are: a table in a log is not folded."""
@@ -46,7 +46,7 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows of the same columns on stdout, under their names."""
-    from shared.results.sheets import csv_text
+    from shared.core.formatting import csv_text
 
     sys.stdout.write(csv_text(rows))
     sys.stdout.flush()

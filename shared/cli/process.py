@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from shared.errors import StrataError
-from shared.logs import read, unfolded
+from shared.core.errors import StrataError
+from shared.runtime.logs import read, unfolded
 
 _SHIM = Path(__file__).with_name("shim.py")
 _TAIL_LINES = 15

@@ -22,7 +22,7 @@ from rich.progress import (
 
 from shared.api import FINAL, Event, RunInfo
 from shared.cli.client import Client
-from shared.cli.output import duration, number, percent, size
+from shared.core.formatting import duration, number, percent, size
 
 _IDLE_S = 2.0
 _CHECK_EVERY_S = 0.5

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from shared.api import RunInfo
 from shared.cli.client import Client
-from shared.errors import Conflict, NotFound, StrataError, WireError
+from shared.core.errors import Conflict, NotFound, StrataError, WireError
 from shared.results.find import find_folders
 
 _MODEL = "model.safetensors"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shared.cli.client import Client
-from shared.errors import StrataError
+from shared.core.errors import StrataError
 from shared.topology import TopologyInfo
 
 

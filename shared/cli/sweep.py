@@ -16,7 +16,7 @@ from shared.cli.driving import attend, await_results, ended_in
 from shared.cli.grid import Cell
 from shared.cli.output import stderr
 from shared.cli.pulling import pull_run
-from shared.errors import BadInput, NotFound
+from shared.core.errors import BadInput, NotFound
 from shared.results.differences import described
 from shared.results.sweeps import Combination, Sweep, SweepFolder
 from shared.run_spec import RunSpec

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from shared.api import RunInfo
 from shared.cli.fitting import Column, FittedTable
-from shared.cli.output import duration, number, percent, size, status_text
+from shared.cli.output import status_text
+from shared.core.formatting import duration, number, percent, size
 from shared.results.differences import text
 from shared.results.sweeps import FIGURES, Combination, Row, Sweep, over_seeds
 

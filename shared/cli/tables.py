@@ -10,10 +10,11 @@ from rich.text import Text
 
 from shared.api import AlgorithmInfo, RoundInfo, RunInfo, SeatInfo, SeatRow
 from shared.cli.fitting import Column, FittedTable
-from shared.cli.output import duration, number, percent, size, status_text
+from shared.cli.output import status_text
+from shared.core.formatting import duration, number, percent, size
+from shared.core.scores import Spread
 from shared.nodes import AgentInfo, EdgeInfo
-from shared.spread import Spread
-from shared.twins import Twin
+from shared.simulation.digital_twin import Twin
 
 _MOST_ROUNDS = 40
 

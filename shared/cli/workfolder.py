@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from shared.errors import Conflict
+from shared.core.errors import Conflict
 
 _PREFIX = f"strata-topology-{os.getuid()}-"
 _LOCK = "launcher.lock"

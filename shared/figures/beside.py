@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from shared.core.scores import Spread
 from shared.figures.courses import box
 from shared.figures.shapes import Axis, Boxes, Lines, Picture, Series
-from shared.spread import Spread
 
 
 class Evaluated(Protocol):

@@ -7,9 +7,9 @@ from itertools import accumulate
 from typing import Literal
 
 from shared.api import RoundInfo
+from shared.core.scores import Spread
 from shared.figures.shapes import Axis, Box, Boxes, Lines, Picture, Series, Value
 from shared.figures.told import Told
-from shared.spread import Spread
 
 By = Literal["round", "time", "bytes"]
 _ROUND = Axis(label="round", whole=True)

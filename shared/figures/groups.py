@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.api import RoundInfo
-from shared.clusters import groups_at
+from shared.core.clustering import groups_at
 from shared.figures.shapes import Axis, Picture, Tree
 from shared.figures.told import Told
 

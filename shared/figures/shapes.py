@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.records import Record
+from shared.core.records import Record
 
 Value = float | None
 """None: there is nothing at this place."""

@@ -6,11 +6,11 @@ import signal
 import socket
 import threading
 
-from shared import logs
 from shared.fleet.cloud import CloudLine
 from shared.fleet.containers import Containers
 from shared.fleet.loop import Fleet
 from shared.fleet.settings import FleetSettings
+from shared.runtime import logs
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Self
 import httpx
 from pydantic import ValidationError
 
-from shared.errors import Unreachable, WireError
+from shared.core.errors import Unreachable, WireError
 from shared.tiers import FleetOrders, FleetReport
 from shared.transport import remote_error
 

@@ -12,7 +12,7 @@ import docker
 import requests
 from docker.errors import DockerException
 
-from shared.errors import NotReady, StrataError
+from shared.core.errors import NotReady, StrataError
 from shared.fleet.plan import Agent, Service
 from shared.fleet.siblings import (
     HASH,

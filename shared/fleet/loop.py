@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from shared.errors import StrataError
+from shared.core.errors import StrataError
 from shared.fleet.plan import Agent, Hands, Plan, plan
 from shared.tiers import FleetAgent, FleetOrders, FleetReport
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from shared.fleet.cloud import CloudLine
 from shared.fleet.loop import Fleet
 from shared.fleet.plan import Agent, Service
-from shared.sizes import PROCESS_BYTES, check_processes
+from shared.runtime.memory import PROCESS_BYTES, check_processes
 
 if TYPE_CHECKING:
     from shared.cli.launch import Topology

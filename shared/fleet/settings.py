@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from shared.core.validation import Id
 from shared.service import CommonSettings, Environment, split_commas
-from shared.tiers import Id
 
 
 class FleetSettings(Environment):

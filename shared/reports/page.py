@@ -15,6 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from shared.api import RunInfo
+from shared.core.formatting import duration, number, percent, size
+from shared.core.versions import version
 from shared.figures.shapes import Cells, Panel, Spans, Tree
 from shared.figures.told import Told
 from shared.reports.pictures import PAGE, WIDE, pictures
@@ -34,8 +36,6 @@ from shared.results.draw import drawn
 from shared.results.manifest import Manifest
 from shared.results.panels import drawn_comparison
 from shared.results.told import read_edges, read_seats, read_told, read_visits
-from shared.service import version
-from shared.words import duration, number, percent, size
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from shared.errors import NotFound
+from shared.core.errors import NotFound
 from shared.figures.courses import accuracy
 from shared.figures.partition import partition
 from shared.figures.shapes import Boxes, Lines, Picture

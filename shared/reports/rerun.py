@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from shared.api import RoundInfo, RunInfo
-from shared.errors import NotFound
+from shared.core.errors import NotFound
 from shared.results.manifest import Manifest
 
 _BY_SPEC = frozenset({"unavailable", "busy", "dropped", "left_out"})

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.api import EdgeRow, FailureInfo, RoundInfo, SeatInfo, SeatRow
-from shared.costs import LinkUse
-from shared.errors import NotFound
+from shared.core.errors import NotFound
+from shared.core.formatting import duration, number, percent, size
+from shared.core.scores import Spread
 from shared.results.compare import Comparison
 from shared.results.differences import described
 from shared.results.told import EdgeRound
-from shared.spread import Spread
-from shared.words import duration, number, percent, size
+from shared.simulation.cost_model import LinkUse
 
 MOST_ROWS = 1000
 """Lines of a table: a page of more would not open."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from shared.algorithms import load_algorithm
 from shared.api import FINAL, RoundInfo, RunInfo
-from shared.errors import UnknownName
+from shared.core.errors import UnknownName
+from shared.core.scores import Spread
 from shared.results.differences import differing, flat, labels
 from shared.results.files import read_rounds, read_run
-from shared.spread import Spread
 
 _CLIENTS = "mean over clients"
 _LISTED = 5

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from shared.core.formatting import scale
 from shared.figures.palette import CELLS, colour
-from shared.figures.scales import scale
 from shared.figures.shapes import Axis, Bars, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree, Value
 from shared.figures.trees import bars_of
 from shared.results.files import write_file

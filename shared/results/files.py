@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from shared.api import EdgeRow, RoundDetail, RoundInfo, RunInfo, SeatRow
-from shared.errors import NotFound
-from shared.records import Record
+from shared.core.errors import NotFound
+from shared.core.records import Record
 
 DEVICES = "devices.ndjson"
 EDGES = "edges.ndjson"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.errors import NotFound
+from shared.core.errors import NotFound
 from shared.results.files import newest_run, run_folders
 from shared.results.sweeps import Sweep, read_sweep
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import platform
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from shared.api import FINAL, RunInfo
-from shared.processor import gpu_model
-from shared.records import Record
-
-_DISTRIBUTIONS = ("stratafl", "torch", "numpy", "torchvision")
+from shared.core.records import Record
+from shared.core.versions import versions
+from shared.training.compute_device import gpu_model
 
 
 class Manifest(Record):
@@ -68,23 +65,6 @@ class Manifest(Record):
             started_at=started_at or info.created_at,
             ended_at=ended_at if info.status in FINAL else None,
         )
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that compute; `absent` where one is not installed."""
-    return dict(_versions())
-
-
-@cache
-def _versions() -> dict[str, str]:
-    """Looked up once: it is asked for after every round."""
-    found = {"python": platform.python_version()}
-    for name in _DISTRIBUTIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
 
 
 def cpu_model() -> str:

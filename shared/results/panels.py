@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shared.errors import BadInput
+from shared.core.errors import BadInput
+from shared.core.formatting import scale
+from shared.core.scores import Spread
 from shared.figures.palette import COLOURS
-from shared.figures.scales import scale
 from shared.results.compare import Comparison, Course, Point
 from shared.results.draw import EXACT
 from shared.results.files import write_file
-from shared.spread import Spread
 
 FORMATS = ("png", "svg", "pdf")
 _STYLES = ("-", "--", ":", "-.")

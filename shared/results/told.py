@@ -12,11 +12,11 @@ from pydantic import ValidationError
 
 from shared.algorithms import load_algorithm
 from shared.api import EdgeRow, RunInfo, SeatInfo, SeatRow
-from shared.errors import NotFound, UnknownName
+from shared.core.errors import NotFound, UnknownName
+from shared.core.records import Record
 from shared.figures.courses import accuracy, bytes_on_links, clients
 from shared.figures.shapes import Picture
 from shared.figures.told import Told, Visit
-from shared.records import Record
 from shared.results.files import DEVICES, EDGES, SEATS, read_rounds, read_run
 
 log = logging.getLogger(__name__)

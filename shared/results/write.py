@@ -16,15 +16,15 @@ import yaml
 from safetensors.torch import save
 
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
-from shared.costs import LinkUse
+from shared.core.records import Record, canonical
 from shared.figures.partition import partition
 from shared.figures.shapes import Picture
-from shared.records import Record
 from shared.results.draw import draw
 from shared.results.files import DEVICES, EDGES, ROUND_FIELDS, SEATS, append_file, read_last_line, write_file
 from shared.results.manifest import Manifest
 from shared.results.told import pictures_of, read_told
-from shared.spec import ExperimentSpec, canonical
+from shared.simulation.cost_model import LinkUse
+from shared.spec import ExperimentSpec
 
 log = logging.getLogger(__name__)
 _FIRST = ("round_no", "kind")

@@ -6,8 +6,8 @@ A `Folded` is the exact sum of some updates; adding sums up gives the sum of all
 update: an aggregate has the type of what it aggregates.
 """
 
+from shared.core.aggregation_rules import can_be_mean, check_update_type, mark_of, names_clients
 from shared.sums.fold import Fold, check_update
-from shared.sums.marks import can_be_mean, check_update_type, mark_of, names_clients
 from shared.sums.mean import check_folded, mean_of
 from shared.sums.parts import BUFFER_BOUND, PARAMETER_BOUND, Folded, Grid, MeanSum
 

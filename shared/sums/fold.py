@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from shared.errors import OutOfBound, WireError
-from shared.records import Each, Mean, Record, Tensor, TensorMap, own
-from shared.sums.marks import fields_of
+from shared.core.aggregation_rules import Each, Mean, fields_of
+from shared.core.errors import OutOfBound, WireError
+from shared.core.records import Record, Tensor, TensorMap, own
+from shared.core.tensors import add_on_grid, check_bound, owned
 from shared.sums.mean import check_finite, check_folded
 from shared.sums.parts import Folded, Grid, MeanSum
-from shared.tensors import add_on_grid, check_bound, owned
 
 
 @dataclass

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from shared.errors import OutOfBound, WireError
-from shared.records import Each, Mean, Record, Tensor, TensorMap
-from shared.sums.marks import averaged_type, fields_of
+from shared.core.aggregation_rules import Each, Mean, averaged_type, fields_of
+from shared.core.errors import OutOfBound, WireError
+from shared.core.records import Record, Tensor, TensorMap
+from shared.core.tensors import check_bound, check_steps, from_grid
 from shared.sums.parts import Folded, Grid, MeanSum
-from shared.tensors import check_bound, check_steps, from_grid
 
 Model = Mapping[str, Tensor]
 Restore = Callable[[str, Tensor, MeanSum, torch.dtype], Tensor]

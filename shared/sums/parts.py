@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from shared.records import Count, KeptBy, Record, TensorMap
-from shared.tensors import grid_exponent
+from shared.core.aggregation_rules import KeptBy
+from shared.core.records import Count, Record, TensorMap
+from shared.core.tensors import grid_exponent
 
 PARAMETER_BOUND = 2.0**7
 BUFFER_BOUND = 2.0**12

@@ -10,7 +10,7 @@ from typing import Protocol
 import httpx
 
 from shared.api import FINAL
-from shared.service import Worker
+from shared.runtime.worker import Worker
 from shared.tracking.mlflow import MlflowServer, tracking_uri
 from shared.tracking.scalars import Step, Tracked
 from shared.tracking.tensorboard import EventFiles, write_tensorboard

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from shared.errors import BadInput, Conflict, Unreachable
+from shared.core.errors import BadInput, Conflict, Unreachable
 from shared.tracking.scalars import Tracked
 
 URI = "MLFLOW_TRACKING_URI"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from shared.records import Record
+from shared.core.records import Record
 from shared.results.files import write_file
 
 FILE = "tracking.json"

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from shared.api import RoundInfo, RunInfo
-from shared.errors import NotFound
+from shared.core.errors import NotFound
 from shared.results.differences import flat, text
 from shared.results.files import read_rounds, read_run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from shared.errors import NotFound
+from shared.core.errors import NotFound
 from shared.tracking.scalars import Step, Tracked
 
 _FILES = "events.out.tfevents.*"

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shared.errors import BadInput
-from shared.explain import explain
-from shared.profiles import DeviceSpec, ProfileSpec, Trace
+from shared.core.errors import BadInput
+from shared.core.validation import explain
+from shared.simulation import DeviceSpec, ProfileSpec, Trace
 from shared.spec import ExperimentSpec, Loss
-from shared.training.domains import names_of
+from shared.training.data.digit_domains import names_of
 from shared.training.partition import ByDomainPartition
 
 Renumber = Callable[[int], int | None]

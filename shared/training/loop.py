@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shared.errors import BadInput, Cancelled, NotFinite
-from shared.training.data import as_batch
+from shared.core.errors import BadInput, Cancelled, NotFinite
+from shared.training.data.dataset import as_batch
 
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shared.core.records import TensorMap
 from shared.lab import Lab
-from shared.records import TensorMap
 from shared.training import models
 from shared.training.loop import Correct, batches, train
 

@@ -15,8 +15,8 @@ import torch
 from scipy.spatial.distance import hamming
 from sklearn.preprocessing import Binarizer
 
+from shared.core.records import Tensor, TensorMap
 from shared.lab import Lab
-from shared.records import Tensor, TensorMap
 from shared.training import models
 from shared.training.loop import Step, batches, train
 from tests.algorithms import flat

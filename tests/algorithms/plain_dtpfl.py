@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.core.records import TensorMap
 from shared.lab import Lab
-from shared.records import TensorMap
 from shared.training import models
 from shared.training.loop import evaluate
 from tests.algorithms import flat

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from shared.core.records import Tensor, TensorMap
 from shared.lab import Lab
-from shared.records import Tensor, TensorMap
 from shared.training import models
 from shared.training.loop import Objective, batches
 from tests.algorithms import flat

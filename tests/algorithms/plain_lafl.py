@@ -10,8 +10,8 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
+from shared.core.records import TensorMap
 from shared.lab import Lab
-from shared.records import TensorMap
 from shared.training import models
 from shared.training.loop import Batch, batches, train
 from tests.algorithms.flat import exact_mean, stream

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shared.core.records import TensorMap
 from shared.lab import Lab
-from shared.records import TensorMap
 from tests.algorithms import flat
 
 Array = npt.NDArray[np.float64]

@@ -16,8 +16,8 @@ from sklearn.preprocessing import Binarizer
 from shared.algorithms import bofl
 from shared.algorithms._hooks import Verdict
 from shared.context import Ctx
-from shared.errors import BadInput
-from shared.records import TensorMap
+from shared.core.errors import BadInput
+from shared.core.records import TensorMap
 from shared.spec import parse_spec
 from tests.algorithms import flat, plain_bofl
 from tests.algorithms.ways import Ended, resolved, run

@@ -12,12 +12,13 @@ import httpx
 import numpy as np
 import pytest
 
-from shared import keys, wire
 from shared.api import RoundDetail, SeatRow
+from shared.core.tensors import digest
 from shared.messages import UploadOrder
-from shared.tensors import digest
+from shared.storage import redis_keys
 from shared.training import models
 from shared.training.loop import evaluate
+from shared.wire import codec
 from tests.algorithms import plain_bofl
 from tests.algorithms.test_bofl import mixed_spec, spec_of
 from tests.algorithms.ways import Ended, Tape, agents_of, ended, federation, run
@@ -52,7 +53,7 @@ def seats_of(rows: list[SeatRow]) -> set[int]:
 async def test_only_reports_travel_before_the_verdict_and_only_admitted_updates_after_it(tmp_path: Path) -> None:
     tape = Tape()
     done = await run(tmp_path, mixed_spec({}), tamper=tape, rooms=SEVEN)
-    asked = [wire.decode(UploadOrder, body) for body in tape.of("/uploads")]
+    asked = [codec.decode(UploadOrder, body) for body in tape.of("/uploads")]
     for detail in done.rounds:
         fetched = sorted(seat for order in asked if order.stage.round_no == detail.round_no for seat in order.seats)
         assert fetched == sorted(row.seat for row in detail.seats if row.outcome == "used")
@@ -89,7 +90,7 @@ async def test_messages_of_class_c_share_the_edge_model(tmp_path: Path) -> None:
     tape = Tape()
     await run(tmp_path, narrow_spec({}, num_devices=4, num_edges=1, num_rounds=2), tamper=tape, n_edges=1, rooms=(4,))
     orders = tape.of("/visits")
-    assert [len(wire.peek(body)["messages"]) for body in orders[:2]] == [1, 2]
+    assert [len(codec.peek(body)["messages"]) for body in orders[:2]] == [1, 2]
     assert MODEL_BYTES < len(orders[0]) < 1.3 * MODEL_BYTES
     assert 2 * MODEL_BYTES < len(orders[1]) < 2.3 * MODEL_BYTES
 
@@ -106,7 +107,7 @@ async def test_class_c_may_train_once_more_from_the_edge_model_and_keeps_what_co
             assert MODEL_BYTES < row.down_bytes < MODEL_BYTES + ORDER
             assert row.up_bytes < AROUND
         assert all(row.down_bytes < MODEL_BYTES + ORDER for row in detail.seats if row.wave == 0)
-    assert {wire.decode(UploadOrder, body).stage.wave for body in tape.of("/uploads")} == {0}
+    assert {codec.decode(UploadOrder, body).stage.wave for body in tape.of("/uploads")} == {0}
     found = done.info.final["clients_own"]
     assert found.n == 5
     assert found.accuracy == pytest.approx(float(np.mean(own_accuracies(done))))
@@ -153,7 +154,7 @@ async def more_rounds(fed: Federation, run_id: str, n: int) -> None:
 async def restart_edges(fed: Federation, run_id: str, *, forget: bool) -> None:
     for number in (0, 1):
         await fed.stop(f"edge-{number}")
-        for prefix in keys.all_of_run_at_edge(f"edge-{number + 1}", run_id) if forget else ():
+        for prefix in redis_keys.all_of_run_at_edge(f"edge-{number + 1}", run_id) if forget else ():
             await fed.store.delete_prefix(prefix)
         await fed.start_edge(number)
     await fed.until(lambda: fed.n_agents() == len(fed.rooms))
@@ -233,7 +234,7 @@ async def test_refusals_count_where_no_update_arrived(homes: set[int], tmp_path:
 
     async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/uploads":
-            order = wire.peek(await request.aread())
+            order = codec.peek(await request.aread())
             if order["stage"]["round_no"] == 1 and order["edge"] in homes:
                 return await garbage(request, pass_on)
         return await pass_on()

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared import wire
+from shared.wire import codec
 from tests.algorithms.test_contract import leaves
 from tests.algorithms.ways import agents_of, answer, ended, federation, run
 from tests.federation import PassOn
@@ -38,7 +38,7 @@ def losing(round_no: int) -> Any:
 
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/visits":
-            order = wire.peek(await request.aread())
+            order = codec.peek(await request.aread())
             seats = [visit["seat"] for visit in order["visits"]]
             if order["stage"]["round_no"] == round_no and seats == [LOST_SEAT]:
                 await (await pass_on()).aread()

@@ -21,16 +21,17 @@ import torch
 import shared.algorithms
 import tests.probes
 from cloud_server.archive import Committed
-from shared import wire
 from shared.algorithms import all_algorithms, load_algorithm
 from shared.algorithms._hooks import Algorithm, CloudHooks, DeviceHooks, EdgeHooks
-from shared.errors import BadInput
+from shared.core.aggregation_rules import Mean
+from shared.core.errors import BadInput
+from shared.core.records import ModelState, Record
+from shared.core.tensors import bytes_of
 from shared.lab import Lab
 from shared.messages import Contribution
-from shared.records import Mean, ModelState, Record
 from shared.spec import parse_spec
 from shared.sums import Fold, check_update_type
-from shared.tensors import bytes_of
+from shared.wire import codec
 from tests.algorithms import flat
 from tests.algorithms.ways import Ended, federation, run
 
@@ -103,18 +104,18 @@ def leaves(value: Any) -> Any:
 @contextmanager
 def watching(algorithm: Algorithm) -> Iterator[Watch]:
     """Runs in here are watched, and use this algorithm."""
-    watch, encode = Watch(), wire.encode
+    watch, encode = Watch(), codec.encode
     halves: dict[str, Any] = {tier: Watched(getattr(algorithm, tier), watch) for tier in ("cloud", "edge", "device")}
     watched = replace(algorithm, **halves)
 
-    def noted(record: Record) -> wire.Body:
+    def noted(record: Record) -> codec.Body:
         body = encode(record)
         watch.encoded.append((record, bytes(body.join())))
         return body
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shared.lab.load_algorithm", lambda wanted: watched)
-        patch.setattr(wire, "encode", noted)
+        patch.setattr("shared.algorithms.load_algorithm", lambda wanted: watched)
+        patch.setattr(codec, "encode", noted)
         yield watch
 
 
@@ -230,8 +231,8 @@ def decoder(lab: Lab, record: Record) -> Any:
 async def test_messages_and_states_round_trip_the_wire(name: str, watched: tuple[Ended, Watch]) -> None:
     done, watch = watched
     for record, body in watch.encoded:
-        back = wire.decode(decoder(done.lab, record), body, model=done.lab.initial)
-        assert bytes(wire.encode(back).join()) == body, type(record)
+        back = codec.decode(decoder(done.lab, record), body, model=done.lab.initial)
+        assert bytes(codec.encode(back).join()) == body, type(record)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -264,7 +265,7 @@ async def test_arrival_order_changes_nothing(name: str, watched: tuple[Ended, Wa
         for item in order[2:]:
             whole.add(item.update, item.n_samples)
         whole.merge(half.result())
-        sums.add(bytes(wire.encode(whole.result()).join()))
+        sums.add(bytes(codec.encode(whole.result()).join()))
     assert len(sums) == 1
 
 

@@ -12,7 +12,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
 from shared.algorithms import dtpfl
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.spec import parse_spec
 from tests.algorithms import flat, plain_dtpfl
 from tests.algorithms.ways import Ended, ended, federation, run, so_far

@@ -14,15 +14,15 @@ from pydantic import ValidationError
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
-from shared import wire
 from shared.algorithms import dtpfl
 from shared.algorithms.dtpfl import Change, Down, Federation, Sent, User
 from shared.context import Ctx
-from shared.errors import NotFinite
+from shared.core.errors import NotFinite
+from shared.core.records import TensorMap
 from shared.lab import Lab
-from shared.records import TensorMap
 from shared.spec import parse_spec
 from shared.sums import Fold
+from shared.wire import codec
 from tests.algorithms.ways import resolved
 
 CLOUD, EDGE = dtpfl.ALGORITHM.cloud, dtpfl.ALGORITHM.edge
@@ -137,9 +137,9 @@ def test_user_whose_layers_are_not_whole_has_no_group_and_costs_nobody_else_thei
 def test_layers_of_another_shape_are_refused_where_they_arrive(tmp_path: Path) -> None:
     lab = lab_of(tmp_path, 3)
     wrong = Sent(layers={"head.weight": torch.zeros(10, 63), "head.bias": torch.zeros(10)}, samples=1)
-    body = bytes(wire.encode(Change(delta={}, users={"edge-0": wrong})).join())
+    body = bytes(codec.encode(Change(delta={}, users={"edge-0": wrong})).join())
     with pytest.raises(Exception, match=r"head\.weight"):
-        wire.decode(Change, body, model=lab.initial)
+        codec.decode(Change, body, model=lab.initial)
 
 
 def test_layers_that_are_not_finite_and_no_samples_are_refused(tmp_path: Path) -> None:

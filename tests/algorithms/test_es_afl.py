@@ -11,22 +11,22 @@ import pytest
 import torch
 
 from benchmarks.by_hooks import ByHooks
-from shared import wire
 from shared.algorithms import load_algorithm
 from shared.algorithms._hooks import Bench, DeviceHooks, Local, default_local, starting_model
 from shared.algorithms._trials import divided, tried
 from shared.algorithms.es_afl import Change, Choice, Params
 from shared.context import Ctx
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.evolution import Strategy, covariance_of, judged
 from shared.lab import Lab
 from shared.messages import Contribution
 from shared.spec import parse_spec
 from shared.sums import Fold, mean_of
 from shared.training.models import build, read_state
-from shared.training.pruning import genes_of, heaviest, kept_units, rates_of
-from shared.training.unit_graph import units_of
+from shared.training.subnetworks.pruning import genes_of, heaviest, kept_units, rates_of
+from shared.training.subnetworks.unit_graph import units_of
 from shared.uploads import _sum_is_smaller
+from shared.wire import codec
 from tests.algorithms import flat
 from tests.algorithms.ways import resolved
 
@@ -77,7 +77,7 @@ def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = ByHooks(lab_of(tmp_path, {"start": 0, "sigma": 0}, model=model))
-    monkeypatch.setattr("shared.lab.load_algorithm", lambda name: replace(load_algorithm(name), device=Ninety()))
+    monkeypatch.setattr("shared.algorithms.load_algorithm", lambda name: replace(load_algorithm(name), device=Ninety()))
     theirs = ByHooks(lab_of(tmp_path, model=model, algorithm="fedavg"))
     for _ in range(2):
         mine.round()
@@ -228,7 +228,7 @@ def test_half_as_wide_a_sub_network_travels_in_its_own_values_and_a_few_hundred_
     weights = 32 * 9 + 64 * 32 * 9 + 128 * 64 * 9 + 512 * 2048 + 512 * 512 + 10 * 512
     assert n_values == weights + 5 * (32 + 64 + 128) + 512 + 512 + 10  # biases, and four tensors of batch-norm
     dimensions = 2 * (64 + 1 + 6 + 128 + 64 + 6 + 256 + 128 + 6) + 4 * 448 + 4096 + 4 * 1024 + 10 + 1024 + 1024
-    size = wire.size(update)
+    size = codec.size(update)
     assert size - 4 * n_values < dimensions / 8 + 24 * 230  # 24 tensors: names, shapes, values and places in the header
     assert size < 0.26 * 4 * sum(tensor.numel() for tensor in update.delta.values())
 
@@ -237,7 +237,7 @@ def test_weights_left_out_one_by_one_cost_a_bit_each() -> None:
     update, n_values = cut_to("vgg_mnist", 0.5, 0.9)
     in_linear = 512 * 2048 + 512 * 512 + 10 * 512
     whole, n_whole = cut_to("vgg_mnist", 0.5)  # with the same header and places by dimension
-    n_bytes = wire.size(update) - 4 * n_values - (wire.size(whole) - 4 * n_whole)
+    n_bytes = codec.size(update) - 4 * n_values - (codec.size(whole) - 4 * n_whole)
     assert n_bytes == pytest.approx(in_linear / 8, abs=500)  # less where a column is empty
     assert n_values < 0.2 * in_linear + 100_000
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.by_hooks import ByHooks
-from shared.records import TensorMap
+from shared.core.records import TensorMap
 from shared.training import models
 from shared.training.loop import evaluate
 from tests.algorithms import flat

@@ -12,12 +12,12 @@ from benchmarks.by_hooks import ByHooks
 from shared import pace, policies
 from shared.algorithms import load_algorithm
 from shared.algorithms._hooks import Local
-from shared.costs import Cost
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.lab import Lab
 from shared.messages import Work
 from shared.policies import HEAD_BYTES
-from shared.profiles import REFERENCE_FLOPS
+from shared.simulation import REFERENCE_FLOPS
+from shared.simulation.cost_model import Cost
 from shared.spec import ExperimentSpec
 from tests.algorithms.ways import resolved, run
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from shared.core.records import TensorMap
 from shared.lab import Lab
-from shared.records import TensorMap
 from shared.training import models
 from shared.training.loop import batches, train
 from tests.algorithms import flat

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shared.algorithms.fedbn import norm_names
+from shared.core.records import TensorMap
 from shared.lab import Lab
 from shared.messages import Work
-from shared.records import TensorMap
 from tests.algorithms import flat
 from tests.algorithms.ways import resolved, run
 from tests.domains import write_domains

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.errors import BadInput
+from shared.core.errors import BadInput
+from shared.core.records import Tensor, TensorMap
 from shared.lab import Lab
-from shared.records import Tensor, TensorMap
 from shared.spec import parse_spec
 from shared.training.loop import Correct
 from tests.algorithms import flat, plain_linear

@@ -11,9 +11,9 @@ import torch
 from torch.nn import functional
 
 from shared.algorithms.fedmix import Mash, Params, mixing
-from shared.errors import BadInput
+from shared.core.errors import BadInput
+from shared.core.records import Tensor
 from shared.lab import Lab
-from shared.records import Tensor
 from shared.training.models import build
 from tests.algorithms import flat, plain_linear
 from tests.algorithms.ways import Ended, resolved, run

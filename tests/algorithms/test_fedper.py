@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shared.algorithms._hooks import last_layers
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from tests.algorithms import flat, plain_dtpfl
 from tests.algorithms.ways import ended, federation, resolved, run
 

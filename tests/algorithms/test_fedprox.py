@@ -11,10 +11,10 @@ import torch
 
 from shared.algorithms import fedprox
 from shared.algorithms._hooks import Broadcast
-from shared.errors import BadInput
+from shared.core.errors import BadInput
+from shared.core.records import TensorMap
 from shared.lab import Lab
 from shared.messages import Work
-from shared.records import TensorMap
 from tests.algorithms import flat
 from tests.algorithms.ways import resolved, run
 

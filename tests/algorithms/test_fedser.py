@@ -16,15 +16,15 @@ from torch.nn import functional
 from shared.algorithms._hooks import Broadcast
 from shared.algorithms.fedser import Params, mean_operations, structure_enhanced
 from shared.context import Ctx
-from shared.errors import BadInput
+from shared.core.errors import BadInput
+from shared.core.records import TensorMap
 from shared.lab import Lab
 from shared.messages import Work
-from shared.records import TensorMap
 from shared.spec import ExperimentSpec, parse_spec
 from shared.training.flops import Operations, on_shapes, training_flops
 from shared.training.loop import Objective
 from shared.training.models import Classifier, build, read_state
-from shared.training.slices import Statistics, narrowed
+from shared.training.subnetworks.width_slices import Statistics, narrowed
 from tests.algorithms import flat, plain_fedser
 from tests.algorithms.ways import Ended, ended, federation, resolved
 from tests.narrow_copy import pixels_read
@@ -235,7 +235,7 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
 
     objective = objective_of(tmp_path, n=100, alpha=0.6, transforms=[])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shared.algorithms.fedser.narrowed", noted)
+        patch.setattr("shared.training.subnetworks.width_slices.narrowed", noted)
         for _ in range(3):
             objective(model, x, y)
     counts = np.histogram(drawn, bins=4, range=(0.6, 1.0))[0]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from shared.training.data import as_batch
+from shared.training.data.augmentation import resized
+from shared.training.data.dataset import as_batch
 from shared.training.models import write_state
-from shared.training.slices import narrowed
-from shared.training.views import resized
+from shared.training.subnetworks.width_slices import narrowed
 from tests.algorithms.ways import Ended, ended, federation
 
 

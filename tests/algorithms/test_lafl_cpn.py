@@ -12,9 +12,9 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from shared.algorithms.lafl_cpn import Mixing, Own, Params, _aggregated, _draw, converged
-from shared.errors import BadInput
+from shared.core.errors import BadInput
+from shared.core.records import TensorMap
 from shared.messages import Work
-from shared.records import TensorMap
 from shared.spec import parse_spec
 from shared.training import models
 from tests.algorithms import flat

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from shared.algorithms.lafl_cpn import ALGORITHM, Down, Own, _taken
+from shared.core.records import TensorMap
 from shared.messages import Work
-from shared.records import TensorMap
 from shared.spec import ExperimentSpec
-from shared.training import models, sources
-from shared.training.augment import as_pixels
+from shared.training import models
+from shared.training.data import sources
+from shared.training.data.augmentation import as_pixels
+from shared.training.data.channel_statistics import Statistics, normaliser
 from shared.training.loop import evaluate
-from shared.training.statistics import Statistics, normaliser
 from tests.algorithms import flat
 from tests.algorithms.test_lafl_cpn import ROOMS, spec_of
 from tests.algorithms.ways import lab_of, resolved, run

@@ -14,16 +14,16 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.by_hooks import ByHooks
-from shared import wire
 from shared.algorithms import moon
 from shared.algorithms.moon import contrastive
-from shared.errors import BadInput
+from shared.core.errors import BadInput
+from shared.core.records import TensorMap
+from shared.core.tensors import add
 from shared.lab import Lab
-from shared.records import TensorMap
-from shared.tensors import add
 from shared.training import models
-from shared.training.data import as_batch
+from shared.training.data.dataset import as_batch
 from shared.training.loop import batches, train
+from shared.wire import codec
 from tests.algorithms import flat
 from tests.algorithms.ways import agents_of, body_of, resolved, run
 from tests.federation import PassOn
@@ -120,7 +120,7 @@ class Sent:
         response = await pass_on()
         if agents_of(request) and request.url.path == "/visits":
             body, response = await body_of(response)
-            answer = wire.decode(self.lab.wire.visit_answer, body, model=self.lab.shapes)
+            answer = codec.decode(self.lab.wire.visit_answer, body, model=self.lab.shapes)
             self.deltas += [(item.seat, item.update.delta) for item in answer.uploads.contributions]
         return response
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from shared.algorithms.per_fedavg import meta_objective
 from shared.training import models
-from shared.training.data import as_batch
+from shared.training.data.dataset import as_batch
 from shared.training.loop import Sgd, evaluate, train
 from tests.algorithms import flat
 from tests.algorithms.ways import Ended, resolved, run

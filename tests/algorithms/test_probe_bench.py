@@ -11,7 +11,7 @@ import torch
 from edge_server.scores import own_scores
 from shared.algorithms._hooks import Broadcast
 from shared.messages import Work
-from shared.population import Samples
+from shared.test_sets import Samples
 from shared.training import models
 from shared.training.loop import evaluate
 from shared.workbench import Workbench

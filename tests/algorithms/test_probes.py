@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from shared import wire
+from shared.core.records import TensorMap
+from shared.core.tensors import digest
 from shared.messages import UploadOrder
-from shared.records import TensorMap
-from shared.tensors import digest
+from shared.wire import codec
 from tests.algorithms import flat
 from tests.algorithms.ways import Ended, Tape, agents_of, answer, ended, federation, run
 from tests.federation import PassOn
@@ -59,7 +59,7 @@ async def test_only_admitted_updates_travel_and_count(tmp_path: Path) -> None:
     tape = Tape()
     done = await run(tmp_path, spec_of("probe_refuse"), tamper=tape, n_edges=1, rooms=FOUR)
     assert flat.same_bits(done.model, flat.fedavg(done.lab, 3, chosen=uploads_in))
-    asked = [wire.decode(UploadOrder, body) for body in tape.of("/uploads")]
+    asked = [codec.decode(UploadOrder, body) for body in tape.of("/uploads")]
     for round_no in (1, 2, 3):
         seats = [seat for order in asked if order.stage.round_no == round_no for seat in order.seats]
         assert sorted(seats) == uploads_in(round_no)
@@ -98,7 +98,7 @@ async def test_refused_seat_may_train_once_more_without_sending(tmp_path: Path) 
         assert all(row.up_bytes < 2_000 for row in again.values())
     # reverted after the refusal, kept after the second visit: 1, then (refused) 1 again, then 2
     assert done.figures("visits") == {seat: [1, 2, 2] if seat % 2 else [1, 1, 2] for seat in range(6)}
-    assert {wire.decode(UploadOrder, body).stage.wave for body in tape.of("/uploads")} == {0}
+    assert {codec.decode(UploadOrder, body).stage.wave for body in tape.of("/uploads")} == {0}
 
 
 async def test_edges_own_worker_is_refused_and_admitted_like_the_devices(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_messages_that_differ_share_the_tensors_that_do_not(tmp_path: Path
     tape = Tape()
     await run(tmp_path, spec_of("probe_seat", num_rounds=1), tamper=tape, n_edges=1, rooms=ONE)
     body = tape.of("/visits")[0]
-    messages = wire.peek(body)["messages"]
+    messages = codec.peek(body)["messages"]
     assert [message["factor"] for message in messages] == [1, 2, 3, 4, 5, 6]
     assert [set(message) for message in messages] == [{"model", "factor"}] * 6
     assert all(message["model"] == messages[0]["model"] for message in messages)
@@ -154,7 +154,7 @@ async def test_messages_that_differ_share_the_tensors_that_do_not(tmp_path: Path
 async def test_equal_messages_are_one_message(tmp_path: Path) -> None:
     tape = Tape()
     await run(tmp_path, spec_of("fedavg", num_rounds=1), tamper=tape, n_edges=1, rooms=ONE)
-    body = wire.peek(tape.of("/visits")[0])
+    body = codec.peek(tape.of("/visits")[0])
     assert len(body["messages"]) == 1
     assert [visit["message"] for visit in body["visits"]] == [0] * 6
 
@@ -271,7 +271,7 @@ async def test_share_of_a_lost_device_is_handed_to_another(tmp_path: Path) -> No
 
     async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/visits":
-            order = wire.peek(await request.aread())
+            order = codec.peek(await request.aread())
             stage, seats = order["stage"], [visit["seat"] for visit in order["visits"]]
             if (stage["round_no"], stage["wave"], seats) == (2, 0, [3]):
                 return answer(200, b"garbage")

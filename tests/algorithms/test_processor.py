@@ -12,7 +12,7 @@ import torch
 import shared.algorithms
 from shared.algorithms import load_algorithm
 from shared.algorithms._hooks import DeviceHooks, Update
-from shared.processor import Processor
+from shared.training.compute_device import Processor
 from tests.algorithms.ways import Ended, federation, run
 from tests.federation import small_spec
 from tests.pretended import PLACE, Mixed, PretendedGpu, nothing_there, pretending

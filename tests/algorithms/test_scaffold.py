@@ -11,11 +11,11 @@ import torch
 
 from benchmarks.by_hooks import ByHooks
 from shared.algorithms import scaffold
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.lab import Lab
 from shared.training.loop import batches, train
 from shared.training.models import build
-from shared.training.steps import reach
+from shared.training.optimizers import reach
 from tests.algorithms import flat, plain_linear
 from tests.algorithms.plain_linear import Array
 from tests.algorithms.ways import resolved, run

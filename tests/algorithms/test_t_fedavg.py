@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from shared.algorithms.t_fedavg import Fttq, Ternaries, as_ternary
-from shared.codecs import Coded
-from shared.errors import WireError
+from shared.core.errors import WireError
+from shared.core.records import Tensor, TensorMap
 from shared.intake import check_sent, named_by
-from shared.records import Tensor, TensorMap
 from shared.training import models
 from shared.training.loop import batches, train
+from shared.wire.compression import Coded
 from tests.algorithms import flat
 from tests.algorithms.ways import Ended, resolved, run
 

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 
 from shared.api import RoundDetail, RunInfo
+from shared.core.records import TensorMap
 from shared.lab import Lab
-from shared.records import TensorMap
 from shared.spec import ExperimentSpec
-from shared.training.domains import open_data
+from shared.training.data.digit_domains import open_data
 from tests.federation import Federation, PassOn, Tamper
 
 _NUMBERS = itertools.count()

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from benchmarks.es_afl_table import table
 from shared.api import Evaluation
-from shared.results import Manifest, write_results
+from shared.core.scores import Spread
+from shared.results.manifest import Manifest
 from shared.results.sweeps import Combination, Sweep, SweepFolder
+from shared.results.write import write_results
 from shared.spec import AlgorithmSpec
-from shared.spread import Spread
 from tests.cli.samples import SPEC, a_round, a_run
 
 WHOLE = {"n_weights": {"a": 3_000_000, "head": 1_000_000}, "multiply_adds": {"a": 40_000_000, "head": 1_000_000}}

@@ -17,8 +17,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from shared.api import AlgorithmInfo, Event, RoundDetail, RunInfo
 from shared.nodes import AgentInfo, EdgeInfo
 from shared.run_spec import parse_run_spec
+from shared.simulation.digital_twin import TwinList
 from shared.topology import TopologyInfo
-from shared.twins import TwinList
 from tests.cli.samples import a_round, a_run, a_twin, some_seats
 
 Content = bytes | Callable[[str], bytes]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from shared.api import EdgeRow, Evaluation, FailureInfo, RoundDetail, RunInfo, SeatInfo, SeatRow
+from shared.simulation.digital_twin import Sighting, Telemetry, Twin
 from shared.spec import ExperimentSpec
-from shared.twins import Sighting, Telemetry, Twin
 
 SPEC = ExperimentSpec(name="small", seed=7, num_rounds=3, num_edges=2, num_devices=2, max_devices=2)
 

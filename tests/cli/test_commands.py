@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.results import Manifest, write_results
+from shared.results.manifest import Manifest
+from shared.results.write import write_results
 from tests.cli.conftest import Strata
 from tests.cli.fake_cloud import FILES, FakeCloud
 from tests.cli.samples import a_round, a_run

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from shared.api import Evaluation
-from shared.errors import NotFound
-from shared.results import Manifest, compare, find_folders, write_results
+from shared.core.errors import NotFound
+from shared.core.scores import Spread
+from shared.results.compare import compare
+from shared.results.find import find_folders
+from shared.results.manifest import Manifest
 from shared.results.panels import draw_comparison
+from shared.results.write import write_results
 from shared.spec import parse_spec
-from shared.spread import Spread
 from tests.cli.conftest import Strata
 from tests.cli.samples import SPEC, a_round, a_run
 

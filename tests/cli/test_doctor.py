@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.cli.doctor import Check, data_sets
-from shared.training.sources import DATASETS, Known
+from shared.training.data.sources import DATASETS, Known
 
 
 def test_doctor_knows_folders_of_pictures_and_what_the_digits_lack(

@@ -9,7 +9,7 @@ import pytest
 
 from shared.cli.driving import sized
 from shared.cli.grid import MAX_COMBINATIONS, cells
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.run_spec import RunSpec
 
 

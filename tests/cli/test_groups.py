@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.clusters import average_linkage, cosine_distances
-from shared.results import Manifest, file_names, newest_grouping, read_rounds, read_run, write_results
-from shared.spread import Spread
+from shared.core.clustering import average_linkage, cosine_distances
+from shared.core.scores import Spread
+from shared.figures.groups import newest_grouping
+from shared.results.files import file_names, read_rounds, read_run
+from shared.results.manifest import Manifest
+from shared.results.write import write_results
 from tests.cli.conftest import Strata
 from tests.cli.samples import a_round, a_run
 

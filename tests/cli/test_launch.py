@@ -20,7 +20,7 @@ from shared.cli.environment import Modules, spread
 from shared.cli.launch import Topology
 from shared.cli.process import ProcessDied
 from shared.cli.workfolder import WorkFolder
-from shared.errors import BadInput, Conflict, NotReady
+from shared.core.errors import BadInput, Conflict, NotReady
 from tests.cli.conftest import Strata
 
 ROOT = Path(__file__).resolve().parents[2]

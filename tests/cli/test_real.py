@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.results import file_names, read_rounds
+from shared.results.files import file_names, read_rounds
 from tests.cli.conftest import Strata
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]

@@ -12,9 +12,8 @@ import yaml
 from safetensors.torch import load_file
 
 from shared.api import EdgeRow, Evaluation, FailureInfo, RoundDetail, RoundInfo
-from shared.errors import NotFound
-from shared.results import (
-    Manifest,
+from shared.core.errors import NotFound
+from shared.results.files import (
     file_names,
     newest_run,
     read_round,
@@ -23,9 +22,10 @@ from shared.results import (
     run_folders,
     summary,
     write_file,
-    write_results,
 )
+from shared.results.manifest import Manifest
 from shared.results.told import read_edges
+from shared.results.write import write_results
 from shared.spec import parse_spec
 from tests.cli.samples import SPEC, a_round, a_run, some_seats
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from shared.errors import NotReady
+from shared.core.errors import NotReady
 from shared.problems import problem_of
 from shared.topology import FleetInfo, TopologyInfo, WantedTopology
 from tests.cli.conftest import Strata

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.api import RunInfo
-from shared.errors import Conflict
+from shared.core.errors import Conflict
 from shared.results.sweeps import Combination, Sweep, SweepFolder, over_seeds, read_sweep
 from tests.cli.conftest import Strata
 from tests.cli.fake_cloud import FakeCloud

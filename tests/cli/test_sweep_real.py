@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.results import read_run, run_folders
+from shared.results.files import read_run, run_folders
 from tests.cli.conftest import Strata
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

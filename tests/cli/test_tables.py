@@ -13,9 +13,10 @@ from rich.console import Console, RenderableType
 
 from shared.api import SeatRow
 from shared.cli.fitting import Column, FittedTable
-from shared.cli.output import duration
 from shared.cli.tables import rounds_table, visits_table
-from shared.results import Manifest, write_results
+from shared.core.formatting import duration
+from shared.results.manifest import Manifest
+from shared.results.write import write_results
 from shared.spec import parse_spec
 from tests.cli.conftest import Strata
 from tests.cli.samples import a_round, a_run

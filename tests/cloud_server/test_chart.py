@@ -18,7 +18,7 @@ from cloud_server.seating import Binding, Table
 from shared.lab import Lab, Labs
 from shared.population import latencies
 from shared.spec import parse_spec
-from shared.store import MemoryStore
+from shared.storage.key_value import MemoryStore
 from shared.transport import Caller
 
 TTL_S = 5.0

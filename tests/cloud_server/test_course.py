@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cloud_server.entries import AgentEntry
-from shared import keys
-from shared.store import StoreUnavailable
+from shared.storage import redis_keys
+from shared.storage.key_value import StoreUnavailable
 from tests.federation import Federation, Gate, small_spec
 
 
@@ -269,7 +269,7 @@ async def test_a_restarted_cloud_gives_no_seat_to_an_agent_that_it_has_not_heard
             gone = AgentEntry(
                 agent=f"a-0{number}", name=f"gone-{number}", url="http://127.0.0.1:9", devices=9, profile="standard"
             )
-            await fed.store.put(keys.cloud_agent(gone.agent), gone.model_dump_json().encode())
+            await fed.store.put(redis_keys.cloud_agent(gone.agent), gone.model_dump_json().encode())
         await fed.start_cloud()
         end = await fed.run(small_spec(timeouts={"reseat_after_s": 600, "ready_s": 15}))
         assert {row.agent for row in (await fed.seats(end.run)).devices} <= here

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from cloud_server.entries import AgentEntry
-from shared import keys
+from shared.storage import redis_keys
 from shared.tiers import FleetReport
 from tests.federation import Federation, Gate, small_spec
 
@@ -337,7 +337,7 @@ async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, mo
         registry.agents[agent] = moved  # as a registration does
         await changes
         found = registry.agents[agent]
-        kept = await fed.store.get(keys.cloud_agent(agent))
+        kept = await fed.store.get(redis_keys.cloud_agent(agent))
     assert found == moved.but(online=False, left=True)
     assert json.loads(kept or b"{}") == found.model_dump(mode="json")
 

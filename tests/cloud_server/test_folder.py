@@ -14,10 +14,10 @@ from cloud_server import folder as module
 from cloud_server.folder import ResultsFolder, RoundDone
 from cloud_server.judge import Judge
 from shared.api import Evaluation
-from shared.blobs import StorageFailed
-from shared.errors import NotFound
-from shared.results import read_rounds
-from shared.service import Worker
+from shared.core.errors import NotFound
+from shared.results.files import read_rounds
+from shared.runtime.worker import Worker
+from shared.storage.blobs import StorageFailed
 from tests.cli.samples import a_round, a_run
 from tests.federation import Federation, Gate, small_spec
 

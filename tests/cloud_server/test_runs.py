@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load
 
-from shared import keys
+from shared.core.tensors import digest
 from shared.figures.shapes import Spans
 from shared.figures.timeline import timeline
-from shared.results import read_round
-from shared.tensors import digest
+from shared.results.files import read_round
+from shared.storage import redis_keys
 from tests.federation import Federation, small_spec
 
 
@@ -237,7 +237,7 @@ async def test_a_run_that_has_ended_is_forgotten_at_every_tier_but_its_folder_st
         assert [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]] == [kept.run]
         await fed.until(lambda: not any(gone.run in path for folder in folders for path in paths_in(folder)))
         left = [key for key in await fed.store.keys("") if gone.run in key]
-        assert left == [keys.cloud_deleted(gone.run)]  # goes by itself, once everybody has been told
+        assert left == [redis_keys.cloud_deleted(gone.run)]  # goes by itself, once everybody has been told
         assert (tmp_path / "f" / "runs" / gone.run / "run.json").exists()
         model = await fed.client.get(f"/runs/{kept.run}/models/global")
         assert digest(load(model.content)) == kept.model_sha256

@@ -13,8 +13,8 @@ import yaml
 
 from cloud_server.entries import AgentEntry
 from cloud_server.seating import bind
-from shared.errors import NotReady
-from shared.results import read_run
+from shared.core.errors import NotReady
+from shared.results.files import read_run
 from tests.federation import Federation, Gate, small_spec
 
 

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import RedirectResponse
 
-from shared.store import StoreUnavailable
+from shared.storage.key_value import StoreUnavailable
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, PassOn, small_spec
 
 NONCE = "0123456789abcdef"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from shared.codecs import Fp16, Ternary, TopK
-from shared.records import TensorMap
+from shared.core.records import TensorMap
+from shared.wire.compression import Fp16, Ternary, TopK
 from tests.algorithms import flat
 from tests.algorithms.ways import Ended, ended, federation, run
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.profiles import PROFILES
+from shared.simulation import PROFILES
 from tests.compose.stack import ENDED, compose, docker, ended, round_with, scaled, submit, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]

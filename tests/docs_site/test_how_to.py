@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from shared.algorithms import load_algorithm
-from shared.training import data, sources
+from shared.training.data import dataset, sources
+from shared.training.data.sources import Known
 from shared.training.models import zoo
 from shared.training.models.base import Classifier, Shape
-from shared.training.sources import Known
 from tests.algorithms import test_contract as contract
 from tests.algorithms.ways import run
 
@@ -87,7 +87,7 @@ async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest
     entry = eval(f"{{{line}}}", {"Known": Known})  # noqa: S307 - the page's own
     assert list(entry) == ["mine"]
     monkeypatch.setitem(sources.DATASETS, "mine", entry["mine"])
-    found = data.load("mine", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    found = dataset.load("mine", data_dir=tmp_path, cache_dir=tmp_path / "cache")
     assert (found.n_classes, found.input_shape, len(found.train_y), len(found.test_y)) == (2, (1, 12, 12), 800, 200)
     spec = {"data": "mine", "num_devices": 4, "num_edges": 2, "num_rounds": 5, "lr": 0.1, "partition": "iid"}
     done = await run(tmp_path, spec, common={"data_dir": tmp_path})

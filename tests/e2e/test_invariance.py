@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from shared import wire
+from shared.wire import codec
 from tests.algorithms import flat
 from tests.algorithms.ways import agents_of, body_of, ended, federation, run
 from tests.federation import EDGE_PORT, PassOn
@@ -117,7 +117,7 @@ class Scales:
         if not at_edge and not (agents_of(request) and request.url.path in ("/visits", "/uploads")):
             return await pass_on()
         sent = await request.aread()
-        order = wire.peek(sent)
+        order = codec.peek(sent)
         got, response = await body_of(await pass_on())
         trains = order["kind"] == "train" if at_edge else order["visits"][0]["work"]["kind"] == "train"
         if trains and response.status_code == 200:
@@ -165,7 +165,7 @@ class Gate:
 
     async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/visits":
-            order = wire.peek(await request.aread())
+            order = codec.peek(await request.aread())
             if order["stage"]["round_no"] == self.round_no:
                 self.reached.set()
                 await self.open.wait()

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from shared.cli.client import Client
 from shared.cli.launch import Topology
-from shared.results import read_rounds, read_run
-from shared.tensors import digest
+from shared.core.tensors import digest
+from shared.results.files import read_rounds, read_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

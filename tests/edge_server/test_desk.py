@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from edge_server.answers import check_sizes, check_uploads, check_visits
-from shared import keys
-from shared.errors import WireError
+from shared.core.errors import WireError
+from shared.core.scores import Score
 from shared.messages import Contribution, Failure, Outcome, UploadAnswer, Uploads, VisitAnswer
-from shared.records import Score
+from shared.storage import redis_keys
 from shared.sums import Folded
 from shared.uploads import held_bytes
 from tests.federation import EDGE_PORT, Federation, Gate, PassOn, small_spec
@@ -30,7 +30,7 @@ async def test_a_seating_that_an_edge_does_not_know_is_sent_again(tmp_path: Path
         run_id = await fed.submit(small_spec())
         await gate.reached.wait()
         for number in (1, 2):
-            (key,) = await fed.store.keys(keys.edge_seatings(f"edge-{number}", run_id))
+            (key,) = await fed.store.keys(redis_keys.edge_seatings(f"edge-{number}", run_id))
             await fed.store.delete(key)
         fed.router.calls.clear()
         gate.open.set()
@@ -51,7 +51,7 @@ async def test_an_edge_keeps_one_seating_a_home_however_often_seats_move(tmp_pat
         await fed.until(lambda: fed.n_agents() == 7)
         gate.open.set()
         await fed.finish(run_id)
-        assert [len(await fed.store.keys(keys.edge_seatings(f"edge-{n}", run_id))) for n in (1, 2)] == [1, 1]
+        assert [len(await fed.store.keys(redis_keys.edge_seatings(f"edge-{n}", run_id))) for n in (1, 2)] == [1, 1]
 
 
 async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_files(
@@ -61,7 +61,7 @@ async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_fil
         info = await fed.run(small_spec(num_rounds=12, algorithm=counting))
         assert info.status == "completed"
         for number in (0, 1):
-            states = await fed.store.scan(keys.edge_states(f"edge-{number + 1}", info.run, number))
+            states = await fed.store.scan(redis_keys.edge_states(f"edge-{number + 1}", info.run, number))
             assert [key.rpartition(":")[2][:8] for key in states] == ["00000011", "00000012"]
             assert {value.decode() for value in states.values()} <= set(blobs(fed, number))
             assert len(blobs(fed, number)) <= 2
@@ -80,11 +80,11 @@ async def test_a_forgotten_run_leaves_nothing_at_edge_and_agent(tmp_path: Path, 
         folder = tmp_path / "f" / "agent-0" / "seats"
         assert (await fed.client.delete(f"/runs/{first.run}")).status_code == 204
         await fed.until(lambda: {path.name for path in folder.iterdir()} == {f"={second.run}"})
-        left = await fed.store.keys(keys.edge_runs("edge-1"))
-        assert {keys.run_at_edge("edge-1", key) for key in left} == {second.run}
+        left = await fed.store.keys(redis_keys.edge_runs("edge-1"))
+        assert {redis_keys.run_at_edge("edge-1", key) for key in left} == {second.run}
         await fed.client.delete(f"/runs/{second.run}")
         await fed.until(lambda: not list(folder.iterdir()) and not blobs(fed, 0))
-        assert await fed.store.keys(keys.edge_runs("edge-1")) == []
+        assert await fed.store.keys(redis_keys.edge_runs("edge-1")) == []
 
 
 async def test_an_edge_restarted_between_rounds_changes_nothing(tmp_path: Path) -> None:

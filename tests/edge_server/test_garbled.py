@@ -11,11 +11,11 @@ import torch
 
 from edge_server.devices import Devices
 from edge_server.wave import Wave
-from shared import wire
-from shared.codecs import Coded, Ternary
+from shared.core.records import Tensor, TensorMap
 from shared.messages import Contribution, Outcome, Stage, Uploads, VisitAnswer
-from shared.records import Tensor, TensorMap
 from shared.sums import Fold
+from shared.wire import codec
+from shared.wire.compression import Coded, Ternary
 from tests.algorithms.ways import resolved
 
 DATA = {"name": "digits", "n_train": 40, "n_test": 10}
@@ -36,7 +36,7 @@ def test_a_scale_that_is_not_finite_costs_its_seat_alone(tmp_path: Path) -> None
     updates = [Contribution[Any](seat=s, n_samples=5, update=kind(delta=delta(scales[s]))) for s in scales]
     outcomes = tuple(Outcome[Any](seat=seat, kind="train") for seat in scales)
     answer = VisitAnswer[Any, Any](outcomes=outcomes, uploads=Uploads[Any](contributions=tuple(updates)))
-    read = wire.decode(lab.wire.visit_answer, wire.encode(answer).join(), model=lab.shapes, n_seats=len(scales))
+    read = codec.decode(lab.wire.visit_answer, codec.encode(answer).join(), model=lab.shapes, n_seats=len(scales))
 
     order = SimpleNamespace(n_clients=3, edge=0)
     devices = Devices(lab, *cast("Any", (order, *(None,) * 9)))

@@ -12,8 +12,8 @@ import pytest
 
 from edge_server.wave import Wave
 from shared.api import RoundDetail
-from shared.profiles import REFERENCE_FLOPS
-from shared.twins import TwinList
+from shared.simulation import REFERENCE_FLOPS
+from shared.simulation.digital_twin import TwinList
 from tests.algorithms.ways import Ended, ended, federation
 from tests.edge_server.test_real_time import Slow
 from tests.federation import small_spec

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from shared import wire
 from shared.api import RoundDetail, SeatRow
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.spec import parse_spec
+from shared.wire import codec
 from tests.algorithms.ways import Ended, federation, run
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 
@@ -76,7 +76,7 @@ async def test_an_agent_keeps_the_answers_of_the_present_wave_alone(tmp_path: Pa
         async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             answer = await pass_on()
             if request.url.path == "/visits" and request.url.port == AGENT_PORT:
-                kind = wire.peek(request.content)["visits"][0]["work"]["kind"]
+                kind = codec.peek(request.content)["visits"][0]["work"]["kind"]
                 kept.append((kind, len(fed.apps["agent-0"].state.agent.once._work)))
             return answer
 
@@ -285,7 +285,7 @@ async def test_who_drops_is_not_waited_for_by_the_real_clock(tmp_path: Path) -> 
 async def test_a_test_of_models_that_is_overdue_takes_no_simulated_time(tmp_path: Path) -> None:
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if request.url.path == "/visits" and (request.url.port or 0) >= AGENT_PORT:
-            order = wire.peek(request.content)
+            order = codec.peek(request.content)
             if (order["stage"]["round_no"], order["visits"][0]["work"]["kind"]) == (1, "evaluate"):
                 await asyncio.Event().wait()
         return await pass_on()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from edge_server.roster import Roster
-from shared.errors import NotFound
+from shared.core.errors import NotFound
 from shared.tiers import AgentBeat, BeatAnswer
 
 

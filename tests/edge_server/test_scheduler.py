@@ -14,10 +14,10 @@ from torch.nn import functional
 from edge_server.book import Book
 from shared import policies
 from shared.api import RoundDetail, SeatRow
-from shared.profiles import REFERENCE_FLOPS
+from shared.simulation import REFERENCE_FLOPS
+from shared.simulation.digital_twin import Twin, TwinList
 from shared.training import models
-from shared.training.data import as_batch
-from shared.twins import Twin, TwinList
+from shared.training.data.dataset import as_batch
 from tests.algorithms.ways import Ended, ended, federation, run
 from tests.faults import at, broken
 from tests.federation import AGENT_PORT, Federation, Gate, small_spec

@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from shared.errors import StrataError, Unreachable, WireError
+from shared.core.errors import StrataError, Unreachable, WireError
 from shared.fleet.cloud import CloudLine
 from shared.fleet.settings import FleetSettings
 from shared.tiers import FleetOrders, FleetReport

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.errors import NotReady
+from shared.core.errors import NotReady
 from shared.fleet.containers import Containers, EngineError
 from shared.fleet.plan import Agent, Service
 from shared.fleet.siblings import name_of, sibling_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from shared.errors import StrataError, Unreachable
+from shared.core.errors import StrataError, Unreachable
 from shared.fleet.loop import Fleet
 from shared.fleet.plan import Agent, Service
 from shared.tiers import FleetOrders, FleetReport

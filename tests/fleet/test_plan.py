@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.fleet.plan import Agent, Plan, Service, plan
 
 ANY = Service(each=5, exactly=False)

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from shared import sizes
 from shared.cli.launch import Topology
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.fleet.processes import Processes
+from shared.runtime import memory
 
 
 def process(resident_bytes: int, returncode: int | None = None) -> Any:
@@ -28,7 +28,7 @@ def hands(**processes: Any) -> Processes:
 def test_all_that_are_to_start_must_fit_and_those_that_started_have_yet_to_take_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sizes, "available_bytes", lambda: 1_000_000_000)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000_000)
     settled, ended = process(400_000_000), process(0, returncode=1)
     hands(agent_1=settled, agent_2=ended).check(6)
     with pytest.raises(BadInput, match=r"7 processes need at least 1\.1 GB, 1\.0 GB are free"):

@@ -15,12 +15,12 @@ from typing import Any
 
 import httpx
 
-from shared import wire
-from shared.errors import NotFinite, StrataError, WireError
+from shared.core.errors import NotFinite, StrataError, WireError
+from shared.core.records import TensorMap
 from shared.lab import Labs
 from shared.messages import UploadOrder
-from shared.records import TensorMap
 from shared.spec import parse_spec
+from shared.wire import codec
 from tests.federation import Federation, PassOn, small_spec
 
 PROBES = "tests.probes"
@@ -59,7 +59,7 @@ def _tape(algorithm: str, labs: Labs, found: dict[str, Sample]) -> Any:
         response = await pass_on()
         path = request.url.path
         if path in ("/visits", "/uploads", "/rounds") and response.status_code == 200:
-            lab = labs.of(parse_spec(wire.peek(request.content)["spec"]))
+            lab = labs.of(parse_spec(codec.peek(request.content)["spec"]))
             types = lab.wire
             asked, answered = {
                 "/visits": (types.visit_order, types.visit_answer),
@@ -205,15 +205,15 @@ def outcome(sample: Sample, body: bytes) -> str:
     """`read` or the kind of refusal; whatever else the reader of a sample does with these bytes raises here."""
     kind = sample.kind
     try:
-        wire.peek(bytearray(body))
-        record = wire.decode(kind, bytearray(body), model=sample.model, n_seats=N_SEATS)
+        codec.peek(bytearray(body))
+        record = codec.decode(kind, bytearray(body), model=sample.model, n_seats=N_SEATS)
     except (WireError, NotFinite) as error:
         refused = error
     else:
         assert isinstance(record, kind)
-        again = wire.encode(record).join()
-        back = wire.decode(kind, again, model=sample.model, n_seats=N_SEATS)
-        assert wire.encode(back).join() == again
+        again = codec.encode(record).join()
+        back = codec.decode(kind, again, model=sample.model, n_seats=N_SEATS)
+        assert codec.encode(back).join() == again
         return "read"
     check_said(refused)
     return type(refused).__name__

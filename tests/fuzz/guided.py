@@ -17,16 +17,16 @@ import atheris
 
 with atheris.instrument_imports(
     include=[
-        "shared.wire",
-        "shared.skeleton",
-        "shared.filling",
-        "shared.sparse",
-        "shared.strict_json",
-        "shared.records",
+        "shared.wire.codec",
+        "shared.wire.encoding",
+        "shared.wire.decoding",
+        "shared.wire.sparse",
+        "shared.core.parsing",
+        "shared.core.records",
         "shared.sums",
     ]
 ):
-    from shared import wire  # noqa: F401 - first imported here, so that it is instrumented
+    from shared.wire import codec  # noqa: F401 - first imported here, so that it is instrumented
 
 from tests.fuzz.bodies import PROBES, Sample, mutated, outcome, record
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from shared import strict_json, wire
 from shared.algorithms import load_algorithm
+from shared.core import parsing
 from shared.messages import wire_types
+from shared.wire import codec
 
 MORE_BYTES = 2**30
 """How much more address space a case may take than the process and the body have."""
@@ -112,7 +113,7 @@ def _decoded(make: Callable[[], bytes]) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     before = resource.getrusage(resource.RUSAGE_SELF)
     try:
-        wire.decode(KIND, data, model=MODEL)
+        codec.decode(KIND, data, model=MODEL)
         ended = "read"
     except BaseException as error:  # whatever it is, it is told
         ended = type(error).__name__
@@ -128,7 +129,7 @@ def _decoded(make: Callable[[], bytes]) -> dict[str, Any]:
 def main() -> None:
     """Try all; with `--without-limits` only the case whose memory a limit of the codec bounds, without that limit."""
     if "--without-limits" in sys.argv:
-        strict_json.MAX_ITEMS = 2**40
+        parsing.MAX_ITEMS = 2**40
         cases = {name: CASES[name] for name in ("twenty million empty lists",)}
     else:
         cases = CASES

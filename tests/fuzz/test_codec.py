@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared import wire
+from shared.wire import codec
 from tests.fuzz.bodies import N_SEATS, Sample, mutated, outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ def test_real_bodies_come_back_byte_by_byte(samples: list[Sample]) -> None:
     }
     for sample in samples:
         body = bytes(sample.body)
-        assert wire.encode(wire.decode(sample.kind, body, model=sample.model, n_seats=N_SEATS)).join() == body, (
+        assert codec.encode(codec.decode(sample.kind, body, model=sample.model, n_seats=N_SEATS)).join() == body, (
             sample.name
         )
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shared.algorithms import load_algorithm
-from shared.errors import BadInput
-from shared.explain import explain
-from shared.spec import ExperimentSpec, canonical, parse_spec
+from shared.core.errors import BadInput
+from shared.core.records import canonical
+from shared.core.validation import explain
+from shared.spec import ExperimentSpec, parse_spec
 from shared.spec_files import read_spec
 from shared.tiers import AgentBeat, AgentHello, BeatAnswer, EdgeBeat, EdgeHello, RosterLine
 from tests.fuzz.bodies import check_said, other_value

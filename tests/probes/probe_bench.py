@@ -14,8 +14,8 @@ import torch
 
 from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local, OwnBuffers, Update, delta_of
 from shared.context import Ctx
-from shared.records import Tensor
-from shared.tensors import subtract
+from shared.core.records import Tensor
+from shared.core.tensors import subtract
 from shared.training.loop import Transform
 
 

@@ -25,9 +25,10 @@ from shared.algorithms._hooks import (
     Phase,
 )
 from shared.context import Ctx
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.messages import Outcome, Work
 from shared.population import Seat
-from shared.records import Each, Mean, ModelState, Record, Tensor, TensorMap
 from shared.spec import ExperimentSpec
 
 

@@ -27,10 +27,11 @@ from shared.algorithms._hooks import (
     delta_of,
 )
 from shared.context import Ctx
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import add
 from shared.messages import Outcome, Work
 from shared.population import Seat
-from shared.records import Each, Mean, ModelState, Record, Tensor, TensorMap
-from shared.tensors import add
 
 Seen = dict[str, Tensor]
 

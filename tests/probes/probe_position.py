@@ -14,7 +14,8 @@ from pydantic import Field
 
 from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
 from shared.context import Ctx
-from shared.records import MaskOf, Mean, ModelState, Record, Tensor, TensorMap
+from shared.core.aggregation_rules import MaskOf, Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
 
 
 class Masked(Record):

@@ -23,8 +23,8 @@ from shared.algorithms._hooks import (
     Verdict,
 )
 from shared.context import Ctx
+from shared.core.records import Record
 from shared.messages import Outcome, Work
-from shared.records import Record
 
 
 class Params(Record):

@@ -14,8 +14,9 @@ from pydantic import Field
 
 from shared.algorithms._hooks import Algorithm, Begin, Bench, CloudHooks, DeviceHooks, EdgeHooks, EdgeModel, Local
 from shared.context import Ctx
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.population import Seat
-from shared.records import Each, Mean, ModelState, Record, Tensor, TensorMap
 
 
 class Kept(Record):

@@ -12,8 +12,9 @@ import torch
 
 from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, EdgeHooks, Finish, Local, delta_of
 from shared.context import Ctx
-from shared.records import Mean, ModelState, Record
-from shared.tensors import add
+from shared.core.aggregation_rules import Mean
+from shared.core.records import ModelState, Record
+from shared.core.tensors import add
 
 
 class Ones(Record):

@@ -11,14 +11,14 @@ import httpx
 import pytest
 import torch
 
-from shared import wire
 from shared.algorithms import load_algorithm
 from shared.algorithms.fedmix import Mash
 from shared.api import FailureInfo
+from shared.core.scores import Score
 from shared.messages import VisitAnswer
-from shared.records import Score
-from shared.training.statistics import Statistics
+from shared.training.data.channel_statistics import Statistics
 from shared.transport import CHECKSUM_HEADER
+from shared.wire import codec
 from tests.algorithms.ways import run
 from tests.faults import answer, at
 from tests.federation import AGENT_PORT, PassOn, Tamper
@@ -39,7 +39,7 @@ def forging(algorithm: str, forge: Forge) -> Tamper:
 
     async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         whole = await pass_on()
-        body = wire.encode(forge(wire.decode(decoded, await whole.aread(), stored=True)))
+        body = codec.encode(forge(codec.decode(decoded, await whole.aread(), stored=True)))
         headers = {name: value for name, value in whole.headers.items() if name != CHECKSUM_HEADER}
         return answer(bytes(body.join()), httpx.Headers({**headers, "content-length": str(body.n_bytes)}))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.store import RedisStore, StoreUnavailable
+from shared.storage.key_value import RedisStore, StoreUnavailable
 from tests.cloud_server.streaming import opened
 from tests.federation import CLOUD_PORT, EDGE_PORT, Federation, small_spec
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from shared.arrival import collected, n_collected
-from shared.population import Samples, Seat
-from shared.profiles import Profile
+from shared.population import Seat
+from shared.simulation import Profile
 from shared.spec import ExperimentSpec
+from shared.test_sets import Samples
 
 PART = np.arange(100, 150, dtype=np.int64)
 SEAT = Seat(3, 0, "train", Profile(), PART, Samples("test", PART[:0]))

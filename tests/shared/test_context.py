@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from shared.context import Ctx, NoParams, stream_seed
+from shared.context import Ctx, NoParams
+from shared.core.randomness import stream_seed
 from shared.spec import ExperimentSpec
 
 SPEC = ExperimentSpec(seed=7)

@@ -13,14 +13,14 @@ from pydantic import ValidationError
 
 from shared.algorithms import all_algorithms, load_algorithm
 from shared.algorithms.fedmix import Held, Mash
-from shared.errors import BadInput, WireError
+from shared.core.errors import BadInput, WireError
+from shared.core.records import Record, Tensor
 from shared.intake import check_sent, named_by
 from shared.lab import Lab
 from shared.messages import Work
-from shared.records import Record, Tensor
 from shared.sums import Fold, Folded, MeanSum, check_folded, mean_of
 from shared.training import models
-from shared.training.statistics import Statistics
+from shared.training.data.channel_statistics import Statistics
 from tests.algorithms.conftest import _conv_bn
 from tests.algorithms.ways import resolved
 

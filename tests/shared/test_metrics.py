@@ -17,8 +17,8 @@ from cloud_server.metrics import CloudMetrics
 from device_agent.metrics import AgentMetrics
 from edge_server.book import Book
 from edge_server.metrics import EdgeMetrics
-from shared import errors
-from shared.errors import StrataError
+from shared.core import errors
+from shared.core.errors import StrataError
 from shared.messages import Failure, Outcome, SeatLine
 from shared.metrics import OTHER, REASONS, TierMetrics, metrics_router, one_of
 from shared.service import CommonSettings, TierSettings

@@ -21,7 +21,7 @@ from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from shared.metrics import TierMetrics
 from shared.service import CommonSettings
-from shared.store import MemoryStore
+from shared.storage.key_value import MemoryStore
 from shared.transport import Caller
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared import once as module
-from shared.errors import Cancelled, WireError
+from shared.core.errors import Cancelled, WireError
 from shared.once import Once
 
 

@@ -12,12 +12,13 @@ import pytest
 
 from shared import policies
 from shared.context import Ctx, NoParams
-from shared.costs import LinkUse, Passes
 from shared.messages import Work
-from shared.population import Samples, Seat
-from shared.profiles import REFERENCE_FLOPS, Normal, Profile, Uniform
+from shared.population import Seat
+from shared.simulation import REFERENCE_FLOPS, Normal, Profile, Uniform
+from shared.simulation.cost_model import LinkUse, Passes
+from shared.simulation.digital_twin import Telemetry, Twin
 from shared.spec import ExperimentSpec
-from shared.twins import Telemetry, Twin
+from shared.test_sets import Samples
 
 
 def seat(number: int, n_train: int = 10) -> Seat:

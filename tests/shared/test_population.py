@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import BadInput
-from shared.population import Population, Samples, counts_of, latencies, population
-from shared.profiles import DeviceSpec, ProfileSpec
-from shared.shares import largest_remainder
+from shared.core.apportionment import largest_remainder
+from shared.core.errors import BadInput
+from shared.population import Population, counts_of, latencies, population
+from shared.simulation import DeviceSpec, ProfileSpec
 from shared.spec import ExperimentSpec, parse_spec
-from shared.training.data import Dataset
+from shared.test_sets import Samples
+from shared.training.data.dataset import Dataset
 
 K = 4
 

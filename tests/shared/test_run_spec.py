@@ -8,7 +8,7 @@ import pytest
 
 from shared.cli.driving import sized
 from shared.cli.grid import cells
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.run_spec import RunSpec, parse_run_spec
 from shared.spec import ExperimentSpec, parse_spec
 from shared.spec_files import read_spec

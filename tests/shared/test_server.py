@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 
 from shared import server, service
+from shared.runtime import worker
 from shared.service import TierSettings
 
 
@@ -56,7 +57,7 @@ def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     levels: list[Any] = []
     monkeypatch.setattr(logging, "basicConfig", lambda **options: levels.append(options["level"]))
     monkeypatch.setattr(server, "Server", FakeServer)
-    monkeypatch.setattr(server, "pin_threads", lambda: None)
+    monkeypatch.setattr(worker, "pin_threads", lambda: None)
     return levels
 
 

@@ -19,10 +19,12 @@ from pydantic_settings import SettingsConfigDict
 from starlette.exceptions import HTTPException
 
 from shared import service
-from shared.errors import NotReady, OutOfBound
+from shared.core import versions
+from shared.core.errors import NotReady, OutOfBound
+from shared.core.records import Record
 from shared.problems import install_problems
-from shared.records import Record
-from shared.service import CommonSettings, TierSettings, Worker, guard
+from shared.runtime.worker import Worker
+from shared.service import CommonSettings, TierSettings, guard
 
 NETWORKS = [ipaddress.ip_network(text) for text in service.PRIVATE]
 
@@ -383,7 +385,7 @@ def test_a_service_says_who_and_how_it_is() -> None:
     assert service.health("edge").model_dump() == {
         "status": "ok",
         "tier": "edge",
-        "version": service.version(),
+        "version": versions.version(),
         "missing": (),
     }
     assert service.health("edge", ("the cloud",)).status == "not_ready"

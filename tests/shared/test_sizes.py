@@ -9,10 +9,11 @@ import pytest
 
 from shared import sizes
 from shared.algorithms import load_algorithm
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.lab import Lab
+from shared.runtime import memory
 from shared.spec import parse_spec
-from shared.training.data import load
+from shared.training.data.dataset import load
 from tests.algorithms.ways import resolved
 
 RESNET18 = 11_173_962
@@ -22,7 +23,7 @@ def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkey
     monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
     spec = parse_spec({"num_devices": 100_000, "num_edges": 2, "model": "resnet18"})
     fedavg, held = load_algorithm("fedavg"), load_algorithm("probe_refuse")
-    monkeypatch.setattr(sizes, "available_bytes", lambda: 16 * 10**9)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 16 * 10**9)
     sizes.check_memory(spec, fedavg, RESNET18)  # sums do not grow with the devices
     assert sizes.needed_bytes(spec, fedavg, RESNET18) == 8 * 4 * RESNET18
     with pytest.raises(BadInput, match=r"100000 devices, 2 edges .* 8939\.5 GB with probe_refuse, 16\.0 GB are free"):
@@ -36,11 +37,11 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, mo
     monkeypatch.setattr(Lab, "_first_model", made)
     spec = parse_spec({"model": {"name": "resnet50", "projection": 65_536}, "num_devices": 2, "num_edges": 1})
     data = load("digits", data_dir=None, cache_dir=tmp_path)
-    monkeypatch.setattr(sizes, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
     with pytest.raises(BadInput, match=r"a model of 162\d{6} elements need at least 3\.9 GB with fedavg") as refused:
         Lab(spec.resolved(n_devices=2, n_edges=1), data)
     assert refused.value.field == "model.name"
-    monkeypatch.setattr(sizes, "available_bytes", lambda: 10**11)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**11)
     assert Lab(spec.resolved(n_devices=2, n_edges=1), data).shapes["head.weight"].shape == (10, 65_536)
 
 
@@ -53,19 +54,19 @@ def test_what_users_send_singly_counts_for_each_user_and_not_for_its_devices() -
 
 
 def test_more_processes_than_fit_are_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "available_bytes", lambda: 10**9)
-    sizes.check_processes(6)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    memory.check_processes(6)
     with pytest.raises(BadInput, match=r"1000 processes need at least 150\.0 GB, 1\.0 GB are free"):
-        sizes.check_processes(1000)
+        memory.check_processes(1000)
 
 
 def test_where_the_system_tells_no_memory_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "available_bytes", lambda: None)
-    sizes.check_processes(10**9)
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    memory.check_processes(10**9)
 
 
 def test_the_free_memory_of_this_machine_is_known() -> None:
-    there = sizes.available_bytes()
+    there = memory.available_bytes()
     assert there is not None
     assert 10**7 < there < 10**14
 
@@ -81,9 +82,9 @@ def test_what_is_gathered_of_all_clients_counts_and_is_refused_by_the_parameter_
 
     lab = resolved(tmp_path, **fedmix("all"))
     model, entry = sizes.needed_bytes(lab.spec, lab.algorithm, 4810), 4 * (64 + 10)
-    monkeypatch.setattr(sizes, "available_bytes", lambda: model + 2 * 20 * entry)
+    monkeypatch.setattr(memory, "available_bytes", lambda: model + 2 * 20 * entry)
     resolved(tmp_path, **fedmix(2))
-    monkeypatch.setattr(sizes, "available_bytes", lambda: model + 2 * 20 * entry - 1)
+    monkeypatch.setattr(memory, "available_bytes", lambda: model + 2 * 20 * entry - 1)
     resolved(tmp_path, **fedmix("all"))
     with pytest.raises(BadInput, match=r"algorithm\.params\.mash: with 2 of fedmix a process needs at least") as found:
         resolved(tmp_path, **fedmix(2))

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from shared.errors import BadInput, UnknownName
-from shared.spec import ExperimentSpec, canonical, parse_spec
+from shared.core.errors import BadInput, UnknownName
+from shared.core.records import canonical
+from shared.spec import ExperimentSpec, parse_spec
 from shared.spec_files import override_field, read_spec
 
 

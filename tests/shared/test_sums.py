@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from shared import sums, wire
-from shared.errors import NotFinite, OutOfBound, StrataError, WireError
-from shared.records import Each, MaskOf, Mean, ModelState, Record, Tensor, TensorMap
+from shared import sums
+from shared.core.aggregation_rules import Each, MaskOf, Mean
+from shared.core.errors import NotFinite, OutOfBound, StrataError, WireError
+from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.sums import Fold, Folded, Grid, MeanSum, check_update, mean_of, names_clients
+from shared.wire import codec
 
 GRID = Grid(total_weight=1000, buffer_names=frozenset({"running"}))
 
@@ -58,7 +60,7 @@ def everything(seed: int, **changes: Any) -> Everything:
 
 
 def bits(folded: Folded) -> bytes:
-    return bytes(wire.encode(folded).join())
+    return bytes(codec.encode(folded).join())
 
 
 def folded(kind: type[Record], items: Sequence[tuple[Record, int]], grid: Grid = GRID) -> Folded:
@@ -82,7 +84,7 @@ def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, in
         parts = [folded(Everything, items[cut::3]) for cut in range(3)]  # three agents
         rng.shuffle(parts)
         edge, cloud = Fold(Everything, GRID), Fold(Everything, GRID)
-        edge.merge(wire.decode(Folded, wire.encode(parts[0]).join(), stored=True))
+        edge.merge(codec.decode(Folded, codec.encode(parts[0]).join(), stored=True))
         edge.merge(parts[1])
         cloud.merge(parts[2])
         cloud.merge(edge.result())
@@ -234,9 +236,9 @@ def test_word_of_a_client_arrives_though_nothing_was_averaged() -> None:
 
 
 def test_a_value_that_is_kept_does_not_keep_its_body() -> None:
-    body = wire.encode(everything(3)).join()
+    body = codec.encode(everything(3)).join()
     fold = Fold(Everything, GRID)
-    fold.add(wire.decode(Everything, body, stored=True), 1)
+    fold.add(codec.decode(Everything, body, stored=True), 1)
     kept = fold.result().each["scores"]["device-3"].clone()
     body[:] = bytes(len(body))
     assert torch.equal(fold.result().each["scores"]["device-3"], kept)

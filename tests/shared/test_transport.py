@@ -15,8 +15,8 @@ import torch
 from fastapi import FastAPI, Request
 from starlette.responses import RedirectResponse, Response
 
-from shared import patience, transport, wire
-from shared.errors import (
+from shared import patience, transport
+from shared.core.errors import (
     Conflict,
     DeadlineExceeded,
     Garbled,
@@ -27,9 +27,10 @@ from shared.errors import (
     Unreachable,
     WireError,
 )
+from shared.core.records import Nothing, Record, Tensor
 from shared.problems import install_problems
-from shared.records import Nothing, Record, Tensor
 from shared.transport import BodyResponse, Caller, read_body, remote_error
+from shared.wire import codec
 
 URL = "http://edge"
 LIMIT = 1000
@@ -47,9 +48,9 @@ def app(limit: int = LIMIT) -> FastAPI:
     @found.post("/plus")
     async def plus(request: Request) -> Response:
         body, digest = await read_body(request, limit)
-        assert digest == wire.digest_of(body)
-        answer = Parcel(tensor=wire.decode(Parcel, body).tensor + 1)
-        return BodyResponse(wire.encode(answer), headers={"strata-note": "well"})
+        assert digest == codec.digest_of(body)
+        answer = Parcel(tensor=codec.decode(Parcel, body).tensor + 1)
+        return BodyResponse(codec.encode(answer), headers={"strata-note": "well"})
 
     @found.post("/elsewhere")
     async def elsewhere() -> Response:
@@ -95,7 +96,7 @@ class Scripted(httpx.AsyncBaseTransport):
 async def post(
     path: str, script: Scripted | None = None, limit_s: float = 5.0, kind: type[Record] = Parcel, **options: Any
 ) -> transport.Reply[Any]:
-    body = wire.encode(Parcel(tensor=torch.tensor([1.0, 2.0])))
+    body = codec.encode(Parcel(tensor=torch.tensor([1.0, 2.0])))
     async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
         caller = Caller(client, **options)
         return await caller.post_record(lambda: URL + path, body, kind, limit_s=limit_s, who="agent seven")
@@ -138,12 +139,12 @@ async def send_raw(chunks: list[bytes], length: str | None, digest: str | None =
     return httpx.Response(sent[0]["status"], headers=sent[0]["headers"], content=content, extensions={"left": messages})
 
 
-GOOD = bytes(wire.encode(Parcel(tensor=torch.tensor([1.0]))).join())
+GOOD = bytes(codec.encode(Parcel(tensor=torch.tensor([1.0]))).join())
 
 
 async def test_a_body_in_pieces_is_read_whole() -> None:
-    found = await send_raw([GOOD[:7], GOOD[7:50], b"", GOOD[50:]], str(len(GOOD)), wire.digest_of(GOOD))
-    assert wire.decode(Parcel, found.content).tensor.tolist() == [2]
+    found = await send_raw([GOOD[:7], GOOD[7:50], b"", GOOD[50:]], str(len(GOOD)), codec.digest_of(GOOD))
+    assert codec.decode(Parcel, found.content).tensor.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -173,14 +174,14 @@ async def test_what_is_too_large_is_refused_before_it_is_read() -> None:
 
 
 async def test_a_garbled_body_is_refused() -> None:
-    found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), wire.digest_of(GOOD))
+    found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), codec.digest_of(GOOD))
     assert found.status_code == 400
     assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body is not what its digest says")
 
 
 async def test_an_answer_says_its_length_and_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "CHUNK", 10)
-    body = wire.encode(Parcel(tensor=torch.arange(9.0)))
+    body = codec.encode(Parcel(tensor=torch.arange(9.0)))
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -202,7 +203,7 @@ async def test_an_answer_says_its_length_and_comes_in_pieces(monkeypatch: pytest
 async def test_a_record_goes_and_comes() -> None:
     reply = await post("/plus")
     assert reply.record.tensor.tolist() == [2, 3]
-    assert reply.sent_bytes == reply.received_bytes == wire.size(reply.record)
+    assert reply.sent_bytes == reply.received_bytes == codec.size(reply.record)
     assert reply.headers["strata-note"] == "well"
 
 

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import redis
 
-from shared import keys
-from shared.blobs import TEMPORARY
+from shared.storage import redis_keys
+from shared.storage.blobs import TEMPORARY
 from tests.soak.proxy import HOST
 from tests.soak.waits import Hang, until
 from tests.soak.world import World
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 STAY = (
-    keys.CLOUD_DELETED,
-    keys.CLOUD_EDGES,
-    keys.CLOUD_EDGES_ALIVE,
-    keys.CLOUD_AGENTS,
-    keys.CLOUD_AGENTS_ALIVE,
-    keys.cloud_topology(),
+    redis_keys.CLOUD_DELETED,
+    redis_keys.CLOUD_EDGES,
+    redis_keys.CLOUD_EDGES_ALIVE,
+    redis_keys.CLOUD_AGENTS,
+    redis_keys.CLOUD_AGENTS_ALIVE,
+    redis_keys.cloud_topology(),
     "cloud:idempotency:",
 )
 SETTLE_S = 20.0

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from shared.errors import StrataError
+from shared.core.errors import StrataError
 
 T = TypeVar("T")
 POLL_S = 0.05

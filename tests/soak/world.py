@@ -16,7 +16,7 @@ from shared.api import Event, RoundDetail, RunInfo
 from shared.cli.client import Client
 from shared.cli.launch import Topology
 from shared.cli.readiness import look
-from shared.errors import StrataError
+from shared.core.errors import StrataError
 from shared.nodes import AgentInfo
 from tests.soak.gate import ENV as GATE_ENV
 from tests.soak.gate import Gate

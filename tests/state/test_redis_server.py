@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import DeadlineExceeded
+from shared.core.errors import DeadlineExceeded
 from shared.redis_server import RedisServerFailed, RedisServerMissing, find_redis_server, start_redis
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shared.errors import BadInput
-from shared.profiles import Trace, part_of
+from shared.core.errors import BadInput
+from shared.simulation import Trace, part_of
 from shared.spec import ExperimentSpec
 from shared.training.absence import without
 

@@ -10,9 +10,9 @@ from nicegui import events, ui
 
 from cloud_server.ui.forms import FormField, fields_of, filled, with_value
 from cloud_server.ui.frame import Desk, Sheet, card, saying, sheet
-from shared import strict_yaml
 from shared.algorithms import all_algorithms
-from shared.errors import BadInput, StrataError
+from shared.core import parsing
+from shared.core.errors import BadInput, StrataError
 from shared.run_spec import RunSpec, parse_run_spec
 
 _FIRST = ("name", "seed", "num_rounds", "edge_rounds", "num_edges", "num_devices", "local_epochs", "batch_size", "lr")
@@ -133,7 +133,7 @@ class View:
             self._show_form()
 
     def _read(self) -> dict[str, Any]:
-        raw = strict_yaml.load(self.text.value or "", "the spec")
+        raw = parsing.load(self.text.value or "", "the spec")
         if not isinstance(raw, dict):
             raise BadInput("the spec is a mapping of fields to values")
         return raw

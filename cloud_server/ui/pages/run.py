@@ -11,12 +11,12 @@ from nicegui import ui
 from cloud_server.ui.frame import Board, Desk, Sheet, card, facts, saying, sheet
 from cloud_server.ui.watching import Watched
 from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo
-from shared.errors import NotFound
+from shared.core.errors import NotFound
+from shared.core.formatting import scale
 from shared.figures.courses import By, accuracy, bytes_on_links, clients
 from shared.figures.partition import partition
-from shared.figures.scales import scale
 from shared.figures.timeline import timeline
-from shared.results import file_names
+from shared.results.files import file_names
 from shared.results.told import own_pictures
 from shared.tracking.notes import tracked_lines
 

@@ -10,10 +10,10 @@ from nicegui import ui
 
 from cloud_server.ui.frame import Board, Desk, Sheet, card, saying, sheet
 from shared.api import FINAL, RunInfo
-from shared.errors import StrataError
+from shared.core.errors import StrataError
+from shared.core.formatting import scale
 from shared.figures.beside import beside
-from shared.figures.scales import scale
-from shared.results import Comparison, compare
+from shared.results.compare import Comparison, compare
 
 _COLUMNS = ("name", "algorithm", "status", "rounds", "accuracy", "loss", "bytes up", "simulated", "created", "run")
 _LISTED = 1000

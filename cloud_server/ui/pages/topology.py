@@ -13,11 +13,11 @@ from cloud_server.ui.frame import Board, Desk, Sheet, card, facts, saying, sheet
 from cloud_server.ui.graph import graph
 from cloud_server.ui.scene import STATES, Node, counted, scene
 from cloud_server.ui.watching import Watched
-from shared.errors import NotFound, StrataError
+from shared.core.errors import NotFound, StrataError
 from shared.figures.partition import partition
-from shared.profiles import PROFILES
+from shared.simulation import PROFILES
+from shared.simulation.digital_twin import Twin
 from shared.topology import DeviceChange, TopologyInfo
-from shared.twins import Twin
 
 _HISTORY = ("round", "outcome", "seconds", "up", "down", "accuracy")
 

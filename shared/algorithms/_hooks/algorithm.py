@@ -9,31 +9,19 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from torch import nn
 
-from shared.algorithms._hooks.hooks import (
-    CloudHooks,
-    DeviceHooks,
-    EdgeHooks,
-    travelling,
-)
-from shared.algorithms._hooks.values import (
-    Broadcast,
-    EdgeModel,
-    GlobalModel,
-    OwnBuffers,
-    Phase,
-    Update,
-)
-from shared.codecs import CodecSpec
+from shared.algorithms._hooks.hooks import CloudHooks, DeviceHooks, EdgeHooks, travelling
+from shared.algorithms._hooks.values import Broadcast, EdgeModel, GlobalModel, OwnBuffers, Phase, Update
 from shared.context import Ctx, NoParams
-from shared.costs import Passes
-from shared.errors import BadInput
-from shared.explain import explain
+from shared.core.aggregation_rules import Each, coded_fields, fields_of
+from shared.core.errors import BadInput
+from shared.core.records import Record, Tensor, TensorMap
+from shared.core.validation import explain
 from shared.figures.patterns import Pictures, no_pictures
-from shared.records import Each, Record, Tensor, TensorMap
+from shared.simulation.cost_model import Passes
 from shared.spec import ExperimentSpec
 from shared.sums import check_update_type
-from shared.sums.marks import coded_fields, fields_of
 from shared.training.loop import Objective
+from shared.wire.compression import CodecSpec
 
 
 def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:

@@ -35,10 +35,11 @@ from shared.algorithms._hooks.values import (
     Verdict,
 )
 from shared.context import Ctx
+from shared.core.records import Nothing, TensorMap
+from shared.core.scores import Score
+from shared.core.tensors import add, only, overlay, subtract
 from shared.messages import Outcome, Work
 from shared.population import Seat
-from shared.records import Nothing, Score, TensorMap
-from shared.tensors import add, only, overlay, subtract
 from shared.test_sets import TestSet
 from shared.training.loop import Transform
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shared.context import Ctx
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 
 
 def last_layers(ctx: Ctx, n: int) -> frozenset[str]:

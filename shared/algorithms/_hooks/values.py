@@ -11,10 +11,11 @@ import numpy.typing as npt
 from pydantic import Field
 
 from shared.context import Ctx
+from shared.core.aggregation_rules import Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.scores import Score
 from shared.messages import Work
-from shared.population import Samples
-from shared.records import Mean, ModelState, Record, Score, Tensor, TensorMap
-from shared.test_sets import TestSet
+from shared.test_sets import Samples, TestSet
 from shared.training.loop import Batch, Correct, Objective, Step, Trained, Transform
 
 # ---- FedAvg's records, the defaults

@@ -28,7 +28,7 @@ def _algorithms(url: str | None) -> list[AlgorithmInfo]:
     """Those of the cloud that is named or running, else those installed here."""
     from shared.algorithms import all_algorithms
     from shared.api import AlgorithmInfo
-    from shared.errors import Unreachable
+    from shared.core.errors import Unreachable
 
     if known_url(url):
         try:

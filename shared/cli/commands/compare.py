@@ -10,7 +10,7 @@ import typer
 from shared.cli.options import RUNS_DIR, RunsDirOption, TableFormat, TableFormatOption
 
 if TYPE_CHECKING:
-    from shared.results import Comparison
+    from shared.results.compare import Comparison
 
 _PICTURE = "compare.png"
 
@@ -36,8 +36,8 @@ def compare(
     needed, and `strata pull` fetches folders from one.
     """
     from shared.cli.output import stderr
-    from shared.results import compare as lay_side_by_side
-    from shared.results import find_folders
+    from shared.results.compare import compare as lay_side_by_side
+    from shared.results.find import find_folders
     from shared.results.panels import draw_comparison, file_format
 
     picture = out or runs_dir / _PICTURE

@@ -72,7 +72,7 @@ def _exported(
     found: Sequence[Tracked], to: Target, out: Path | None, experiment: str, runs_dir: Path, *, patient: bool
 ) -> str:
     """Export once; answers with what is to be said. Who is patient comes again where a server is away for now."""
-    from shared.errors import Unreachable
+    from shared.core.errors import Unreachable
 
     if to is Target.tensorboard:
         return _to_tensorboard(found, out or runs_dir / "tensorboard")
@@ -118,8 +118,8 @@ def _to_table(found: Sequence[Tracked], to: Target, out: Path | None) -> str:
     import json
     import sys
 
+    from shared.core.formatting import csv_text
     from shared.results.files import write_file
-    from shared.results.sheets import csv_text
 
     rows: list[dict[str, Any]] = [
         {

@@ -15,7 +15,7 @@ import typer
 
 from shared.cli import home
 from shared.cli.options import RUNS_DIR, RunsDirOption
-from shared.errors import BadInput, NotFound
+from shared.core.errors import BadInput, NotFound
 
 if TYPE_CHECKING:
     from shared.cli.logs import Line, Wanted
@@ -106,7 +106,7 @@ def _nothing(wanted: Wanted) -> NotFound:
 
 
 def _print(line: Line, format: LineFormat) -> None:
-    from shared.logs import unfolded
+    from shared.runtime.logs import unfolded
 
     text = json.dumps(line, ensure_ascii=True) if format is LineFormat.json else unfolded(line)
     sys.stdout.write(text + "\n")

@@ -56,8 +56,8 @@ def report(
     """
     from shared.cli.output import stdout
     from shared.cli.pulling import results_folders
-    from shared.reports import report as make_report
-    from shared.results import write_file
+    from shared.reports.page import report as make_report
+    from shared.results.files import write_file
 
     console = stdout()
     with results_folders(runs, named_url(url), runs_dir) as folders:
@@ -74,8 +74,8 @@ def _write_figures(
     folders: Sequence[Path], into: Path, form: str, width: str, round_no: int | None, target: float | None
 ) -> list[Path]:
     """The pictures of each run, of several in a folder of its own, beside that of all."""
-    from shared.reports import write_pictures
-    from shared.results import compare
+    from shared.reports.pictures import write_pictures
+    from shared.results.compare import compare
     from shared.results.draw import COLUMNS
     from shared.results.panels import draw_comparison
 

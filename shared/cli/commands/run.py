@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.cli.options import (
-    RUNS_DIR,
-    AgentsOption,
-    Format,
-    FormatOption,
-    RunsDirOption,
-    ServerOption,
-    server_of,
-)
+from shared.cli.options import RUNS_DIR, AgentsOption, Format, FormatOption, RunsDirOption, ServerOption, server_of
 from shared.cli.signals import INTERRUPTED, as_interrupt
 
 if TYPE_CHECKING:
@@ -99,7 +91,7 @@ def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format:
     """Print how a run ended; answers with the exit status."""
     from shared.cli.output import print_json, stderr, stdout
     from shared.cli.tables import rounds_table, run_table
-    from shared.results import summary
+    from shared.results.files import summary
     from shared.tracking.notes import tracked_lines
 
     folder = runs_dir / info.run if (runs_dir / info.run / "run.json").is_file() else None

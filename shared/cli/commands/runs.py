@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from shared.cli.commands.run import report
-from shared.cli.options import (
-    RUNS_DIR,
-    Format,
-    FormatOption,
-    RunArgument,
-    RunsDirOption,
-    UrlOption,
-    connect,
-    known_url,
-)
+from shared.cli.options import RUNS_DIR, Format, FormatOption, RunArgument, RunsDirOption, UrlOption, connect, known_url
 
 if TYPE_CHECKING:
     from shared.api import RoundDetail, RoundInfo, RunInfo
@@ -36,7 +27,7 @@ def ls(
     """List the newest runs, of the cloud or, where none runs, of the results folders."""
     from shared.cli.output import print_json, stdout
     from shared.cli.tables import runs_table
-    from shared.results import run_folders, summary
+    from shared.results.files import run_folders, summary
 
     if known_url(url):
         with connect(url) as client:
@@ -59,7 +50,8 @@ def show(
     """Show a run and its rounds, from the cloud or, where none knows it, from its results folder."""
     from shared.cli.output import print_json, stdout
     from shared.cli.tables import groups_table, labels_table, rounds_table, run_table
-    from shared.results import newest_grouping, read_rounds, read_run, summary
+    from shared.figures.groups import newest_grouping
+    from shared.results.files import read_rounds, read_run, summary
 
     if round_no is not None:
         _show_round(run, round_no, url, format, runs_dir)
@@ -88,7 +80,7 @@ def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_d
     """One training round, with a line for each visit."""
     from shared.cli.output import print_json, stdout
     from shared.cli.tables import rounds_table, visits_table
-    from shared.results import read_round
+    from shared.results.files import read_round
 
     def asked(client: Client, info: RunInfo) -> RoundDetail:
         return client.round(info.run, round_no)
@@ -113,8 +105,9 @@ def groups(
     """Show into which groups a run's clients fall at some thresholds, by the distances at which it clustered them."""
     from shared.cli.output import print_json, stdout
     from shared.cli.tables import groups_table
-    from shared.errors import NotFound
-    from shared.results import cut, newest_tree, read_rounds
+    from shared.core.errors import NotFound
+    from shared.figures.groups import cut, newest_tree
+    from shared.results.files import read_rounds
 
     def asked(client: Client, info: RunInfo) -> tuple[RoundInfo, ...]:
         return client.rounds(info.run).rounds
@@ -187,7 +180,7 @@ def pull(
 
 def _print(info: RunInfo, format: Format) -> None:
     from shared.cli.output import print_json, status_text, stdout
-    from shared.results import summary
+    from shared.results.files import summary
 
     if format is Format.json:
         print_json(summary(info, None), indent=None)
@@ -213,8 +206,8 @@ def _found(
     Raises:
         StrataError: it is in neither; a cloud's own answer is told rather than the folder's.
     """
-    from shared.errors import NotFound, StrataError, Unreachable
-    from shared.results import newest_run
+    from shared.core.errors import NotFound, StrataError, Unreachable
+    from shared.results.files import newest_run
 
     refusal: StrataError | None = None
     if known_url(url):
@@ -235,7 +228,7 @@ def _found(
 
 def _inside(runs_dir: Path, run: str) -> Path:
     """A run's folder; a name with a path in it names none."""
-    from shared.errors import NotFound
+    from shared.core.errors import NotFound
 
     if Path(run).name != run or run in {".", ".."}:
         raise NotFound(f"{run!r} is no run's id")

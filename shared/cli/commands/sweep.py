@@ -144,7 +144,7 @@ def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
 
 def _draw(folder: SweepFolder) -> Path | None:
     """The picture of all runs that have results, None if none has been evaluated."""
-    from shared.results import compare
+    from shared.results.compare import compare
     from shared.results.panels import draw_comparison
 
     found = [place for each, info in folder.rows() if info and (place := folder.folder_of(each))]

@@ -15,7 +15,7 @@ import typer
 from shared.cli import home
 from shared.cli.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, connect
 from shared.cli.signals import as_interrupt
-from shared.errors import BadInput, Conflict, DeadlineExceeded, NotReady
+from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotReady
 
 if TYPE_CHECKING:
     from shared.cli.client import Client

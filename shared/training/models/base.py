@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 
 Shape = tuple[int, int, int]
 

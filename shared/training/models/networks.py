@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.training.models.base import Classifier, Shape
 
 
@@ -61,7 +61,7 @@ def resnet(depth: int) -> Callable[[Shape, int], Classifier]:
     """
 
     def make(shape: Shape, n_classes: int) -> Classifier:
-        from shared.training.vision import torchvision
+        from shared.training.torchvision_compat import torchvision
 
         body = getattr(torchvision().models, f"resnet{depth}")(weights=None)
         body.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)

@@ -7,20 +7,31 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 import torch
+from pydantic import Field
 from torch import nn
 
-from shared.errors import BadInput, UnknownName
-from shared.training.draws import lent
+from shared.core.errors import BadInput, UnknownName
+from shared.core.randomness import lent
+from shared.core.records import Record
 from shared.training.models.base import Classifier, Shape
-from shared.training.models.networks import (
-    cnn_120_84,
-    cnn_digits,
-    cnn_mnist,
-    mlp,
-    mobilenet_v1,
-    resnet,
-)
+from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1, resnet
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
+
+
+class ModelSpec(Record):
+    """Which model; `projection` puts a projection head of so many outputs before its last layer.
+
+    `width` is the share of the units of its hidden layers, for models of which there are several.
+    """
+
+    name: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    projection: int | None = Field(default=None, ge=1, le=65_536)
+    width: float = Field(default=1.0, gt=0, le=4)
+
+    def __str__(self) -> str:
+        named = self.name if self.width == 1 else f"{self.name}, width {self.width:g}"
+        return named if self.projection is None else f"{named}, projection {self.projection}"
+
 
 OF_ANY_WIDTH = {"vgg_mnist": vgg_mnist, "vgg_cifar10": vgg_cifar10, "mobilenet_femnist": mobilenet_femnist}
 """Those of which there is a share of the units of every hidden layer as well."""

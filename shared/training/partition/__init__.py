@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import BadInput
-from shared.training.partition.dealers import Ints, Parts, Task, deal
+from shared.core.errors import BadInput
+from shared.training.partition.partitioners import Ints, Parts, Task, deal
 from shared.training.partition.specs import (
     ByDomainPartition,
     ByGroupPartition,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from shared.names import no_repeats
+from shared.core.validation import no_repeats
 
 Alpha = Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)]
 MinSamples = Annotated[int, Field(ge=1, le=100_000)]

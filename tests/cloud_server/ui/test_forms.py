@@ -6,7 +6,7 @@ import pytest
 
 from cloud_server.ui.forms import fields_of, filled, with_value
 from shared.algorithms import all_algorithms
-from shared.errors import BadInput
+from shared.core.errors import BadInput
 from shared.spec import ExperimentSpec, parse_spec
 
 FIELDS = {field.name: field for field in fields_of(ExperimentSpec.model_json_schema())}

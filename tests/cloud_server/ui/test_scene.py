@@ -12,8 +12,8 @@ from cloud_server.ui.scene import STATES, counted, scene
 from cloud_server.ui.watching import Watched
 from shared.api import EdgeRow, SeatRow
 from shared.nodes import AgentInfo, EdgeInfo
+from shared.simulation.digital_twin import Telemetry, Twin
 from shared.topology import TopologyInfo
-from shared.twins import Telemetry, Twin
 from tests.cli.samples import a_round, a_run, a_seat
 
 

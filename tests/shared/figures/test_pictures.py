@@ -10,6 +10,7 @@ import pytest
 
 from shared.algorithms import load_algorithm
 from shared.api import Evaluation
+from shared.core.scores import Spread
 from shared.figures.courses import accuracy, bytes_on_links, clients
 from shared.figures.groups import dendrogram
 from shared.figures.partition import partition
@@ -17,8 +18,9 @@ from shared.figures.patterns import figure_by_client, labels_by_round
 from shared.figures.shapes import Bars, Boxes, Cells, Lines, Spans, Tree
 from shared.figures.timeline import timeline
 from shared.figures.told import Told, Visit
-from shared.results import Manifest, file_names, write_results
-from shared.spread import Spread
+from shared.results.files import file_names
+from shared.results.manifest import Manifest
+from shared.results.write import write_results
 from tests.cli.samples import a_round, a_run, a_seat
 
 
@@ -172,7 +174,7 @@ def test_an_algorithm_whose_pictures_fail_stops_no_run(monkeypatch: pytest.Monke
         raise ZeroDivisionError
 
     algorithm = replace(load_algorithm("fedavg"), pictures=broken)
-    monkeypatch.setattr("shared.results.told.load_algorithm", lambda name: algorithm)
+    monkeypatch.setattr("shared.algorithms.load_algorithm", lambda name: algorithm)
     info = a_run(run="r9")
     write_results(tmp_path / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     assert {"plots/accuracy.png", "plots/bytes.png", "run.json"} <= set(file_names(tmp_path / "r9"))

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from shared.api import EdgeRow, FailureInfo, SeatRow
-from shared.errors import NotFound
-from shared.reports import report, write_pictures
+from shared.core.errors import NotFound
+from shared.reports.page import report
+from shared.reports.pictures import write_pictures
 from shared.reports.svg import inline
 from shared.reports.tables import MOST_ROWS, Table
-from shared.results import Manifest, write_results
 from shared.results.draw import COLUMNS
+from shared.results.manifest import Manifest
+from shared.results.write import write_results
 from shared.spec import parse_spec
 from tests.cli.samples import SPEC, a_round, a_run, some_seats
 

@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from shared.api import Evaluation, FailureInfo
-from shared.errors import BadInput, Conflict, NotFound, Unreachable
-from shared.results import Manifest, write_results
-from shared.spread import Spread
+from shared.core.errors import BadInput, Conflict, NotFound, Unreachable
+from shared.core.scores import Spread
+from shared.results.manifest import Manifest
+from shared.results.write import write_results
 from shared.tracking.mlflow import MlflowServer
 from shared.tracking.scalars import Tracked, read_tracked
 from shared.tracking.tensorboard import write_tensorboard

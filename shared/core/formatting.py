@@ -1,0 +1,72 @@
+"""Figures as people read them.
+
+Seconds and bytes in the unit that suits their size.
+
+Rows as CSV (RFC 4180, with line feeds).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+_TIMES = ((172_800, 86_400.0, "days"), (7200, 3600.0, "h"), (120, 60.0, "min"), (0, 1.0, "s"))
+_SIZES = ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e3, 1e3, "kB"), (0, 1.0, "B"))
+
+
+def scale(unit: Literal["bytes", "seconds"], most: float) -> tuple[float, str]:
+    """The unit for values up to `most`: how much one is, and its name."""
+    units = _TIMES if unit == "seconds" else _SIZES
+    return next((worth, name) for least, worth, name in units if most >= least)
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of the same columns under their names; None is an empty cell, lists and booleans stand as JSON."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    for row in rows[:1]:
+        writer.writerow(row)
+    writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    return buffer.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, bool | list | tuple | dict) else value
+
+
+def percent(share: float | None) -> str:
+    """An accuracy as people read it."""
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A figure, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def size(n_bytes: int) -> str:
+    """Bytes in the unit that leaves one to three digits before the point."""
+    value = float(n_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 999.5:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.4g} TB"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people read them: `0.063 s`, `8.3 s`, `2:05`, `1:02:05`."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds:.2g} s"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,58 @@
+"""`Spread`: how figures of clients spread, in a few numbers however many clients there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shared.core.records import Count, Record
+
+
+class Score(Record):
+    """What one evaluation counted. Scores add up.
+
+    Attributes:
+        n: number of samples.
+        n_correct: number of samples whose most likely class is the label.
+        loss_sum: sum over samples of the cross-entropy, in nats.
+    """
+
+    n: Count
+    n_correct: Count
+    loss_sum: float
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct samples, None without samples."""
+        return self.n_correct / self.n if self.n else None
+
+    @property
+    def loss(self) -> float | None:
+        """Mean cross-entropy, None without samples."""
+        return self.loss_sum / self.n if self.n else None
+
+    def __add__(self, other: Score) -> Score:
+        return Score(
+            n=self.n + other.n,
+            n_correct=self.n_correct + other.n_correct,
+            loss_sum=self.loss_sum + other.loss_sum,
+        )
+
+
+class Spread(Record):
+    """How accuracies spread over clients, each counted once: what a box plot shows."""
+
+    n: int
+    mean: float
+    min: float
+    q1: float
+    median: float
+    q3: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of at least one value; quartiles between two values are interpolated."""
+        low, q1, median, q3, high = np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()
+        return cls(n=len(values), mean=sum(values) / len(values), min=low, q1=q1, median=median, q3=q3, max=high)

@@ -1,0 +1,1 @@
+"""What touches the process: threads, tasks, log lines, free memory."""

@@ -1,0 +1,41 @@
+"""Profiles: what devices and links can do, as a spec describes them and as a seat has them.
+
+Pure functions of what is handed in: no clock, no I/O, no generator of their own. Bandwidths are in bits a second,
+latencies and delays in seconds, energy in joules, compute in training samples a second of the reference model.
+"""
+
+from shared.simulation.availability import Always as Always
+from shared.simulation.availability import Availability as Availability
+from shared.simulation.availability import OnOff as OnOff
+from shared.simulation.availability import Trace as Trace
+from shared.simulation.availability import is_on as is_on
+from shared.simulation.availability import next_on as next_on
+from shared.simulation.availability import parse_traces as parse_traces
+from shared.simulation.catalogue import PROFILES as PROFILES
+from shared.simulation.distributions import Amount as Amount
+from shared.simulation.distributions import Normal as Normal
+from shared.simulation.distributions import Pareto as Pareto
+from shared.simulation.distributions import Parts as Parts
+from shared.simulation.distributions import Seeds as Seeds
+from shared.simulation.distributions import Uniform as Uniform
+from shared.simulation.distributions import Zipf as Zipf
+from shared.simulation.distributions import drawn as drawn
+from shared.simulation.distributions import part_of as part_of
+from shared.simulation.distributions import quantile as quantile
+from shared.simulation.distributions import unit as unit
+from shared.simulation.load import LEAST_FREE as LEAST_FREE
+from shared.simulation.load import Load as Load
+from shared.simulation.load import NoLoad as NoLoad
+from shared.simulation.load import free_share as free_share
+from shared.simulation.profile import REFERENCE_FLOPS as REFERENCE_FLOPS
+from shared.simulation.profile import Link as Link
+from shared.simulation.profile import Profile as Profile
+from shared.simulation.profile_sampling import apportioned as apportioned
+from shared.simulation.profile_sampling import link_of as link_of
+from shared.simulation.profile_sampling import named as named
+from shared.simulation.profile_sampling import profiles_of as profiles_of
+from shared.simulation.specs import DeviceSpec as DeviceSpec
+from shared.simulation.specs import EdgeLinkSpec as EdgeLinkSpec
+from shared.simulation.specs import LinkSpec as LinkSpec
+from shared.simulation.specs import ProfileSpec as ProfileSpec
+from shared.simulation.specs import ShareSpec as ShareSpec

@@ -1,0 +1,187 @@
+"""Amounts: a number, or a distribution from which one is drawn.
+
+A draw takes one uniform number and goes through the distribution's quantile function, so that it depends on the
+stream's seed alone.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import accumulate
+from statistics import NormalDist
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from shared.core.records import Record
+from shared.core.validation import check_known
+
+Seeds = Callable[[str], int]
+"""Purpose -> a seed of 63 bits: the streams of one seat, or of one of its visits."""
+MOST = 1e15
+"""No draw is larger: a heavy tail ends here."""
+LEAST = 1e-6
+"""What is divided by is not smaller."""
+Finite = Annotated[float, Field(ge=0, le=MOST)]
+_UNIT = NormalDist()
+
+
+class Uniform(Record):
+    """Anything between `low` and `high` with equal chance."""
+
+    name: Literal["uniform"] = "uniform"
+    low: Finite
+    high: Finite
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Uniform:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
+        return self
+
+
+class Normal(Record):
+    """Gaussian with this mean and standard deviation, below 0 drawn again: truncated at 0."""
+
+    name: Literal["normal"] = "normal"
+    mean: Finite
+    sd: Finite
+
+    @model_validator(mode="after")
+    def _can_be_positive(self) -> Normal:
+        if not self.mean and not self.sd:
+            raise ValueError("a normal distribution of mean 0 and sd 0 is the number 0")
+        return self
+
+
+class Pareto(Record):
+    """Pareto of the first kind: P(X > x) = (scale / x)^shape from `scale` on."""
+
+    name: Literal["pareto"] = "pareto"
+    shape: Annotated[float, Field(ge=0.1, le=1000)]
+    scale: Annotated[float, Field(gt=0, le=MOST)]
+
+
+class Zipf(Record):
+    """`scale` times a rank k of 1..n, drawn with P(k) proportional to k^-exponent."""
+
+    name: Literal["zipf"] = "zipf"
+    exponent: Annotated[float, Field(ge=0, le=100)]
+    n: Annotated[int, Field(ge=1, le=10_000)] = 100
+    scale: Annotated[float, Field(gt=0, le=MOST)] = 1.0
+
+
+def _kind(raw: Any) -> str:
+    return str(raw.get("name") if isinstance(raw, Mapping) else getattr(raw, "name", "number"))
+
+
+def _kind_or_table(raw: Any) -> str:
+    return "array" if isinstance(raw, list | tuple) else _kind(raw)
+
+
+def _known(raw: Any) -> Any:
+    if isinstance(raw, Mapping):
+        check_known("distribution", raw.get("name"), ("uniform", "normal", "pareto", "zipf"))
+    return raw
+
+
+Table = Annotated[tuple[Annotated[tuple[Finite, ...], Field(max_length=1000)], ...], Field(max_length=100_000)]
+_Kinds = (
+    Annotated[Finite, Tag("number")]
+    | Annotated[Uniform, Tag("uniform")]
+    | Annotated[Normal, Tag("normal")]
+    | Annotated[Pareto, Tag("pareto")]
+    | Annotated[Zipf, Tag("zipf")]
+)
+Amount = Annotated[_Kinds, Discriminator(_kind), BeforeValidator(_known)]
+"""A number of at least 0, or a distribution of such."""
+AmountOrTable = Annotated[
+    _Kinds | Annotated[Table, Tag("array")], Discriminator(_kind_or_table), BeforeValidator(_known)
+]
+"""The same, or a number for each row and column."""
+
+
+def _positive(amount: Any) -> Any:
+    low = amount.low if isinstance(amount, Uniform) else amount
+    if isinstance(low, int | float) and low < LEAST:
+        raise ValueError(f"must be at least {LEAST:g}")
+    return amount
+
+
+Positive = Annotated[Amount, AfterValidator(_positive)]
+"""An amount that is divided by: a number is at least `LEAST`, and so is taken what is drawn."""
+
+
+def _part_kind(raw: Any) -> Any:
+    if isinstance(raw, Mapping):
+        check_known("distribution", raw.get("name"), ("uniform",))
+    return raw
+
+
+def _within_one(amount: Uniform) -> Uniform:
+    if amount.high > 1:
+        raise ValueError(f"high {amount.high:g} is above 1")
+    return amount
+
+
+Part = Annotated[float, Field(gt=0, lt=1)]
+Parts = Annotated[
+    Annotated[Part, Tag("number")]
+    | Annotated[Uniform, AfterValidator(_within_one), Tag("uniform")]
+    | Annotated[tuple[Part, ...], Field(min_length=1, max_length=100_000), Tag("array")],
+    Discriminator(_kind_or_table),
+    BeforeValidator(_part_kind),
+]
+"""A part of something for each of several: the same, drawn for each, or from a list that they take in turn."""
+
+
+def part_of(parts: Parts, number: int, seeds: Seeds, purpose: str) -> float:
+    """The part of one of them, by its number; what is drawn comes from its own stream."""
+    if isinstance(parts, tuple):
+        return parts[number % len(parts)]
+    return drawn(parts, seeds, purpose)
+
+
+def unit(seed: int) -> float:
+    """A seed of 63 bits as a number strictly between 0 and 1."""
+    return ((seed >> 11) + 0.5) / 2**52
+
+
+def drawn(amount: Amount, seeds: Seeds, purpose: str) -> float:
+    """The amount, drawn from the stream of this purpose if it is a distribution."""
+    return amount if isinstance(amount, int | float) else quantile(amount, unit(seeds(purpose)))
+
+
+def quantile(amount: Amount, u: float) -> float:
+    """The value below which the distribution has the share `u`, 0 < u < 1; of a number itself."""
+    if isinstance(amount, Uniform):
+        return amount.low + (amount.high - amount.low) * u
+    if isinstance(amount, Normal):
+        return _normal(amount, u)
+    if isinstance(amount, Pareto):
+        return min(amount.scale * math.pow(1 - u, -1 / amount.shape), MOST)
+    if isinstance(amount, Zipf):
+        return min(amount.scale * _rank(amount.exponent, amount.n, u), MOST)
+    return amount
+
+
+def _normal(amount: Normal, u: float) -> float:
+    """x = mean + sd * Phi^-1(u'), with u' in what lies above 0."""
+    if not amount.sd:
+        return amount.mean
+    below = _UNIT.cdf(-amount.mean / amount.sd)
+    x = amount.mean + amount.sd * _UNIT.inv_cdf(min(below + (1 - below) * u, 1 - 2**-53))
+    return min(max(x, math.ulp(amount.mean)), MOST)
+
+
+def _rank(exponent: float, n: int, u: float) -> int:
+    sums = _cumulated(exponent, n)
+    return min(bisect_right(sums, u * sums[-1]) + 1, n)
+
+
+@lru_cache(maxsize=64)
+def _cumulated(exponent: float, n: int) -> tuple[float, ...]:
+    return tuple(accumulate(k**-exponent for k in range(1, n + 1)))

@@ -1,0 +1,117 @@
+"""Load: which share of a device's compute is free at a simulated instant, since it has other work.
+
+It is looked at when a visit's wave begins, and holds until that visit ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from shared.core.records import Record
+from shared.core.validation import check_known
+from shared.simulation.distributions import Seeds, unit
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=1e-3, le=1e12)]
+LEAST_FREE = 1e-3
+"""A device that is asked to work gets that share even where nothing is free."""
+WALK_STEPS = 256
+"""So many steps after which a random walk begins anew: a late instant costs no more than an early one."""
+
+
+class NoLoad(Record):
+    """All of it is free, always."""
+
+    name: Literal["none"] = "none"
+
+
+class _Between(Record):
+    """The free share lies between `low` and `high`."""
+
+    low: Share = 0.2
+    high: Share = 1.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
+        return self
+
+
+class Sinus(_Between):
+    """A sine of this period, as of a day, begun at a phase of the seat's own."""
+
+    name: Literal["sinus"] = "sinus"
+    period_s: Seconds = 86_400.0
+
+
+class Steps(_Between):
+    """Drawn anew, uniformly, every so many seconds."""
+
+    name: Literal["steps"] = "steps"
+    every_s: Seconds = 60.0
+
+
+class RandomWalk(_Between):
+    """Every so many seconds one step of at most `step` up or down, uniformly; thrown back at `low` and `high`."""
+
+    name: Literal["random_walk"] = "random_walk"
+    every_s: Seconds = 60.0
+    step: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+
+def _kind(raw: Any) -> str:
+    return str(raw.get("name") if isinstance(raw, Mapping) else getattr(raw, "name", None))
+
+
+def _spelt_out(raw: Any) -> Any:
+    """`load: sinus` stands for `{name: sinus}`."""
+    raw = {"name": raw} if isinstance(raw, str) else raw
+    if isinstance(raw, Mapping):
+        check_known("load", raw.get("name"), ("none", "sinus", "steps", "random_walk"))
+    return raw
+
+
+Load = Annotated[
+    Annotated[NoLoad, Tag("none")]
+    | Annotated[Sinus, Tag("sinus")]
+    | Annotated[Steps, Tag("steps")]
+    | Annotated[RandomWalk, Tag("random_walk")],
+    Discriminator(_kind),
+    BeforeValidator(_spelt_out),
+]
+
+
+def free_share(load: Load, at_s: float, seeds: Seeds) -> float:
+    """The share of its compute that is free at a simulated instant, 0 to 1.
+
+    Args:
+        load: of the device's profile.
+        at_s: simulated seconds since the run began.
+        seeds: the seat's streams of the run.
+    """
+    if isinstance(load, Sinus):
+        turn = at_s / load.period_s + unit(seeds("load"))
+        return load.low + (load.high - load.low) * (1 + math.sin(2 * math.pi * (turn % 1))) / 2
+    if isinstance(load, Steps):
+        return load.low + (load.high - load.low) * unit(seeds(f"load {int(at_s // load.every_s)}"))
+    if isinstance(load, RandomWalk):
+        return _walked(load, at_s, seeds)
+    return 1.0
+
+
+def _walked(load: RandomWalk, at_s: float, seeds: Seeds) -> float:
+    """Steps from a uniform start; a walk that is folded back at both ends stays uniform."""
+    stretch, n = divmod(int(at_s // load.every_s), WALK_STEPS)
+    width = load.high - load.low
+    if not width:
+        return load.low
+    rng = np.random.default_rng(seeds(f"load {stretch}"))
+    at = rng.uniform(0, width) + float(rng.uniform(-load.step, load.step, size=WALK_STEPS)[:n].sum())
+    folded = at % (2 * width)
+    return load.low + (folded if folded <= width else 2 * width - folded)

@@ -1,0 +1,111 @@
+"""From the description to the figures: which seat has which profile, and what is drawn for it.
+
+A seat's draws come from its own streams, so that further seats (`max_devices`) change nobody's profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from shared.core.apportionment import largest_remainder
+from shared.simulation.catalogue import AGENT, LINKS, PROFILES
+from shared.simulation.distributions import LEAST, Amount, Seeds, drawn
+from shared.simulation.profile import Link, Profile
+from shared.simulation.specs import DeviceSpec, LinkSpec, ProfileSpec
+
+_NO_FIGURES = frozenset({"name", "label", "link"})
+_DIVIDED_BY = frozenset({"compute_sps", "up_bps", "down_bps"})
+
+
+def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable[[str], Seeds]) -> list[Profile]:
+    """The profile of each seat.
+
+    Args:
+        devices: of the spec.
+        n_first: seats taken at the start (`num_devices`), over which shares are exact.
+        n_seats: seats in all.
+        seeds: the streams of `seat 0`, `seat 1`, ...; of `all` those of all seats together.
+    """
+    mixture = devices.mixture
+    kinds = apportioned([part.share for part in mixture], n_first, n_seats, seeds("all")("profiles"))
+    ratio = devices.straggler_ratio
+    slow = apportioned([1 - ratio, ratio], n_first, n_seats, seeds("all")("stragglers"))
+    factors = (1.0, devices.straggler_slowdown)
+    return [
+        profile_of(mixture[kinds[seat]].profile, seeds(f"seat {seat}"), factors[slow[seat]]) for seat in range(n_seats)
+    ]
+
+
+def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profile:
+    """One seat's profile, drawn from its streams."""
+    base = _base(spec)
+    drawing = {name: _drawn(amount, seeds, name) for name, amount in _distributions(spec).items()}
+    if not drawing and slowdown == 1:
+        return base  # the same object for all such seats
+    compute_sps = drawing.pop("compute_sps", base.compute_sps) / slowdown
+    return base.but(**drawing, compute_sps=compute_sps, slowdown=slowdown)
+
+
+@lru_cache(maxsize=256)
+def _base(spec: ProfileSpec) -> Profile:
+    """The profile before anything is drawn."""
+    figures: dict[str, Any] = {"name": spec.label or spec.name}
+    if spec.link is not None:
+        figures |= LINKS[spec.link].link.model_dump(exclude={"name"})
+    own = {name: getattr(spec, name) for name in type(spec).model_fields if name not in _NO_FIGURES}
+    fixed = {name: v for name, v in own.items() if v is not None and name not in _distributions(spec)}
+    return named(spec.name).but(**(figures | fixed))
+
+
+def named(name: str, slowdown: float = 1.0) -> Profile:
+    """A profile of the catalogue, slowed down; `agent` has no latency of its own until its seat's agent is known."""
+    if name == AGENT:
+        return PROFILES["standard"].but(name=AGENT, latency_s=0.0)
+    known = PROFILES[name]
+    return known.but(compute_sps=known.compute_sps / slowdown, slowdown=slowdown)
+
+
+@lru_cache(maxsize=256)
+def _distributions(spec: ProfileSpec | LinkSpec) -> dict[str, Any]:
+    """The figures that are drawn once."""
+    amounts = ("compute_sps", "up_bps", "down_bps", "latency_s", "jitter_s")
+    given = {name: getattr(spec, name, None) for name in amounts}
+    return {name: v for name, v in given.items() if v is not None and not isinstance(v, int | float)}
+
+
+def _drawn(amount: Amount, seeds: Seeds, name: str) -> float:
+    figure = drawn(amount, seeds, name)
+    return max(figure, LEAST) if name in _DIVIDED_BY else figure
+
+
+def link_of(spec: LinkSpec, seeds: Seeds) -> Link:
+    """The link of one home, drawn from its streams."""
+    names = ("up_bps", "down_bps", "latency_s", "jitter_s")
+    given = {name: getattr(spec, name) for name in names if getattr(spec, name) is not None}
+    figures: dict[str, Amount] = {name: _drawn(amount, seeds, name) for name, amount in given.items()}
+    if spec.link_delay_s is not None:
+        figures["link_delay_s"] = spec.link_delay_s
+    return LINKS[spec.name].link.but(**figures)
+
+
+def apportioned(shares: Sequence[float], n_first: int, n_all: int, seed: int) -> list[int]:
+    """Which of several parts each of `n_all` seats belongs to.
+
+    Of the first `n_first` each part gets its share, by largest remainder, in seeded order; each seat after them goes
+    to the part that is then furthest behind its share (of equals, the first): so a seat keeps its part, however many
+    come after it.
+    """
+    counts = largest_remainder(np.asarray(shares, np.float64), n_first)
+    parts = np.repeat(np.arange(len(shares)), counts)
+    found = [int(part) for part in np.random.default_rng(seed).permutation(parts)]
+    have = counts.tolist()
+    for n in range(n_first + 1, n_all + 1):
+        behind = [share * n - count for share, count in zip(shares, have, strict=True)]
+        part = max(range(len(shares)), key=lambda index: (round(behind[index], 9), -index))
+        have[part] += 1
+        found.append(part)
+    return found

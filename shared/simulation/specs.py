@@ -1,0 +1,155 @@
+"""Devices and links as a spec describes them: by name, with other figures where the spec has some."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from shared.core.records import Record
+from shared.core.validation import check_known
+from shared.simulation.availability import Availability
+from shared.simulation.catalogue import AGENT, LINKS, PROFILES
+from shared.simulation.distributions import MOST, Amount, AmountOrTable, Positive, Uniform
+from shared.simulation.load import Load
+from shared.simulation.profile import Joules, Name
+
+
+def _by_name(raw: Any) -> Any:
+    """`profile: jetson` stands for `{name: jetson}`."""
+    return {"name": raw} if isinstance(raw, str) else raw
+
+
+class LinkSpec(Record):
+    """A named link; what is given besides replaces its figures. Distributions are drawn once for each home."""
+
+    name: Name = "backhaul"
+    up_bps: Positive | None = None
+    down_bps: Positive | None = None
+    latency_s: Amount | None = None
+    jitter_s: Amount | None = None
+    link_delay_s: Amount | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        check_known("link", self.name, LINKS)
+        return self
+
+
+class EdgeLinkSpec(LinkSpec):
+    """The links between the edges and the cloud, and the edges' own workers.
+
+    Attributes:
+        worker_sps: compute of an edge's own worker, training samples of the reference model a second.
+        by_home: the first homes' own links; the others have this one.
+    """
+
+    worker_sps: Annotated[float, Field(gt=0, le=1e12)] = 2000.0
+    by_home: Annotated[tuple[Annotated[LinkSpec, BeforeValidator(_by_name)], ...], Field(max_length=1000)] = ()
+
+    def of(self, home: int) -> LinkSpec:
+        """The link of a home."""
+        return self.by_home[home] if home < len(self.by_home) else self
+
+
+class ProfileSpec(Record):
+    """A named profile; what is given besides replaces its figures.
+
+    Distributions are drawn once for each seat, those of `delay_s` and `link_delay_s` anew for each visit.
+
+    Attributes:
+        label: what the record calls it; None = its name.
+        link: a named link in the place of the profile's own.
+    """
+
+    name: Name = "standard"
+    label: Name | None = None
+    link: str | None = None
+    compute_sps: Positive | None = None
+    up_bps: Positive | None = None
+    down_bps: Positive | None = None
+    latency_s: Amount | None = None
+    jitter_s: Amount | None = None
+    link_delay_s: Amount | None = None
+    delay_s: Amount | None = None
+    availability: Availability | None = None
+    load: Load | None = None
+    battery_j: Annotated[float, Field(gt=0, le=MOST)] | None = None
+    drop_rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    j_per_flop: Joules | None = None
+    j_per_byte_up: Joules | None = None
+    j_per_byte_down: Joules | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.name == AGENT and self.model_fields_set - {"name"} and self != ProfileSpec(name=AGENT):
+            raise ValueError("`agent` is the profile that a seat's agent has: it takes no other figures")
+        if self.name != AGENT:
+            check_known("profile", self.name, PROFILES)
+        if self.link is not None:
+            check_known("link", self.link, LINKS)
+        return self
+
+
+class ShareSpec(Record):
+    """A profile, and the share of the seats that have it."""
+
+    profile: Annotated[ProfileSpec, BeforeValidator(_by_name)]
+    share: Annotated[float, Field(gt=0, le=1)]
+
+
+class DeviceSpec(Record):
+    """The devices of an experiment.
+
+    Attributes:
+        profile: of every seat; None = `standard`, or as `profiles` says.
+        profiles: a mixture: exact counts by largest remainder over `num_devices` seats in seeded order; each seat
+            beyond takes the profile that is furthest behind its share.
+        straggler_ratio: share of the seats that are slow, counted like a mixture.
+        straggler_slowdown: by how much they compute more slowly.
+        edge_latency_s: from a seat to each edge, one way, beyond its own link; drawn for each seat and edge, or listed:
+            for each seat a list of one for each edge.
+    """
+
+    profile: Annotated[ProfileSpec, BeforeValidator(_by_name)] | None = None
+    profiles: Annotated[tuple[ShareSpec, ...], Field(max_length=1000)] = ()
+    straggler_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    straggler_slowdown: Annotated[float, Field(ge=1, le=1e6)] = 8.0
+    edge_latency_s: AmountOrTable = Uniform(low=0.001, high=0.1)
+
+    @model_validator(mode="after")
+    def _one_or_a_mixture(self) -> DeviceSpec:
+        if self.profiles and self.profile is not None:
+            raise ValueError("either `profile` for all devices, or `profiles` with shares")
+        if any(part.profile.name == AGENT for part in self.profiles):
+            raise ValueError("`agent` is for all devices (`profile: agent`), no part of a mixture")
+        total = sum(part.share for part in self.profiles)
+        if self.profiles and abs(total - 1) > 1e-9:
+            raise ValueError(f"the shares of `profiles` add up to {total:g}, not to 1")
+        return self
+
+    def check_latencies(self, n_seats: int | None, n_edges: int | None) -> None:
+        """See that listed latencies are one for each seat and edge, as far as their numbers are known.
+
+        Raises:
+            ValueError: they are not; names the seat.
+        """
+        table = self.edge_latency_s
+        if not isinstance(table, tuple):
+            return
+        if len(table) != (n_seats or len(table) or 1):
+            raise ValueError(f"devices.edge_latency_s lists {len(table)} seats, expected are {n_seats or 'some'}")
+        due = n_edges or len(table[0]) or 1
+        for seat, row in enumerate(table):
+            if len(row) != due:
+                raise ValueError(f"devices.edge_latency_s: seat {seat} has {len(row)} latencies, expected are {due}")
+
+    @property
+    def by_agent(self) -> bool:
+        """Whether a seat has the profile of the agent that hosts it."""
+        return self.profile is not None and self.profile.name == AGENT
+
+    @property
+    def mixture(self) -> tuple[ShareSpec, ...]:
+        """The profiles with their shares, also where there is only one."""
+        return self.profiles or (ShareSpec(profile=self.profile or ProfileSpec(), share=1.0),)

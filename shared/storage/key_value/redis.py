@@ -1,0 +1,228 @@
+"""The store of the running service: Redis, with the commands of 6.2 only."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.client import Pipeline
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError, WatchError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from shared.storage.key_value.base import (
+    Batch,
+    Entry,
+    GuardFailed,
+    Payload,
+    StoreUnavailable,
+    WrongKind,
+    check_ttl,
+    encode_payload,
+    parse_entry_id,
+)
+
+_FIELD = b"d"
+_CHUNK = 1000  # keys a command at most, so that no command holds up the others for long
+_WATCH_TRIES = 8
+_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
+# Refusals of a server that will get over it: disk full, memory full, loading, demoted, stopped script.
+_PASSING = ("MISCONF", "OOM", "LOADING", "READONLY", "BUSY", "EXECABORT", "TRYAGAIN", "MASTERDOWN")
+
+
+def _milliseconds(ttl_s: float | None) -> int | None:
+    check_ttl(ttl_s)
+    return None if ttl_s is None else max(1, math.ceil(ttl_s * 1000))
+
+
+def _pattern(prefix: str) -> str:
+    return re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
+
+
+def _entries(rows: Iterable[Any]) -> list[Entry]:
+    return [Entry(entry_id.decode(), fields[_FIELD]) for entry_id, fields in rows]
+
+
+def _place(url: str) -> str:
+    """The address without what may be a password."""
+    parts = urlsplit(url)
+    return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+
+
+class RedisStore:
+    """`Store` on a Redis server.
+
+    A command is sent once: repeating an append whose answer was lost would append twice. Blocking reads have
+    connections of their own, so that many readers of events cannot hold up a commit.
+
+    Args:
+        url: `redis://[:password@]host:port/db`, `rediss://...` or `unix:///path?db=0`.
+        timeout_s: Longest wait for a connection, and for each answer.
+        max_connections: For commands; further ones wait.
+        max_readers: For blocking reads; further ones are refused with `StoreUnavailable`.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 5.0, max_connections: int = 16, max_readers: int = 256) -> None:
+        self._where = _place(url)
+        self._timeout_s = timeout_s
+        self._redis = _client(url, timeout_s, max_connections)
+        self._readers = _client(url, timeout_s, max_readers)
+
+    async def ping(self) -> None:
+        """See `Store.ping`."""
+        with self._named_errors():
+            await self._redis.ping()
+
+    async def get(self, key: str) -> bytes | None:
+        """See `Store.get`."""
+        with self._named_errors(key):
+            return cast(bytes | None, await self._redis.get(key))
+
+    async def put(self, key: str, value: bytes, ttl_s: float | None = None) -> None:
+        """See `Store.put`."""
+        with self._named_errors(key):
+            await self._redis.set(key, value, px=_milliseconds(ttl_s))
+
+    async def delete(self, *keys: str) -> int:
+        """See `Store.delete`."""
+        with self._named_errors():
+            return int(await self._redis.unlink(*keys)) if keys else 0
+
+    async def scan(self, prefix: str) -> dict[str, bytes]:
+        """See `Store.scan`."""
+        found: dict[str, bytes] = {}
+        with self._named_errors():
+            async for keys in self._pages(prefix, kind="string"):
+                values = cast(list[bytes | None], await self._redis.mget(keys))
+                found |= {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+        return dict(sorted(found.items()))
+
+    async def keys(self, prefix: str) -> list[str]:
+        """See `Store.keys`."""
+        with self._named_errors():
+            return sorted({key async for keys in self._pages(prefix) for key in keys})
+
+    async def delete_prefix(self, prefix: str) -> int:
+        """See `Store.delete_prefix`."""
+        keys = await self.keys(prefix)
+        return sum([await self.delete(*keys[i : i + _CHUNK]) for i in range(0, len(keys), _CHUNK)])
+
+    async def append(self, stream: str, payload: Payload) -> str:
+        """See `Store.append`."""
+        data = encode_payload(payload)
+        with self._named_errors(stream):
+            return cast(bytes, await self._redis.xadd(stream, {_FIELD: data})).decode()
+
+    async def read(
+        self, stream: str, after: str = "0", limit: int | None = None, block_s: float | None = None
+    ) -> list[Entry]:
+        """See `Store.read`."""
+        parse_entry_id(after)
+        if limit == 0:  # COUNT 0 would mean all
+            return []
+        deadline = time.monotonic() + (block_s or 0.0)
+        while True:
+            # Slices shorter than the socket's timeout: so a server that hangs is told from a quiet stream.
+            left = min(deadline - time.monotonic(), self._timeout_s / 2)
+            block_ms = math.ceil(left * 1000) if left > 0 else None
+            client = self._redis if block_ms is None else self._readers
+            with self._named_errors(stream):
+                answer: Any = await client.xread({stream: after}, count=limit, block=block_ms)
+            if answer or block_ms is None:
+                return _entries(answer[0][1]) if answer else []
+
+    async def last(self, stream: str, limit: int = 1) -> list[Entry]:
+        """See `Store.last`."""
+        if limit <= 0:
+            return []
+        with self._named_errors(stream):
+            return _entries(await self._redis.xrevrange(stream, count=limit) or [])[::-1]
+
+    async def commit(self, batch: Batch) -> list[str]:
+        """See `Store.commit`."""
+        for _ in range(_WATCH_TRIES):
+            with self._named_errors():
+                async with self._redis.pipeline(transaction=True) as pipe:
+                    await self._check_guards(pipe, batch)
+                    _queue(pipe, batch)
+                    try:
+                        results = await pipe.execute()
+                    except WatchError as error:
+                        if isinstance(error.__context__, _LOST):  # so the client calls a lost connection
+                            raise error.__context__ from error
+                        continue  # touched in between, perhaps with the same value: look again
+            return [entry_id.decode() for entry_id in results[len(results) - len(batch.appends) :]]
+        raise StoreUnavailable(f"{', '.join(batch.guards)} changed {_WATCH_TRIES} times during a commit")
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        await self._redis.aclose()
+        await self._readers.aclose()
+
+    async def _check_guards(self, pipe: Pipeline, batch: Batch) -> None:
+        if batch.guards:
+            await pipe.watch(*batch.guards)
+        for key, expected in batch.guards.items():
+            with self._named_errors(key):
+                found = cast(bytes | None, await cast(Awaitable[Any], pipe.get(key)))
+            if found != expected:
+                raise GuardFailed(key, found)
+        pipe.multi()  # type: ignore[no-untyped-call]
+
+    async def _pages(self, prefix: str, kind: str | None = None) -> AsyncIterator[list[str]]:
+        cursor, first = 0, True
+        while first or cursor:
+            cursor, keys = await self._redis.scan(cursor, match=_pattern(prefix), count=_CHUNK, _type=kind)
+            first = False
+            if keys:
+                yield [cast(bytes, key).decode() for key in keys]
+
+    @contextmanager
+    def _named_errors(self, key: str = "") -> Iterator[None]:
+        """Turn what the client raises into errors of this project."""
+        try:
+            yield
+        except _LOST as error:
+            reason = str(error) or type(error).__name__
+            raise StoreUnavailable(f"Redis at {self._where} does not answer: {reason}") from error
+        except ResponseError as error:
+            # In a transaction the message quotes the command before the reason: values are not for logs.
+            text = str(error).rpartition("caused error: ")[2].strip("()',\"")
+            if text.startswith("WRONGTYPE"):
+                raise WrongKind(key or "a key of the batch") from error
+            if text.startswith(_PASSING) or type(error) is not ResponseError:
+                raise StoreUnavailable(f"Redis at {self._where} refuses: {text}") from error
+            raise
+        except RedisError as error:
+            raise StoreUnavailable(f"Redis at {self._where}: {error}") from error
+
+
+def _client(url: str, timeout_s: float, max_connections: int) -> Redis:
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=max_connections,
+        timeout=timeout_s,  # for a free connection
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    )
+    return Redis.from_pool(pool)
+
+
+def _queue(pipe: Pipeline, batch: Batch) -> None:
+    """Queue the batch's commands, the appends last, since their ids are taken from the end of the answer."""
+    if batch.deletes:
+        pipe.unlink(*batch.deletes)
+    for put in batch.puts:
+        pipe.set(put.key, put.value, px=_milliseconds(put.ttl_s))
+    for append in batch.appends:
+        pipe.xadd(append.stream, {_FIELD: append.data})

@@ -1,0 +1,177 @@
+"""Versioned states as files."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from shared.storage.blobs import TEMPORARY, Parts, storage_errors, sync_folder, temporary, write_parts
+from shared.storage.states.base import Owner, Version, buffers_of, checked
+
+log = logging.getLogger(__name__)
+
+_HEADER = struct.Struct("<8sQ32s16x")  # magic, length and sha256 of the content; 64 bytes
+_MAGIC = b"STRATAV1"
+
+
+class FileVersions:
+    """`Versions` as files, `folder/run/owner/version`, which survive a crash whole or not at all.
+
+    Args:
+        folder: Made if it is absent; one process owns it.
+        fsync: Whether `save` waits for the disk. Without, a power cut may cost what a killed process does
+            not; what it leaves half written is noticed by its checksum.
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool = True) -> None:
+        self._folder = folder
+        self._fsync = fsync
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for unfinished in folder.glob(f"*/*/{TEMPORARY}*"):
+                unfinished.unlink(missing_ok=True)
+
+    def save(self, owner: Owner, version: Version, data: Parts) -> None:
+        """See `Versions.save`."""
+        buffers = buffers_of(data)
+        sha256 = hashlib.sha256()
+        for buffer in buffers:
+            sha256.update(buffer)
+        header = _HEADER.pack(_MAGIC, sum(memoryview(b).nbytes for b in buffers), sha256.digest())
+        path = self._path(owner, version)
+        unfinished = path.with_name(TEMPORARY + path.name)
+        with storage_errors(path), temporary(unfinished):
+            self._make_folder(path.parent)
+            unfinished.unlink(missing_ok=True)
+            write_parts(unfinished, [header, *buffers], fsync=self._fsync)
+            os.replace(unfinished, path)
+            if self._fsync:
+                sync_folder(path.parent)
+
+    def load(self, owner: Owner, version: Version) -> bytes | None:
+        """See `Versions.load`."""
+        return _read(self._path(owner, version))
+
+    def newest_before(self, owner: Owner, version: Version) -> tuple[Version, bytes] | None:
+        """See `Versions.newest_before`."""
+        return self._newest(owner, [known for known in self._names(owner) if known < version])
+
+    def newest_at_or_before(self, owner: Owner, version: Version) -> tuple[Version, bytes] | None:
+        """See `Versions.newest_at_or_before`."""
+        return self._newest(owner, [known for known in self._names(owner) if known <= version])
+
+    def versions(self, owner: Owner) -> list[Version]:
+        """See `Versions.versions`; of a damaged file, only a wrong length is noticed here."""
+        return [version for version in self._names(owner) if _is_whole(self._path(owner, version))]
+
+    def forget_before(self, owner: Owner, committed: Version) -> None:
+        """See `Versions.forget_before`."""
+        candidates = [version for version in self._names(owner) if version <= committed]
+        if len(candidates) < 2:
+            return
+        newest = self._newest(owner, candidates)  # read, lest a damaged file cost the older one that is whole
+        self._remove(owner, [version for version in candidates if newest is not None and version < newest[0]])
+
+    def forget_after(self, owner: Owner, committed: Version) -> None:
+        """See `Versions.forget_after`."""
+        self._remove(owner, [version for version in self._names(owner) if version > committed])
+
+    def drop(self, owner: Owner) -> None:
+        """See `Versions.drop`."""
+        _remove_tree(self._owner_folder(owner))
+
+    def drop_run(self, run_id: str) -> None:
+        """See `Versions.drop_run`."""
+        _remove_tree(self._folder / _encoded(run_id))
+
+    def owners(self, run_id: str) -> list[Owner]:
+        """See `Versions.owners`."""
+        names = _listing(self._folder / _encoded(run_id))
+        owners = [Owner(run_id, _decoded(name)) for name in names]
+        return sorted(owner for owner in owners if self.versions(owner))
+
+    def runs(self) -> list[str]:
+        """See `Versions.runs`."""
+        runs = [_decoded(name) for name in _listing(self._folder)]
+        return sorted(run_id for run_id in runs if self.owners(run_id))
+
+    def _owner_folder(self, owner: Owner) -> Path:
+        return self._folder / _encoded(owner.run_id) / _encoded(owner.key)
+
+    def _path(self, owner: Owner, version: Version) -> Path:
+        return self._owner_folder(owner) / checked(version).text
+
+    def _names(self, owner: Owner) -> list[Version]:
+        """The versions of which there is a file, damaged or not, oldest first."""
+        return sorted(Version.parse(n) for n in _listing(self._owner_folder(owner)) if n[0] != TEMPORARY[0])
+
+    def _make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._fsync:
+            sync_folder(folder.parent)
+            sync_folder(folder.parent.parent)
+
+    def _newest(self, owner: Owner, candidates: list[Version]) -> tuple[Version, bytes] | None:
+        for version in reversed(candidates):
+            data = self.load(owner, version)
+            if data is not None:
+                return version, data
+        return None
+
+    def _remove(self, owner: Owner, versions: Iterable[Version]) -> None:
+        with storage_errors(self._folder):
+            for version in versions:
+                self._path(owner, version).unlink(missing_ok=True)
+
+
+def _encoded(text: str) -> str:
+    """A file name; the sign in front keeps `.` and `..` from being what they are elsewhere."""
+    return "=" + quote(text, safe="")
+
+
+def _decoded(name: str) -> str:
+    return unquote(name[1:])
+
+
+def _listing(folder: Path) -> list[str]:
+    with storage_errors(folder):
+        try:
+            return os.listdir(folder)
+        except FileNotFoundError:
+            return []
+
+
+def _is_whole(path: Path) -> bool:
+    with storage_errors(path), path.open("rb") as file:
+        header = file.read(_HEADER.size)
+        size = os.fstat(file.fileno()).st_size
+    return len(header) == _HEADER.size and _HEADER.unpack(header)[:2] == (_MAGIC, size - _HEADER.size)
+
+
+def _read(path: Path) -> bytes | None:
+    with storage_errors(path):
+        try:
+            with path.open("rb") as file:
+                header, data = file.read(_HEADER.size), file.read()
+        except FileNotFoundError:
+            return None
+    if len(header) == _HEADER.size:
+        magic, size, sha256 = _HEADER.unpack(header)
+        if (magic, size) == (_MAGIC, len(data)) and hashlib.sha256(data).digest() == sha256:
+            return data
+    log.warning("state %s is damaged and counts as absent", path)
+    return None
+
+
+def _remove_tree(folder: Path) -> None:
+    with storage_errors(folder):
+        if folder.exists():
+            shutil.rmtree(folder)

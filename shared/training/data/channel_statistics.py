@@ -1,0 +1,89 @@
+"""Channel statistics: mean and standard deviation of a client's pixels, a colour channel each, and images by them.
+
+Equations 3 to 5 of LAFL-CPN (see `shared.algorithms.lafl_cpn`). They are kept as sums of whole numbers, so that those
+of all clients add up exactly, and no image has to travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from shared.core.records import Count, Record
+from shared.training.loop import Transform
+
+
+class Statistics(Record):
+    """Sums over the pixels of images, a channel each: whole numbers, so that they add up exactly.
+
+    Attributes:
+        n: pixels a channel.
+        sums: of the pixels, 0 to 255.
+        squares: of their squares.
+    """
+
+    n: Annotated[int, Field(ge=0, le=2**53)]
+    sums: Annotated[tuple[Count, ...], Field(max_length=3)]
+    squares: Annotated[tuple[Count, ...], Field(max_length=3)]
+
+    @model_validator(mode="after")
+    def _are_of_pixels(self) -> Self:
+        if len(self.sums) != len(self.squares) or len(self.sums) not in ((1, 3) if self.n else (0, 1, 3)):
+            raise ValueError(f"{len(self.sums)} sums and {len(self.squares)} squares, images have 1 channel or 3")
+        for total, square in zip(self.sums, self.squares, strict=True):
+            if not (total * total <= self.n * square and square <= 255 * total <= 255**2 * self.n):
+                raise ValueError("no pixels have these sums")
+        return self
+
+    def __add__(self, other: Statistics) -> Statistics:
+        sums, squares = _added(self.sums, other.sums), _added(self.squares, other.squares)
+        return Statistics(n=self.n + other.n, sums=sums, squares=squares)
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Of the pixels as shares of 255.                                                                      (4)"""
+        return tuple(total / self.n / 255 for total in self.sums)
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Population standard deviation, likewise; at least a grey level, where a channel is all one colour.   (5)"""
+        moments = zip(self.sums, self.squares, strict=True)
+        spreads = ((self.n * square - total * total) / self.n**2 for total, square in moments)
+        return tuple(max(spread, 1.0) ** 0.5 / 255 for spread in spreads)
+
+
+def _added(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+def measured(blocks: Iterable[Tensor]) -> Statistics:
+    """The statistics of images, uint8 (n, channels, height, width) a block, in one pass."""
+    found: Statistics | None = None
+    for block in blocks:
+        pixels = block.to(torch.int64)
+        sums, squares = (values.sum(dim=(0, 2, 3)).tolist() for values in (pixels, pixels * pixels))
+        here = Statistics(n=pixels[:, 0].numel(), sums=tuple(sums), squares=tuple(squares))
+        found = here if found is None else found + here
+    return found or Statistics(n=0, sums=(), squares=())
+
+
+def normaliser(found: Statistics | None) -> Transform | None:
+    """Images as they come, (x - 0.5) / 0.5, normalised by these statistics instead; None where there are none.  (3)"""
+    if found is None or not found.n:
+        return None
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (found.mean, found.std))
+
+    def transform(x: Tensor) -> Tensor:
+        return (x * 0.5 + 0.5 - mean.to(x.device)) / std.to(x.device)
+
+    return transform
+
+
+def pooled(known: Mapping[str, Statistics]) -> Statistics | None:
+    """The statistics of all images of all clients; None where none are known."""
+    found = [known[client] for client in sorted(known)]
+    return sum(found[1:], found[0]) if found else None

@@ -1,0 +1,207 @@
+"""Reading the units of a network off what happens to its channels on the way from an image to the classes.
+
+A copy of the network without weights is passed through once, on torch's `meta` device. What its modules do is seen by
+hooks of the copy's own, what happens between them by a mode of this thread: `torch.fx` would look at the modules of all
+threads while it traces, and these may be training.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from shared.core.errors import BadInput
+from shared.training.subnetworks.units import Axis, Units, Weighted
+
+
+def units_of(model: nn.Module, input_shape: tuple[int, int, int]) -> Units:
+    """Read a network's units; the model itself is not touched.
+
+    Args:
+        model: with a `head`, whose outputs are the classes.
+        input_shape: (channels, height, width).
+
+    Raises:
+        BadInput: the model does something of which it is not known what it does to units.
+    """
+    weightless = _weightless(model)
+    reading = _Reading(weightless)
+    image = torch.empty(2, *input_shape, device="meta")
+    reading.note(image, _Flow())
+    with torch.no_grad(), reading:
+        weightless(image)
+    return reading.units()
+
+
+def _weightless(model: nn.Module) -> nn.Module:
+    """A copy of which there are the shapes alone."""
+    memo: dict[int, Any] = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        shape = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(shape) if isinstance(tensor, nn.Parameter) else shape
+    return copy.deepcopy(model, memo).eval()
+
+
+@dataclass
+class _Flow:
+    """What a tensor on the way holds.
+
+    Attributes:
+        group: whose units its channels are, None: of no group.
+        span: positions of a unit side by side.
+        layer: position of the convolution or linear layer behind it, while nothing but a batch-norm and an activation
+            came after that.
+    """
+
+    group: str | None = None
+    span: int = 1
+    layer: int | None = None
+
+
+_ADDED = {"add", "add_", "__add__", "__iadd__", "__radd__"}
+_KEEP_CHANNELS = {"relu", "relu_", "max_pool2d", "boolean_dispatch", "avg_pool2d", "adaptive_avg_pool2d", "contiguous"}
+_ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)
+_POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Identity, nn.Dropout)
+
+
+class _Reading(TorchFunctionMode):
+    """Follows channels through a network while it lasts."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.head = model.get_submodule("head")
+        self.n_calls: Counter[str] = Counter()
+        self.layers: list[dict[str, Any]] = []
+        self.sizes: dict[str, int] = {}
+        self.axes: dict[str, list[tuple[int, str, int]]] = {}
+        self.same: dict[str, str] = {}  # a group that turned out to be another
+        self.flows: dict[int, tuple[Tensor, _Flow]] = {}  # with the tensor, whose number stays its own
+        self.inside = 0
+        for name, module in model.named_modules():
+            if next(module.children(), None) is None:
+                module.register_forward_pre_hook(self._enters)
+                module.register_forward_hook(partial(self._leaves, name))
+
+    def note(self, tensor: Tensor, flow: _Flow) -> None:
+        """A tensor holds this now."""
+        self.flows[id(tensor)] = tensor, flow
+
+    def units(self) -> Units:
+        """What was found on the way."""
+        axes = {
+            name: tuple(Axis(dim, self._root(group), span) for dim, group, span in found)
+            for name, found in self.axes.items()
+        }
+        groups = {name: size for name, size in self.sizes.items() if self._root(name) == name}
+        for layer in self.layers:
+            layer["group"] = layer["group"] and self._root(layer["group"])
+            if self.n_calls[layer["shown"]] > 1:  # its outputs are others' too
+                layer["shown"] = layer["name"]
+        return Units(groups, axes, tuple(Weighted(**layer) for layer in self.layers))
+
+    def _root(self, group: str) -> str:
+        while group in self.same:
+            group = self.same[group]
+        return group
+
+    # ---- what is seen
+
+    def _enters(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.inside += 1
+
+    def _leaves(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+        self.inside -= 1
+        self.n_calls[name] += 1
+        self.note(out, self._module(name, module, inputs[0], out))
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Something between two modules."""
+        out = func(*args, **(kwargs or {}))
+        if not self.inside and isinstance(out, Tensor):
+            seen = [self.flows[id(arg)] for arg in args if id(arg) in self.flows]
+            if seen:
+                self.note(out, self._between(func.__name__, seen))
+        return out
+
+    def _between(self, what: str, seen: list[tuple[Tensor, _Flow]]) -> _Flow:
+        flows = [flow for _, flow in seen]
+        if what in _ADDED and len(flows) == 2:
+            return reduce(self._added, flows)
+        if what == "flatten":
+            return self._flattened(*seen[0])
+        if what in _KEEP_CHANNELS:
+            return _Flow(flows[0].group, flows[0].span)
+        raise BadInput(f"sub-networks are not known of {what}", field="model.name")
+
+    def _module(self, name: str, module: nn.Module, x: Tensor, out: Tensor) -> _Flow:
+        _, flow = self.flows[id(x)]
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            return self._layer(name, module, flow, out)
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and module.affine:
+            for tensor in ("weight", "bias", "running_mean", "running_var"):
+                self._follow(f"{name}.{tensor}", 0, flow)
+            if flow.layer is not None:
+                self.layers[flow.layer]["scale"] = f"{name}.weight"
+            return flow
+        if isinstance(module, _ACTIVATIONS):
+            if flow.layer is not None:
+                self.layers[flow.layer]["shown"] = name
+            return flow
+        if isinstance(module, nn.Flatten):
+            return self._flattened(x, flow)
+        if isinstance(module, _POOLS):
+            return _Flow(flow.group, flow.span)
+        raise BadInput(f"sub-networks are not known of {module} ({name})", field="model.name")
+
+    def _layer(self, name: str, module: nn.Conv2d | nn.Linear, flow: _Flow, out: Tensor) -> _Flow:
+        depthwise = isinstance(module, nn.Conv2d) and module.groups > 1
+        if (
+            isinstance(module, nn.Conv2d)
+            and depthwise
+            and not module.groups == module.in_channels == len(module.weight)
+        ):
+            raise BadInput(f"sub-networks are not known of {module} ({name})", field="model.name")
+        kind = "depthwise" if depthwise else "convolution" if isinstance(module, nn.Conv2d) else "linear"
+        if depthwise:
+            made = _Flow(flow.group, flow.span)
+        else:
+            self._follow(f"{name}.weight", 1, flow)
+            made = _Flow(None if module is self.head else name)
+            if made.group is not None:
+                self.sizes[name] = len(module.weight)
+        self._follow(f"{name}.weight", 0, made)
+        if module.bias is not None:
+            self._follow(f"{name}.bias", 0, made)
+        n_positions = out.shape[2:].numel()
+        first = flow.group is None and not self.layers
+        self.layers.append(
+            {"name": name, "kind": kind, "group": made.group, "n_positions": n_positions, "first": first, "shown": name}
+        )
+        return _Flow(made.group, made.span, len(self.layers) - 1)
+
+    def _flattened(self, x: Tensor, flow: _Flow) -> _Flow:
+        return _Flow(flow.group, flow.span * x.shape[2:].numel())
+
+    def _added(self, one: _Flow, other: _Flow) -> _Flow:
+        """Units that are added up are the same ones."""
+        if one.group is None or other.group is None or one.span != other.span:
+            raise BadInput("sub-networks are not known where units are added to other things", field="model.name")
+        first, second = sorted((self._root(one.group), self._root(other.group)), key=[*self.sizes].index)
+        if first != second:
+            self.same[second] = first
+        return _Flow(first, one.span)
+
+    def _follow(self, name: str, dim: int, flow: _Flow) -> None:
+        if flow.group is not None:
+            self.axes.setdefault(name, []).append((dim, flow.group, flow.span))

@@ -1,0 +1,1 @@
+"""The codec: records with tensors to bytes and back."""

@@ -1,0 +1,269 @@
+"""The codecs: from a float32 tensor to its short form, and back.
+
+    fp16      half precision                                 2 bytes an element
+    int8      q = round(x / s), s = max |x| / 127            1 byte, and 4
+    ternary   w * t, t in {-1, 0, 1}                         2 bits, and 4 bytes
+    topk      the elements that are largest in magnitude     8 bytes for each of these
+
+With x' for what is decoded, element by element
+
+    fp16      |x - x'| <= max(2^-11 |x|, 2^-25)
+    int8      |x - x'| <= s / 2 (and what float32 rounds)
+    ternary   x' has the sign of x or is 0; w, the mean of the |x| beyond the threshold, is nearest to x of all
+    topk      x' is x or 0; |x - x'|^2 <= (1 - k / n) |x|^2 over the whole tensor (Stich et al. 2018, definition 2.1)
+
+fp16 and ternary leave alone what they decoded before; int8 up to what float32 rounds.
+
+Sources: F. Li, B. Zhang, B. Liu: Ternary Weight Networks, arXiv 1605.04711 (0.7 times the mean of |x|, and w).
+S. U. Stich, J.-B. Cordonnier, M. Jaggi: Sparsified SGD with Memory, NeurIPS 2018 (top-k). int8 is the usual symmetric
+quantisation of a whole tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from shared.core.errors import NotFinite, OutOfBound, WireError
+from shared.wire.compression.coded_tensor import Codec, Coded, Parts
+
+MOST_FP16 = 65_504.0
+LEVELS = 127
+PER_BYTE = 4
+"""Ternary digits in a byte: two bits each, the first in the lowest; 0 is 0, 1 is 1, 2 is -1, and 3 nothing."""
+
+
+class Fp16(Codec):
+    """Half precision."""
+
+    name: Literal["fp16"] = "fp16"
+
+    def encode(self, x: Tensor, what: str = "it") -> Coded:
+        """Each element rounded."""
+        flat, most = _flat(x, self.name, what)
+        if most > MOST_FP16:
+            raise OutOfBound(f"{what} holds {most:g}, fp16 carries up to {MOST_FP16:g}")
+        return Coded(Fp16, x.shape, (flat.half(),))
+
+    def n_bytes(self, n: int) -> int:
+        """Two each."""
+        return 2 * n
+
+    @staticmethod
+    def check(parts: Parts, n: int) -> None:
+        """The elements, finite."""
+        _check_parts(parts, (torch.float16, n))
+        _check_values(parts[0])
+
+    @staticmethod
+    def decode(parts: Parts, n: int) -> Tensor:
+        """The elements as they are."""
+        return parts[0].float()
+
+
+class Int8(Codec):
+    """Whole numbers of steps of a 127th of a tensor's largest magnitude."""
+
+    name: Literal["int8"] = "int8"
+
+    def encode(self, x: Tensor, what: str = "it") -> Coded:
+        """Steps, and how long one is."""
+        flat, most = _flat(x, self.name, what)
+        scale = torch.tensor(most / LEVELS, dtype=torch.float32)
+        if not torch.isfinite(scale * LEVELS):
+            raise OutOfBound(f"{what} holds {most:g}, which is no finite number of int8's steps")
+        steps = (flat / scale).round_().clamp_(-LEVELS, LEVELS) if scale > 0 else torch.zeros_like(flat)
+        return Coded(Int8, x.shape, (steps.to(torch.int8), scale))
+
+    def n_bytes(self, n: int) -> int:
+        """One each, and the step."""
+        return n + 4
+
+    @staticmethod
+    def check(parts: Parts, n: int) -> None:
+        """Steps within 127, of a length of which 127 are finite."""
+        _check_parts(parts, (torch.int8, n), (torch.float32, None))
+        _check_scale(parts[1], LEVELS)
+        if n and parts[0].min() < -LEVELS:
+            raise WireError(f"it holds steps beyond {LEVELS}")
+
+    @staticmethod
+    def decode(parts: Parts, n: int) -> Tensor:
+        """Steps times their length."""
+        return parts[0].float() * parts[1]
+
+
+class Ternary(Codec):
+    """One magnitude a tensor and two bits an element.
+
+    Attributes:
+        threshold: what is below so many times the mean magnitude becomes 0; 0.7 is that of Ternary Weight Networks.
+    """
+
+    name: Literal["ternary"] = "ternary"
+    threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
+
+    def encode(self, x: Tensor, what: str = "it") -> Coded:
+        """The signs of what is beyond the threshold, and the mean magnitude of it."""
+        flat, _ = _flat(x, self.name, what)
+        beyond = flat.abs() > self.threshold * mean_magnitude(flat)
+        scale = torch.tensor(mean_magnitude(flat[beyond]), dtype=torch.float32)
+        return ternary_of(flat.sign() * beyond, scale, x.shape, what)
+
+    def n_bytes(self, n: int) -> int:
+        """Two bits each, and the magnitude."""
+        return _n_packed(n) + 4
+
+    @staticmethod
+    def check(parts: Parts, n: int) -> None:
+        """Digits, 0 beyond the last element, and a magnitude."""
+        _check_parts(parts, (torch.uint8, _n_packed(n)), (torch.float32, None))
+        packed, scale = parts
+        _check_scale(scale)
+        if (packed & (packed >> 1) & 0b01010101).any():
+            raise WireError("it holds a digit that is none of three")
+        if n % PER_BYTE and packed[-1] >> 2 * (n % PER_BYTE):
+            raise WireError(f"it holds digits beyond its {n} elements")
+
+    @staticmethod
+    def decode(parts: Parts, n: int) -> Tensor:
+        """The magnitude with each digit's sign."""
+        packed, scale = parts
+        digits = torch.stack([packed & 3, (packed >> 2) & 3, (packed >> 4) & 3, packed >> 6], dim=1).reshape(-1)[:n]
+        return torch.stack([torch.zeros_like(scale), scale, -scale])[digits.int()]
+
+
+class TopK(Codec):
+    """The largest elements of each tensor.
+
+    Attributes:
+        fraction: the share of them that travels.
+        memory: what did not travel is added to the next update (error feedback).
+    """
+
+    name: Literal["topk"] = "topk"
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.01
+    memory: bool = True
+
+    @property
+    def feeds_back(self) -> bool:
+        """With a memory."""
+        return self.memory
+
+    def encode(self, x: Tensor, what: str = "it") -> Coded:
+        """Positions and values of that share (at least one) that is largest in magnitude; of equals the first."""
+        flat, _ = _flat(x, self.name, what)
+        kept = largest(flat, n_kept(len(flat), self.fraction))
+        return Coded(TopK, x.shape, (kept, flat[kept.long()]))
+
+    def n_bytes(self, n: int) -> int:
+        """Four for a position, four for its value."""
+        return 8 * n_kept(n, self.fraction)
+
+    @staticmethod
+    def check(parts: Parts, n: int) -> None:
+        """Ascending positions within the tensor, as many values, finite."""
+        k = len(parts[0]) if parts and parts[0].dim() == 1 else 0
+        _check_parts(parts, (torch.int32, k), (torch.float32, k))
+        where, values = parts
+        if k and not (where[0] >= 0 and where[-1] < n and (where[1:] > where[:-1]).all()):
+            raise WireError(f"its positions do not ascend within {n} elements")
+        _check_values(values)
+
+    @staticmethod
+    def decode(parts: Parts, n: int) -> Tensor:
+        """The values at their positions, 0 elsewhere."""
+        found = torch.zeros(n)
+        found[parts[0].long()] = parts[1]
+        return found
+
+
+# ---- coding
+
+
+def ternary_of(signs: Tensor, scale: Tensor, shape: Sequence[int], what: str = "it") -> Coded:
+    """`scale * signs` in ternary form.
+
+    Args:
+        signs: -1, 0 or 1, any dtype, as many as the shape holds.
+        scale: float32, no dimensions, not negative.
+        shape: of the tensor that it stands for.
+        what: its name, for errors.
+
+    Raises:
+        NotFinite: the scale is not.
+    """
+    if not torch.isfinite(scale):
+        raise NotFinite(f"{what} has the magnitude {scale.item()}")
+    digits = torch.where(signs < 0, 2, signs).reshape(-1).to(torch.uint8)
+    padded = torch.nn.functional.pad(digits, (0, -len(digits) % PER_BYTE)).view(-1, PER_BYTE)
+    packed = padded[:, 0] | (padded[:, 1] << 2) | (padded[:, 2] << 4) | (padded[:, 3] << 6)
+    return Coded(Ternary, shape, (packed, scale))
+
+
+def n_kept(n: int, fraction: float) -> int:
+    """How many of n elements top-k keeps; 0.1 of 30 is 3, whatever floating point makes of it."""
+    return min(n, math.ceil(fraction * n - 1e-9 * n)) if n else 0
+
+
+def mean_magnitude(flat: Tensor) -> float:
+    """Mean of the magnitudes, added up in float64; 0 of nothing."""
+    return float(flat.abs().sum(dtype=torch.float64)) / max(flat.numel(), 1)
+
+
+def largest(flat: Tensor, k: int) -> Tensor:
+    """Positions of the k largest magnitudes, ascending, int32; of equal ones those that come first."""
+    if not k:
+        return torch.empty(0, dtype=torch.int32)
+    size = flat.abs()
+    least = torch.topk(size, k, sorted=False).values.min()
+    beyond, equal = (size > least).nonzero()[:, 0], (size == least).nonzero()[:, 0]
+    return torch.cat([beyond, equal[: k - len(beyond)]]).sort().values.to(torch.int32)
+
+
+def _flat(x: Tensor, codec: str, what: str) -> tuple[Tensor, float]:
+    """The elements in row-major order, and the largest magnitude."""
+    if x.dtype != torch.float32:
+        raise WireError(f"{what} is {x.dtype}: {codec} carries float32")
+    flat = x.detach().contiguous().reshape(-1)
+    most = float(flat.abs().max()) if flat.numel() else 0.0
+    if not math.isfinite(most):
+        raise NotFinite(f"{what} holds NaN or infinity")
+    return flat, most
+
+
+def _n_packed(n: int) -> int:
+    return -(-n // PER_BYTE)
+
+
+# ---- what came from elsewhere
+
+
+def _check_parts(parts: Parts, *wanted: tuple[torch.dtype, int | None]) -> None:
+    """Refuse parts of other dtypes and lengths; None: no dimensions.
+
+    Raises:
+        WireError: names the part.
+    """
+    if len(parts) != len(wanted):
+        raise WireError(f"{len(parts)} parts, there are {len(wanted)}")
+    for number, (part, (dtype, n)) in enumerate(zip(parts, wanted, strict=True)):
+        shape = () if n is None else (n,)
+        if part.dtype != dtype or tuple(part.shape) != shape:
+            raise WireError(f"part {number} is {part.dtype} {tuple(part.shape)}, not {dtype} {shape}")
+
+
+def _check_scale(scale: Tensor, most: int = 1) -> None:
+    """Refuse a scale that is negative, or of which so many times is not finite."""
+    if not 0 <= scale.item() < math.inf or not torch.isfinite(scale * most):
+        raise WireError(f"the scale is {scale.item()}")
+
+
+def _check_values(values: Tensor) -> None:
+    if not torch.isfinite(values).all():
+        raise WireError("it holds NaN or infinity")

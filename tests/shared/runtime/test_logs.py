@@ -1,0 +1,221 @@
+"""Lines of log: one event a line whatever names hold, with the ids by which a round is followed through the tiers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_server.happenings import Happening
+from cloud_server.telling import told
+from shared.runtime import logs
+from shared.runtime.logs import LineFormatter, about, plain, read, shown, tell, unfolded
+from shared.runtime.worker import Worker
+from tests.federation import Federation, small_spec
+
+HOSTILE = 'x\n{"at": "2026"}\r\x1b[2J\x07\u202e\u2028\x85"} run=r1 \\'
+
+
+class Kept(logging.Handler):
+    """Keeps lines as a process would write them."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.setFormatter(LineFormatter("edge", "edge-1", form))
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+    @property
+    def read(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+@pytest.fixture(params=["json", "text"])
+def kept(request: pytest.FixtureRequest) -> Iterator[Kept]:
+    yield from keeping(request.param)
+
+
+@pytest.fixture
+def as_json() -> Iterator[Kept]:
+    yield from keeping("json")
+
+
+def keeping(form: str) -> Iterator[Kept]:
+    handler, root = Kept(form), logging.getLogger("strata")
+    before, root.level = root.level, logging.INFO
+    root.addHandler(handler)
+    logging.getLogger("strata.events").setLevel(logging.INFO)
+    yield handler
+    logging.getLogger("strata.events").setLevel(logging.NOTSET)
+    root.removeHandler(handler)
+    root.setLevel(before)
+
+
+def test_a_line_has_its_ids_first_and_leaves_out_what_is_not_there(as_json: Kept) -> None:
+    with about(run="r1", round=3):
+        tell("visit.ended", wall_s=0.25, seat=7, reason=None)
+    tell("listens", port=80)
+    first, second = as_json.read
+    assert list(first) == ["at", "level", "tier", "process", "event", "run", "round", "seat", "wall_s"]
+    assert {**first, "at": ""} == {
+        "at": "", "level": "info", "tier": "edge", "process": "edge-1", "event": "visit.ended",
+        "run": "r1", "round": 3, "seat": 7, "wall_s": 0.25,
+    }  # fmt: skip
+    assert "run" not in second
+
+
+def test_a_plain_message_is_an_event_with_a_text(as_json: Kept) -> None:
+    with about(run="r1"):
+        logging.getLogger("strata").warning("agent %s is slow", "a-1")
+    (line,) = as_json.read
+    assert (line["event"], line["text"], line["level"], line["run"]) == ("log", "agent a-1 is slow", "warning", "r1")
+
+
+def test_nothing_in_a_name_a_message_or_an_error_makes_a_second_line_or_moves_a_cursor(kept: Kept) -> None:
+    log = logging.getLogger("strata")
+    with about(run=HOSTILE, edge=HOSTILE):
+        tell("visit.begun", seat=1, detail=HOSTILE)
+        log.warning("agent %s: %s", HOSTILE, HOSTILE)
+        try:
+            raise ValueError(HOSTILE)
+        except ValueError:
+            log.exception("it failed: %s", HOSTILE)
+        told(HOSTILE, Happening("seat.moved", {"agent": HOSTILE, "from": HOSTILE, HOSTILE: HOSTILE}))
+    assert len(kept.lines) == 4
+    for line in kept.lines:
+        assert line.isprintable()
+        line.encode("utf-8")
+    if kept.lines[0].startswith("{"):
+        found = kept.read
+        assert [line["run"] for line in found] == [HOSTILE] * 4
+        assert found[0]["detail"] == HOSTILE
+        for entry in found:
+            assert shown(entry).isprintable()
+            head, *below = unfolded(entry).split("\n")
+            assert head.isprintable()
+            assert all(part.startswith("    | ") and part.isprintable() for part in below)
+        assert "ValueError" in unfolded(found[2])
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_half_of_a_surrogate_pair_does_not_keep_a_line_from_being_written(form: str) -> None:
+    """Formatted by hand: pytest's own report of a logged line could not be sent between its processes."""
+    record = logging.makeLogRecord({"name": "strata", "levelname": "INFO", "msg": "agent %s", "args": ("a\ud800b",)})
+    line = LineFormatter("edge", "edge-1", form).format(record)
+    assert line.isprintable()
+    assert "agent a" in line
+    line.encode("utf-8")
+
+
+def test_a_field_cannot_be_taken_for_another_in_text() -> None:
+    line = {"at": "", "level": "info", "tier": "edge", "process": "p", "event": "e", "run": "r2", "detail": "x run=r1"}
+    assert shown(line) == '? p        e run=r2 detail="x run=r1"'
+    assert plain("a\tb\u202eé") == "a\\tb\\u202eé"
+
+
+def test_long_values_and_no_numbers_are_cut_to_what_a_line_can_hold(as_json: Kept) -> None:
+    tell("e", detail="x" * 10**6, loss=float("nan"), far=float("inf"))
+    (line,) = as_json.read
+    assert len(line["detail"]) == logs.MOST_CHARACTERS
+    assert (line["loss"], line["far"]) == ("nan", "inf")
+
+
+async def test_ids_go_to_tasks_and_to_the_computing_thread_and_no_further(as_json: Kept) -> None:
+    worker = Worker()
+    both = asyncio.Barrier(2)
+
+    async def one(run: str) -> None:
+        with about(run=run):
+            await both.wait()
+            task = asyncio.create_task(worker.run(tell, f"worked for {run}"))
+            await task
+            tell(f"after {run}")
+
+    await asyncio.gather(one("a"), one("b"))
+    await worker.run(tell, "none")
+    worker.close()
+    assert {(line["event"], line.get("run")) for line in as_json.read} == {
+        ("worked for a", "a"), ("worked for b", "b"), ("after a", "a"), ("after b", "b"), ("none", None),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "raw", ["", "x", "{", "[1]", "{}", '{"at": 1}', '{"event": "e"}', "{" * 10**5, '{"at":' * 10**5]
+)
+def test_what_is_no_line_of_ours_is_not_read_as_one(raw: str) -> None:
+    assert read(raw) is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("STRATA_LOG_FORMAT", "xml"), ("STRATA_LOG_LEVEL", "LOUD"), ("STRATA_LOG_LEVEL", "7")]
+)
+def test_an_unknown_setting_ends_the_process_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit, match=f"{variable}: '{value}' is none of"):
+        logs.configure("cloud", "cloud")
+
+
+@pytest.mark.parametrize(
+    ("given", "terminal", "form"),
+    [("", False, "json"), ("", True, "text"), ("TEXT", False, "text"), ("json", True, "json")],
+)
+def test_text_is_for_terminals_and_who_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, given: str, terminal: bool, form: str
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: made.extend(options["handlers"]))
+    monkeypatch.setattr(logging, "captureWarnings", lambda on: None)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setenv("STRATA_LOG_FORMAT", given)
+    logs.configure("edge", "edge-1")
+    assert made[0].formatter.form == form
+    assert made[0].formatter.process == "edge-1"
+
+
+async def test_one_round_is_followed_through_the_three_tiers(tmp_path: Path, as_json: Kept) -> None:
+    async with Federation(tmp_path / "f", rooms=(2,), n_edges=1) as fed:
+        losses = [{"round_no": 2, "seats": [1]}]
+        info = await fed.run(small_spec(num_devices=2, num_edges=1, losses=losses))
+        agent = fed.agent_id(0)
+    lines = [line for line in as_json.read if line.get("run") == info.run]
+    assert [line["status"] for line in lines if line["event"] == "run.status"] == [
+        "pending", "starting", "running", "completed",
+    ]  # fmt: skip
+
+    def of_round(number: int) -> list[dict[str, Any]]:
+        found = [line for line in lines if line.get("round") == number and line["event"] != "round.evaluated"]
+        ends = next(n for n, line in enumerate(found) if line["event"] == "round.committed") + 1
+        return [{k: v for k, v in line.items() if k not in logs.FIRST[:4] and k != "run"} for line in found[:ends]]
+
+    first = of_round(1)
+    assert [line["event"] for line in first] == [
+        "round.started", "order.sent", "order.taken", "edge_round.begun",
+        "visit.begun", "visit.ended", "visit.begun", "visit.ended", "update.sent",
+        "wave.ended", "update.sent", "order.answered", "round.committed",
+    ]  # fmt: skip
+    assert first[1] == {**first[1], "home": 0, "edge": "edge-1", "kind": "train"}
+    assert first[2]["bytes"] == first[1]["bytes"] > 0
+    assert first[3] == {**first[3], "home": 0, "edge_round": 0, "seats": 2}
+    assert [line["seat"] for line in first[4:8]] == [0, 0, 1, 1]
+    assert first[5] == {**first[5], "home": 0, "edge_round": 0, "wave": 0, "kind": "train"}
+    assert first[5]["wall_s"] > 0
+    assert first[9] == {**first[9], "visits": 2, "used": 2}
+    assert first[10]["bytes"] == first[11]["bytes"] > 0
+    assert first[12]["n_used"] == 2
+    second = of_round(2)
+    lost = [line for line in lines if line["event"] == "contribution.lost"]
+    told = [(line["round"], line["seat"], line["reason"], line["level"]) for line in lost]
+    assert told == [(2, 1, "left_out", "warning")] * 2  # in its wave, and with the commit
+    assert sum(line["event"] == "visit.begun" for line in second) == 1
+    assert {line["round"] for line in lines if line["event"] == "round.evaluated"} == {1, 2}
+    assert agent not in str(first)

@@ -1,0 +1,87 @@
+"""Each distribution against its formula, and what no distribution may be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from scipy import stats
+
+from shared.core.randomness import stream_seed
+from shared.simulation import Amount, Normal, Pareto, Seeds, Uniform, Zipf, drawn, quantile, unit
+from shared.simulation.distributions import MOST
+
+N = 4000
+READ: TypeAdapter[Amount] = TypeAdapter(Amount)
+
+
+def draws(amount: Amount) -> list[float]:
+    return [drawn(amount, _stream(n), "test") for n in range(N)]
+
+
+def _stream(number: int) -> Seeds:
+    return lambda purpose: stream_seed(f"{number}|{purpose}")
+
+
+@pytest.mark.parametrize(
+    ("amount", "formula"),
+    [
+        (Uniform(low=2, high=5), stats.uniform(2, 3)),
+        (Normal(mean=100, sd=4), stats.norm(100, 4)),
+        (Normal(mean=1, sd=2), stats.truncnorm(-0.5, np.inf, loc=1, scale=2)),
+        (Normal(mean=0, sd=3), stats.halfnorm(scale=3)),
+        (Pareto(shape=1.5, scale=100), stats.pareto(1.5, scale=100)),
+    ],
+    ids=["uniform", "normal", "normal cut at 0", "half normal", "pareto"],
+)
+def test_draws_follow_the_distributions_formula(amount: Amount, formula: stats.rv_continuous) -> None:
+    found = draws(amount)
+    assert stats.kstest(found, formula.cdf).pvalue > 1e-3
+    for u in (0.001, 0.25, 0.5, 0.9, 0.999):
+        assert quantile(amount, u) == pytest.approx(formula.ppf(u), rel=1e-6)
+
+
+def test_zipfs_ranks_come_as_often_as_their_power_says() -> None:
+    found = draws(Zipf(exponent=1.2, n=6, scale=10))
+    shares = np.array([k**-1.2 for k in range(1, 7)])
+    expected = N * shares / shares.sum()
+    counts = [found.count(10.0 * k) for k in range(1, 7)]
+    assert sum(counts) == N
+    assert stats.chisquare(counts, expected).pvalue > 1e-3
+
+
+def test_a_number_is_itself_and_draws_nothing() -> None:
+    def never(purpose: str) -> int:
+        raise AssertionError(purpose)
+
+    assert drawn(7.5, never, "test") == 7.5
+
+
+def test_a_zipf_of_exponent_0_is_uniform_over_its_ranks() -> None:
+    assert [quantile(Zipf(exponent=0, n=4), u) for u in (0.1, 0.3, 0.6, 0.99)] == [1, 2, 3, 4]
+
+
+def test_no_draw_is_infinite_or_negative() -> None:
+    edges = (unit(0), unit(2**63 - 1))
+    assert 0 < edges[0] < edges[1] < 1
+    for amount in (Pareto(shape=0.1, scale=1), Normal(mean=0, sd=1), Normal(mean=1, sd=1e9), Uniform(low=0, high=1)):
+        assert all(0 < quantile(amount, u) <= MOST for u in edges)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"name": "paretto", "shape": 1, "scale": 1}, "did you mean 'pareto'"),
+        ({"shape": 1, "scale": 1}, "distribution without a `name`"),
+        ({"name": "uniform", "low": 3, "high": 1}, "low 3 is above high 1"),
+        ({"name": "normal", "mean": 0, "sd": 0}, "is the number 0"),
+        ({"name": "pareto", "shape": 0, "scale": 1}, "greater than or equal to 0.1"),
+        ({"name": "zipf", "exponent": 1, "n": 10_001}, "less than or equal to 10000"),
+        (-1, "greater than or equal to 0"),
+        (float("inf"), "less than or equal to"),
+        ("fast", "valid number"),
+    ],
+)
+def test_what_is_no_amount_is_refused(raw: object, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        READ.validate_python(raw)

@@ -1,0 +1,147 @@
+"""When devices are there: fractions, instants, trace files."""
+
+from __future__ import annotations
+
+from itertools import pairwise, takewhile
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from scipy import stats
+
+from shared.core.randomness import stream_seed
+from shared.simulation import Always, Availability, OnOff, Seeds, Trace, is_on, next_on, parse_traces
+from shared.simulation.availability import CYCLES, _on_times
+
+TIMES = OnOff(mean_on_s=30, mean_off_s=70)
+
+
+def of(seat: int) -> Seeds:
+    return lambda purpose: stream_seed(f"seat {seat}|{purpose}")
+
+
+def on(availability: Availability, at_s: float, seat: int = 0) -> bool:
+    return is_on(availability, seat, at_s, of(seat))
+
+
+def test_always_is_always() -> None:
+    assert on(Always(), 0)
+    assert next_on(Always(), 3, 1e9, of(3)) == 1e9
+
+
+# ---- exponential times
+
+
+def times_of(seat: int) -> tuple[list[float], list[float]]:
+    """How long a seat's on-times and off-times are in the first stretch, the first and the last on-time left out."""
+    found = list(takewhile(lambda interval: interval[1] < 100 * CYCLES, _on_times(TIMES, 0, of(seat))))[1:]
+    return [end - begin for begin, end in found], [b[0] - a[1] for a, b in pairwise(found)]
+
+
+@pytest.mark.parametrize("at_s", [0.0, 50.0, 100 * CYCLES - 1e-9, 100.0 * CYCLES, 1e7])
+def test_at_any_instant_as_many_are_on_as_the_means_say(at_s: float) -> None:
+    n = sum(on(TIMES, at_s, seat) for seat in range(2_000))
+    low, high = stats.binom(2_000, 0.3).interval(0.999)
+    assert low <= n <= high
+
+
+def test_a_device_is_on_for_its_share_of_the_time() -> None:
+    at = [on(TIMES, 10.0 * step, seat) for seat in range(10) for step in range(2_000)]
+    assert np.mean(at) == pytest.approx(0.3, abs=0.03)
+
+
+def test_the_times_are_exponential_with_their_means() -> None:
+    found = [times_of(seat) for seat in range(30)]
+    for index, mean in enumerate((30, 70)):
+        lengths = [length for times in found for length in times[index]]
+        assert len(lengths) > 1_500
+        assert stats.kstest(lengths, stats.expon(scale=mean).cdf).pvalue > 1e-3
+
+
+def test_seats_are_on_at_different_times_and_a_seat_always_at_the_same() -> None:
+    grid = [100.0 * step for step in range(300)]
+    one, again, other = [[on(TIMES, at, seat) for at in grid] for seat in (1, 1, 2)]
+    assert one == again
+    assert 0.3 < np.mean(np.array(one) == np.array(other)) < 0.8
+
+
+def test_who_is_off_comes_on_at_the_first_instant_at_which_it_is_on() -> None:
+    at = 1234.5
+    off = [seat for seat in range(20) if not on(TIMES, at, seat)]
+    assert len(off) > 5
+    for seat in off:
+        first = next_on(TIMES, seat, at, of(seat))
+        assert first is not None
+        assert on(TIMES, first, seat)
+        assert not any(on(TIMES, instant, seat) for instant in np.linspace(at, first, 50, endpoint=False))
+
+
+# ---- traces
+
+
+def test_a_trace_is_on_from_the_begin_of_an_interval_until_before_its_end() -> None:
+    trace = Trace(traces=(((10, 20), (30, 40)),))
+    assert [at for at in range(0, 50, 5) if on(trace, at)] == [10, 15, 30, 35]
+    assert next_on(trace, 0, 20, of(0)) == 30
+    assert next_on(trace, 0, 40, of(0)) is None
+
+
+def test_a_trace_with_a_period_begins_again() -> None:
+    trace = Trace(traces=(((10, 20),),), period_s=50)
+    assert [at for at in range(0, 200, 5) if on(trace, at)] == [10, 15, 60, 65, 110, 115, 160, 165]
+    assert next_on(trace, 0, 170, of(0)) == 210
+
+
+def test_seats_follow_the_traces_in_turn() -> None:
+    trace = Trace(traces=(((0, 10),), ((10, 20),), ()))
+    assert [[on(trace, at, seat) for at in (5, 15)] for seat in range(4)] == [
+        [True, False],
+        [False, True],
+        [False, False],
+        [True, False],
+    ]
+
+
+def test_intervals_stand_for_a_single_trace() -> None:
+    assert Trace.model_validate({"intervals": [[0, 1], [2, 3]]}) == Trace(traces=(((0, 1), (2, 3)),))
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"intervals": [[5, 5]]}, r"trace 0: \[5, 5\] is no interval"),
+        ({"intervals": [[-1, 5]]}, "is no interval"),
+        ({"intervals": [[0, 5], [4, 6]]}, r"\[4, 6\] begins before the interval before it ends"),
+        ({"traces": [[], [[0, 9]]], "period_s": 8}, r"trace 1: \[0, 9\] lies beyond period_s 8"),
+        ({"traces": []}, "at least 1"),
+        ({"file": "x"}, "read by `strata run SPEC`"),
+        ({"traces": [[[n, n + 0.5] for n in range(6_000)]] * 2}, "more than 10000 intervals together"),
+    ],
+)
+def test_what_is_no_trace_is_refused(raw: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Trace.model_validate(raw)
+
+
+def test_a_trace_file_has_an_interval_a_line() -> None:
+    text = "# trace from to\n0 0 3600\n\n1 100 5e3  # at work\n0 7200 9000\n"
+    assert parse_traces(text) == [[(0, 3600), (7200, 9000)], [(100, 5000)]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no interval in it"),
+        ("0 1\n", "line 1 reads '0 1', not `TRACE FROM TO`"),
+        ("0 0 1\nx 2 3\n", "line 2 reads 'x 2 3'"),
+        ("0 0 1\n2 0 1\n", "there is no trace 1"),
+        ("-1 0 1\n", "there is no trace 0"),
+        ("0 3 2\n", r"trace 0: \[3, 2\] is no interval"),
+        ("0 nan 2\n", "is no interval"),
+        ("0 1 inf\n", "is no interval"),
+        ("0 5 6\n0 0 1\n", "begins before"),
+    ],
+)
+def test_a_wrong_line_of_a_trace_file_is_named(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_traces(text)

@@ -1,0 +1,147 @@
+"""Simulated seconds, bytes and joules, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from scipy import stats
+
+from shared.core.randomness import stream_seed
+from shared.simulation import REFERENCE_FLOPS, Link, Normal, Profile, Seeds, Uniform
+from shared.simulation.cost_model import Cost, LinkUse, broken_off, drop_share, link_cost, transfer_s, visit_cost
+
+SLOW = Profile(name="slow", compute_sps=100, up_bps=8_000, down_bps=80_000, latency_s=0.5)
+USE = LinkUse(down_bytes=10_000, up_bytes=1_000)
+
+
+def visit(number: int) -> Seeds:
+    """The streams of one visit."""
+    return lambda purpose: stream_seed(f"{number}|{purpose}")
+
+
+def cost(profile: Profile = SLOW, use: LinkUse = USE, n: float = 250, number: int = 0, latency_s: float = 0.5) -> Cost:
+    return visit_cost(profile, latency_s, use, n * REFERENCE_FLOPS, visit(number))
+
+
+def test_a_transfer_is_latency_and_bits_over_bandwidth() -> None:
+    assert transfer_s(1000, 8_000, 0.5) == 1.5
+
+
+def test_nothing_sent_costs_nothing() -> None:
+    assert transfer_s(0, 8_000, 0.5) == 0
+
+
+def test_a_visit_receives_trains_and_sends() -> None:
+    assert cost() == Cost(down_s=1.5, compute_s=2.5, up_s=1.5)
+    assert cost().simulated_s == 5.5
+
+
+def test_a_visit_that_sends_nothing_back_pays_one_way() -> None:
+    assert cost(use=LinkUse(down_bytes=10_000), n=0) == Cost(down_s=1.5)
+
+
+@pytest.mark.parametrize(("field", "part"), [("down_bps", "down_s"), ("up_bps", "up_s")])
+def test_twice_the_bandwidth_halves_the_transfer(field: str, part: str) -> None:
+    once = SLOW.but(latency_s=0)
+    twice = once.but(**{field: 2 * getattr(once, field)})
+    before, after = cost(once, latency_s=0), cost(twice, latency_s=0)
+    assert getattr(after, part) == getattr(before, part) / 2
+    assert replace(after, **{part: getattr(before, part)}) == before
+
+
+def test_compute_goes_by_operations() -> None:
+    """Half the operations a sample, twice the samples a second."""
+    half = visit_cost(SLOW, 0.5, USE, 250 * REFERENCE_FLOPS / 2, visit(0))
+    assert half.compute_s == cost().compute_s / 2
+
+
+def test_latency_is_paid_each_way() -> None:
+    near, far = cost(latency_s=0.1), cost(latency_s=0.35)
+    assert far.down_s - near.down_s == pytest.approx(0.25)
+    assert far.up_s - near.up_s == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "seconds", "moved", "work"),
+    [
+        (0.0, (0, 0, 0), (0, 0), 0),
+        (0.6, (0.6, 0, 0), (4_000, 0), 0),  # of 1.5 s of receiving
+        (2.5, (1.5, 1, 0), (10_000, 0), 0.4),  # of 2.5 s of work
+        (4.3, (1.5, 2.5, 0.3), (10_000, 200), 1),  # of 1.5 s of sending
+        (5.5, (1.5, 2.5, 1.5), (10_000, 1_000), 1),
+        (99, (1.5, 2.5, 1.5), (10_000, 1_000), 1),
+    ],
+)
+def test_of_a_visit_that_is_broken_off_what_was_done_until_then_counts(
+    at_s: float, seconds: tuple[float, ...], moved: tuple[int, int], work: float
+) -> None:
+    frugal = SLOW.but(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
+    flops = 250 * REFERENCE_FLOPS
+    done, use = broken_off(frugal, cost(frugal), USE, flops, at_s)
+    assert (done.down_s, done.compute_s, done.up_s) == pytest.approx(seconds)
+    assert (use.down_bytes, use.up_bytes) == moved
+    assert done.energy_j == pytest.approx(work * flops * 1e-9 + moved[0] * 1e-6 + moved[1] * 3e-6)
+
+
+def test_energy_is_that_of_operations_and_of_bytes() -> None:
+    frugal = SLOW.but(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
+    assert cost(frugal).energy_j == pytest.approx(250 * REFERENCE_FLOPS * 1e-9 + 1_000 * 3e-6 + 10_000 * 1e-6)
+    assert cost().energy_j == 0
+
+
+def test_jitter_is_uniform_around_the_latency_and_drawn_for_each_direction() -> None:
+    shaky = SLOW.but(jitter_s=0.2)
+    costs = [cost(shaky, number=number) for number in range(500)]
+    for direction in ("down_s", "up_s"):
+        found = [getattr(one, direction) - 1 for one in costs]  # without the time of the bits
+        assert stats.kstest(found, stats.uniform(0.3, 0.4).cdf).pvalue > 1e-3
+    assert abs(stats.pearsonr([c.down_s for c in costs], [c.up_s for c in costs]).statistic) < 0.15
+
+
+def test_jitter_makes_no_transfer_faster_than_its_bits() -> None:
+    shaky = SLOW.but(jitter_s=2.0)
+    found = [cost(shaky, number=number, latency_s=0.5).down_s for number in range(100)]
+    assert min(found) == 1.0
+    assert max(found) > 3.0
+
+
+def test_a_delay_is_drawn_for_every_visit_and_is_part_of_its_work() -> None:
+    late = SLOW.but(delay_s=Normal(mean=100, sd=1))
+    found = [cost(late, number=number).compute_s - 2.5 for number in range(500)]
+    assert stats.kstest(found, stats.norm(100, 1).cdf).pvalue > 1e-3
+    half = visit_cost(late, 0.5, USE, 125 * REFERENCE_FLOPS, visit(3), share=0.5)
+    assert half.compute_s == pytest.approx(cost(late, number=3).compute_s / 2)
+
+
+def test_a_links_delay_is_part_of_sending() -> None:
+    late = SLOW.but(link_delay_s=Uniform(low=5, high=6))
+    found = [cost(late, number=number).up_s - 1.5 for number in range(500)]
+    assert stats.kstest(found, stats.uniform(5, 1).cdf).pvalue > 1e-3
+    assert cost(late, use=LinkUse(down_bytes=10)).up_s == 0  # nothing is sent
+
+
+def test_the_same_visit_draws_the_same() -> None:
+    shaky = SLOW.but(jitter_s=0.2, delay_s=Normal(mean=3, sd=1), drop_rate=0.5)
+    assert cost(shaky, number=7) == cost(shaky, number=7) != cost(shaky, number=8)
+    assert drop_share(shaky, visit(7)) == drop_share(shaky, visit(7))
+
+
+def test_of_a_thousand_visits_as_many_are_dropped_as_the_rate_says() -> None:
+    shares = [drop_share(SLOW.but(drop_rate=0.3), visit(number)) for number in range(1_000)]
+    dropped = [share for share in shares if share is not None]
+    low, high = stats.binom(1_000, 0.3).interval(0.99)
+    assert low <= len(dropped) <= high
+    assert stats.kstest(dropped, stats.uniform.cdf).pvalue > 1e-3  # anywhere in the work
+    assert not any(drop_share(SLOW, visit(number)) for number in range(1_000))
+    assert all(drop_share(SLOW.but(drop_rate=1), visit(number)) for number in range(1_000))
+
+
+def test_the_edges_link_carries_both_bodies() -> None:
+    link = Link(up_bps=8_000, down_bps=16_000, latency_s=1)
+    found = link_cost(link, LinkUse(down_bytes=2_000, up_bytes=3_000), visit(0))
+    assert found == Cost(down_s=1 + 1, up_s=1 + 3)
+
+
+def test_the_use_of_links_adds_up() -> None:
+    assert LinkUse(down_bytes=1, up_bytes=2) + LinkUse(down_bytes=10) == LinkUse(down_bytes=11, up_bytes=2)

@@ -1,0 +1,279 @@
+"""From the description to the seats: names, overrides, mixtures, draws, stragglers; and the catalogue's page."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from shared.core.errors import BadInput
+from shared.core.randomness import stream_seed
+from shared.simulation import (
+    REFERENCE_FLOPS,
+    DeviceSpec,
+    Normal,
+    OnOff,
+    Pareto,
+    Profile,
+    Seeds,
+    apportioned,
+    link_of,
+    profiles_of,
+)
+from shared.simulation.__main__ import tables
+from shared.simulation.availability import is_on
+from shared.simulation.catalogue import DEVICES, LINKS, PROFILES
+from shared.simulation.cost_model import LinkUse, visit_cost
+from shared.spec import ExperimentSpec, parse_spec
+from shared.spec_files import read_spec
+from shared.training.flops import training_flops
+
+PAGE = Path(__file__).parents[3] / "docs" / "profiles.md"
+
+
+def streams(who: str) -> Seeds:
+    return lambda purpose: stream_seed(f"0|{who}|{purpose}")
+
+
+def profiles(n: int = 10, first: int | None = None, **devices: Any) -> list[Profile]:
+    spec = parse_spec({"devices": devices}).devices
+    return profiles_of(spec, n if first is None else first, n, streams)
+
+
+# ---- the catalogue
+
+
+def test_the_page_shows_the_catalogue() -> None:
+    assert tables() in PAGE.read_text(encoding="utf-8"), "python -m shared.profiles prints what stands there"
+
+
+def test_the_reference_models_operations_are_those_of_the_constant() -> None:
+    assert training_flops("cnn_mnist", (1, 28, 28), 10) == REFERENCE_FLOPS
+
+
+def test_a_devices_samples_and_energy_follow_from_its_operations_and_its_power() -> None:
+    for name, entry in DEVICES.items():
+        profile = PROFILES[name]
+        assert profile.compute_sps * REFERENCE_FLOPS == pytest.approx(entry.flops)
+        assert profile.j_per_flop * entry.flops == pytest.approx(entry.watts)
+        assert profile.up_bps == LINKS[entry.link].link.up_bps
+
+
+def test_the_default_is_what_it_was() -> None:
+    assert profiles(3) == [Profile()] * 3
+    (found,) = profiles(1)
+    assert (found.name, found.compute_sps, found.up_bps, found.down_bps) == ("standard", 500, 20e6, 100e6)
+
+
+# ---- names and overrides
+
+
+def test_a_name_brings_its_figures_and_an_override_replaces_one() -> None:
+    assert profiles(1, profile="jetson") == [PROFILES["jetson"]]
+    (found,) = profiles(1, profile={"name": "jetson", "up_bps": 3e6, "label": "mine"})
+    assert found == PROFILES["jetson"].but(up_bps=3e6, name="mine")
+
+
+def test_another_link_replaces_all_that_is_the_links() -> None:
+    (found,) = profiles(1, profile={"name": "raspberry_pi", "link": "lte", "latency_s": 0.5})
+    lte = LINKS["lte"].link
+    assert (found.up_bps, found.down_bps, found.j_per_byte_up) == (lte.up_bps, lte.down_bps, lte.j_per_byte_up)
+    assert (found.latency_s, found.compute_sps) == (0.5, PROFILES["raspberry_pi"].compute_sps)
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        {"latency_s": 1e15, "jitter_s": 1e15},
+        {"latency_s": {"name": "pareto", "shape": 0.1, "scale": 1e9}},
+        {"compute_sps": 1e-6, "up_bps": 1e-6, "delay_s": 1e15},
+        {
+            "compute_sps": {"name": "normal", "mean": 0, "sd": 1e-9},
+            "down_bps": {"name": "uniform", "low": 1, "high": 2},
+        },
+        {"availability": {"name": "on_off", "mean_on_s": 1e-3, "mean_off_s": 1e12}},
+    ],
+)
+def test_whatever_a_spec_may_say_gives_finite_seconds(profile: dict[str, Any]) -> None:
+    for number, found in enumerate(profiles(50, profile=profile, straggler_ratio=0.5, straggler_slowdown=1e6)):
+        cost = visit_cost(found, found.latency_s, LinkUse(down_bytes=10**9, up_bytes=10**9), 1e15, lambda what: 5)
+        assert math.isfinite(cost.simulated_s)
+        assert is_on(found.availability, number, cost.simulated_s, lambda what: 5) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("devices", "field", "said"),
+    [
+        ({"profile": "fone_low"}, "profile", "did you mean 'phone_low'"),
+        ({"profile": {"link": "ltee"}}, "profile", "did you mean 'lte'"),
+        ({"profile": {"upbps": 1}}, "profile.upbps", "did you mean 'up_bps'"),
+        ({"profile": {"compute_sps": 0}}, "profile.compute_sps", "must be at least 1e-06"),
+        ({"profile": {"compute_sps": {"name": "uniform", "low": 0, "high": 1}}}, "profile.compute_sps", "at least"),
+        (
+            {"profile": {"compute_sps": {"name": "pareto", "shpe": 1, "scale": 1}}},
+            "profile.compute_sps.shpe",
+            "did you mean 'shape'",
+        ),
+        ({"profile": {"drop_rate": 1.1}}, "profile.drop_rate", "less than or equal to 1"),
+        ({"profile": {"availability": "allways"}}, "profile.availability", "did you mean 'always'"),
+        (
+            {"profile": {"availability": {"name": "on_off", "mean_on_s": 1, "mean_of_s": 1}}},
+            "profile.availability.mean_of_s",
+            "did you mean 'mean_off_s'",
+        ),
+        ({"profiles": [{"profile": "jetson", "share": 0.5}]}, None, "add up to 0.5, not to 1"),
+        ({"profiles": [{"profile": "jetsn", "share": 1}]}, "profiles.0.profile", "did you mean 'jetson'"),
+        ({"profile": "jetson", "profiles": [{"profile": "jetson", "share": 1}]}, None, "either `profile`"),
+        ({"straggler_ratio": 1.5}, "straggler_ratio", "less than or equal to 1"),
+        ({"straggler_slow": 2}, "straggler_slow", "did you mean 'straggler_slowdown'"),
+    ],
+)
+def test_a_wrong_description_is_refused_with_field_and_cause(devices: Any, field: str | None, said: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_spec({"devices": devices})
+    assert caught.value.field == (f"devices.{field}" if field else "devices")
+    assert said in caught.value.detail
+
+
+def test_an_unknown_link_of_an_edge_is_refused_with_the_nearest() -> None:
+    with pytest.raises(BadInput, match=r"edge_link\.by_home\.1: unknown link 'fiber'; did you mean 'fibre'"):
+        parse_spec({"edge_link": {"by_home": ["lte", "fiber"]}})
+
+
+def test_what_was_read_is_read_again_the_same() -> None:
+    raw = {
+        "profiles": [
+            {"profile": {"name": "jetson", "delay_s": {"name": "normal", "mean": 3, "sd": 1}}, "share": 0.5},
+            {"profile": {"availability": {"name": "on_off", "mean_on_s": 1, "mean_off_s": 2}}, "share": 0.5},
+        ],
+        "edge_latency_s": 0.5,
+    }
+    spec = parse_spec({"devices": raw, "edge_link": {"name": "lte", "by_home": ["dsl"]}})
+    assert parse_spec(spec.model_dump(mode="json")) == spec
+    assert parse_spec(spec.model_dump(mode="json", exclude_none=True)) == spec
+
+
+def test_a_trace_file_is_read_with_the_spec(tmp_path: Path) -> None:
+    (tmp_path / "nights.txt").write_text("0 0 10\n1 10 20\n", encoding="utf-8")
+    path = tmp_path / "spec.yaml"
+    path.write_text("devices: {profile: {availability: {name: trace, file: nights.txt, period_s: 20}}}\n", "utf-8")
+    spec = read_spec(path)
+    assert spec.devices.profile is not None
+    found = spec.devices.profile.availability
+    assert found is not None
+    assert found.model_dump() == {"name": "trace", "traces": (((0, 10),), ((10, 20),)), "period_s": 20}
+    (tmp_path / "nights.txt").write_text("0 0 ten\n", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"nights\.txt: line 1 reads '0 0 ten'"):
+        read_spec(path)
+    (tmp_path / "nights.txt").unlink()
+    with pytest.raises(BadInput, match=r"nights\.txt: No such file"):
+        read_spec(path)
+
+
+# ---- mixtures and stragglers
+
+
+def test_a_mixture_has_exact_counts_in_seeded_order() -> None:
+    mixture = [{"profile": "phone_low", "share": 0.7}, {"profile": "phone_high", "share": 0.3}]
+    names = [profile.name for profile in profiles(50, profiles=mixture)]
+    assert Counter(names) == {"phone_low": 35, "phone_high": 15}
+    assert names != sorted(names)
+    assert names != sorted(names, reverse=True)
+    assert len({names[n % 2 :: 2].count("phone_high") for n in range(2)}) <= 2
+
+
+def test_counts_are_by_largest_remainder() -> None:
+    assert Counter(apportioned([0.5, 0.3, 0.2], 7, 7, 1)) == {0: 4, 1: 2, 2: 1}  # 3.5, 2.1, 1.4
+    assert apportioned([0, 1], 3, 3, 1) == [1, 1, 1]
+
+
+@given(
+    shares=st.lists(st.floats(0.01, 1), min_size=1, max_size=5),
+    n_first=st.integers(1, 40),
+    more=st.integers(0, 40),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_further_seats_change_nobodys_part_and_keep_near_the_shares(
+    shares: list[float], n_first: int, more: int, seed: int
+) -> None:
+    whole = [share / sum(shares) for share in shares]
+    few, many = apportioned(whole, n_first, n_first, seed), apportioned(whole, n_first, n_first + more, seed)
+    assert many[:n_first] == few
+    for part, share in enumerate(whole):
+        assert abs(few.count(part) - share * n_first) < 1
+        assert abs(many.count(part) - share * len(many)) < len(shares)
+
+
+def test_so_many_are_stragglers_and_so_much_slower() -> None:
+    found = profiles(20, straggler_ratio=0.2, straggler_slowdown=8)
+    assert Counter(profile.compute_sps for profile in found) == {500: 16, 62.5: 4}
+    assert {profile.slowdown for profile in found if profile.compute_sps < 500} == {8}
+    assert {profile.up_bps for profile in found} == {20e6}, "their links are not slower"
+    assert profiles(20, straggler_ratio=0.2) == found, "8 is the default"
+    assert not any(profile.slowdown > 1 for profile in profiles(20))
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        {"profiles": [{"profile": "phone_low", "share": 0.6}, {"profile": "jetson", "share": 0.4}]},
+        {"straggler_ratio": 0.3},
+        {"profile": {"compute_sps": {"name": "pareto", "shape": 1.5, "scale": 100}}},
+    ],
+    ids=str,
+)
+def test_adding_seats_changes_nobodys_profile(devices: dict[str, Any]) -> None:
+    few, many, most = [profiles(n, first=10, **devices) for n in (10, 11, 40)]
+    assert few == many[:10] == most[:10]
+    assert many == most[:11]
+
+
+# ---- draws
+
+
+def test_a_figure_may_be_drawn_for_each_seat() -> None:
+    found = profiles(1_000, profile={"compute_sps": {"name": "pareto", "shape": 1.5, "scale": 100}})
+    assert stats.kstest([p.compute_sps for p in found], stats.pareto(1.5, scale=100).cdf).pvalue > 1e-3
+    assert {p.up_bps for p in found} == {20e6}
+
+
+def test_figures_of_a_seat_are_drawn_apart() -> None:
+    uniform = {"name": "uniform", "low": 1, "high": 2}
+    found = profiles(500, profile={"up_bps": uniform, "down_bps": uniform})
+    assert abs(np.corrcoef([p.up_bps for p in found], [p.down_bps for p in found])[0, 1]) < 0.15
+
+
+def test_delays_stay_distributions_until_a_visit() -> None:
+    delay = {"name": "normal", "mean": 100, "sd": 1}
+    (found,) = profiles(1, profile={"delay_s": delay, "link_delay_s": {"name": "pareto", "shape": 2, "scale": 1}})
+    assert (found.delay_s, found.link_delay_s) == (Normal(mean=100, sd=1), Pareto(shape=2, scale=1))
+    (found,) = profiles(1, profile={"availability": {"name": "on_off", "mean_on_s": 1, "mean_off_s": 2}})
+    assert found.availability == OnOff(mean_on_s=1, mean_off_s=2)
+
+
+def test_the_first_homes_may_have_links_of_their_own() -> None:
+    spec = parse_spec({"edge_link": {"name": "fibre", "by_home": ["lte", {"name": "dsl", "up_bps": 5e5}]}}).edge_link
+    found = [link_of(spec.of(home), streams(f"home {home}")) for home in range(3)]
+    assert [link.name for link in found] == ["lte", "dsl", "fibre"]
+    assert found[0] == LINKS["lte"].link
+    assert found[1] == LINKS["dsl"].link.but(up_bps=5e5)
+    default = ExperimentSpec().edge_link
+    assert link_of(default.of(0), streams("home 0")) == LINKS["backhaul"].link
+
+
+def test_a_homes_link_may_be_drawn() -> None:
+    spec = parse_spec({"edge_link": {"up_bps": {"name": "uniform", "low": 1e6, "high": 2e6}}}).edge_link
+    found = [link_of(spec.of(home), streams(f"home {home}")).up_bps for home in range(300)]
+    assert stats.kstest(found, stats.uniform(1e6, 1e6).cdf).pvalue > 1e-3
+
+
+def test_a_device_spec_says_its_one_profile_as_a_mixture_of_one() -> None:
+    (part,) = DeviceSpec().mixture
+    assert (part.share, part.profile.name) == (1, "standard")

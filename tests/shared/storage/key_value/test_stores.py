@@ -1,0 +1,294 @@
+"""One contract over all stores."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from shared.core.errors import Conflict
+from shared.redis_server import RedisServer
+from shared.storage.key_value import BadEntryId, Batch, GuardFailed, MemoryStore, RedisStore, Store, WrongKind
+from shared.storage.key_value.base import parse_entry_id
+
+TTL_S = 0.15
+
+
+class Clock:
+    """Monotonic seconds, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    """A store, a prefix of its own, and how to let time pass in it."""
+
+    def __init__(self, store: Store, advance: Callable[[float], Awaitable[None]]) -> None:
+        self.store = store
+        self.advance = advance
+        self.prefix = f"t{uuid.uuid4().hex}:"
+
+    def key(self, name: str) -> str:
+        return self.prefix + name
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    if request.param == "memory":
+        clock = Clock()
+
+        async def advance(seconds: float) -> None:
+            clock.now += seconds
+
+        yield Bench(MemoryStore(clock), advance)
+        return
+    server: RedisServer = request.getfixturevalue("redis_server")
+    store = RedisStore(server.url)
+    yield Bench(store, asyncio.sleep)
+    await store.close()
+
+
+class TestValues:
+    async def test_an_absent_key_is_none(self, bench: Bench) -> None:
+        assert await bench.store.get(bench.key("a")) is None
+
+    async def test_a_value_comes_back_byte_for_byte(self, bench: Bench) -> None:
+        await bench.store.put(bench.key("a"), b"\x00\xff\r\n")
+        assert await bench.store.get(bench.key("a")) == b"\x00\xff\r\n"
+
+    async def test_an_empty_value_is_not_an_absent_one(self, bench: Bench) -> None:
+        await bench.store.put(bench.key("a"), b"")
+        assert await bench.store.get(bench.key("a")) == b""
+
+    async def test_a_value_is_gone_after_its_ttl_and_not_before(self, bench: Bench) -> None:
+        await bench.store.put(bench.key("gone"), b"1", ttl_s=TTL_S)
+        await bench.store.put(bench.key("long"), b"1", ttl_s=1000 * TTL_S)
+        assert await bench.store.get(bench.key("gone")) == b"1"
+        await bench.advance(1.5 * TTL_S)
+        assert await bench.store.get(bench.key("gone")) is None
+        assert await bench.store.scan(bench.prefix) == {bench.key("long"): b"1"}
+        assert await bench.store.keys(bench.prefix) == [bench.key("long")]
+        assert await bench.store.delete(bench.key("gone")) == 0
+
+    async def test_a_put_without_ttl_removes_the_expiry(self, bench: Bench) -> None:
+        await bench.store.put(bench.key("a"), b"1", ttl_s=TTL_S)
+        await bench.store.put(bench.key("a"), b"2")
+        await bench.advance(1.5 * TTL_S)
+        assert await bench.store.get(bench.key("a")) == b"2"
+
+    @pytest.mark.parametrize("ttl_s", [0.0, -1.0, float("nan")])
+    async def test_a_ttl_in_the_past_is_refused(self, bench: Bench, ttl_s: float) -> None:
+        with pytest.raises(ValueError, match="ttl_s"):
+            await bench.store.put(bench.key("a"), b"1", ttl_s=ttl_s)
+        with pytest.raises(ValueError, match="ttl_s"):
+            Batch().put(bench.key("a"), b"1", ttl_s=ttl_s)
+
+    async def test_delete_counts_what_was_there(self, bench: Bench) -> None:
+        await bench.store.put(bench.key("a"), b"1")
+        await bench.store.append(bench.key("s"), b"1")
+        assert await bench.store.delete(bench.key("a"), bench.key("s"), bench.key("absent")) == 2
+        assert await bench.store.delete() == 0
+        assert await bench.store.keys(bench.prefix) == []
+
+    async def test_scan_sees_its_prefix_only_sorted_and_without_streams(self, bench: Bench) -> None:
+        for name in ("p:2", "p:1", "q:1"):
+            await bench.store.put(bench.key(name), name.encode())
+        await bench.store.append(bench.key("p:stream"), b"1")
+        found = await bench.store.scan(bench.key("p:"))
+        assert list(found.items()) == [(bench.key("p:1"), b"p:1"), (bench.key("p:2"), b"p:2")]
+        assert await bench.store.keys(bench.key("p:")) == [bench.key(f"p:{n}") for n in ("1", "2", "stream")]
+
+    async def test_wildcards_in_a_prefix_mean_themselves(self, bench: Bench) -> None:
+        for name in ("a*b:1", "axb:1", "[a-z]:1", "b:1", "a?:1", "\\:1", "^:1"):
+            await bench.store.put(bench.key(name), b"1")
+        for prefix in ("a*b:", "[a-z]:", "a?:", "\\:", "^:"):
+            assert await bench.store.keys(bench.key(prefix)) == [bench.key(f"{prefix}1")]
+
+    async def test_delete_prefix_takes_thousands_of_keys_of_both_kinds_and_no_other(self, bench: Bench) -> None:
+        batch = Batch().append(bench.key("p:stream"), b"1").put(bench.key("q"), b"1")
+        for n in range(2500):
+            batch.put(bench.key(f"p:{n}"), b"1")
+        await bench.store.commit(batch)
+        assert len(await bench.store.scan(bench.key("p:"))) == 2500
+        assert await bench.store.delete_prefix(bench.key("p:")) == 2501
+        assert await bench.store.delete_prefix(bench.key("p:")) == 0
+        assert await bench.store.keys(bench.prefix) == [bench.key("q")]
+
+    async def test_the_other_kind_of_value_is_named(self, bench: Bench) -> None:
+        await bench.store.put(bench.key("a"), b"1")
+        await bench.store.append(bench.key("s"), b"1")
+        with pytest.raises(WrongKind, match=bench.key("s")):
+            await bench.store.get(bench.key("s"))
+        with pytest.raises(WrongKind, match=bench.key("a")):
+            await bench.store.append(bench.key("a"), b"1")
+        with pytest.raises(WrongKind, match=bench.key("a")):
+            await bench.store.read(bench.key("a"))
+        with pytest.raises(WrongKind, match=bench.key("a")):
+            await bench.store.last(bench.key("a"))
+
+    async def test_a_put_replaces_a_stream(self, bench: Bench) -> None:
+        await bench.store.append(bench.key("s"), b"1")
+        await bench.store.put(bench.key("s"), b"2")
+        assert await bench.store.get(bench.key("s")) == b"2"
+
+
+class TestStreams:
+    async def test_entries_are_read_in_order_after_an_id(self, bench: Bench) -> None:
+        ids = [await bench.store.append(bench.key("s"), b"%d" % n) for n in range(5)]
+        assert [entry.data for entry in await bench.store.read(bench.key("s"))] == [
+            b"0",
+            b"1",
+            b"2",
+            b"3",
+            b"4",
+        ]
+        after = await bench.store.read(bench.key("s"), after=ids[1], limit=2)
+        assert [(entry.id, entry.data) for entry in after] == [(ids[2], b"2"), (ids[3], b"3")]
+        assert await bench.store.read(bench.key("s"), after=ids[4]) == []
+        assert await bench.store.read(bench.key("s"), limit=0) == []
+
+    async def test_ids_grow_within_one_millisecond(self, bench: Bench) -> None:
+        ids = await bench.store.commit(
+            Batch().append(bench.key("s"), b"1").append(bench.key("s"), b"2").append(bench.key("s"), b"3")
+        )
+        parsed = [parse_entry_id(entry_id) for entry_id in ids]
+        assert sorted(set(parsed)) == parsed
+        assert len(parsed) == 3
+
+    async def test_fields_come_back_and_nan_is_refused(self, bench: Bench) -> None:
+        await bench.store.append(bench.key("s"), {"round": 3, "loss": 0.25, "who": "ä"})
+        (entry,) = await bench.store.read(bench.key("s"))
+        assert entry.fields == {"round": 3, "loss": 0.25, "who": "ä"}
+        with pytest.raises(ValueError, match="JSON"):
+            await bench.store.append(bench.key("s"), {"loss": float("nan")})
+        assert len(await bench.store.read(bench.key("s"))) == 1
+
+    async def test_last_gives_the_newest_oldest_first(self, bench: Bench) -> None:
+        assert await bench.store.last(bench.key("s")) == []
+        for n in range(4):
+            await bench.store.append(bench.key("s"), b"%d" % n)
+        assert [entry.data for entry in await bench.store.last(bench.key("s"))] == [b"3"]
+        assert [entry.data for entry in await bench.store.last(bench.key("s"), 3)] == [b"1", b"2", b"3"]
+        assert [entry.data for entry in await bench.store.last(bench.key("s"), 9)] == [b"0", b"1", b"2", b"3"]
+        assert await bench.store.last(bench.key("s"), 0) == []
+
+    async def test_a_blocked_reader_gets_what_is_appended(self, bench: Bench) -> None:
+        first = await bench.store.append(bench.key("s"), b"1")
+        reader = asyncio.create_task(bench.store.read(bench.key("s"), after=first, block_s=20))
+        await asyncio.sleep(0.05)
+        assert not reader.done()
+        second = await bench.store.append(bench.key("s"), b"2")
+        assert [(entry.id, entry.data) for entry in await reader] == [(second, b"2")]
+
+    async def test_a_blocked_reader_returns_empty_when_its_time_is_over(self, bench: Bench) -> None:
+        began = time.monotonic()
+        assert await bench.store.read(bench.key("s"), block_s=0.2) == []
+        assert 0.19 < time.monotonic() - began < 5
+
+    async def test_a_reader_beyond_the_end_is_not_served_older_entries(self, bench: Bench) -> None:
+        reader = asyncio.create_task(bench.store.read(bench.key("s"), after="99999999999999-0", block_s=0.3))
+        await asyncio.sleep(0.05)
+        await bench.store.append(bench.key("s"), b"1")
+        assert await reader == []
+
+    async def test_a_cancelled_reader_harms_nobody(self, bench: Bench) -> None:
+        readers = [asyncio.create_task(bench.store.read(bench.key("s"), block_s=20)) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        last = asyncio.create_task(bench.store.read(bench.key("s"), block_s=20))
+        await asyncio.sleep(0.05)
+        await bench.store.append(bench.key("s"), b"1")
+        assert [entry.data for entry in await last] == [b"1"]
+
+    @pytest.mark.parametrize("after", ["", "x", "1-", "-1", "1-2-3", "$", "9" * 20, "1-18446744073709551616", "٣"])
+    async def test_a_strange_position_is_refused_by_name(self, bench: Bench, after: str) -> None:
+        with pytest.raises(BadEntryId):
+            await bench.store.read(bench.key("s"), after=after)
+
+    async def test_a_position_may_lack_its_second_half(self, bench: Bench) -> None:
+        entry_id = await bench.store.append(bench.key("s"), b"1")
+        milliseconds, sequence = parse_entry_id(entry_id)
+        assert sequence == 0
+        assert await bench.store.read(bench.key("s"), after=str(milliseconds)) == []
+        assert len(await bench.store.read(bench.key("s"), after=str(milliseconds - 1))) == 1
+
+
+class TestCommit:
+    async def test_all_of_a_batch_is_carried_out(self, bench: Bench) -> None:
+        await bench.store.put(bench.key("old"), b"1")
+        batch = Batch().expect(bench.key("state"), None).delete(bench.key("old"))
+        batch.put(bench.key("state"), b"2").append(bench.key("s"), {"round": 1}).append(bench.key("t"), b"x")
+        ids = await bench.store.commit(batch)
+        assert await bench.store.keys(bench.prefix) == [bench.key(n) for n in ("s", "state", "t")]
+        assert [entry.id for entry in await bench.store.read(bench.key("s"))] == [ids[0]]
+        assert [entry.id for entry in await bench.store.read(bench.key("t"))] == [ids[1]]
+
+    async def test_an_empty_batch_changes_nothing(self, bench: Bench) -> None:
+        assert await bench.store.commit(Batch()) == []
+        assert await bench.store.commit(Batch().expect(bench.key("a"), None)) == []
+        assert await bench.store.keys(bench.prefix) == []
+
+    @pytest.mark.parametrize("expected", [None, b"other", b""])
+    async def test_a_failed_guard_leaves_everything_and_names_what_it_found(
+        self, bench: Bench, expected: bytes | None
+    ) -> None:
+        await bench.store.put(bench.key("state"), b"1")
+        batch = Batch().expect(bench.key("state"), expected).put(bench.key("state"), b"2")
+        batch.delete(bench.key("state")).append(bench.key("s"), b"1")
+        with pytest.raises(GuardFailed) as caught:
+            await bench.store.commit(batch)
+        assert isinstance(caught.value, Conflict)
+        assert (caught.value.key, caught.value.found) == (bench.key("state"), b"1")
+        assert await bench.store.scan(bench.prefix) == {bench.key("state"): b"1"}
+        assert await bench.store.keys(bench.prefix) == [bench.key("state")]
+
+    async def test_an_expired_value_is_absent_to_a_guard(self, bench: Bench) -> None:
+        await bench.store.put(bench.key("lease"), b"me", ttl_s=TTL_S)
+        take = Batch().expect(bench.key("lease"), None).put(bench.key("lease"), b"you")
+        with pytest.raises(GuardFailed):
+            await bench.store.commit(take)
+        await bench.advance(1.5 * TTL_S)
+        await bench.store.commit(take)
+        assert await bench.store.get(bench.key("lease")) == b"you"
+
+    async def test_a_put_of_a_batch_expires(self, bench: Bench) -> None:
+        await bench.store.commit(Batch().put(bench.key("a"), b"1", ttl_s=TTL_S).put(bench.key("b"), b"2"))
+        await bench.advance(1.5 * TTL_S)
+        assert await bench.store.scan(bench.prefix) == {bench.key("b"): b"2"}
+
+    async def test_of_many_rivals_for_a_step_exactly_one_wins(self, bench: Bench) -> None:
+        async def step(rival: int, number: int) -> bool:
+            batch = Batch().expect(bench.key("n"), b"%d" % number).put(bench.key("n"), b"%d" % (number + 1))
+            try:
+                await bench.store.commit(batch.append(bench.key("s"), b"%d" % rival))
+            except GuardFailed:
+                return False
+            return True
+
+        await bench.store.put(bench.key("n"), b"0")
+        for number in range(10):
+            won = await asyncio.gather(*(step(rival, number) for rival in range(6)))
+            assert sum(won) == 1
+        assert await bench.store.get(bench.key("n")) == b"10"
+        assert len(await bench.store.read(bench.key("s"))) == 10
+
+
+async def test_memory_ids_grow_although_the_wall_clock_jumps_back() -> None:
+    wall = Clock()
+    store = MemoryStore(wall=wall)
+    ids = [await store.append("s", b"1")]
+    wall.now -= 500
+    ids += [await store.append("s", b"2"), await store.append("s", b"3")]
+    wall.now += 501
+    ids.append(await store.append("s", b"4"))
+    assert ids == ["1000000-0", "1000000-1", "1000000-2", "1001000-0"]
+    assert [entry.data for entry in await store.read("s", after=ids[0])] == [b"2", b"3", b"4"]

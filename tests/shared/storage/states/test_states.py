@@ -1,0 +1,295 @@
+"""One contract over all stores of versioned states."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from shared.storage.blobs import StorageFailed
+from shared.storage.states import FileVersions, MemoryVersions, Owner, Version, Versions
+
+SEAT = Owner("run", "seat 1")
+
+
+@pytest.fixture(params=["memory", "files"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Versions:
+    return MemoryVersions() if request.param == "memory" else FileVersions(tmp_path / "states")
+
+
+def fill(store: Versions, *versions: Version) -> None:
+    for version in versions:
+        store.save(SEAT, version, version.text.encode())
+
+
+class TestContract:
+    def test_a_state_comes_back_byte_for_byte(self, store: Versions) -> None:
+        store.save(SEAT, Version(1, 2, 3), [b"\x00a", memoryview(b"\xff"), b""])
+        assert store.load(SEAT, Version(1, 2, 3)) == b"\x00a\xff"
+        store.save(SEAT, Version(1, 2, 4), b"")
+        assert store.load(SEAT, Version(1, 2, 4)) == b""
+
+    def test_what_was_never_saved_is_absent(self, store: Versions) -> None:
+        assert store.load(SEAT, Version(1)) is None
+        assert store.newest_before(SEAT, Version(1)) is None
+        assert store.newest_at_or_before(SEAT, Version(1)) is None
+        assert store.versions(SEAT) == []
+        store.forget_before(SEAT, Version(1))
+        store.forget_after(SEAT, Version(1))
+        store.drop(SEAT)
+        store.drop_run("run")
+
+    def test_newest_before_is_strictly_before(self, store: Versions) -> None:
+        fill(store, Version(1, 1, 1), Version(2, 1, 1), Version(2, 10, 1))
+        assert store.newest_before(SEAT, Version(1, 1, 1)) is None
+        assert store.newest_before(SEAT, Version(2, 1, 1)) == (Version(1, 1, 1), b"00000001-000001-000001")
+        assert store.newest_before(SEAT, Version(2, 2, 1)) == (Version(2, 1, 1), b"00000002-000001-000001")
+        assert store.newest_before(SEAT, Version(9)) == (Version(2, 10, 1), b"00000002-000010-000001")
+
+    def test_newest_at_or_before_takes_the_named_one_else_an_older(self, store: Versions) -> None:
+        fill(store, Version(1, 1, 1), Version(2, 1, 1))
+        assert store.newest_at_or_before(SEAT, Version(2, 1, 1)) == (
+            Version(2, 1, 1),
+            b"00000002-000001-000001",
+        )
+        assert store.newest_at_or_before(SEAT, Version(2, 1, 0)) == (
+            Version(1, 1, 1),
+            b"00000001-000001-000001",
+        )
+        assert store.newest_at_or_before(SEAT, Version(0, 9, 9)) is None
+
+    def test_versions_compare_as_numbers(self, store: Versions) -> None:
+        fill(store, Version(10), Version(9), Version(123_456_789), Version(9, 10), Version(9, 9))
+        assert store.versions(SEAT) == [
+            Version(9),
+            Version(9, 9),
+            Version(9, 10),
+            Version(10),
+            Version(123_456_789),
+        ]
+
+    def test_a_replay_overwrites(self, store: Versions) -> None:
+        store.save(SEAT, Version(1), b"first and longer")
+        store.save(SEAT, Version(1), b"second")
+        assert store.load(SEAT, Version(1)) == b"second"
+        assert store.versions(SEAT) == [Version(1)]
+
+    def test_forget_before_keeps_the_newest_committed_and_all_after_it(self, store: Versions) -> None:
+        fill(store, Version(1), Version(2), Version(4), Version(5))
+        store.forget_before(SEAT, Version(3))  # the seat sat out round 3
+        assert store.versions(SEAT) == [Version(2), Version(4), Version(5)]
+        store.forget_before(SEAT, Version(4))
+        assert store.versions(SEAT) == [Version(4), Version(5)]
+        store.forget_before(SEAT, Version(1))
+        assert store.versions(SEAT) == [Version(4), Version(5)]
+
+    def test_forget_after_keeps_the_committed(self, store: Versions) -> None:
+        fill(store, Version(1), Version(2, 1), Version(2, 2))
+        store.forget_after(SEAT, Version(2, 1))
+        assert store.versions(SEAT) == [Version(1), Version(2, 1)]
+
+    def test_owners_do_not_see_one_another(self, store: Versions) -> None:
+        owners = [
+            Owner("run", "a"),
+            Owner("run", "b"),
+            Owner("run/a", "a"),
+            Owner("ru", "n/a"),
+            Owner("..", ".."),
+        ]
+        for owner in owners:
+            store.save(owner, Version(1), repr(owner).encode())
+        for owner in owners:
+            assert store.load(owner, Version(1)) == repr(owner).encode()
+        assert store.owners("run") == [Owner("run", "a"), Owner("run", "b")]
+        assert store.runs() == ["..", "ru", "run", "run/a"]
+        store.drop(Owner("run", "a"))
+        assert store.owners("run") == [Owner("run", "b")]
+        store.drop_run("run")
+        assert store.owners("run") == []
+        assert store.runs() == ["..", "ru", "run/a"]
+        store.save(Owner("run", "a"), Version(2), b"again")
+        assert store.versions(Owner("run", "a")) == [Version(2)]
+
+    def test_a_version_below_zero_is_refused(self, store: Versions) -> None:
+        with pytest.raises(ValueError, match="counts from 0"):
+            store.save(SEAT, Version(-1), b"1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "states"
+
+
+def only_file(folder: Path, version: Version) -> Path:
+    (path,) = folder.glob(f"*/*/{version.text}")
+    return path
+
+
+class TestFiles:
+    def test_states_outlive_the_process(self, folder: Path) -> None:
+        fill(FileVersions(folder), Version(1), Version(2))
+        later = FileVersions(folder)
+        assert later.newest_before(SEAT, Version(9)) == (Version(2), b"00000002-000000-000000")
+        assert later.owners("run") == [SEAT]
+
+    @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70])
+    def test_half_a_file_counts_as_absent(self, folder: Path, kept: int) -> None:
+        store = FileVersions(folder)
+        fill(store, Version(1), Version(2))
+        path = only_file(folder, Version(2))
+        path.write_bytes(path.read_bytes()[:kept])
+        assert store.load(SEAT, Version(2)) is None
+        assert store.versions(SEAT) == [Version(1)]
+        assert store.newest_before(SEAT, Version(3)) == (Version(1), b"00000001-000000-000000")
+        store.forget_before(SEAT, Version(2))
+        assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
+
+    def test_flipped_bits_count_as_absent_and_cost_no_older_state(self, folder: Path) -> None:
+        store = FileVersions(folder)
+        fill(store, Version(1), Version(2))
+        path = only_file(folder, Version(2))
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        assert store.newest_at_or_before(SEAT, Version(2)) == (Version(1), b"00000001-000000-000000")
+        store.forget_before(SEAT, Version(2))
+        assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
+
+    def test_a_damaged_file_goes_when_it_is_superseded(self, folder: Path) -> None:
+        store = FileVersions(folder)
+        fill(store, Version(1), Version(2))
+        only_file(folder, Version(1)).write_bytes(b"")
+        store.forget_before(SEAT, Version(2))
+        assert [path.name for path in folder.glob("*/*/*")] == [Version(2).text]
+
+    def test_a_replay_mends_a_damaged_state(self, folder: Path) -> None:
+        store = FileVersions(folder)
+        fill(store, Version(1))
+        only_file(folder, Version(1)).write_bytes(b"half")
+        fill(store, Version(1))
+        assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
+
+    @pytest.mark.parametrize("broken", ["fsync", "replace"])
+    def test_a_full_disk_has_a_name_and_the_old_state_stays(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+    ) -> None:
+        store = FileVersions(folder)
+        store.save(SEAT, Version(1), b"old")
+
+        def no_space(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, broken, no_space)
+        with pytest.raises(StorageFailed, match="No space left"):
+            store.save(SEAT, Version(1), b"new")
+        monkeypatch.undo()
+        assert store.load(SEAT, Version(1)) == b"old"
+        assert [path.name for path in folder.glob("*/*/*")] == [Version(1).text]
+
+    def test_file_and_folders_are_on_the_disk_when_save_returns(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = FileVersions(folder)
+        done: list[str] = []
+        sync, replace = os.fsync, os.replace
+
+        def fsync(descriptor: int) -> None:
+            done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+            sync(descriptor)
+
+        def rename(source: Path, target: Path) -> None:
+            done.append("rename")
+            replace(source, target)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "replace", rename)
+        fill(store, Version(1), Version(2))
+        assert done == ["folder", "folder", *["file", "rename", "folder"] * 2]  # first those of run and owner
+
+    def test_what_a_crash_left_unfinished_goes_at_the_next_start(self, folder: Path) -> None:
+        store = FileVersions(folder)
+        fill(store, Version(1))
+        left = only_file(folder, Version(1)).with_name(".tmp-" + Version(2).text)
+        left.write_bytes(b"half")
+        assert store.versions(SEAT) == [Version(1)]
+        FileVersions(folder)
+        assert not left.exists()
+
+
+OWNERS = st.sampled_from([Owner("r", "a"), Owner("r", "b"), Owner("s", "a")])
+VERSIONS = st.builds(Version, st.integers(0, 4), st.integers(0, 2), st.integers(0, 2))
+
+
+class AgainstADict(RuleBasedStateMachine):
+    """Any sequence of calls on both stores answers as a plain dictionary does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.stores: list[Versions] = [MemoryVersions(), FileVersions(Path(self.folder.name), fsync=False)]
+        self.model: dict[tuple[Owner, Version], bytes] = {}
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    def drop_all(self, gone: Any) -> None:
+        self.model = {key: data for key, data in self.model.items() if not gone(*key)}
+
+    @rule(owner=OWNERS, version=VERSIONS, data=st.binary(max_size=8))
+    def save(self, owner: Owner, version: Version, data: bytes) -> None:
+        self.model[owner, version] = data
+        for store in self.stores:
+            store.save(owner, version, data)
+
+    @rule(owner=OWNERS, version=VERSIONS)
+    def find(self, owner: Owner, version: Version) -> None:
+        of_owner = sorted((v, data) for (o, v), data in self.model.items() if o == owner)
+        before = [item for item in of_owner if item[0] < version]
+        upto = [item for item in of_owner if item[0] <= version]
+        for store in self.stores:
+            assert store.load(owner, version) == self.model.get((owner, version))
+            assert store.newest_before(owner, version) == (before[-1] if before else None)
+            assert store.newest_at_or_before(owner, version) == (upto[-1] if upto else None)
+
+    @rule(owner=OWNERS, committed=VERSIONS)
+    def forget_before(self, owner: Owner, committed: Version) -> None:
+        floor = max((v for o, v in self.model if o == owner and v <= committed), default=Version(0))
+        self.drop_all(lambda o, v: o == owner and v < floor)
+        for store in self.stores:
+            store.forget_before(owner, committed)
+
+    @rule(owner=OWNERS, committed=VERSIONS)
+    def forget_after(self, owner: Owner, committed: Version) -> None:
+        self.drop_all(lambda o, v: o == owner and v > committed)
+        for store in self.stores:
+            store.forget_after(owner, committed)
+
+    @rule(owner=OWNERS)
+    def drop(self, owner: Owner) -> None:
+        self.drop_all(lambda o, v: o == owner)
+        for store in self.stores:
+            store.drop(owner)
+
+    @rule()
+    def restart(self) -> None:
+        self.stores[1] = FileVersions(Path(self.folder.name), fsync=False)
+
+    @invariant()
+    def all_list_the_same(self) -> None:
+        for store in self.stores:
+            assert store.runs() == sorted({o.run_id for o, _ in self.model})
+            assert store.owners("r") == sorted({o for o, _ in self.model if o.run_id == "r"})
+            for owner in store.owners("r"):
+                assert store.versions(owner) == sorted(v for o, v in self.model if o == owner)
+
+
+AgainstADict.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestAgainstADict = AgainstADict.TestCase

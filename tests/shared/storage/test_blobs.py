@@ -1,0 +1,214 @@
+"""Files by digest: what is put comes back, what is referenced stays, what is broken has a name."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.core.errors import BadInput
+from shared.storage.blobs import BlobCorrupt, BlobMissing, Blobs, Parts, StorageFailed
+
+ABC = hashlib.sha256(b"abc").hexdigest()
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path / "blobs")
+
+
+def names(blobs: Blobs) -> list[str]:
+    return sorted(os.listdir(blobs.path(ABC).parent))
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_digest_is_the_sha256_of_the_content_however_it_is_cut(blobs: Blobs) -> None:
+    alike: list[Parts] = [
+        b"abc",
+        bytearray(b"abc"),
+        memoryview(b"abc"),
+        [b"a", b"", memoryview(b"bc")],
+        iter([b"ab", b"c"]),
+    ]
+    for parts in alike:
+        assert blobs.put(parts) == ABC
+    assert names(blobs) == [ABC]
+    assert bytes(blobs.open(ABC)) == b"abc"
+    assert blobs.path(ABC).read_bytes() == b"abc"
+
+
+def test_an_empty_file_comes_back(blobs: Blobs) -> None:
+    assert bytes(blobs.open(blobs.put(b""))) == b""
+    assert blobs.put([]) == hashlib.sha256(b"").hexdigest()
+
+
+def test_wider_items_count_by_bytes(blobs: Blobs) -> None:
+    wide = memoryview(b"abcdefgh").cast("d")
+    digest = blobs.put([wide])
+    written = blobs.path(digest).stat().st_mtime_ns
+    assert blobs.put([wide]) == digest
+    assert blobs.path(digest).stat().st_mtime_ns == written
+    assert bytes(blobs.get(digest)) == b"abcdefgh"
+
+
+def test_what_is_there_is_not_written_again(blobs: Blobs) -> None:
+    inode = blobs.path(blobs.put(b"abc")).stat().st_ino
+    blobs.put([b"abc"])
+    assert blobs.path(ABC).stat().st_ino == inode
+
+
+def test_a_file_of_the_wrong_length_is_mended_by_putting_it_again(blobs: Blobs) -> None:
+    blobs.put(b"abc")
+    blobs.path(ABC).write_bytes(b"ab")
+    with pytest.raises(BlobCorrupt, match=ABC):
+        blobs.open(ABC)
+    blobs.put(b"abc")
+    assert bytes(blobs.open(ABC)) == b"abc"
+
+
+def test_changed_content_is_noticed(blobs: Blobs) -> None:
+    blobs.path(blobs.put(b"abc")).write_bytes(b"abd")
+    with pytest.raises(BlobCorrupt, match=ABC):
+        blobs.open(ABC)
+    assert bytes(blobs.open(ABC, verify=False)) == b"abd"
+
+
+def test_a_missing_file_is_named(blobs: Blobs) -> None:
+    with pytest.raises(BlobMissing, match=ABC):
+        blobs.open(ABC)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../" * 20 + "etc/passwd", ABC[:-1], ABC + "0", ABC.upper(), ABC + "\n"])
+def test_a_name_that_is_no_digest_reaches_no_file(blobs: Blobs, name: str) -> None:
+    with pytest.raises(BadInput, match="sha256"):
+        blobs.path(name)
+    with pytest.raises(BadInput, match="sha256"):
+        blobs.open(name)
+
+
+def test_an_open_file_outlives_its_removal(blobs: Blobs) -> None:
+    data = blobs.open(blobs.put(b"abc"))
+    blobs.collect(())
+    assert blobs.collect(()) == [ABC]
+    assert bytes(data) == b"abc"
+
+
+def test_an_open_file_is_not_writable(blobs: Blobs) -> None:
+    assert blobs.open(blobs.put(b"abc")).readonly
+
+
+class TestCollect:
+    def test_only_the_unreferenced_go_and_are_named(self, tmp_path: Path) -> None:
+        digests = [Blobs(tmp_path).put(b"%d" % n) for n in range(4)]
+        later = Blobs(tmp_path)  # as after a restart: nothing is recent
+        assert later.collect({digests[0]}, keep=[digests[1]]) == sorted(digests[2:])
+        assert sorted(os.listdir(tmp_path)) == sorted(digests[:2])
+        assert later.collect({digests[0]}) == [digests[1]]
+
+    def test_what_was_put_since_the_last_collect_stays_once(self, blobs: Blobs) -> None:
+        blobs.put(b"abc")
+        assert blobs.collect(()) == []
+        assert bytes(blobs.open(ABC)) == b"abc"
+        assert blobs.collect(()) == [ABC]
+
+    def test_putting_again_what_is_there_protects_it_too(self, blobs: Blobs) -> None:
+        blobs.put(b"abc")
+        blobs.collect({ABC})
+        blobs.put(b"abc")  # a round that ends as the one before did, not committed yet
+        assert blobs.collect(()) == []
+
+    def test_a_file_that_is_being_written_stays_and_a_crashs_remains_go(self, blobs: Blobs) -> None:
+        folder = blobs.path(ABC).parent
+        (folder / ".tmp-left").write_bytes(b"half")
+        (folder / "README").write_bytes(b"not ours")
+
+        def parts() -> Iterator[bytes]:
+            yield b"a"
+            assert blobs.collect(()) == []
+            yield b"bc"
+
+        assert blobs.put(parts()) == ABC
+        assert names(blobs) == ["README", ABC]
+        assert blobs.collect(()) == []
+
+    def test_collecting_beside_many_writers_loses_nothing_referenced(self, blobs: Blobs) -> None:
+        referenced: set[str] = set()
+        done = [0, 0]
+
+        def write(writer: int) -> None:
+            for n in range(60):
+                referenced.add(blobs.put(b"%d" % (10 * writer + n % 20)))
+                done[writer] += 1
+
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in (0, 1)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            blobs.collect(set(referenced))
+            before = list(done)  # what was put is referred to before the collect after the next
+            while any(n < b + 1 and t.is_alive() for n, b, t in zip(done, before, threads, strict=True)):
+                time.sleep(0.0001)
+        assert len(referenced) == 30
+        assert set(names(blobs)) == referenced
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace"])
+def test_a_full_disk_has_a_name_and_leaves_nothing_behind(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    monkeypatch.setattr(os, broken, no_space)
+    with pytest.raises(StorageFailed, match="No space left") as caught:
+        blobs.put(b"abc")
+    assert caught.value.status == 507
+    assert names(blobs) == []
+    monkeypatch.undo()
+    assert blobs.put(b"abc") == ABC
+
+
+def test_parts_that_fail_leave_nothing_behind(blobs: Blobs) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"a"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        blobs.put(parts())
+    assert names(blobs) == []
+
+
+def test_file_and_folder_are_on_the_disk_when_put_returns(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def rename(source: Path, target: Path) -> None:
+        done.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", rename)
+    blobs.put(b"abc")
+    assert done == ["file", "rename", "folder"]
+
+
+def test_without_fsync_the_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", no_space)
+    assert Blobs(tmp_path, fsync=False).put(b"abc") == ABC
+
+
+def test_a_folder_that_cannot_be_has_a_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageFailed, match="Not a directory"):
+        Blobs(tmp_path / "file" / "blobs")

@@ -1,0 +1,101 @@
+"""Keys keep apart what is apart, and a run goes with all its keys."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.storage import redis_keys
+from shared.storage.key_value import Batch, MemoryStore
+from shared.storage.states import Version
+
+ARGUMENTS: dict[str, Any] = {
+    "run_id": "r1",
+    "edge_id": "e1",
+    "agent_id": "a1",
+    "seat": "7",
+    "home": 0,
+    "digest": "d",
+    "idempotency_key": "i",
+    "round_no": 3,
+    "version": Version(3, 1, 1),
+}
+
+
+def key_functions() -> list[Callable[..., str]]:
+    return [
+        function
+        for name, function in inspect.getmembers(redis_keys, inspect.isfunction)
+        if function.__module__ == "shared.storage.redis_keys" and name.startswith(("cloud_", "edge_"))
+    ]
+
+
+def built(function: Callable[..., str], **changes: Any) -> str:
+    arguments = ARGUMENTS | changes
+    return function(**{name: arguments[name] for name in inspect.signature(function).parameters})
+
+
+def test_every_key_has_its_owners_prefix_and_no_two_are_alike() -> None:
+    for function in key_functions():
+        prefix = "cloud:" if function.__name__.startswith("cloud_") else "edge:e1:"
+        assert built(function).startswith(prefix)
+    assert len({built(function) for function in key_functions()}) == len(key_functions())
+
+
+def test_every_key_says_owner_and_expiry() -> None:
+    for function in key_functions():
+        said = function.__doc__ or ""
+        assert said.startswith("Prefix") or (
+            "Owner:" in said and any(w in said for w in ("Goes", "Stays", "Exp", "Drop"))
+        )
+
+
+async def test_a_run_goes_entirely_and_alone() -> None:
+    store = MemoryStore()
+    batch = Batch()
+    for run_id in ("r1", "r10", "r"):
+        for function in key_functions():
+            if not (function.__doc__ or "").startswith("Prefix"):
+                batch.put(built(function, run_id=run_id), b"1")
+    await store.commit(batch)
+    before = await store.keys("")
+    for prefix in (*redis_keys.all_of_run("r1"), *redis_keys.all_of_run_at_edge("e1", "r1")):
+        await store.delete_prefix(prefix)
+    of_run = {
+        built(function)
+        for function in key_functions()
+        if "run_id" in inspect.signature(function).parameters and not (function.__doc__ or "").startswith("Prefix")
+    } - {redis_keys.cloud_deleted("r1")}  # says that it is gone
+    assert {redis_keys.cloud_run("r1"), redis_keys.cloud_runs("r1"), redis_keys.edge_seating("e1", "r1", "d")} < of_run
+    assert set(before) - set(await store.keys("")) == of_run
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_strange_ids_neither_meet_nor_reach_into_one_another(one: str, other: str) -> None:
+    assert redis_keys.last_part(redis_keys.cloud_edge(one)) == one
+    assert redis_keys.run_of_index(redis_keys.cloud_runs(one)) == one
+    assert (redis_keys.cloud_run(one) == redis_keys.cloud_run(other)) == (one == other)
+    if one != other:
+        assert not any(redis_keys.cloud_events(other).startswith(prefix) for prefix in redis_keys.all_of_run(one))
+        assert redis_keys.edge_seating("e", "r", one) != redis_keys.edge_seating("e", "r", other)
+        assert not any(
+            redis_keys.edge_seating("e", other, "d").startswith(prefix)
+            for prefix in redis_keys.all_of_run_at_edge("e", one)
+        )
+    assert not set("*?[]\\ \n") & set(redis_keys.cloud_run(one))
+
+
+def test_keys_of_one_run_sort_as_rounds_and_versions_do() -> None:
+    assert redis_keys.cloud_evaluation("r", 9) < redis_keys.cloud_evaluation("r", 10)
+    assert redis_keys.edge_state("e", "r", 0, Version(2, 9, 1)) < redis_keys.edge_state("e", "r", 0, Version(2, 10, 0))
+    assert redis_keys.edge_state("e", "r", 0, Version(9)) < redis_keys.edge_state("e", "r", 0, Version(10))
+
+
+@pytest.mark.parametrize("key", ["a" * 10_000, "", "ä:*"])
+def test_an_idempotency_key_of_any_length_is_short(key: str) -> None:
+    assert len(redis_keys.cloud_idempotency(key)) == len("cloud:idempotency:") + 64

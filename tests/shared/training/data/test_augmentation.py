@@ -1,0 +1,130 @@
+"""RandAugment: the 14 operations at one strength, seeded, and pixels that come back exactly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from shared.core.errors import BadInput
+from shared.lab import Lab
+from shared.messages import Work
+from shared.spec import parse_spec
+from shared.test_sets import Samples
+from shared.training.data import augmentation
+from shared.training.data.augmentation import AugmentSpec, _policy, as_floats, as_pixels, augmented, augmented_apart
+from shared.training.data.dataset import as_batch, load
+from shared.training.torchvision_compat import torchvision
+
+STRONG = AugmentSpec()
+
+
+def images(n: int = 6, channels: int = 3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (n, channels, 12, 12), generator=generator, dtype=torch.uint8)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """The operations that are applied, with their strengths."""
+    torchvision()
+    from torchvision.transforms import autoaugment
+
+    seen: list[tuple[str, float]] = []
+    apply = autoaugment._apply_op
+
+    def noted(image: Any, name: str, magnitude: float, **options: Any) -> Any:
+        seen.append((name, magnitude))
+        return apply(image, name, magnitude, **options)
+
+    monkeypatch.setattr(autoaugment, "_apply_op", noted)
+    return seen
+
+
+def test_the_fourteen_operations_come_equally_often_and_in_their_last_bin(drawn: list[tuple[str, float]]) -> None:
+    augmented(images(700, 1), STRONG, seed=5)
+    counts = Counter(name for name, _ in drawn)
+    assert len(drawn) == 1400
+    assert len(counts) == 14
+    assert chisquare(list(counts.values())).pvalue > 0.001
+    space = _policy(2, 10)._augmentation_space(11, (12, 12))
+    for name, magnitude in drawn:
+        bins, _ = space[name]
+        assert abs(magnitude) == (abs(float(bins[-1])) if bins.ndim else 0.0), name
+    assert {name for name, magnitude in drawn if magnitude < 0} == {
+        name for name, (_, signed) in space.items() if signed
+    }
+
+
+def test_full_strength_is_ten_of_ten_and_weaker_is_weaker(drawn: list[tuple[str, float]]) -> None:
+    augmented(images(200, 1), AugmentSpec(magnitude=5, n_ops=1), seed=5)
+    angles = {abs(magnitude) for name, magnitude in drawn if name == "Rotate"}
+    assert angles == {15.0}  # half of 30 degrees
+    assert len(drawn) == 200
+
+
+def test_draws_follow_the_seed_and_leave_torchs_generator_alone() -> None:
+    before = torch.get_rng_state()
+    first, again, other = (augmented(images(), STRONG, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, images())
+    assert first.dtype == torch.uint8
+    assert first.shape == images().shape
+
+
+def test_threads_of_one_process_do_not_take_each_others_draws() -> None:
+    many = images(60)
+    alone = [augmented(many, STRONG, seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        beside = list(threads.map(lambda seed: augmented(many, STRONG, seed), range(8)))
+    assert all(torch.equal(one, other) for one, other in zip(alone, beside, strict=True))
+
+
+def test_images_with_seeds_of_their_own_do_not_depend_on_their_neighbours() -> None:
+    every = augmented_apart(images(), STRONG, range(6))
+    assert torch.equal(augmented_apart(images()[3:5], STRONG, [3, 4]), every[3:5])
+
+
+def test_pixels_come_back_exactly() -> None:
+    every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
+    floats = as_batch(every)
+    assert torch.equal(as_pixels(floats), torch.from_numpy(every)[None])
+    assert torch.equal(as_floats(as_pixels(floats)), floats)
+
+
+def test_a_spec_says_it_in_a_word_or_in_full() -> None:
+    assert parse_spec({"augment": "randaugment"}).augment == STRONG
+    assert parse_spec({}).augment is None
+    assert parse_spec({"augment": {"name": "randaugment", "when": "once"}}).augment == AugmentSpec(when="once")
+    with pytest.raises(BadInput, match="magnitude") as refused:
+        parse_spec({"augment": {"name": "randaugment", "magnitude": 11}})
+    assert refused.value.field == "augment.magnitude"
+
+
+def test_of_a_clients_images_one_copy_is_made(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"augment": {"name": "randaugment", "when": "once"}, "data": {"n_train": 20}}
+    spec = parse_spec(fields).resolved(n_devices=2, n_edges=1)
+    lab, made, apart = Lab(spec, load("digits", data_dir=None, cache_dir=unpacked)), list[int](), augmented_apart
+
+    def noted(images: torch.Tensor, how: AugmentSpec, seeds: Iterable[int]) -> torch.Tensor:
+        made.append(len(images))
+        return apart(images, how, seeds)
+
+    monkeypatch.setattr(augmentation, "augmented_apart", noted)
+    seat, ctx = lab.members.seats[0], lab.ctx(phase="train", round_no=1, n_clients=2).at(seat=0)
+    bench = lab.bench(Work(epochs=2, batch_size=4), seat.train, seat.test)
+    first, again = [torch.cat([x for x, _ in bench.batches(ctx)]) for _ in range(2)]
+    assert torch.equal(first, again)
+    assert made == [10]
+    part = torch.cat([x for x, _ in bench.batches(ctx, samples=Samples("train", seat.train[:3]), epochs=1)])
+    assert made == [10, 3]
+    assert {image.numpy().tobytes() for image in part} <= {image.numpy().tobytes() for image in first}

@@ -1,0 +1,437 @@
+"""Data sets are found, checked, unpacked once and mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import multiprocessing
+import os
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shared.core.errors import UnknownName
+from shared.training.data import dataset, image_folders, sources, synthetic_digits
+from shared.training.data.dataset import as_batch, load
+from shared.training.data.sources import DataMalformed, DataUnavailable
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def small(**changes: Any) -> Arrays:
+    """A tiny well-formed grey set of 10 classes; a change to None removes the key."""
+    arrays: Arrays = {
+        "train_x": np.arange(6 * 4 * 5, dtype=np.uint8).reshape(6, 4, 5),
+        "train_y": np.array([0, 1, 2, 3, 4, 9]),
+        "test_x": np.zeros((2, 4, 5), np.uint8),
+        "test_y": np.array([5, 6]),
+    }
+    return {key: value for key, value in {**arrays, **changes}.items() if value is not None}
+
+
+def write(folder: Path, name: str = "mnist", **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / f"{name}.npz", **small(**changes))  # type: ignore[arg-type]
+    return folder
+
+
+def test_npz_is_mapped_read_only_with_its_values(tmp_path: Path) -> None:
+    got = load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
+    assert isinstance(got.train_x, np.memmap)
+    assert not got.train_x.flags.writeable
+    np.testing.assert_array_equal(got.train_x, small()["train_x"])
+    assert got.train_y.tolist() == [0, 1, 2, 3, 4, 9]
+    assert got.train_y.dtype == np.int64
+    assert (got.input_shape, got.n_classes) == ((1, 4, 5), 10)
+    assert got.train_writer is None
+    assert got.test_writer is None
+
+
+def test_colour_images_give_three_channels_first(tmp_path: Path) -> None:
+    colour = {"train_x": np.zeros((6, 4, 5, 3), np.uint8), "test_x": np.zeros((2, 4, 5, 3), np.uint8)}
+    got = load("cifar10", data_dir=write(tmp_path / "d", "cifar10", **colour), cache_dir=tmp_path / "c")
+    assert got.input_shape == (3, 4, 5)
+
+
+def test_writers_and_small_integer_labels_become_int64(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "d",
+        train_y=np.arange(6, dtype=np.uint8),
+        train_writer=np.array([7, 7, 8, 8, 8, 9], np.int32),
+        test_writer=np.array([1, 2], np.int32),
+    )
+    got = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
+    assert got.train_writer is not None
+    assert got.test_writer is not None
+    assert (got.train_writer.tolist(), got.test_writer.tolist()) == ([7, 7, 8, 8, 8, 9], [1, 2])
+    assert got.train_y.dtype == got.train_writer.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_y": None}, "key train_y is missing"),
+        ({"train_x": np.zeros((6, 4, 5), np.float32)}, "train_x has dtype float32, expected uint8"),
+        ({"test_x": np.zeros((2, 20), np.uint8)}, r"test_x has shape \(2, 20\)"),
+        ({"train_x": np.zeros((6, 3, 4, 5), np.uint8)}, r"train_x has shape \(6, 3, 4, 5\)"),
+        ({"test_x": np.zeros((2, 5, 5), np.uint8)}, "train_x and test_x have images of different shapes"),
+        ({"train_y": np.zeros(6)}, "train_y has dtype float64, expected int64"),
+        ({"test_y": np.array([1])}, r"test_y has shape \(1,\), expected \(2,\)"),
+        ({"test_y": np.array([1, 10])}, r"test_y has labels 1\.\.10, expected 0\.\.9"),
+        ({"train_y": np.array([-1, 0, 0, 0, 0, 0])}, r"train_y has labels -1\.\.0"),
+        ({"test_writer": np.array([1, 2, 3])}, r"test_writer has shape \(3,\)"),
+        ({"test_x": np.zeros((0, 4, 5), np.uint8), "test_y": np.zeros(0, int)}, "test_x is empty"),
+        ({"train_y": np.array([None] * 6, dtype=object)}, "cannot be read"),
+    ],
+)
+def test_malformed_key_is_named_and_nothing_is_left(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder, cache = write(tmp_path / "d", **changes), tmp_path / "c"
+    with pytest.raises(DataMalformed, match=message):
+        load("mnist", data_dir=folder, cache_dir=cache)
+    assert [entry for entry in cache.iterdir() if entry.is_dir()] == []
+
+
+def test_damaged_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mnist.npz").write_bytes(b"PK\x03\x04 no more")
+    with pytest.raises(DataMalformed, match="cannot be read"):
+        load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "c")
+
+
+def test_a_head_that_claims_more_than_there_is_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = io.BytesIO()
+    claimed = {"descr": "|u1", "fortran_order": False, "shape": (10**12, 64, 64, 3)}
+    np.lib.format.write_array_header_1_0(head, claimed)
+    with zipfile.ZipFile(tmp_path / "mnist.npz", "w") as archive:
+        archive.writestr("train_x.npy", head.getvalue())
+    with pytest.raises(DataMalformed, match="train_x says that it has 12288000000000000 bytes, and has not 128"):
+        load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "c")
+
+    def too_much(*_: Any, **__: Any) -> None:
+        raise MemoryError("Unable to allocate 11.4 GiB")
+
+    monkeypatch.setattr(np.lib.format, "read_array", too_much)
+    with pytest.raises(DataMalformed, match=r"cannot be read: Unable to allocate 11\.4 GiB"):
+        load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
+
+
+def test_digest_follows_content_not_container(tmp_path: Path) -> None:
+    first = load("mnist", data_dir=write(tmp_path / "a"), cache_dir=tmp_path / "c1")
+    compressed = tmp_path / "b"
+    compressed.mkdir()
+    np.savez_compressed(compressed / "mnist.npz", **small())  # type: ignore[arg-type]
+    again = load("mnist", data_dir=compressed, cache_dir=tmp_path / "c2")
+    other = load("mnist", data_dir=write(tmp_path / "d", test_y=np.array([5, 7])), cache_dir=tmp_path / "c3")
+    assert first.digest == again.digest != other.digest
+    arrays = {key: getattr(first, key) for key in sources.REQUIRED}
+    assert first.digest == dataset.digest(arrays)
+    assert len(first.digest) == 64
+
+
+def test_second_load_neither_hashes_nor_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "d")
+    first = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    monkeypatch.setattr(sources, "read_npz", None)
+    assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").digest == first.digest
+
+
+def test_changed_file_is_unpacked_anew(tmp_path: Path) -> None:
+    load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
+    folder = write(tmp_path / "d", train_y=np.zeros(6, int))
+    os.utime(folder / "mnist.npz", ns=(1, 1))
+    assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0] * 6
+
+
+def _digest_of(folders: tuple[Path, Path]) -> str:
+    return load("mnist", data_dir=folders[0], cache_dir=folders[1]).digest
+
+
+def test_racing_processes_unpack_one_whole_copy(tmp_path: Path) -> None:
+    folders = (write(tmp_path / "d"), tmp_path / "c")
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        digests = pool.map(_digest_of, [folders] * 8, chunksize=1)
+    assert len(set(digests)) == 1
+    assert [entry.is_dir() for entry in folders[1].iterdir()].count(True) == 1
+
+
+def test_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(UnknownName, match=r"unknown data set 'minst'; known: cifar10, .*mnist"):
+        sources.check_name("minst")
+
+
+@pytest.fixture
+def three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published set has three classes, two training pictures of each and one to validate."""
+    monkeypatch.setattr(image_folders, "PUBLISHED", image_folders.Counts(classes=3, train=2, test=1))
+
+
+def published(folder: Path, side: int = 64) -> Path:
+    """Tiny-ImageNet's layout, as small as `three` says."""
+    from PIL import Image
+
+    root, names = folder / "tiny_imagenet", ["n03", "n01", "n02"]
+    (root / "val" / "images").mkdir(parents=True)
+    (root / "wnids.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    for number, name in enumerate(names):
+        (root / "train" / name / "images").mkdir(parents=True)
+        for n in range(2):
+            picture = Image.new("RGB", (side, side), (40 * number, 100 * n, 7))
+            picture.save(root / "train" / name / "images" / f"{name}_{n}.JPEG", quality=95)
+        Image.new("L", (side, side), 60 + number).save(root / "val" / "images" / f"val_{number}.JPEG", quality=95)
+    lines = [f"val_{number}.JPEG\t{name}\t0\t0\t9\t9\n" for number, name in enumerate(names)]
+    (root / "val" / "val_annotations.txt").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.usefixtures("three")
+def test_tiny_imagenet_is_read_from_the_folder_as_published(tmp_path: Path) -> None:
+    got = load("tiny_imagenet", data_dir=published(tmp_path / "d"), cache_dir=tmp_path / "c")
+    assert (got.input_shape, got.n_classes, got.train_x.shape) == ((3, 64, 64), 200, (6, 64, 64, 3))
+    assert got.train_y.tolist() == [0, 0, 1, 1, 2, 2]  # sorted names
+    assert got.test_y.tolist() == [2, 0, 1]
+    colours = [(40 * number, 100 * n, 7) for number in (1, 2, 0) for n in range(2)]
+    assert np.abs(got.train_x[:, 30, 30].astype(int) - np.array(colours)).max() <= 3  # JPEG is lossy
+    assert np.abs(got.test_x[:, 5, 5].astype(int) - np.array([[60], [61], [62]])).max() <= 1  # grey became colour
+
+
+def test_an_archive_goes_before_a_folder(tmp_path: Path) -> None:
+    shape = {"train_x": np.zeros((6, 64, 64, 3), np.uint8), "test_x": np.zeros((2, 64, 64, 3), np.uint8)}
+    folder = write(published(tmp_path / "d"), "tiny_imagenet", **shape)
+    assert load("tiny_imagenet", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0, 1, 2, 3, 4, 9]
+
+
+TRAIN, VAL = Path("tiny_imagenet", "train"), Path("tiny_imagenet", "val")
+NOTES = VAL / "val_annotations.txt"
+
+
+def huge(path: Path) -> None:
+    """A JPEG whose head says that it has 65,500 pixels a side."""
+    head = path.read_bytes()
+    sides = head.index(b"\xff\xc0") + 5
+    path.write_bytes(head[:sides] + (65_500).to_bytes(2, "big") * 2 + head[sides + 4 :])
+
+
+def as_png(path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (64, 64)).save(path, format="PNG")
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def add_line(path: Path, line: bytes) -> None:
+    path.write_bytes(path.read_bytes() + line)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", huge, r"n01_1\.JPEG is no picture"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", as_png, r"n01_1\.JPEG is no picture .* cannot identify"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", shorten, r"n01_1\.JPEG is no picture .* truncated"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", pipe, r"train/n01/images/n01_1\.JPEG is missing or no file"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", Path.unlink, "1 pictures of n01 to train, 2 are published"),
+        (VAL / "images" / "val_2.JPEG", Path.unlink, r"val/images/val_2\.JPEG is missing"),
+        (NOTES, pipe, r"val_annotations\.txt is missing or no file"),
+        (NOTES, lambda path: path.write_text("val_0.JPEG\tn03\n"), "0 pictures of n01 to test, 1 are published"),
+        (NOTES, lambda path: add_line(path, b"val_0.JPEG n01\n"), "annotations.txt, line 4: not a file, a tab and its"),
+        (NOTES, lambda path: add_line(path, b"\n"), "annotations.txt, line 4: not a file"),
+        (NOTES, lambda path: add_line(path, b"val_0.JPEG\tn03\n"), r"line 4: val_0\.JPEG comes twice"),
+        (NOTES, lambda path: add_line(path, b"val_9.JPEG\tn09\n"), r"line 4: val_9\.JPEG is of n09, which wnids"),
+        (NOTES, lambda path: add_line(path, b"../val_0.JPEG\tn03\n"), r"line 4: '\.\./val_0\.JPEG' is no plain name"),
+        (NOTES, lambda path: add_line(path, b"\0\tn03\n"), "line 4: '.x00' is no plain name"),
+        (NOTES, lambda path: add_line(path, b"\xff\tn03\n"), r"val_annotations\.txt is not text in UTF-8"),
+        (TRAIN.parent / "wnids.txt", lambda path: path.write_text("n01\nn02\n"), "has 2 classes, 3 are published"),
+        (TRAIN.parent / "wnids.txt", lambda path: path.write_text("n01\nn02\n..\n"), r"wnids.txt: '\.\.' is no plain"),
+        (TRAIN.parent / "wnids.txt", Path.unlink, r"wnids\.txt is missing"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_what_is_wrong(
+    tmp_path: Path, file: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    damage(published(tmp_path / "d") / file)
+    with pytest.raises(DataMalformed, match=message):
+        load("tiny_imagenet", data_dir=tmp_path / "d", cache_dir=tmp_path / "c")
+
+
+@pytest.mark.usefixtures("three")
+def test_a_folder_of_other_pictures_is_refused_by_the_file(tmp_path: Path) -> None:
+    with pytest.raises(DataMalformed, match=r"n01_0\.JPEG .*: 32x32 pixels, not 64x64"):
+        load("tiny_imagenet", data_dir=published(tmp_path / "d", side=32), cache_dir=tmp_path / "c")
+
+
+def test_a_folder_that_was_not_unpacked_to_its_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataMalformed, match=r"wnids\.txt has 3 classes, 200 are published"):
+        load("tiny_imagenet", data_dir=published(tmp_path / "d"), cache_dir=tmp_path / "c")
+
+
+@pytest.mark.usefixtures("three")
+def test_another_folder_and_a_changed_one_are_unpacked_anew(tmp_path: Path) -> None:
+    def shades(folder: Path) -> list[int]:
+        got = load("tiny_imagenet", data_dir=folder, cache_dir=tmp_path / "c")
+        return [int(image[5, 5, 0]) for image in got.test_x]
+
+    from PIL import Image
+
+    first, second = published(tmp_path / "a"), published(tmp_path / "b")
+    assert shades(first) == [60, 61, 62]
+    Image.new("L", (64, 64), 90).save(second / VAL / "images" / "val_0.JPEG", quality=95)
+    assert shades(second) == [90, 61, 62]
+    Image.new("L", (64, 64), 120).save(first / VAL / "images" / "val_2.JPEG", quality=95)
+    assert shades(first) == [60, 61, 120]
+    with pytest.raises(DataUnavailable):
+        load("tiny_imagenet", data_dir=tmp_path, cache_dir=tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["mnist_m", "femnist", "tiny_imagenet"])
+def test_set_without_download_says_what_to_put_where(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataUnavailable) as caught:
+        load(name, data_dir=None, cache_dir=tmp_path)
+    text = caught.value.detail
+    assert f"{name}.npz" in text
+    assert "STRATA_DATA_DIR" in text
+    assert "train_x, train_y, test_x, test_y" in text
+
+
+def test_failed_download_says_why_and_what_to_put_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Path) -> Arrays:
+        raise OSError("no route to host")
+
+    monkeypatch.setitem(sources.DATASETS, "mnist", sources.Known(10, fails))
+    with pytest.raises(DataUnavailable, match=r"no route to host.*mnist\.npz into .*mine"):
+        load("mnist", data_dir=tmp_path / "mine", cache_dir=tmp_path / "c")
+    assert not (tmp_path / "c" / "mnist-fetched").exists()
+
+
+def test_digits_come_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
+    got = load("digits", data_dir=None, cache_dir=unpacked)
+    assert (got.train_x.shape, got.test_x.shape) == ((1438, 8, 8), (359, 8, 8))
+    assert (got.input_shape, got.n_classes) == ((1, 8, 8), 10)
+    assert (got.train_x.min(), got.train_x.max()) == (0, 255)
+    total = np.bincount(got.train_y) + np.bincount(got.test_y)
+    np.testing.assert_array_equal(np.bincount(got.test_y), np.rint(total / 5))
+
+
+@pytest.mark.parametrize("what", ["generator", "pillow", "matplotlib"])
+def test_printed_digits_of_another_version_are_made_anew(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pictures of each version lie apart in the cache, so that hosts of the same versions have the same."""
+    monkeypatch.setattr(synthetic_digits, "synth_digits", partial(synthetic_digits.synth_digits, n_train=20, n_test=10))
+    before = load("synth_digits", data_dir=None, cache_dir=tmp_path).digest
+    with monkeypatch.context() as later:
+        later.setattr(synthetic_digits, "synth_digits", partial(synthetic_digits.synth_digits, seed=1))
+        assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest == before
+        if what == "generator":
+            later.setattr(synthetic_digits, "VERSION", synthetic_digits.VERSION + 1)
+        else:
+            there = metadata.version
+            later.setattr(metadata, "version", lambda name: "0.1" if name == what else there(name))
+        assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest != before
+    assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest == before
+
+
+def _idx(path: Path, array: np.ndarray[Any, Any]) -> None:
+    """The format of MNIST's files: magic, sizes, bytes."""
+    header = np.array([0x0800 + array.ndim, *array.shape], ">u4").tobytes()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+def test_mnist_files_are_read_by_torchvision(tmp_path: Path) -> None:
+    raw, arrays = tmp_path / "downloads" / "MNIST" / "raw", small()
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        _idx(raw / f"{prefix}-images-idx3-ubyte", arrays[f"{part}_x"])
+        _idx(raw / f"{prefix}-labels-idx1-ubyte", arrays[f"{part}_y"])
+    got = load("mnist", data_dir=tmp_path, cache_dir=tmp_path)
+    np.testing.assert_array_equal(got.train_x, arrays["train_x"])
+    assert got.test_y.tolist() == [5, 6]
+
+
+def test_emnist_is_the_byclass_split_with_pictures_upright(tmp_path: Path) -> None:
+    raw, arrays = tmp_path / "downloads" / "EMNIST" / "raw", small(train_y=np.array([61, 0, 1, 2, 3, 4]))
+    for part in ("train", "test"):
+        _idx(raw / f"emnist-byclass-{part}-images-idx3-ubyte", arrays[f"{part}_x"].transpose(0, 2, 1))
+        _idx(raw / f"emnist-byclass-{part}-labels-idx1-ubyte", arrays[f"{part}_y"])
+    got = load("emnist", data_dir=None, cache_dir=tmp_path)
+    np.testing.assert_array_equal(got.train_x, arrays["train_x"])
+    assert got.n_classes == 62
+    assert got.train_y[0] == 61
+
+
+def test_svhn_is_asked_by_split_and_brought_to_channels_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def svhn(**options: Any) -> SimpleNamespace:
+        asked.append(options)
+        return SimpleNamespace(data=np.zeros((2, 3, 4, 5), np.uint8), labels=np.array([1, 2]))
+
+    fake = SimpleNamespace(datasets=SimpleNamespace(SVHN=svhn))
+    monkeypatch.setattr("shared.training.torchvision_compat.torchvision", lambda: fake)
+    got = load("svhn", data_dir=None, cache_dir=tmp_path)
+    assert got.train_x.shape == (2, 4, 5, 3)
+    assert got.input_shape == (3, 4, 5)
+    assert [options["split"] for options in asked] == ["train", "test"]
+    assert all(options["download"] and options["root"] == str(tmp_path / "downloads") for options in asked)
+
+
+def test_batch_is_scaled_to_minus_one_to_one_in_torch_memory() -> None:
+    grey = np.array([[[0, 255], [51, 102]]], np.uint8)
+    got = as_batch(grey)
+    want = (torch.tensor([[[[0.0, 255.0], [51.0, 102.0]]]]) / 255 - 0.5) / 0.5
+    assert torch.equal(got, want)
+    assert got.dtype == torch.float32
+    assert got.flatten()[:2].tolist() == [-1.0, 1.0]
+    assert torch.equal(as_batch(torch.from_numpy(grey)), got)
+
+
+def test_batch_of_a_map_is_aligned_contiguous_and_channels_first(tmp_path: Path) -> None:
+    colour = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), dtype=np.uint8)
+    np.save(tmp_path / "x.npy", colour)
+    got = as_batch(np.load(tmp_path / "x.npy", mmap_mode="r")[1:])
+    assert got.shape == (2, 3, 4, 5)
+    assert got.is_contiguous()
+    assert got.data_ptr() % 64 == 0
+    assert torch.equal(got, as_batch(colour[1:]))
+    assert got[0, 2, 3, 4] == as_batch(colour[1:2, 3:4, 4:5, 2])[0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "n_test", "shape", "n_classes"),
+    [("usps", 7291, 2007, (1, 16, 16), 10), ("mnist", 60000, 10000, (1, 28, 28), 10)],
+)
+def test_real_sets_load_as_their_readme_says(
+    real_data: Path,
+    unpacked: Path,
+    name: str,
+    n: int,
+    n_test: int,
+    shape: tuple[int, int, int],
+    n_classes: int,
+) -> None:
+    got = load(name, data_dir=real_data, cache_dir=unpacked)
+    assert (len(got.train_x), len(got.test_y), got.input_shape, got.n_classes) == (
+        n,
+        n_test,
+        shape,
+        n_classes,
+    )
+    if name == "mnist":
+        assert got.train_writer is not None
+        assert len(np.unique(got.train_writer)) == 539

@@ -1,0 +1,176 @@
+"""Several sets of digits as one: brought to one shape, divided, told apart; what cannot be had is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.core.errors import BadInput, UnknownName
+from shared.runtime import memory
+from shared.spec import parse_spec
+from shared.training.data import digit_domains, sources
+from shared.training.data.dataset import DataSpec
+from shared.training.data.digit_domains import absent, brought, open_data
+from shared.training.data.sources import DataUnavailable
+from tests.domains import LOOKS, N_TEST, N_TRAIN, write_domains
+
+FIVE = tuple(LOOKS)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder with the five small sets, and one for what is unpacked."""
+    return {"data_dir": write_domains(tmp_path_factory.mktemp("sets")), "cache_dir": tmp_path_factory.mktemp("cache")}
+
+
+def spec_of(**options: Any) -> DataSpec:
+    return DataSpec(name="digit_domains", **{"size": 8, **options})
+
+
+def test_images_of_all_sets_get_three_channels_of_one_size(folders: dict[str, Path]) -> None:
+    got = open_data(spec_of(size=12), **folders)
+    assert got.train_x.shape[1:] == (12, 12, 3)
+    assert (got.input_shape, got.n_classes, got.domains) == ((3, 12, 12), 10, FIVE)
+    assert got.train_domain is not None
+    grey = got.train_x[got.train_domain == 0]
+    assert (grey == grey[..., :1]).all()
+    assert isinstance(got.train_x, np.memmap)
+
+
+def test_whole_division_takes_four_fifths_of_each_class_of_each_set(folders: dict[str, Path]) -> None:
+    got = open_data(spec_of(), **folders)
+    assert got.train_domain is not None
+    assert got.test_domain is not None
+    for number, name in enumerate(FIVE):
+        with np.load(folders["data_dir"] / f"{name}.npz") as source:
+            every = np.bincount(np.concatenate([source["train_y"], source["test_y"]]), minlength=10)
+        train = np.bincount(got.train_y[got.train_domain == number], minlength=10)
+        test = np.bincount(got.test_y[got.test_domain == number], minlength=10)
+        assert (train + test).tolist() == every.tolist()
+        assert train.tolist() == [round(0.8 * n) for n in every]
+    images = {image.tobytes() for image in got.train_x}
+    assert not any(image.tobytes() in images for image in got.test_x)
+
+
+def test_official_division_keeps_the_official_test_images(folders: dict[str, Path]) -> None:
+    got = open_data(spec_of(split="official", domains=("usps", "mnist")), **folders)
+    assert got.test_domain is not None
+    assert got.domains == ("usps", "mnist")
+    with np.load(folders["data_dir"] / "mnist.npz") as source:
+        assert np.array_equal(got.test_x[got.test_domain == 1][..., 0], source["test_x"])
+        assert np.array_equal(got.test_y[got.test_domain == 1], source["test_y"])
+    assert len(got.test_x) == 2 * N_TEST
+    assert len(got.train_x) == pytest.approx(2 * 0.8 * N_TRAIN, abs=10)
+
+
+def test_options_make_other_sets_and_the_same_ones_the_same(folders: dict[str, Path], tmp_path: Path) -> None:
+    digests = [
+        open_data(spec, data_dir=folders["data_dir"], cache_dir=cache).digest
+        for spec, cache in [
+            (spec_of(), folders["cache_dir"]),
+            (spec_of(), tmp_path),
+            (spec_of(split="official"), tmp_path),
+            (spec_of(size=9), tmp_path),
+            (spec_of(domains=FIVE[::-1]), tmp_path),
+        ]
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+
+
+def test_bringing_to_shape_interpolates_and_leaves_what_fits() -> None:
+    ramp = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (2, 16, 1))  # 2 x 16 x 16, grey
+    half = brought(ramp, 8)
+    assert half.shape == (2, 8, 8, 3)
+    inner = half[0, 4, 1:-1, 0].astype(int)
+    assert (abs(inner - (ramp[0, 0, 2:-2:2].astype(int) + 8)) <= 1).all()  # the mean of two neighbours
+    colour = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
+    assert np.array_equal(brought(colour, 8), colour)
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "message"),
+    [
+        ({"name": "digit_domains", "domains": ["mnist", "cifar10"]}, "data.domains", "cifar10"),
+        ({"name": "digit_domains", "domains": ["mnist", "mnist"]}, "data.domains", "comes twice"),
+        ({"name": "mnist", "size": 28}, "data.size", "size goes with data: digit_domains"),
+        ({"name": "digit_domain"}, "data.name", "digit_domains"),
+    ],
+)
+def test_wrong_options_are_refused_by_the_field(options: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises((BadInput, UnknownName), match=message) as refused:
+        parse_spec({"data": options})
+    assert refused.value.field == field
+
+
+def test_images_that_cannot_fit_into_memory_are_refused_before_they_are_made(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 450 * 10**6)
+    n = 5 * (N_TRAIN + N_TEST)
+    assert 2 * n * 256**2 * 3 == 491_520_000
+    monkeypatch.setattr(digit_domains, "brought", None)
+    with pytest.raises(BadInput, match=r"size 256: 1250 images of 256x256 .* 0\.5 GB, 0\.5 GB are free") as refused:
+        open_data(spec_of(size=256), data_dir=folders["data_dir"], cache_dir=tmp_path)
+    assert refused.value.field == "data.size"
+    monkeypatch.undo()
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2 * n * 16**2 * 3)
+    assert open_data(spec_of(size=16), data_dir=folders["data_dir"], cache_dir=tmp_path).input_shape == (3, 16, 16)
+
+
+FOUR = {"name": "digit_domains", "domains": ["mnist", "mnist_m", "synth_digits", "usps"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "message"),
+    [
+        ({"partition": "by_domain"}, "partition.name", "by_domain goes with data: digit_domains, not with digits"),
+        ({"data": FOUR, "partition": {"name": "by_domain", "domains": ["nope"]}}, "partition.domains", "'nope'"),
+        ({"data": FOUR, "partition": {"name": "by_domain", "domains": ["usps", "svhn"]}}, "partition.domains", "svhn"),
+        ({"test_on": ["union", "nope"]}, "test_on", "test_on nope: the test sets here are union$"),
+        ({"test_on": ["unseen"]}, "test_on", "are union$"),
+        ({"data": FOUR, "test_on": ["svhn"]}, "test_on", "are mnist, mnist_m, synth_digits, union, usps$"),
+        ({"data": FOUR, "test_on": ["unseen"]}, "test_on", "are mnist, "),  # any client may have any
+        ({"data": FOUR, "partition": "by_domain", "test_on": ["unseen"]}, "test_on", "are mnist, "),  # clients have all
+    ],
+)
+def test_domains_that_the_data_lack_are_refused_as_the_spec_is_read(
+    options: dict[str, Any], field: str, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message) as refused:
+        parse_spec(options)
+    assert refused.value.field == field
+
+
+def test_what_the_data_have_may_be_dealt_and_tested_on() -> None:
+    part = {"name": "by_domain", "domains": ["usps", "mnist"]}
+    spec = parse_spec({"data": FOUR, "partition": part, "test_on": ["union", "unseen", "usps", "synth_digits"]})
+    assert spec.test_on == ("union", "unseen", "usps", "synth_digits")
+    assert parse_spec({"data": "digit_domains", "test_on": ["svhn"]}).test_on == ("svhn",)
+
+
+# ---- sets that cannot be had
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is downloaded."""
+
+    def fail(_: Path) -> Any:
+        raise OSError("no network")
+
+    monkeypatch.setitem(sources.DATASETS, "svhn", sources.Known(10, fail))
+
+
+@pytest.mark.usefixtures("offline")
+def test_absent_sets_are_named_with_what_to_do(tmp_path: Path) -> None:
+    folder = write_domains(tmp_path / "sets", ("mnist", "mnist_m", "synth_digits", "usps"))
+    found = absent(spec_of(), data_dir=folder, cache_dir=tmp_path / "cache")
+    assert list(found) == ["svhn"]
+    assert "put the data set as svhn.npz into" in found["svhn"]
+    assert absent(spec_of(domains=("mnist",)), data_dir=folder, cache_dir=tmp_path / "cache") == {}
+    with pytest.raises(DataUnavailable, match="svhn could not be had"):
+        open_data(spec_of(), data_dir=folder, cache_dir=tmp_path / "cache")

@@ -1,0 +1,109 @@
+"""Views are what a plain reading of each transform gives, and drawn from the generator alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+from torch import Tensor
+
+from shared.training.data.augmentation import BLACK, DEGREES, View, other_sizes, resized, view
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def images(n: int, height: int, width: int) -> Tensor:
+    return torch.rand(n, 2, height, width, generator=torch.Generator().manual_seed(5), dtype=torch.float64) * 2 - 1
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def weights(old: int, new: int) -> Array:
+    """Bilinear weights by hand: pixel centres are aligned, beyond the outermost ones their value goes on. (new, old)"""
+    found = np.zeros((new, old))
+    for pixel in range(new):
+        place = min(max((pixel + 0.5) * old / new - 0.5, 0.0), old - 1.0)
+        below = min(int(place), old - 2)
+        found[pixel, below], found[pixel, below + 1] = below + 1 - place, place - below
+    return found
+
+
+def test_sizes_are_those_of_the_paper_at_32_and_in_proportion_elsewhere() -> None:
+    assert other_sizes(32, 32) == [(32, 32), (28, 28), (24, 24), (20, 20)]
+    assert other_sizes(28, 64) == [(28, 64), (25, 56), (21, 48), (18, 40)]
+    assert other_sizes(1, 1) == [(1, 1)] * 4
+
+
+@pytest.mark.parametrize("size", [(6, 5), (8, 10), (16, 20)])
+def test_resolution_is_bilinear(size: tuple[int, int]) -> None:
+    x = images(2, 8, 10)
+    wanted = np.einsum("ih,bchw,jw->bcij", weights(8, size[0]), x.numpy(), weights(10, size[1]))
+    assert np.allclose(resized(x, size).numpy(), wanted, atol=1e-12)
+
+
+def test_one_resolution_is_drawn_for_the_whole_batch_each_as_often() -> None:
+    x, generator = images(3, 32, 32), seeded(0)
+    sides = [view(x, ["resolution"], generator).shape[-1] for _ in range(400)]
+    counts = [sides.count(side) for side in (32, 28, 24, 20)]
+    assert sum(counts) == 400
+    assert min(counts) > 70
+
+
+def test_a_crop_is_that_of_an_image_with_a_black_border_of_an_eighth() -> None:
+    x = images(300, 16, 24)
+    bordered = torch.nn.functional.pad(x, (3, 3, 2, 2), value=BLACK)
+    seen = view(x, ["crop"], seeded(0))
+    found = set()
+    for image, padded in zip(seen, bordered, strict=True):
+        offsets = [
+            (top, left)
+            for top in range(5)
+            for left in range(7)
+            if torch.allclose(image, padded[:, top : top + 16, left : left + 24], atol=1e-9)
+        ]
+        assert len(offsets) == 1
+        found.add(offsets[0])
+    assert found == {(top, left) for top in range(5) for left in range(7)}
+
+
+def test_about_half_of_the_images_are_mirrored() -> None:
+    x = images(400, 4, 6)
+    seen = view(x, ["flip"], seeded(1))
+    mirrored = [torch.allclose(a, b.flip(-1), atol=1e-9) for a, b in zip(seen, x, strict=True)]
+    same = [torch.allclose(a, b, atol=1e-9) for a, b in zip(seen, x, strict=True)]
+    assert all(a != b for a, b in zip(mirrored, same, strict=True))
+    assert 160 < sum(mirrored) < 240
+
+
+def test_a_rotation_turns_about_the_centre_and_keeps_shapes() -> None:
+    """Beside scipy's, also where an image is not square."""
+    x = images(20, 12, 20)
+    seen = view(x, ["rotation"], seeded(3))
+    degrees = (DEGREES * (2 * torch.rand(20, generator=seeded(3), dtype=torch.float64) - 1)).tolist()
+    for image, found, angle in zip(x.numpy(), seen.numpy(), degrees, strict=True):
+        turned = ndimage.rotate(
+            image, angle, axes=(2, 1), reshape=False, order=1, mode="grid-constant", cval=BLACK, prefilter=False
+        )
+        assert np.allclose(found, turned, atol=1e-9)
+    assert max(map(abs, degrees)) <= DEGREES
+    assert not torch.allclose(seen, x)
+
+
+@pytest.mark.parametrize("views", [["resolution"], ["crop", "rotation", "flip", "resolution"]])
+def test_the_generator_alone_decides_and_the_images_stay(views: list[View]) -> None:
+    x = images(3, 16, 16).float()
+    before, state = x.clone(), torch.default_generator.get_state()
+    one, again, other = (view(x, views, seeded(seed)) for seed in (7, 7, 9))
+    assert torch.equal(one, again)
+    assert one.dtype == torch.float32
+    assert one.shape != other.shape or not torch.equal(one, other)
+    assert torch.equal(x, before)
+    assert torch.equal(torch.default_generator.get_state(), state)
+
+
+def test_without_views_images_are_as_they_were() -> None:
+    x = images(2, 8, 8)
+    assert view(x, [], seeded(0)) is x

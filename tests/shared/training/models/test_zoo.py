@@ -1,0 +1,225 @@
+"""Models have the sizes that their papers say and depend on their arguments only."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from shared.core.errors import BadInput, UnknownName
+from shared.training.models import (
+    MODELS,
+    Layer,
+    Shape,
+    buffer_names,
+    build,
+    check_name,
+    layers,
+    least_batch,
+    parameter_names,
+    read_state,
+    write_state,
+)
+
+SMALL = ["mlp", "cnn_mnist", "cnn_cifar10", "cnn_6_12", "cnn_6_16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "n_classes", "n_parameters"),
+    [
+        ("mlp", (1, 28, 28), 10, 784 * 64 + 64 + 640 + 10),
+        ("cnn_mnist", (1, 28, 28), 10, 582_026),
+        ("cnn_mnist", (1, 8, 8), 10, 832 + 51_264 + 256 * 512 + 512 + 5_130),
+        ("cnn_cifar10", (3, 32, 32), 10, 2_432 + 51_264 + 1_600 * 512 + 512 + 5_130),
+        ("cnn_6_12", (3, 32, 32), 10, 456 + 1_812 + 36_120 + 10_164 + 850),
+        ("cnn_6_16", (3, 32, 32), 10, 456 + 2_416 + 48_120 + 10_164 + 850),
+        ("cnn_digits", (3, 28, 28), 10, 4_992 + 102_592 + 205_184 + 12_851_200 + 1_050_112 + 5_130),
+        ("resnet18", (3, 32, 32), 10, 11_173_962),
+        ("resnet34", (3, 32, 32), 100, 21_328_292),
+        ("resnet50", (3, 32, 32), 10, 23_520_842),
+        ("mobilenet_v1", (3, 32, 32), 10, 3_217_226),
+        ("vgg_mnist", (1, 28, 28), 10, 5_622_336 + 448 + 2 * 448 + 2_058),
+        ("vgg_cifar10", (3, 32, 32), 10, 23_232_192 + 1_152 + 2 * 1_152 + 5_130),
+        ("mobilenet_femnist", (1, 28, 28), 62, 9_944_064 + 2_432 + 2 * 2_432 + 2_110),
+    ],
+)
+def test_model_has_its_published_number_of_parameters(
+    name: str, shape: Shape, n_classes: int, n_parameters: int
+) -> None:
+    model = build(name, shape, n_classes, seed=0)
+    assert sum(p.numel() for p in model.parameters()) == n_parameters
+
+
+def test_a_narrower_supernet_has_that_share_of_each_hidden_layer() -> None:
+    """Of 64, 128 and 256 channels and twice 1024 units a quarter; 4 x 4 pixels reach the linear layers."""
+    model = build("vgg_mnist", (1, 28, 28), 10, seed=0, width=0.25)
+    weights = [p.shape for p in model.parameters() if p.dim() > 1]
+    assert weights == [(16, 1, 3, 3), (32, 16, 3, 3), (64, 32, 3, 3), (256, 1024), (256, 256), (10, 256)]
+    assert least_batch("vgg_mnist", (1, 28, 28), 10, width=0.001) == 1
+    with pytest.raises(BadInput, match="mlp has one width") as refused:
+        build("mlp", (1, 28, 28), 10, seed=0, width=0.5)
+    assert refused.value.field == "model.width"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "n_classes", "n_weights", "convolved", "dense", "total"),
+    [
+        ("vgg_mnist", (1, 28, 28), 10, 5_622_336, 29.4, 5.2, 34.61),
+        ("vgg_cifar10", (3, 32, 32), 10, 23_232_192, 166.9, 20.9, 187.90),
+        ("mobilenet_femnist", (1, 28, 28), 62, 9_944_064, 10.2, 9.5, 19.73),
+    ],
+)
+def test_supernets_have_the_weights_and_multiply_adds_of_the_papers_table(
+    name: str, shape: Shape, n_classes: int, n_weights: int, convolved: float, dense: float, total: float
+) -> None:
+    """ES-AFL, table 1: neither biases nor batch-norm are counted, a multiplication with its addition as one."""
+    with torch.device("meta"):
+        model = build(name, shape, n_classes, seed=0)
+        counter = FlopCounterMode(display=False)
+        with counter:
+            model(torch.empty(1, *shape))
+    counts = {str(kind): flops / 2e6 for kind, flops in counter.get_flop_counts()["Global"].items()}
+    assert sum(p.numel() for p in model.parameters() if p.dim() > 1) == n_weights
+    assert counts["aten.convolution"] == pytest.approx(convolved, abs=0.1)  # as printed, some of it cut off
+    assert counts["aten.addmm"] == pytest.approx(dense, abs=0.1)
+    assert counter.get_total_flops() / 2e6 == pytest.approx(total, abs=0.005)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 16, 16), (1, 28, 28), (3, 32, 32)])
+def test_every_model_takes_every_input_and_its_head_sees_the_features(name: str, shape: Shape) -> None:
+    model = build(name, shape, 7, seed=0).eval()
+    x = torch.zeros(2, *shape)
+    features = model.features(x)
+    assert features.shape == (2, model.head.in_features)
+    assert torch.equal(model(x), model.head(features))
+    assert model(x).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn_6_16", "resnet18", "mobilenet_v1"])
+def test_projection_head_stands_between_the_encoder_and_the_last_layer(name: str) -> None:
+    plain, model = (build(name, (3, 16, 16), 7, seed=0, projection=n) for n in (None, 256))
+    width, x = plain.head.in_features, torch.randn(2, 3, 16, 16)
+    kinds = [type(module) for module in model.get_submodule("features.projection").children()]
+    assert kinds == [nn.Linear, nn.ReLU, nn.Linear]
+    assert [layer.name for layer in layers(model)[-3:]] == ["features.projection.0", "features.projection.2", "head"]
+    shapes = [tuple(p.shape) for p in model.parameters()][-6:]
+    assert shapes == [(width, width), (width,), (256, width), (256,), (7, 256), (7,)]
+    plain.eval()
+    model.eval()
+    assert torch.equal(model.get_submodule("features.encoder")(x), plain.features(x))  # with the same weights
+    assert torch.equal(model(x), model.head(model.features(x)))
+    assert model.features(x).shape == (2, 256)
+
+
+def test_resnet_keeps_the_resolution_in_its_stem() -> None:
+    model = build("resnet18", (3, 32, 32), 10, seed=0)
+    seen: list[torch.Size] = []
+    first_stage = model.get_submodule("features.layer1")
+    first_stage.register_forward_hook(lambda _module, _inputs, out: seen.append(out.shape))
+    model(torch.zeros(2, 3, 32, 32))
+    assert seen == [(2, 64, 32, 32)]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "least"),
+    [
+        ("cnn_mnist", (1, 28, 28), 1),
+        ("cnn_digits", (3, 8, 8), 2),
+        ("resnet18", (3, 32, 32), 1),
+        ("resnet18", (3, 8, 8), 2),  # its last stage sees one pixel
+    ],
+)
+def test_batch_norm_that_sees_one_value_a_channel_wants_two_samples(name: str, shape: Shape, least: int) -> None:
+    assert least_batch(name, shape, 10) == least
+    model = build(name, shape, 10, seed=0).train()
+    model(torch.zeros(least, *shape))
+    if least > 1:
+        with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+            model(torch.zeros(1, *shape))
+
+
+@pytest.mark.parametrize("name", [*SMALL, "resnet18", "mobilenet_v1"])
+def test_seed_alone_decides_the_weights_and_the_generator_is_left_alone(name: str) -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = read_state(build(name, (3, 32, 32), 10, seed=5))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    same, other = (read_state(build(name, (3, 32, 32), 10, seed=s)) for s in (5, 6))
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert not torch.equal(one["head.weight"], other["head.weight"])
+
+
+def test_unknown_model_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match="unknown model 'lenet'; known: cnn_6_12, cnn_6_16, cnn_cifar10"):
+        check_name("lenet")
+    with pytest.raises(UnknownName):
+        build("lenet", (1, 8, 8), 10, seed=0)
+
+
+def test_image_too_small_for_two_pools_is_refused() -> None:
+    for name in ("cnn_mnist", "cnn_digits"):
+        with pytest.raises(BadInput, match="3x8 are too small") as refused:
+            build(name, (1, 3, 8), 10, seed=0)
+        assert refused.value.field == "model.name"
+
+
+def test_layers_of_a_plain_net_are_its_modules_in_order() -> None:
+    found = layers(build("cnn_6_12", (3, 32, 32), 10, seed=0))
+    assert [layer.name for layer in found] == ["features.0", "features.3", "features.7", "features.9", "head"]
+    assert found[-1] == Layer("head", ("head.weight", "head.bias"))
+
+
+def test_batch_norm_counts_with_its_convolution() -> None:
+    first, *_, last = layers(build("mobilenet_v1", (3, 32, 32), 10, seed=0))
+    assert first == Layer(
+        "features.0",
+        ("features.0.weight", "features.1.weight", "features.1.bias"),
+        ("features.1.running_mean", "features.1.running_var", "features.1.num_batches_tracked"),
+    )
+    assert last.name == "head"
+
+
+@pytest.mark.parametrize(("name", "n_layers"), [("resnet18", 21), ("resnet34", 37), ("mobilenet_v1", 28)])
+def test_layers_cover_the_state_once(name: str, n_layers: int) -> None:
+    model = build(name, (3, 32, 32), 10, seed=0)
+    found = layers(model)
+    assert len(found) == n_layers
+    assert [n for layer in found for n in layer.parameters] == parameter_names(model)
+    assert [n for layer in found for n in layer.buffers] == buffer_names(model)
+    assert sorted(parameter_names(model) + buffer_names(model)) == sorted(model.state_dict())
+
+
+def test_state_read_is_a_contiguous_copy() -> None:
+    model = build("cnn_cifar10", (3, 32, 32), 10, seed=0)
+    module: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    state = read_state(module)
+    assert all(tensor.is_contiguous() and not tensor.requires_grad for tensor in state.values())
+    state["head.bias"].zero_()
+    assert model.head.bias.abs().sum() > 0
+
+
+def test_state_written_is_copied_into_the_models_own_memory() -> None:
+    source, target = (build("mobilenet_v1", (3, 8, 8), 4, seed=s) for s in (1, 2))
+    places = [tensor.data_ptr() for tensor in target.state_dict().values()]
+    state = read_state(source)
+    write_state(target, state)
+    assert [tensor.data_ptr() for tensor in target.state_dict().values()] == places
+    assert all(torch.equal(tensor, state[name]) for name, tensor in read_state(target).items())
+    state["head.weight"].fill_(9)
+    assert target.head.weight.max() < 9
+
+
+def test_state_that_does_not_fit_is_refused_and_nothing_written() -> None:
+    model = build("mlp", (1, 8, 8), 10, seed=0)
+    state = {name: torch.zeros_like(tensor) for name, tensor in read_state(model).items()}
+    before = read_state(model)
+    with pytest.raises(BadInput, match=r"missing \['head.bias'\], unknown \['bias'\]"):
+        write_state(model, {**{k: v for k, v in state.items() if k != "head.bias"}, "bias": state["head.bias"]})
+    with pytest.raises(BadInput, match=r"head.bias is torch.float32 \(11,\), the model's is torch.float32 \(10,\)"):
+        write_state(model, {**state, "head.bias": torch.zeros(11)})
+    with pytest.raises(BadInput, match=r"head.bias is torch.float64"):
+        write_state(model, {**state, "head.bias": torch.zeros(10, dtype=torch.float64)})
+    assert all(torch.equal(tensor, before[name]) for name, tensor in read_state(model).items())

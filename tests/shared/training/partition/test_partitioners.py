@@ -1,0 +1,423 @@
+"""Partitioners deal every sample once, as their methods say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from shared.core.errors import BadInput
+from shared.training.partition import (
+    ByDomainPartition,
+    ByGroupPartition,
+    ByWriterPartition,
+    DirichletPartition,
+    EdgeSkewPartition,
+    IidPartition,
+    PartitionSpec,
+    ShardsPartition,
+    label_counts,
+    partition,
+)
+from shared.training.partition.partitioners import _apportion, _fit, _interleave, _log_dirichlet
+
+Array = np.ndarray[Any, Any]
+READ: TypeAdapter[PartitionSpec] = TypeAdapter(PartitionSpec)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def balanced(n_classes: int, each: int) -> Array:
+    """Labels 0, 1, ..., 0, 1, ...: `each` samples of every class."""
+    return np.tile(np.arange(n_classes), each)
+
+
+def counts_of(spec: PartitionSpec, labels: Array, n: int, seed: int = 0, **more: Any) -> Array:
+    n_classes = int(labels.max()) + 1
+    parts = partition(spec, labels, n, rng(seed), n_classes=n_classes, **more)
+    return label_counts(parts, labels, n_classes)
+
+
+ALWAYS_POSSIBLE = st.one_of(
+    st.builds(IidPartition, quantity_skew=st.none() | st.floats(0, 3)),
+    st.builds(DirichletPartition, alpha=st.floats(1e-3, 1e3), min_samples=st.integers(1, 3)),
+    st.builds(ShardsPartition, classes_per_device=st.integers(1, 2)),
+    st.just(ByWriterPartition()),
+    st.builds(ByGroupPartition, n_groups=st.just(1), gamma=st.floats(0, 1)),
+    st.builds(EdgeSkewPartition, alpha=st.floats(1e-3, 1e3), quantity_skew=st.none() | st.floats(0, 3)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    spec=ALWAYS_POSSIBLE,
+    n=st.integers(1, 12),
+    n_samples=st.integers(36, 150),
+    n_classes=st.integers(2, 7),
+    seed=st.integers(0, 2**32),
+)
+def test_every_sample_is_dealt_once_and_the_same_way_again(
+    spec: PartitionSpec, n: int, n_samples: int, n_classes: int, seed: int
+) -> None:
+    labels = rng(seed).integers(0, n_classes, n_samples)
+    more: dict[str, Any] = {
+        "homes": rng(seed).integers(0, 3, n).tolist(),
+        "writers": np.arange(n_samples) // 3,
+        "n_classes": n_classes,
+    }
+    parts = partition(spec, labels, n, rng(seed), **more)
+    again = partition(spec, labels, n, rng(seed), **more)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(n_samples))
+    assert len(parts) == n
+    assert all(len(part) and part.dtype == np.int64 for part in parts)
+    assert all((np.diff(part) > 0).all() for part in parts)
+    assert [part.tolist() for part in parts] == [part.tolist() for part in again]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        IidPartition(),
+        DirichletPartition(),
+        ShardsPartition(),
+        ByGroupPartition(n_groups=2),
+        EdgeSkewPartition(),
+    ],
+)
+def test_another_seed_deals_otherwise(spec: PartitionSpec) -> None:
+    labels = balanced(4, 25)
+    one, two = (partition(spec, labels, 4, rng(s), homes=[0, 0, 1, 1], n_classes=4) for s in (1, 2))
+    assert [part.tolist() for part in one] != [part.tolist() for part in two]
+
+
+def test_the_global_generator_is_not_touched() -> None:
+    before = np.random.get_state()[1].tolist()  # type: ignore[index]
+    partition(DirichletPartition(), balanced(4, 25), 4, rng(), n_classes=4)
+    assert np.random.get_state()[1].tolist() == before  # type: ignore[index]
+
+
+# ---- sizes
+
+
+def test_apportion_is_by_largest_remainder_and_ties_go_to_the_first() -> None:
+    assert _apportion(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]  # 3.5, 2.1, 1.4
+    assert _apportion(np.ones(4), 6).tolist() == [2, 2, 1, 1]
+
+
+def test_iid_sizes_differ_by_one_at_most() -> None:
+    parts = partition(IidPartition(), balanced(2, 50), 7, rng(), n_classes=2)
+    assert sorted(len(part) for part in parts) == [14, 14, 14, 14, 14, 15, 15]
+
+
+def test_quantity_skew_gives_log_normal_sizes() -> None:
+    parts = partition(IidPartition(quantity_skew=1.0), balanced(2, 50_000), 100, rng(3), n_classes=2)
+    weights = np.exp(rng(3).standard_normal(100))
+    want = 1 + weights / weights.sum() * (100_000 - 100)
+    assert np.abs(np.array([len(part) for part in parts]) - want).max() <= 1
+
+
+def test_no_quantity_skew_is_sigma_zero() -> None:
+    labels = balanced(3, 20)
+    plain, zero = (partition(IidPartition(quantity_skew=q), labels, 7, rng(), n_classes=3) for q in (None, 0.0))
+    assert [part.tolist() for part in plain] == [part.tolist() for part in zero]
+
+
+# ---- the methods
+
+
+def test_dirichlet_sizes_follow_the_draw() -> None:
+    parts = partition(DirichletPartition(alpha=0.5, min_samples=1), np.zeros(100, int), 3, rng(5), n_classes=1)
+    replay = rng(5)
+    replay.permutation(100)
+    shares = replay.dirichlet([0.5] * 3)
+    assert np.abs(np.array([len(part) for part in parts]) - 100 * shares).max() < 1
+
+
+def test_dirichlet_is_even_for_large_alpha_and_lopsided_for_small() -> None:
+    labels = balanced(10, 200)
+    even = counts_of(DirichletPartition(alpha=1e6), labels, 10)
+    lopsided = counts_of(DirichletPartition(alpha=0.01), labels, 10)
+    assert even.min() >= 19
+    assert even.max() <= 21
+    assert np.median(lopsided.max(axis=0)) > 150  # of a class, 200, most go to one client
+
+
+def test_dirichlet_repairs_poor_clients_from_the_largest() -> None:
+    labels, spec = balanced(2, 50), {"name": "dirichlet", "alpha": 0.001}
+    before = counts_of(READ.validate_python({**spec, "min_samples": 1}), labels, 8)
+    after = counts_of(READ.validate_python({**spec, "min_samples": 9}), labels, 8)
+    assert before.sum(axis=1).min() < 9
+    assert after.sum(axis=1).min() == 9
+    assert after.sum() == 100
+    assert after.sum(axis=1).max() < before.sum(axis=1).max()
+
+
+def test_shards_give_exactly_so_many_classes_in_about_equal_sizes() -> None:
+    labels = rng(1).integers(0, 10, 6000)
+    counts = counts_of(ShardsPartition(classes_per_device=2), labels, 100)
+    assert ((counts > 0).sum(axis=1) == 2).all()
+    assert counts.sum(axis=1).min() >= 55
+    assert counts.sum(axis=1).max() <= 66
+    assert len({tuple(row.nonzero()[0].tolist()) for row in counts}) > 25  # of 45 pairs of classes
+
+
+def test_shards_respect_a_class_that_is_half_of_the_data() -> None:
+    labels = np.repeat([0, 1, 2], [60, 30, 30])
+    counts = counts_of(ShardsPartition(classes_per_device=2), labels, 4)
+    assert ((counts > 0).sum(axis=1) == 2).all()
+    assert (counts[:, 0] == 15).all()  # 4 shards of 15, one for each
+    assert sorted(counts[:, 1].tolist()) == sorted(counts[:, 2].tolist()) == [0, 0, 15, 15]
+
+
+def test_fewer_shards_than_classes_are_cut_across_classes() -> None:
+    counts = counts_of(ShardsPartition(classes_per_device=2), balanced(10, 6), 3)
+    assert counts.sum(axis=1).tolist() == [20, 20, 20]
+    assert (counts.sum(axis=0) == 6).all()
+
+
+def test_writers_stay_whole_and_balance() -> None:
+    writers = np.repeat([11, 22, 33, 44, 55], [5, 3, 3, 2, 1])
+    parts = partition(ByWriterPartition(), np.zeros(14, int), 2, rng(), writers=writers, n_classes=1)
+    assert [len(part) for part in parts] == [7, 7]
+    owners = [set(writers[part].tolist()) for part in parts]
+    assert owners[0] & owners[1] == set()
+    assert 11 in owners[0]
+    assert 44 in owners[0]
+
+
+def test_groups_own_gamma_of_their_classes() -> None:
+    counts = counts_of(ByGroupPartition(gamma=0.8), balanced(10, 100), 10)
+    for client, row in enumerate(counts):
+        own = {client // 2 * 2, client // 2 * 2 + 1}  # group g owns classes 2g and 2g + 1
+        assert [row[k] for k in range(10)] == [42 if k in own else 2 for k in range(10)]
+
+
+def test_gamma_one_leaves_foreign_classes_at_zero_and_gamma_zero_is_even() -> None:
+    pure = counts_of(ByGroupPartition(gamma=1), balanced(10, 10), 5)
+    even = counts_of(ByGroupPartition(gamma=0), balanced(10, 10), 5)
+    assert pure.tolist() == [[10 if k // 2 == g else 0 for k in range(10)] for g in range(5)]
+    assert (even == 2).all()
+
+
+def test_devices_of_one_edge_are_alike_and_edges_differ() -> None:
+    homes = [0, 1, 2] * 4
+    counts = counts_of(EdgeSkewPartition(alpha=0.2), balanced(10, 120), 12, homes=homes)
+    assert (counts.sum(axis=1) == 100).all()
+    of_edge = [counts[[i for i, home in enumerate(homes) if home == e]] for e in range(3)]
+    assert all(np.ptp(rows, axis=0).max() <= 1 for rows in of_edge)
+    means = np.array([rows.mean(axis=0) for rows in of_edge])
+    assert np.abs(means[0] - means[1]).sum() > 50
+
+
+def test_edge_skew_fades_with_alpha() -> None:
+    counts = counts_of(EdgeSkewPartition(alpha=1e6), balanced(4, 60), 6, homes=[0, 0, 0, 5, 5, 5])
+    assert counts.min() >= 9
+    assert counts.max() <= 11
+
+
+def test_edge_skew_keeps_skewed_sizes() -> None:
+    spec = EdgeSkewPartition(alpha=0.3, quantity_skew=1.0)
+    counts = counts_of(spec, balanced(5, 200), 8, seed=2, homes=[0, 0, 0, 0, 1, 1, 1, 1])
+    plain = partition(IidPartition(quantity_skew=1.0), balanced(5, 200), 8, rng(2), n_classes=5)
+    assert counts.sum() == 1000
+    assert counts.sum(axis=1).max() > 2 * counts.sum(axis=1).min()
+    assert len(plain) == len(counts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(n_rows=st.integers(1, 5), n_columns=st.integers(1, 6), seed=st.integers(0, 2**32))
+def test_fit_meets_both_margins_exactly(n_rows: int, n_columns: int, seed: int) -> None:
+    draw = rng(seed)
+    table = draw.integers(0, 40, (n_rows, n_columns))
+    table[0, 0] += 1
+    log_mixes = -1000 * draw.random((n_rows, n_columns))
+    keep = table.sum(axis=1) > 0
+    rows, columns = table.sum(axis=1)[keep], table.sum(axis=0)
+    counts = _fit(log_mixes[keep], rows, columns)
+    assert counts.min() >= 0
+    assert counts.sum(axis=1).tolist() == rows.tolist()
+    assert counts.sum(axis=0).tolist() == columns.tolist()
+
+
+def test_fit_leaves_a_table_that_fits() -> None:
+    log_mixes = np.log([[0.5, 0.5], [0.25, 0.75]])
+    assert _fit(log_mixes, np.array([20, 40]), np.array([20, 40])).tolist() == [[10, 10], [10, 30]]
+
+
+def test_log_dirichlet_is_a_dirichlet_draw() -> None:
+    generator = rng(4)
+    draws = np.exp([_log_dirichlet(np.array([0.5, 0.0, 1.5]), generator) for _ in range(4000)])
+    shares = draws / draws.sum(axis=1, keepdims=True)
+    # Dir(a, b): mean a / (a + b) = 0.25, variance ab / ((a + b)^2 (a + b + 1)) = 0.0625
+    assert shares[:, 0].mean() == pytest.approx(0.25, abs=0.02)
+    assert shares[:, 0].var() == pytest.approx(0.0625, abs=0.006)
+    assert (shares[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.01, 0.1])
+def test_edge_skew_does_not_fade_where_shares_underflow(alpha: float) -> None:
+    distances = []
+    for seed in range(5):
+        spec = EdgeSkewPartition(alpha=alpha)
+        counts = counts_of(spec, balanced(10, 200), 4, seed=seed, homes=[0, 1, 2, 3])
+        distances += [np.abs(counts[i] - counts[j]).sum() / 1000 for i in range(4) for j in range(i)]
+    assert np.mean(distances) > 0.8
+
+
+def test_interleave_spreads_each_client_over_the_pool() -> None:
+    assert _interleave(np.array([2, 2])).tolist() == [0, 1, 0, 1]
+    assert _interleave(np.array([1, 3])).tolist() == [1, 0, 1, 1]
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("spec", "n", "message"),
+    [
+        (IidPartition(), 41, "40 samples cannot be divided among 41 clients"),
+        (DirichletPartition(min_samples=5), 9, "40 samples are too few for 9 clients with min_samples 5"),
+        (
+            ShardsPartition(classes_per_device=3),
+            14,
+            r"40 samples cannot be cut into 42 shards \(14 clients x 3\)",
+        ),
+        (ShardsPartition(classes_per_device=5), 2, "classes_per_device 5 exceeds the 4 classes"),
+        (ByWriterPartition(), 2, "needs a data set with writers"),
+        (ByGroupPartition(n_groups=3), 2, "n_groups 3 exceeds the 2 clients or the 4 classes"),
+        (ByGroupPartition(n_groups=5), 9, "n_groups 5 exceeds the 9 clients or the 4 classes"),
+        (ByGroupPartition(n_groups=4, gamma=1), 40, None),
+        (EdgeSkewPartition(), 2, "needs the home edge of each client"),
+    ],
+)
+def test_impossible_partition_is_refused_with_the_figures(spec: PartitionSpec, n: int, message: str | None) -> None:
+    if message is None:  # one sample for each: still possible
+        assert counts_of(spec, balanced(4, 10), n).sum(axis=1).tolist() == [1] * 40
+        return
+    with pytest.raises(BadInput, match=message) as caught:
+        partition(spec, balanced(4, 10), n, rng(), n_classes=4)
+    assert caught.value.field is not None
+    assert caught.value.field.startswith("partition")
+
+
+def test_client_left_without_samples_is_refused_by_number() -> None:
+    labels = np.repeat([0, 1], [1, 9])  # group 0 owns a single sample but has two clients
+    with pytest.raises(BadInput, match="by_group leaves 1 of 4 clients without a sample"):
+        partition(ByGroupPartition(n_groups=2, gamma=1), labels, 4, rng(), n_classes=2)
+
+
+def test_too_few_writers_are_counted() -> None:
+    with pytest.raises(BadInput, match="2 writers, too few for 3 clients"):
+        partition(ByWriterPartition(), np.zeros(4, int), 3, rng(), writers=np.array([1, 1, 2, 2]), n_classes=1)
+
+
+def test_label_out_of_range_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"labels 0\.\.3 exceed 0\.\.2"):
+        partition(IidPartition(), balanced(4, 2), 2, rng(), n_classes=3)
+
+
+@pytest.mark.parametrize(
+    ("raw", "path", "message"),
+    [
+        ({"name": "dirichlet", "alpha": 0}, ("dirichlet", "alpha"), "greater than or equal to 0.001"),
+        ({"name": "dirichlet", "alpha": float("nan")}, ("dirichlet", "alpha"), "finite number"),
+        (
+            {"name": "shards", "classes_per_device": 0},
+            ("shards", "classes_per_device"),
+            "greater than or equal",
+        ),
+        ({"name": "by_group", "gamma": 1.1}, ("by_group", "gamma"), "less than or equal to 1"),
+        ({"name": "iid", "alpha": 1}, ("iid", "alpha"), "Extra inputs"),
+        ({"name": "shards", "quantity_skew": 1}, ("shards", "quantity_skew"), "goes with iid and edge_skew"),
+        ({"name": "dirchlet"}, (), "expected tags: 'iid', 'dirichlet'"),
+    ],
+)
+def test_wrong_parameter_is_named(raw: dict[str, Any], path: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        READ.validate_python(raw)
+    (error,) = caught.value.errors()
+    assert error["loc"] == path
+    assert message in error["msg"]
+
+
+@pytest.mark.parametrize("name", ["iid", "dirichlet", "shards", "by_writer", "by_group", "edge_skew"])
+def test_every_partition_is_frozen_and_survives_json(name: str) -> None:
+    spec = READ.validate_python({"name": name})
+    assert READ.validate_json(READ.dump_json(spec)) == spec
+    with pytest.raises(ValidationError, match="frozen"):
+        spec.name = "iid"  # type: ignore[misc]
+
+
+# ---- by_domain
+
+DOMAIN_NAMES = ("red", "green", "blue")
+
+
+def dealt_by_domain(n_clients: int, seed: int = 0, **fields: Any) -> list[Array]:
+    """Of each of 30, 60 and 90 images of three domains, two classes in the proportion 2 : 1."""
+    domains = np.repeat([0, 1, 2], [30, 60, 90])
+    labels = (np.arange(180) % 3 == 0).astype(np.int64)
+    return partition(
+        ByDomainPartition(**fields),
+        labels,
+        n_clients,
+        rng(seed),
+        domains=domains,
+        domain_names=DOMAIN_NAMES,
+        n_classes=2,
+    )
+
+
+def domains_of(parts: list[Array]) -> list[list[int]]:
+    return [np.bincount(np.repeat([0, 1, 2], [30, 60, 90])[part], minlength=3).tolist() for part in parts]
+
+
+def test_by_domain_gives_each_client_one_domain_in_turn_and_as_many_as_the_poorest() -> None:
+    assert domains_of(dealt_by_domain(3)) == [[30, 0, 0], [0, 30, 0], [0, 0, 30]]
+    four = dealt_by_domain(4)  # the first domain has two clients
+    assert domains_of(four) == [[15, 0, 0], [0, 15, 0], [0, 0, 15], [15, 0, 0]]
+    assert not set(four[0]) & set(four[3])
+
+
+def test_by_domain_keeps_the_spec_order_and_leaves_other_domains_out() -> None:
+    parts = dealt_by_domain(2, domains=("blue", "green"), per_client=24)
+    assert domains_of(parts) == [[0, 0, 24], [0, 24, 0]]
+    assert domains_of(dealt_by_domain(4, domains=("blue", "green"), per_client="all")) == [
+        [0, 0, 45],
+        [0, 30, 0],
+        [0, 0, 45],
+        [0, 30, 0],
+    ]
+
+
+def test_by_domain_gives_classes_in_the_domains_proportion() -> None:
+    for part in dealt_by_domain(6, per_client=12):
+        assert abs(int((part % 3 == 0).sum()) - 4) <= 1
+    first, again, other = dealt_by_domain(3, 1), dealt_by_domain(3, 1), dealt_by_domain(3, 2)
+    assert [part.tolist() for part in first] == [part.tolist() for part in again]
+    assert [part.tolist() for part in first] != [part.tolist() for part in other]
+
+
+@pytest.mark.parametrize(
+    ("n_clients", "fields", "field", "message"),
+    [
+        (2, {}, "partition.domains", "2 clients are too few for 3 domains"),
+        (3, {"domains": ("red", "pink")}, "partition.domains", "domains of this data are red, green, blue"),
+        (3, {"per_client": 31}, "partition.per_client", "per_client 31: of red there are 30"),
+    ],
+)
+def test_by_domain_says_what_does_not_fit(n_clients: int, fields: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as refused:
+        dealt_by_domain(n_clients, **fields)
+    assert refused.value.field == field
+
+
+def test_by_domain_needs_data_with_domains() -> None:
+    with pytest.raises(BadInput, match="domains of this data are none"):
+        partition(ByDomainPartition(), balanced(2, 9), 3, rng(), n_classes=2)

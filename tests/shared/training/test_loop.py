@@ -1,0 +1,407 @@
+"""The loop takes the steps that the formulas say, counts them, and depends on its inputs only."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from shared.core.errors import BadInput, Cancelled, NotFinite
+from shared.training import loop
+from shared.training.data.dataset import as_batch
+from shared.training.loop import Evaluated, Trained, batches, evaluate, train
+from shared.training.models import build, read_state
+
+Array = np.ndarray[Any, Any]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(n: int = 20, shape: tuple[int, ...] = (8, 8)) -> tuple[Array, Array]:
+    rng = np.random.default_rng(7)
+    return rng.integers(0, 256, (n, *shape), dtype=np.uint8), rng.integers(0, 10, n)
+
+
+class Scalar(nn.Module):
+    """logits = (w, 0) for any image: the loss of label 0 is log(1 + exp(-w)), its slope -1 / (1 + exp(w))."""
+
+    def __init__(self, w: float = 0.0) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([w]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.w, torch.zeros(1)]).expand(len(x), 2)
+
+
+def zeros(*sizes: int) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.zeros(n, 1, 1, 1), torch.zeros(n, dtype=torch.int64)) for n in sizes]
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    one, two = read_state(a), read_state(b)
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+# ---- one step by hand
+
+
+def test_one_step_by_hand() -> None:
+    model = Scalar(0.0)
+    got = train(model, zeros(3), lr=0.5)
+    assert (got.n_samples, got.n_steps, got.n_correct) == (3, 1, 3)
+    assert got.loss == pytest.approx(math.log(2))
+    assert model.w.item() == pytest.approx(0.25)  # 0 - 0.5 * (-1/2)
+
+
+def test_loss_is_the_mean_over_samples_not_over_batches() -> None:
+    model = Scalar(0.0)
+    got = train(model, zeros(3, 1), lr=0.5)
+    second = math.log(1 + math.exp(-0.25))
+    assert got.loss == pytest.approx((3 * math.log(2) + second) / 4)
+    assert (got.n_samples, got.n_steps, got.n_correct) == (4, 2, 4)
+
+
+def test_wrong_answers_are_not_counted_as_right() -> None:
+    assert train(Scalar(-1.0), zeros(5), lr=1e-6).n_correct == 0
+
+
+def test_no_batches_are_no_steps() -> None:
+    model = Scalar(0.5)
+    assert train(model, [], lr=1.0) == Trained(0, 0, 0.0, 0)
+    assert model.w.item() == 0.5
+
+
+def test_momentum_and_weight_decay_by_hand() -> None:
+    model = Scalar(1.0)
+    train(model, zeros(1, 1), lr=0.1, momentum=0.5, weight_decay=0.2, loss=lambda logits, _: 2 * logits[0, 0])
+    # v1 = 2 + 0.2 * 1 = 2.2, w1 = 0.78; v2 = 1.1 + 2 + 0.2 * 0.78 = 3.256, w2 = 0.4544
+    assert model.w.item() == pytest.approx(0.4544)
+
+
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.9, 0.01)])
+def test_sgd_is_torchs_bit_for_bit(momentum: float, weight_decay: float) -> None:
+    x, y = pictures()
+    ours, theirs = (build("mlp", (1, 8, 8), 10, seed=0) for _ in range(2))
+    data = list(batches(x, y, range(20), batch_size=6, epochs=3, generator=seeded()))
+    train(ours, data, lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    optimiser = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    for images, labels in data:
+        optimiser.zero_grad()
+        functional.cross_entropy(theirs(images), labels).backward()
+        optimiser.step()
+    assert same(ours, theirs)
+
+
+# ---- what callers hand in
+
+
+def fedprox(mu: float, start: list[Tensor]) -> loop.Correct:
+    def correct(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        pulls = torch._foreach_sub(parameters, start)
+        torch._foreach_add_(gradients, pulls, alpha=mu)
+
+    return correct
+
+
+def test_fedprox_is_a_gradient_correction() -> None:
+    model = Scalar(0.0)
+    train(model, zeros(1, 1), lr=0.5, correct=fedprox(0.1, [torch.zeros(1)]))
+    slope = -1 / (1 + math.exp(0.25))  # w1 = 0.25: at the start there is nothing to pull
+    assert model.w.item() == pytest.approx(0.25 - 0.5 * (slope + 0.1 * 0.25))
+
+
+def test_fedprox_with_mu_zero_changes_no_bit() -> None:
+    x, y = pictures()
+    plain, zero = (build("mlp", (1, 8, 8), 10, seed=0) for _ in range(2))
+    data = list(batches(x, y, range(20), batch_size=6, epochs=2, generator=seeded()))
+    train(plain, data, lr=0.1)
+    train(zero, data, lr=0.1, correct=fedprox(0.0, [p.detach().clone() for p in zero.parameters()]))
+    assert same(plain, zero)
+
+
+def test_correction_sees_zeros_where_the_loss_does_not_depend() -> None:
+    class Spare(Scalar):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare = nn.Parameter(torch.ones(2))
+
+    seen: list[list[float]] = []
+    train(Spare(), zeros(1), lr=0.1, correct=lambda _, g: seen.append(g[1].tolist()))
+    assert seen == [[0.0, 0.0]]
+
+
+def test_frozen_parameters_stay() -> None:
+    model = build("mlp", (1, 8, 8), 10, seed=0)
+    model.features.requires_grad_(False)
+    before = read_state(model)
+    x, y = pictures()
+    train(model, batches(x, y, range(20), batch_size=5, epochs=1, generator=seeded()), lr=0.1, weight_decay=0.1)
+    after = read_state(model)
+    assert torch.equal(before["features.1.weight"], after["features.1.weight"])
+    assert not torch.equal(before["head.weight"], after["head.weight"])
+
+
+def test_custom_step_replaces_sgd() -> None:
+    def sign_step(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter -= gradient.sign()
+
+    model = Scalar(0.0)
+    assert train(model, zeros(1, 1), lr=0.0, step=sign_step).n_steps == 2
+    assert model.w.item() == 2.0
+
+
+def test_transform_reaches_the_model_and_objective_replaces_the_loss() -> None:
+    seen: list[float] = []
+
+    def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(x.sum().item())
+        logits = model(x)
+        return 3 * logits[0, 0], logits
+
+    model = Scalar(1.0)
+    got = train(model, zeros(2), lr=0.1, transform=lambda x: x + 4, objective=objective)
+    assert seen == [8.0]
+    assert got.loss == 3.0
+    assert model.w.item() == pytest.approx(0.7)
+
+
+def test_an_objective_may_go_back_through_each_of_its_passes_itself() -> None:
+    """What is left of gradients from before counts for nothing."""
+    went_back, at_once, corrected = Scalar(1.0), Scalar(1.0), list[float]()
+    went_back.w.grad = torch.tensor([7.0])
+
+    def passes(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        terms = []
+        for factor in (3, -1):
+            terms.append(factor * model(x)[0, 0].square())
+            terms[-1].backward()
+        return torch.stack(terms).sum().detach(), model(x).detach()
+
+    def total(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = model(x)
+        return 2 * logits[0, 0].square(), logits
+
+    def note(_: list[Tensor], gradients: list[Tensor]) -> None:
+        corrected.append(gradients[0].item())
+
+    found = train(went_back, zeros(1, 1), lr=0.1, objective=passes, correct=note)
+    assert found == train(at_once, zeros(1, 1), lr=0.1, objective=total)
+    assert went_back.w.item() == at_once.w.item() == pytest.approx(0.6**2)
+    assert corrected == pytest.approx([4.0, 2.4])
+
+
+def test_stop_is_asked_before_each_batch() -> None:
+    answers = iter([False, False, True])
+    model = Scalar(0.0)
+    with pytest.raises(Cancelled, match="after 2 steps"):
+        train(model, zeros(1, 1, 1, 1), lr=0.5, stopped=lambda: next(answers))
+    assert model.w.item() > 0.25
+    x, y = pictures(4)
+    turns = iter([False, True])
+    mlp = build("mlp", (1, 8, 8), 10, 0)
+    with pytest.raises(Cancelled, match="after 2 of 4"):
+        evaluate(mlp, x, y, range(4), batch_size=2, stopped=lambda: next(turns))
+
+
+def test_loss_that_is_not_finite_is_named_with_its_step() -> None:
+    answers = iter([1.0, math.nan])
+    with pytest.raises(NotFinite, match="the loss is nan at step 2"):
+        train(Scalar(), zeros(1, 1), lr=0.1, loss=lambda logits, _: logits[0, 0] * next(answers))
+
+
+def test_parameter_that_ends_not_finite_is_named() -> None:
+    with pytest.raises(NotFinite, match="w is not finite after step 1"):
+        train(Scalar(), zeros(1), lr=math.inf)
+
+
+def test_gradients_do_not_outlive_the_training() -> None:
+    model = Scalar()
+    train(model, zeros(1), lr=0.1)
+    assert model.w.grad is None
+
+
+# ---- batches
+
+
+def positions(got: Iterator[loop.Batch]) -> list[list[int]]:
+    return [labels.tolist() for _, labels in got]
+
+
+def test_an_epoch_is_every_sample_once_in_a_new_order() -> None:
+    x, y = np.zeros((10, 2, 2), np.uint8), np.arange(10)
+    got = positions(batches(x, y, [1, 3, 5, 7, 9], batch_size=2, epochs=2, generator=seeded()))
+    assert [len(batch) for batch in got] == [2, 2, 1, 2, 2, 1]
+    first, second = [*chain(*got[:3])], [*chain(*got[3:])]
+    assert sorted(first) == sorted(second) == [1, 3, 5, 7, 9]
+    assert first != second
+
+
+def test_steps_are_counted_over_epochs_and_are_a_prefix_of_them() -> None:
+    x, y = np.zeros((5, 2, 2), np.uint8), np.arange(5)
+    steps = positions(batches(x, y, range(5), batch_size=2, steps=4, generator=seeded()))
+    epochs = positions(batches(x, y, range(5), batch_size=2, epochs=2, generator=seeded()))
+    assert len(steps) == 4
+    assert steps == epochs[:4]
+
+
+def test_order_comes_from_the_generator_alone() -> None:
+    x, y = np.zeros((30, 2, 2), np.uint8), np.arange(30)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    one, same_seed, other = (
+        positions(batches(x, y, range(30), batch_size=8, epochs=1, generator=seeded(s))) for s in (1, 1, 2)
+    )
+    assert one == same_seed != other
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_images_belong_to_their_labels() -> None:
+    x = np.arange(12, dtype=np.uint8)[:, None, None] * np.ones((1, 2, 2), np.uint8)
+    for images, labels in batches(x, np.arange(12), range(12), batch_size=5, epochs=1, generator=seeded()):
+        assert torch.equal(images, as_batch(x[labels.numpy()]))
+
+
+def test_batches_want_epochs_or_steps_and_samples_for_steps() -> None:
+    x, y = pictures(4)
+    with pytest.raises(BadInput, match="either in epochs or in steps"):
+        batches(x, y, range(4), batch_size=2, generator=seeded())
+    with pytest.raises(BadInput, match="no samples"):
+        batches(x, y, [], batch_size=2, steps=1, generator=seeded())
+    assert list(batches(x, y, [], batch_size=2, epochs=3, generator=seeded())) == []
+
+
+@pytest.mark.parametrize(
+    ("n", "least", "sizes"),
+    [(9, 1, [4, 4, 1]), (9, 2, [4, 5]), (10, 2, [4, 4, 2]), (8, 2, [4, 4]), (3, 2, [3]), (0, 2, [])],
+)
+def test_a_rest_too_small_to_train_on_joins_the_batch_before_it(n: int, least: int, sizes: list[int]) -> None:
+    x, _ = pictures(max(n, 1))
+    got = positions(batches(x, np.arange(n), range(n), batch_size=4, epochs=2, generator=seeded(), least=least))
+    assert [len(batch) for batch in got] == [*sizes, *sizes]
+    assert sorted(chain(*got[: len(sizes)])) == list(range(n))
+    assert loop.batch_sizes(n, 4, least) == sizes
+
+
+@pytest.mark.parametrize(("n", "batch_size", "field"), [(1, 4, "partition"), (5, 1, "batch_size")])
+def test_a_batch_that_batch_norm_cannot_train_on_is_refused(n: int, batch_size: int, field: str) -> None:
+    x, y = pictures(5)
+    with pytest.raises(BadInput, match=f"a batch of 1 of {n} samples: the model's batch-norm trains on 2") as refused:
+        batches(x, y, range(n), batch_size=batch_size, epochs=1, generator=seeded(), least=2)
+    assert refused.value.field == field
+
+
+# ---- same bits
+
+
+@pytest.mark.parametrize(("name", "shape"), [("mlp", (8, 8)), ("cnn_6_12", (16, 16, 3))])
+def test_a_map_and_an_array_give_the_same_bits_small_or_large(
+    name: str, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = pictures(23, shape)
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    channels = 3 if len(shape) == 3 else 1
+    results = []
+    for source, limit in ((x, 2**30), (mapped, 2**30), (mapped, 0)):
+        monkeypatch.setattr(loop, "SMALL_BYTES", limit)
+        model = build(name, (channels, shape[0], shape[1]), 10, seed=0)
+        data = batches(source, y, range(3, 23), batch_size=6, epochs=2, generator=seeded())
+        trained = train(model, data, lr=0.05, momentum=0.9)
+        results.append((trained, evaluate(model, source, y, range(23)), _sha(model)))
+    assert results[0] == results[1] == results[2]
+
+
+def _sha(model: nn.Module) -> str:
+    state = read_state(model)
+    return hashlib.sha256(b"".join(state[name].numpy().tobytes() for name in sorted(state))).hexdigest()
+
+
+def trained_sha() -> str:
+    x, y = pictures(24, (12, 12))
+    model = build("cnn_mnist", (1, 12, 12), 10, seed=3)
+    train(model, batches(x, y, range(24), batch_size=7, epochs=2, generator=seeded(4)), lr=0.05)
+    return _sha(model)
+
+
+def test_another_process_gets_the_same_bits() -> None:
+    here = Path(__file__)
+    code = (
+        "import sys, torch; torch.set_num_threads(1);"
+        f"sys.path[:0] = [{str(here.parent)!r}, {str(here.parents[2])!r}];"
+        f"from {here.stem} import trained_sha; print(trained_sha())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == trained_sha()
+
+
+def test_memory_format_of_the_model_handed_in_does_not_matter() -> None:
+    x, y = pictures(12, (8, 8, 3))
+    one, two = (build("cnn_6_12", (3, 8, 8), 10, seed=0) for _ in range(2))
+    two.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for model in (one, two):
+        train(model, batches(x, y, range(12), batch_size=4, epochs=1, generator=seeded()), lr=0.1)
+    assert same(one, two)
+
+
+# ---- evaluation
+
+
+def test_evaluation_by_hand() -> None:
+    x, y = np.zeros((4, 1, 1), np.uint8), np.array([0, 1, 0, 0])
+    got = evaluate(Scalar(math.log(3)), x, y, [0, 1, 2], batch_size=2)
+    assert (got.n, got.n_correct) == (3, 2)
+    assert got.loss_sum == pytest.approx(2 * math.log(4 / 3) + math.log(4))
+
+
+def test_evaluation_of_nothing_is_zero() -> None:
+    x, y = pictures(2)
+    assert evaluate(build("mlp", (1, 8, 8), 10, 0), x, y, []) == Evaluated(0, 0, 0.0)
+
+
+def test_evaluation_changes_neither_model_nor_mode() -> None:
+    x, y = pictures(6, (8, 8, 3))
+    model = build("mobilenet_v1", (3, 8, 8), 10, seed=0)
+    before = read_state(model)
+    evaluate(model, x, y, range(6))
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in read_state(model).items())
+
+
+def test_batch_norm_statistics_move_in_training() -> None:
+    x, y = pictures(8, (16, 16, 3))
+    model = build("mobilenet_v1", (3, 16, 16), 10, seed=0)
+    train(model, batches(x, y, range(8), batch_size=4, epochs=1, generator=seeded()), lr=0.01)
+    state = read_state(model)
+    assert state["features.1.num_batches_tracked"].item() == 2
+    assert state["features.1.running_mean"].abs().sum() > 0
+
+
+def test_evaluation_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(NotFinite, match="evaluation over 2 samples"):
+        evaluate(Scalar(math.nan), np.zeros((2, 1, 1), np.uint8), np.zeros(2, int), [0, 1])
+
+
+def test_mlp_learns_real_digits(unpacked: Path) -> None:
+    from shared.training.data.dataset import load
+
+    data = load("digits", data_dir=None, cache_dir=unpacked)
+    model = build("mlp", data.input_shape, data.n_classes, seed=0)
+    source = batches(data.train_x, data.train_y, range(len(data.train_y)), batch_size=32, epochs=20, generator=seeded())
+    train(model, source, lr=0.2)
+    got = evaluate(model, data.test_x, data.test_y, range(len(data.test_y)))
+    assert got.n == 359
+    assert got.n_correct / got.n > 0.94

@@ -1,0 +1,38 @@
+"""torchvision is imported through one door, and late."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from shared.training.torchvision_compat import torchvision
+
+TRAINING = Path(__file__).resolve().parents[3] / "shared" / "training"
+
+
+def test_torchvision_imports_beside_the_cpu_build() -> None:
+    assert torchvision().models.resnet18 is not None
+    assert torchvision() is torchvision()
+
+
+def imported_by(module_names: str, of: tuple[str, ...]) -> list[str]:
+    """Which of some packages a fresh process has loaded after importing the modules."""
+    code = f"import sys, {module_names}; print(*(name for name in {of!r} if name in sys.modules))"
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=TRAINING.parents[1], check=True)
+    return run.stdout.split()
+
+
+def test_training_modules_do_not_import_heavy_packages_at_the_top() -> None:
+    modules = "shared.training.loop, shared.training.models"
+    assert imported_by(modules, ("torch", "torchvision", "sklearn", "matplotlib", "scipy")) == ["torch"]
+
+
+def test_partitions_need_no_torch() -> None:
+    assert imported_by("shared.training.partition", ("torch", "numpy")) == ["numpy"]
+
+
+def test_only_the_door_names_torchvision_in_an_import() -> None:
+    lines = [line.strip() for file in TRAINING.rglob("*.py") for line in file.read_text("utf-8").splitlines()]
+    assert [line for line in lines if line.startswith(("import torchvision", "from torchvision"))] == []

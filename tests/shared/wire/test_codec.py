@@ -1,0 +1,470 @@
+"""The codec: what comes back, which bytes travel, and which bodies are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from contextlib import suppress
+from typing import Annotated, Any
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+
+from shared.core import parsing
+from shared.core.aggregation_rules import Mean
+from shared.core.errors import NotFinite, TooLarge, WireError
+from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
+from shared.core.scores import Score
+from shared.wire import codec
+from shared.wire.encoding import DTYPES as NAMED
+from shared.wire.encoding import MAX_DEPTH
+
+DTYPES = list(NAMED.values())
+
+
+class Leaf(Record):
+    name: str
+    number: float
+    tensor: Tensor
+
+
+class Tree(Record):
+    flag: bool
+    count: int
+    ratio: float
+    maybe: float | None
+    pair: tuple[int, str]
+    leaves: tuple[Leaf, ...]
+    by_seat: dict[int, float]
+    tensors: TensorMap
+    free: Any
+
+
+class Sent(Record):
+    model: ModelState
+
+
+class Loose(Record):
+    x: Any = None
+
+
+# ---- what comes back
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+shapes = st.lists(st.integers(0, 3), max_size=3)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    dtype, shape = draw(st.sampled_from(DTYPES)), draw(shapes)
+    found = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape).sub(1)
+    return found.to(dtype).T if draw(st.booleans()) and len(shape) == 2 else found.to(dtype)
+
+
+leaves = st.builds(Leaf, name=st.text(max_size=5), number=numbers, tensor=tensors())
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | numbers | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+trees = st.builds(
+    Tree,
+    flag=st.booleans(),
+    count=st.integers(),
+    ratio=numbers,
+    maybe=st.none() | numbers,
+    pair=st.tuples(st.integers(), st.text(max_size=3)),
+    leaves=st.lists(leaves, max_size=3).map(tuple),
+    by_seat=st.dictionaries(st.integers(0, 99), numbers, max_size=3),
+    tensors=st.dictionaries(st.sampled_from(["w", "b", "layer.0"]), tensors(), max_size=3),
+    free=json_values,
+)
+
+
+def assert_same(a: Any, b: Any) -> None:
+    """Equal values, equal bits, equal types."""
+    assert type(a) is type(b)
+    if isinstance(a, Tensor):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert torch.equal(a, b)
+    elif isinstance(a, Record):
+        for name in type(a).model_fields:
+            assert_same(getattr(a, name), getattr(b, name))
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert a == b
+        assert str(a) == str(b)  # -0.0 is not 0.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees)
+def test_a_record_comes_back_as_it_was_and_gives_the_same_bytes_again(tree: Tree) -> None:
+    body = codec.encode(tree)
+    joined = body.join()
+    assert len(joined) == body.n_bytes == codec.size(tree)
+    assert body.digest() == codec.digest_of(joined)
+    back = codec.decode(Tree, joined)
+    assert_same(back, tree)
+    assert codec.encode(back).join() == joined
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)], ids=str)
+def test_every_dtype_and_shape_survives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.ones(shape, dtype=dtype)
+    back = codec.decode(Loose, codec.encode(Loose(x=[tensor])).join()).x[0]
+    assert (back.dtype, back.shape) == (dtype, torch.Size(shape))
+    assert torch.equal(back, tensor)
+
+
+@pytest.mark.parametrize("number", [0.1, 1e-320, -0.0, 1.7976931348623157e308, 2.0**-1074])
+def test_floats_survive_bit_by_bit(number: float) -> None:
+    back = codec.decode(Loose, codec.encode(Loose(x=number)).join()).x
+    assert struct.pack("<d", back) == struct.pack("<d", number)
+
+
+def test_golden_bytes() -> None:
+    """These bytes are the format: whoever changes them breaks every state on disk and every tier that runs."""
+    record = Leaf(name="é", number=0.1, tensor=torch.tensor([[1, -2]], dtype=torch.int16))
+    header = (
+        rb'{"__metadata__":{"format":"strata-1",'
+        rb'"record":"{\"name\":\"\\u00e9\",\"number\":0.1,\"tensor\":{\"$t\":0}}"},'
+        rb'"0":{"dtype":"I16","shape":[1,2],"data_offsets":[0,4]}}'
+    )
+    header += b" " * (-len(header) % 8)
+    assert bytes(codec.encode(record).join()) == struct.pack("<Q", len(header)) + header + b"\x01\x00\xfe\xff"
+
+
+def test_golden_digest_of_a_larger_record() -> None:
+    parts = {name: torch.arange(12).reshape(3, 4).to(dtype) for name, dtype in zip("abcdefghij", DTYPES, strict=True)}
+    body = codec.encode(Sent(model=parts))
+    assert body.n_bytes == GOLDEN_BYTES
+    assert hashlib.sha256(body.join()).hexdigest() == GOLDEN_SHA
+
+
+GOLDEN_BYTES = 1228
+GOLDEN_SHA = "a3815165d3f5d33412d0679b3052f5d0380affcf2656cc304982f39b759a8d34"
+
+
+def test_safetensors_reads_the_tensors_of_a_body() -> None:
+    # By falling item size: each tensor begins at a multiple of its own.
+    record = Loose(x=[torch.tensor([True]), torch.arange(3.0), torch.tensor(5), torch.empty(0, 2)])
+    found = safetensors.torch.load(bytes(codec.encode(record).join()))
+    assert sorted(found) == ["0", "1", "2", "3"]
+    for index, tensor in enumerate(record.x):
+        assert torch.equal(found[str(index)], tensor)
+
+
+def test_a_tensor_in_several_records_travels_once() -> None:
+    shared, other = torch.zeros(1000), torch.zeros(1000)
+    once = codec.encode(Loose(x=[Leaf(name="a", number=0, tensor=shared), Leaf(name="b", number=0, tensor=shared)]))
+    twice = codec.encode(Loose(x=[Leaf(name="a", number=0, tensor=shared), Leaf(name="b", number=0, tensor=other)]))
+    assert twice.n_bytes - once.n_bytes >= 4000
+    back = codec.decode(Loose, once.join()).x
+    assert back[0]["tensor"] is back[1]["tensor"]
+
+
+def test_two_views_of_one_memory_are_two_tensors() -> None:
+    grid = torch.arange(4.0).reshape(2, 2)
+    back = codec.decode(Loose, codec.encode(Loose(x=[grid, grid.T, grid[0]])).join()).x
+    assert [tensor.tolist() for tensor in back] == [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [0, 1]]
+
+
+def test_encoding_copies_no_tensor() -> None:
+    tensor = torch.zeros(4)
+    body = codec.encode(Loose(x=tensor))
+    tensor[2] = 7
+    assert codec.decode(Loose, body.join()).x.tolist() == [0, 0, 7, 0]
+
+
+def test_decoding_gives_views_of_the_body() -> None:
+    body = codec.encode(Loose(x=torch.zeros(4))).join()
+    back = codec.decode(Loose, body).x
+    body[-4:] = struct.pack("<f", 9)
+    assert back.tolist() == [0, 0, 0, 9]
+
+
+@pytest.mark.parametrize(
+    "kind", [bytes, lambda body: memoryview(bytes(body)), memoryview], ids=["bytes", "read-only view", "view"]
+)
+def test_read_only_bodies_and_views_of_bodies_are_read(kind: Any) -> None:
+    body = kind(codec.encode(Loose(x=torch.arange(3))).join())
+    back = codec.decode(Loose, body).x
+    back += 1  # of a read-only body it is a view of a copy
+    assert back.tolist() == [1, 2, 3]
+
+
+def test_the_skeleton_can_be_read_before_the_type_is_known() -> None:
+    assert codec.peek(codec.encode(Loose(x={"algorithm": "fedavg", "w": torch.zeros(1)})).join()) == {
+        "x": {"algorithm": "fedavg", "w": {"$t": 0}}
+    }
+
+
+def test_a_record_without_tensors_is_its_header() -> None:
+    assert codec.decode(Nothing, codec.encode(Nothing()).join()) == Nothing()
+
+
+# ---- what cannot be sent
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (math.nan, NotFinite),
+        ({"a": [-math.inf]}, NotFinite),
+        ({1, 2}, WireError),
+        (b"bytes", WireError),
+        ({"$t": 0}, WireError),
+        ({"$other": 0}, WireError),
+        ({1: "a", "1": "b"}, WireError),
+        (torch.zeros(1, dtype=torch.complex64), WireError),
+        (["\ud800"], WireError),
+        ({"\udc00": 1}, WireError),
+    ],
+    ids=str,
+)
+def test_what_is_no_json_and_no_tensor_is_refused_before_it_is_sent(value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        codec.encode(Loose(x=value))
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_what_is_too_deep_to_be_read_is_not_sent() -> None:
+    deepest = MAX_DEPTH - 2
+    assert codec.decode(Loose, codec.encode(Loose(x=nested(deepest))).join()).x == nested(deepest)
+    with pytest.raises(WireError, match="deeper than 64"):
+        codec.encode(Loose(x=nested(deepest + 1)))
+
+
+# ---- hostile and broken bodies
+
+
+def raw(header: Any, data: bytes = b"") -> bytes:
+    """A body with any header; padded so that the tensors are aligned."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype: Any = "F32", shape: Any = (1,), offsets: Any = (0, 4)) -> Any:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def as_entry(value: Any) -> dict[str, Any]:
+    return {"0": value}
+
+
+def holding(record: str = '{"x":{"$t":0}}', data: bytes = b"", **entries: Any) -> bytes:
+    return raw({"__metadata__": {"record": record}, **entries}, data)
+
+
+def test_the_hand_made_body_of_these_tests_is_read() -> None:
+    assert codec.decode(Loose, holding(data=struct.pack("<f", 5), **{"0": entry()})).x.tolist() == [5]
+
+
+BROKEN = {
+    "empty": b"",
+    "seven bytes": b"1234567",
+    "header longer than the body": struct.pack("<Q", 100) + b"{}",
+    "header is no JSON": raw(b"{"),
+    "header is no UTF-8": raw(b'{"\xff":1}'),
+    "header is UTF-16": raw("{}".encode("utf-16")),
+    "header is a list": raw([]),
+    "no metadata": raw({}),
+    "record is no text": raw({"__metadata__": {"record": {}}}),
+    "record is no JSON": holding("{x"),
+    "lone surrogate": holding('{"x":"\ud800"'),
+    "half of a surrogate pair": holding('{"x":["\\ud800"]}'),
+    "key with half of a surrogate pair": holding('{"x":{"\\udc00":1}}'),
+    "NaN": holding('{"x":NaN}'),
+    "infinity": holding('{"x":-Infinity}'),
+    "number beyond double": holding('{"x":1e999}'),
+    "number of 5000 digits": holding('{"x":' + "1" * 5000 + "}"),
+    "nested beyond the limit": holding('{"x":' + "[" * 80 + "]" * 80 + "}"),
+    "nested beyond the parser": holding('{"x":' + "[" * 100_000 + "]" * 100_000 + "}"),
+    "reserved key": holding('{"x":{"$t":0,"y":1}}', data=b"1234", **{"0": entry()}),
+    "no such tensor": holding('{"x":{"$t":1}}', data=b"1234", **{"0": entry()}),
+    "negative tensor": holding('{"x":{"$t":-1}}', data=b"1234", **{"0": entry()}),
+    "tensor number is a bool": holding('{"x":{"$t":false}}', data=b"1234", **{"0": entry()}),
+    "tensor number is a list": holding('{"x":{"$t":[]}}', data=b"1234", **{"0": entry()}),
+    "tensor in no field": holding('{"x":1}', data=b"1234", **{"0": entry()}),
+    "tensor named by a word": holding(data=b"1234", w=entry()),
+    "tensor named 00": holding(data=b"1234", **{"00": entry()}),
+    "tensor name of 5000 digits": holding(data=b"1234", **{"1" * 5000: entry()}),
+    "entry is no object": holding(data=b"1234", **as_entry(3)),
+    "entry with another key": holding(data=b"1234", **as_entry({**entry(), "more": 1})),
+    "unknown dtype": holding(data=b"1234", **{"0": entry("F4")}),
+    "dtype is a list": holding(data=b"1234", **{"0": entry([])}),
+    "shape is no list": holding(data=b"1234", **{"0": entry(shape=1)}),
+    "negative shape": holding(data=b"1234", **{"0": entry(shape=[-1])}),
+    "shape of floats": holding(data=b"1234", **{"0": entry(shape=[1.0])}),
+    "shape of bools": holding(data=b"1234", **{"0": entry(shape=[True])}),
+    "rank 17": holding(data=b"1234", **{"0": entry(shape=[1] * 17)}),
+    "shape product overflows": holding(data=b"1234", **{"0": entry(shape=[2**32, 2**32])}),
+    "strides of an empty shape overflow": holding(**{"0": entry(shape=[0, 2**52, 2**52], offsets=[0, 0])}),
+    "three offsets": holding(data=b"1234", **{"0": entry(offsets=[0, 2, 4])}),
+    "offsets backwards": holding(data=b"1234", **{"0": entry(offsets=[4, 0])}),
+    "fewer bytes than the shape": holding(data=b"12", **{"0": entry(offsets=[0, 2])}),
+    "more bytes than the shape": holding(data=b"12345678", **{"0": entry(offsets=[0, 8])}),
+    "bytes beyond the body": holding(data=b"12", **{"0": entry()}),
+    "bytes after the last tensor": holding(data=b"12345", **{"0": entry()}),
+    "hole": holding('{"x":[{"$t":0},{"$t":1}]}', b"1" * 12, **{"0": entry(), "1": entry(offsets=[8, 12])}),
+    "overlap": holding('{"x":[{"$t":0},{"$t":1}]}', b"1234", **{"0": entry(), "1": entry(offsets=[0, 4])}),
+    "not aligned": holding(
+        '{"x":[{"$t":0},{"$t":1}]}', b"12345", **{"0": entry("U8", offsets=[0, 1]), "1": entry(offsets=[1, 5])}
+    ),
+    "BOOL that is neither": holding(data=b"\x02", **{"0": entry("BOOL", offsets=[0, 1])}),
+    "huge field name": holding('{"' + "y" * 100_000 + '":1}'),
+}
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_body_is_refused_with_a_short_reason(body: bytes) -> None:
+    with pytest.raises(WireError) as caught:
+        codec.decode(Loose, body)
+    assert caught.value.status == 400
+    assert len(caught.value.detail) < 1000
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_a_body_with_one_other_byte_is_refused_or_read_but_never_breaks_the_reader(where: int, byte: int) -> None:
+    body = codec.encode(Leaf(name="n", number=1.5, tensor=torch.tensor([1.0, 2.0]))).join()
+    body[where % len(body)] = byte
+    with suppress(WireError):
+        assert isinstance(codec.decode(Leaf, body), Leaf)
+
+
+def test_a_header_beyond_the_limit_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_HEADER_BYTES", 10)
+    monkeypatch.setattr(parsing, "parse", lambda text, what: pytest.fail("the header was parsed"))
+    with pytest.raises(TooLarge, match="the limit is 10"):
+        codec.decode(Loose, raw({"__metadata__": {"record": "{}"}}))
+
+
+def test_a_header_that_claims_an_exabyte_is_refused() -> None:
+    with pytest.raises(TooLarge):
+        codec.decode(Loose, struct.pack("<Q", 2**60) + b"{}")
+
+
+def test_too_many_tensors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_TENSORS", 2)
+    with pytest.raises(TooLarge, match="3 tensors, the limit is 2"):
+        codec.decode(Loose, codec.encode(Loose(x=[torch.zeros(1) for _ in range(3)])).join())
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "record"),
+    [
+        ("shared.core.parsing.MAX_ITEMS", 20, Loose(x=[[]] * 30)),
+        ("shared.wire.codec.MAX_TENSORS", 2, Loose(x=[torch.zeros(1) for _ in range(3)])),
+        ("shared.wire.codec.MAX_HEADER_BYTES", 50, Loose(x="x" * 50)),
+    ],
+)
+def test_what_is_too_large_to_be_read_is_neither_read_nor_sent(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, record: Loose
+) -> None:
+    body = codec.encode(record).join()
+    monkeypatch.setattr(limit, most)
+    with pytest.raises(TooLarge, match=f"the limit is {most}"):
+        codec.decode(Loose, body)
+    with pytest.raises(TooLarge, match=f"the limit is {most}"):
+        codec.encode(record)
+
+
+# ---- what does not fit the type or the model
+
+
+def test_of_a_list_only_the_first_wrong_item_is_an_error() -> None:
+    """An error of each takes a thousand times the memory of what is wrong."""
+    with pytest.raises(ValidationError) as caught:
+        Tree.model_validate({"leaves": [1] * 1000, "by_seat": {f"a{index}": 1 for index in range(1000)}})
+    assert caught.value.error_count() < 20
+    with pytest.raises(WireError, match="Loose: 2000 faults"):
+        codec.decode(Loose, holding(json.dumps({f"a{index}": 1 for index in range(2000)})))
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [
+        ('{"name":"a","tensor":{"$t":0}}', "number"),  # missing
+        ('{"name":"a","number":1,"tensor":{"$t":0},"more":1}', "more"),
+        ('{"name":3,"number":1,"tensor":{"$t":0}}', "name"),
+        ('{"name":"a","number":"much","tensor":{"$t":0}}', "number"),
+        ('{"name":{"$t":0},"number":1,"tensor":1}', "name"),
+    ],
+)
+def test_a_record_of_another_type_is_refused_with_the_fields_path(record: str, field: str) -> None:
+    with pytest.raises(WireError) as caught:
+        codec.decode(Leaf, holding(record, b"1234", **{"0": entry()}))
+    assert caught.value.field == field
+    assert caught.value.detail.startswith(f"Leaf: {field}: ")
+
+
+def test_a_metric_that_is_nan_is_refused_at_both_ends() -> None:
+    with pytest.raises(WireError, match="no finite number"):
+        codec.decode(Score, holding('{"n":1,"n_correct":1,"loss_sum":NaN}'))
+    with pytest.raises(ValueError, match="finite"):
+        Score(n=1, n_correct=1, loss_sum=math.nan)
+    with pytest.raises(NotFinite):
+        codec.encode(Score.model_construct(n=1, n_correct=1, loss_sum=math.nan))
+
+
+class Grouped(Record):
+    delta: Annotated[dict[str, ModelState], Mean(by_group=True)] = Field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ({"w": torch.zeros(3)}, r"'w' is torch.float32 \(3,\), the model's is torch.float32 \(2,\)"),
+        ({"w": torch.zeros(2, dtype=torch.float64)}, "'w' is torch.float64"),
+        ({"v": torch.zeros(2)}, "the run's model has no tensor 'v'"),
+    ],
+)
+def test_tensors_that_are_not_the_models_are_refused(sent: TensorMap, said: str) -> None:
+    model = {"w": torch.ones(2), "b": torch.ones(1)}
+    body = codec.encode(Sent(model=sent)).join()
+    codec.decode(Sent, body)  # unknown model: nothing to compare with
+    with pytest.raises(WireError, match=said) as caught:
+        codec.decode(Sent, body, model=model)
+    assert caught.value.field == "model"
+    with pytest.raises(WireError, match=said):
+        codec.decode(Grouped, codec.encode(Grouped(delta={"g": sent})).join(), model=model)
+
+
+def test_a_part_of_the_model_may_travel() -> None:
+    model = {"w": torch.ones(2), "b": torch.ones(1)}
+    back = codec.decode(Sent, codec.encode(Sent(model={"b": torch.zeros(1)})).join(), model=model)
+    assert back.model["b"].tolist() == [0]
+
+
+# ---- sizes
+
+
+def test_empty_tensors_are_one_where_they_are_alike() -> None:
+    """They have no memory by which to be told apart: sizes may not depend on which objects live at the time."""
+    alike = codec.encode(Loose(x=[torch.empty(0), torch.empty(0), torch.empty(0, 2), torch.empty(0).half()]))
+    assert codec.peek(alike.join()) == {"x": [{"$t": 0}, {"$t": 0}, {"$t": 1}, {"$t": 2}]}
+    keeping = [torch.empty(0) for _ in range(3)]
+    sizes = {codec.size(Loose(x=[torch.ones(4)[torch.zeros(4) != 0] for _ in range(3)])) for _ in range(20)}
+    assert sizes == {codec.size(Loose(x=keeping))}

@@ -1,0 +1,152 @@
+"""What a few bytes of a body may stand for, and what is said where it is too much."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import pytest
+import torch
+from pydantic import Field
+
+from shared.core.aggregation_rules import Each, MaskOf, Mean
+from shared.core.errors import TooLarge, WireError
+from shared.core.records import ModelState, Record, Tensor, TensorMap, own
+from shared.wire import codec
+from shared.wire.compression import Coded, TopK
+from shared.wire.decoding import MODELS_A_SEAT
+from tests.shared.wire.test_codec import entry, holding, raw
+
+N = 64
+MODEL = {"w": torch.zeros(N, N)}
+
+
+class Loose(Record):
+    x: Any = None
+
+
+class Masked(Record):
+    delta: Annotated[ModelState, Mean(per_position="mask")]
+    mask: Annotated[ModelState, MaskOf()]
+
+
+class Several(Record):
+    """As an agent sends the updates of its seats."""
+
+    updates: tuple[Masked, ...]
+
+
+class Said(Record):
+    each: Annotated[dict[str, TensorMap], Each()] = Field(default_factory=dict)
+
+
+def one_of(seat: int) -> Masked:
+    """A seat's update, of other positions than those of others."""
+    mask = torch.zeros(N, N)
+    mask[seat::3, ::2] = 1
+    return Masked(delta={"w": mask * (seat + 1)}, mask={"w": mask})
+
+
+def places(record: str) -> bytes:
+    """A body with one byte of places and one value."""
+    tensors = {"0": entry("F32", [1], [0, 4]), "1": entry("U8", [1], [4, 5])}
+    return holding(record, bytes(4) + b"\0", **tensors)
+
+
+def with_record(body: bytearray, record: Any) -> bytes:
+    """The body's tensors with another record."""
+    length = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + length])
+    return raw({**header, "__metadata__": {"record": json.dumps(record)}}, bytes(body[8 + length :]))
+
+
+def test_what_is_told_twice_is_made_once() -> None:
+    """A reference has a few bytes; what it stands for has memory once, however often it is told."""
+    mask = torch.zeros(N, N)
+    mask[0] = 1
+    update = Masked(delta={"w": mask}, mask={"w": mask})
+    body = codec.encode(Loose(x=[update, TopK(fraction=0.01).encode(torch.ones(N, N))])).join()
+    told = codec.peek(body)["x"]
+    first, coded, second, again = codec.decode(Loose, with_record(body, {"x": told + told}), model=MODEL).x
+    assert second["delta"]["w"] is first["delta"]["w"]
+    assert second["mask"]["w"] is first["mask"]["w"]
+    assert again is coded
+    assert torch.equal(first["delta"]["w"], mask)
+
+
+@pytest.mark.parametrize("kind", ["masks", "kept values", "coded tensors"])
+def test_references_are_counted_each(kind: str) -> None:
+    """Whoever owns the record may copy what each stands for."""
+    w = torch.zeros(N, N)
+    w[0, 0] = 1
+    told: dict[str, Any] = {
+        "masks": Masked(delta={"w": w}, mask={"w": w}),
+        "kept values": Masked(delta={"w": w}, mask={"w": w}),
+        "coded tensors": Said(each={"device-0": {"w": Coded(TopK, (N, N), TopK().encode(torch.ones(3)).parts)}}),
+    }
+    each = 1 if kind == "coded tensors" else 2
+    most = MODELS_A_SEAT // each
+    fits, beyond = ([told[kind]] * n for n in (most, most + 1))
+    assert len(codec.decode(Loose, codec.encode(Loose(x=fits)).join(), model=MODEL).x) == most
+    body = codec.encode(Loose(x=beyond)).join()
+    assert len(body) < 2000
+    limit = MODELS_A_SEAT * N * N
+    with pytest.raises(TooLarge, match=rf"x\.{most}\..* elements .*, the limit is {limit}") as refused:
+        codec.decode(Loose, body, model=MODEL)
+    assert (refused.value.field or "").startswith(f"x.{most}.")
+
+
+def test_room_goes_with_the_seats_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can be read of a seat alone can be read beside others: which sit together decides nothing."""
+    monkeypatch.setattr("shared.wire.decoding.MODELS_A_SEAT", 2)
+    alone, together = [Several(updates=tuple(one_of(seat) for seat in range(n))) for n in (1, 12)]
+    assert codec.decode(Several, codec.encode(alone).join(), model=MODEL, n_seats=1).updates[0].mask["w"].sum() > 0
+    body = codec.encode(together).join()
+    back = codec.decode(Several, body, model=MODEL, n_seats=12)
+    assert [item.delta["w"].max().item() for item in back.updates] == [seat + 1 for seat in range(12)]
+    with pytest.raises(TooLarge, match=r"updates\.11\.delta\.w"):
+        codec.decode(Several, body, model=MODEL, n_seats=11)
+
+
+@pytest.mark.parametrize("shape", ["[0,268435456]", "[0,4503599627370496]", "[64,64]"])
+@pytest.mark.parametrize("told", ['{"$k":[0,1,SHAPE]}', '{"$m":[1,SHAPE]}', '{"$c":["topk",[0,1],SHAPE]}'])
+def test_without_a_model_tensors_travel_whole(told: str, shape: str) -> None:
+    body = places('{"x":[{"$t":0},{"a":' + told.replace("SHAPE", shape) + "}]}")
+    with pytest.raises(WireError, match=r"x\.1\.a: here a tensor travels whole") as refused:
+        codec.decode(Loose, body)
+    assert refused.value.field == "x.1.a"
+
+
+def test_what_a_process_wrote_itself_it_reads_without_a_model() -> None:
+    update = one_of(1)
+    back = codec.decode(Masked, codec.encode(update).join(), stored=True)
+    assert torch.equal(back.delta["w"], update.delta["w"])
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ('{"x":{"a":[0,{"$t":7}]}}', "x.a.1: the record names a tensor that is none of the body's 2"),
+        ('{"x":{"a":[0,{"$k":[0,1]}]}}', "x.a.1: a tensor of which some positions travel has values"),
+        ('{"x":{"a":[0,{"$m":[1,[4503599627370496,4503599627370496]]}]}}', "x.a.1: a mask has places and a shape"),
+        ('{"x":{"a":[0,{"$m":[1,[64,65]]}]}}', r"x.a.1: the run's model has no tensor of shape \(64, 65\)"),
+        ('{"x":{"a":[0,{"$m":[1,[64,64]]}]}}', r"x.a.1: 1 bytes do not say where a tensor of \(64, 64\) has values"),
+        ('{"x":{"a":[0,{"$m":[0,[64,64]]}]}}', r"x.a.1: places are bytes, not torch.float32 \(1,\)"),
+        ('{"x":{"a":[0,{"$c":["zip",[0],[64,64]]}]}}', "x.a.1: there is no codec 'zip'"),
+        ('{"x":{"a":[0,{"$x":0}]}}', "x.a.1: a key of a record may not begin with"),
+    ],
+)
+def test_errors_name_the_field(record: str, told: str) -> None:
+    with pytest.raises(WireError, match=told) as refused:
+        codec.decode(Loose, places(record), model=MODEL)
+    assert refused.value.field == "x.a.1"
+
+
+def test_a_tensor_in_several_places_is_owned_once() -> None:
+    """Else a few bytes that name a tensor once more would take its memory once more."""
+    tensor: Tensor = torch.arange(3.0)
+    mine = own(Loose(x=[tensor, {"a": tensor}, torch.arange(3.0)])).x
+    assert mine[0] is mine[1]["a"]
+    assert mine[2] is not mine[0]
+    tensor += 1
+    assert mine[0].tolist() == [0, 1, 2]
