@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from shared.algorithms._hooks import Local
-from shared.context import Ctx
-from shared.lab import Lab
-from shared.messages import Outcome, Work
-from shared.population import Seat
-from shared.sums import Fold, mean_of
+from shared.federation.aggregation import Fold, mean_of
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.hooks import Local
+from shared.federation.messages import Outcome, Work
+from shared.federation.population import Seat
+from shared.federation.visits.trainer import trainer_for
 
 Visit = Callable[[], Local]
 
@@ -67,7 +68,7 @@ class ByHooks:
         round_no = self.round_no + 1
         ctx = self.ctx(round_no).at(edge=0, seat=seat.number)
         message = self.algorithm.edge.dispatch(ctx.at(seat=None), self.edge, seat)
-        state, bench = self.devices[seat.number], self.lab.bench(self._work(round_no), seat.train, seat.test)
+        state, bench = self.devices[seat.number], trainer_for(self.lab, self._work(round_no), seat.train, seat.test)
 
         def visit() -> Local:
             torch.default_generator.manual_seed(ctx.seed("torch"))

@@ -18,11 +18,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.api import RoundInfo, RunInfo
-from shared.figures.sub_networks import Sizes, sizes_of
+from shared.plots.subnetworks import Sizes, sizes_of
 from shared.results.differences import described
 from shared.results.files import read_rounds, read_run
 from shared.results.sweeps import over_seeds, read_sweep
+from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import RunInfo
 
 HEAD = ("", "n", "Acc_G", "global test set", "Acc_L", "weights", "multiply-adds", "kB up", "kB down", "simulated s")
 DIGITS = (1, 1, 1, 3, 2, 0, 0, 1)

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.schedules import Home, counted_lab
-from shared.lab import Lab
-from shared.spec import ExperimentSpec
+from shared.federation.experiment import Lab
+from shared.spec.experiment import ExperimentSpec
 from shared.spec_files import read_spec
 
 SPEC = Path(__file__).parent.parent / "experiments" / "dtpfl_fig7.yaml"

@@ -17,11 +17,12 @@ from edge_server.clock import EdgeClock
 from edge_server.lines import seat_line
 from edge_server.twins import Twins
 from edge_server.wave import Wave
-from shared import policies
-from shared.lab import Lab
-from shared.messages import Outcome, Stage
+from shared.federation import scheduling, visit_estimates
+from shared.federation.experiment import Lab
+from shared.federation.messages import Outcome, Stage
+from shared.federation.spec_parser import parse_spec
 from shared.simulation.cost_model import LinkUse
-from shared.spec import ExperimentSpec, parse_spec
+from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
 
 SCHEDULES = ("own_data", "equal", "free_compute", "finish_time")
@@ -59,12 +60,12 @@ class Home:
         numbers = [seat.number for seat in lab.members.at(self.number)]
         self.twins.look(clock, numbers, new_edge_round=True)
         ctx = lab.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number).at(twins=self.twins.known)
-        works = policies.schedule(ctx, [clock.seat(number) for number in numbers])
+        works = scheduling.schedule(ctx, [clock.seat(number) for number in numbers])
         wave = Wave(Stage(run_id="counted", round_no=round_no))
         wave.predicted = self.twins.predict(ctx, clock, works)
         for number, work in works.items():
-            seat, body = clock.seat(number), ctx.model_bytes + policies.HEAD_BYTES
-            n_trained = policies.samples_due(ctx, work, seat)
+            seat, body = clock.seat(number), ctx.model_bytes + visit_estimates.HEAD_BYTES
+            n_trained = visit_estimates.samples_due(ctx, work, seat)
             wave.outcomes[number] = Outcome[Any](seat=number, kind="train", n_trained=n_trained)
             if seat.role == "train":
                 wave.links[number] = LinkUse(down_bytes=body + lab.moved_bytes(number, work), up_bytes=body)

@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from benchmarks.by_hooks import ByHooks
 from benchmarks.turns import in_turns
-from shared.algorithms import load_algorithm
-from shared.algorithms._hooks import Local
-from shared.lab import Lab
-from shared.spec import parse_spec
+from shared.federation.experiment import Lab
+from shared.federation.hooks import Local
+from shared.federation.registry import load_algorithm
+from shared.federation.spec_parser import parse_spec
 from shared.training.data.dataset import Dataset
 from shared.training.flops import Operations
 from shared.training.models import Shape

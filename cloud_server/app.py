@@ -24,7 +24,7 @@ from cloud_server.settings import CloudSettings
 from cloud_server.standing import Tools
 from cloud_server.telling import told
 from cloud_server.trackers import tracking_of
-from shared.lab import Labs
+from shared.federation.experiment import Labs
 from shared.limits import BodyLimit
 from shared.openapi import describe
 from shared.runtime.worker import Worker

@@ -18,10 +18,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from cloud_server.happenings import Happening, Hear
 from cloud_server.seating import Binding
-from shared.api import Evaluation, Event, RoundDetail, RoundInfo, RunInfo, SeatRow
 from shared.core.errors import Conflict, NotFound, StrataError, TooMany
 from shared.core.records import Record, own
-from shared.lab import Lab
+from shared.federation.experiment import Lab
+from shared.run_records.events import Event
+from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
+from shared.run_records.runs import RunInfo
+from shared.run_records.visits import SeatRow
 from shared.runtime.worker import Worker
 from shared.storage import redis_keys
 from shared.storage.blobs import BlobCorrupt, BlobMissing, Blobs

@@ -9,9 +9,9 @@ from cloud_server.registry import Registry
 from cloud_server.seating import Binding
 from shared.core.errors import BadInput
 from shared.core.validation import hint
-from shared.lab import Lab
-from shared.messages import Seating, SeatPlace
-from shared.population import latencies
+from shared.federation.experiment import Lab
+from shared.federation.messages import Seating, SeatPlace
+from shared.federation.population import latencies
 from shared.simulation import PROFILES
 
 

@@ -18,12 +18,13 @@ from cloud_server.readiness import Barrier
 from cloud_server.rounds import CloudRound, QuorumMissed
 from cloud_server.seating import Move, Table
 from cloud_server.standing import Standing, Tools
-from shared.api import RoundDetail, RoundInfo, RunInfo, Status
-from shared.context import Ctx
-from shared.lab import Lab
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.run_records.rounds import RoundDetail, RoundInfo
+from shared.run_records.runs import RunInfo, Status
 from shared.runtime.logs import about
-from shared.spec import ExperimentSpec
-from shared.training.absence import without
+from shared.spec.experiment import ExperimentSpec
+from shared.spec.missing_domains import without
 from shared.training.compute_device import processor_of
 
 MAX_ATTEMPTS = 10

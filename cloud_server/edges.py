@@ -10,9 +10,9 @@ from typing import Any
 from cloud_server.registry import Registry
 from shared.core.errors import Lost, SeatingUnknown, Unreachable
 from shared.core.records import canonical
-from shared.lab import Lab
-from shared.messages import RoundAnswer, Seating
-from shared.pace import longest_round_s
+from shared.federation.experiment import Lab
+from shared.federation.messages import RoundAnswer, Seating
+from shared.federation.timeouts import longest_round_s
 from shared.patience import STORE_S, patiently
 from shared.places import FOR_HEADER, check_place
 from shared.transport import SOCKET_HEADER, Caller, testing_s

@@ -6,8 +6,8 @@ from typing import Any
 
 from cloud_server.judge import over_clients
 from cloud_server.standing import Standing, Tools
-from shared.api import Evaluation, RoundDetail
-from shared.context import Ctx
+from shared.federation.context import Ctx
+from shared.run_records.rounds import Evaluation, RoundDetail
 
 
 async def final_figures(tools: Tools, run_id: str, at: Standing, ctx: Ctx, detail: RoundDetail) -> dict[str, Any]:

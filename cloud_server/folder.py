@@ -17,13 +17,14 @@ from typing import NamedTuple
 from cloud_server.chart import chart
 from cloud_server.happenings import now
 from cloud_server.seating import Table
-from shared.api import FINAL, Evaluation, RoundInfo, RunInfo, SeatInfo
 from shared.core.errors import StrataError
 from shared.core.records import TensorMap
-from shared.lab import Lab
-from shared.population import counts_of
+from shared.federation.experiment import Lab
+from shared.federation.population import counts_of
 from shared.results.manifest import Manifest
 from shared.results.write import is_drawn, last_round, write_begun, write_results
+from shared.run_records.rounds import Evaluation, RoundInfo
+from shared.run_records.runs import FINAL, RunInfo, SeatInfo
 from shared.runtime.worker import Worker
 from shared.storage.blobs import storage_errors
 

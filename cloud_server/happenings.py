@@ -10,7 +10,7 @@ from typing import Any
 
 from cloud_server.liveness import Change
 from cloud_server.seating import Move
-from shared.api import RoundDetail
+from shared.run_records.rounds import RoundDetail
 
 log = logging.getLogger(__name__)
 

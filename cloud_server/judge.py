@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any
 
 from cloud_server.archive import Archive, Committed
-from shared.algorithms._hooks import test_by_owner
-from shared.api import EdgeRow, Evaluation, RoundDetail, SeatRow
-from shared.context import Ctx
 from shared.core.scores import Score
-from shared.lab import Lab
-from shared.messages import Work
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.hooks import test_by_owner
+from shared.federation.messages import Work
+from shared.federation.visits.trainer import trainer_for
+from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
+from shared.run_records.visits import SeatRow
 from shared.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ class Judge:
 
 def _scores(lab: Lab, ctx: Ctx, state: Any, final: bool) -> dict[str, Score]:
     """The algorithm's scores; of a global model that is tested also those on `test_on`, and at last at each home."""
-    bench = lab.bench(Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
+    bench = trainer_for(lab, Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
     hooks = lab.algorithm.cloud
     scores = hooks.evaluate(ctx, state, bench)
     if "global" not in scores:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cloud_server.registry import Registry
 from cloud_server.seating import Move, Table
 from shared.core.errors import NotReady
-from shared.spec import ExperimentSpec
+from shared.spec.experiment import ExperimentSpec
 
 POLL_S = 0.1
 

@@ -10,11 +10,12 @@ from typing import Any, Literal
 from cloud_server.chart import Chart
 from cloud_server.edges import EdgeReply
 from cloud_server.seating import Binding
-from shared.api import EdgeRow, FailureInfo, RoundDetail, SeatRow
-from shared.context import Ctx
 from shared.core.scores import Score, Spread
-from shared.lab import Lab
-from shared.messages import Failure, RoundAnswer, SeatLine
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.messages import Failure, RoundAnswer, SeatLine
+from shared.run_records.rounds import EdgeRow, RoundDetail
+from shared.run_records.visits import FailureInfo, SeatRow
 from shared.simulation.cost_model import LinkUse, link_cost
 
 

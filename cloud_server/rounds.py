@@ -13,19 +13,19 @@ from cloud_server.chart import Chart
 from cloud_server.edges import EdgeReply, Edges
 from cloud_server.record import Answers, Recorder
 from cloud_server.seating import Table
-from shared.api import RoundDetail
-from shared.context import Ctx
 from shared.core.errors import NotReady, StrataError, WireError
 from shared.core.records import canonical
 from shared.core.tensors import digest
-from shared.intake import check_sent
-from shared.lab import Lab
-from shared.messages import Failure, RoundAnswer, RoundOrder, Seating
+from shared.federation.aggregation import Fold, check_folded, mean_of
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.messages import Failure, RoundAnswer, RoundOrder, Seating
+from shared.federation.update_checks import check_sent
 from shared.places import place
+from shared.run_records.rounds import RoundDetail
 from shared.runtime.logs import about, tell
 from shared.runtime.worker import Worker
 from shared.storage.states import Version
-from shared.sums import Fold, check_folded, mean_of
 from shared.wire import codec
 
 log = logging.getLogger(__name__)

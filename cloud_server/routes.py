@@ -13,25 +13,24 @@ from safetensors.torch import save
 from starlette.responses import Response
 
 from cloud_server.dependencies import Cloud, TheCloud
-from shared.algorithms import all_algorithms
-from shared.api import (
+from shared.core.errors import NotFound, StrataError
+from shared.federation.registry import all_algorithms
+from shared.openapi import EVENT, RunId, content, problems
+from shared.results.files import file_names
+from shared.run_records.events import Event
+from shared.run_records.rounds import RoundDetail, RoundPage
+from shared.run_records.runs import (
     FINAL,
     AlgorithmInfo,
     AlgorithmList,
-    Event,
     FilePage,
     Health,
     MoreRounds,
     NewRun,
-    RoundDetail,
-    RoundPage,
     RunInfo,
     RunPage,
     SeatPage,
 )
-from shared.core.errors import NotFound, StrataError
-from shared.openapi import EVENT, RunId, content, problems
-from shared.results.files import file_names
 from shared.service import health
 from shared.storage.key_value.base import answers
 from shared.transport import MEDIA_TYPE

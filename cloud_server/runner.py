@@ -14,13 +14,13 @@ from cloud_server.happenings import Happening, now
 from cloud_server.seating import Table
 from cloud_server.standing import Tools
 from cloud_server.watch import Watch
-from shared.api import FINAL, RunInfo, SeatInfo, Status
 from shared.core.errors import Conflict, NotFound, StrataError
 from shared.core.records import TensorMap, canonical
-from shared.lab import Lab
+from shared.federation.experiment import Lab
+from shared.federation.spec_parser import parse_run_spec
 from shared.patience import backoff
-from shared.run_spec import parse_run_spec
-from shared.spec import ExperimentSpec
+from shared.run_records.runs import FINAL, RunInfo, SeatInfo, Status
+from shared.spec.experiment import ExperimentSpec
 from shared.storage.key_value import StoreUnavailable
 from shared.tracking.checks import check_trackers
 from shared.training.compute_device import processor_of
@@ -302,7 +302,7 @@ def new_run_id() -> str:
 
 def total_rounds(spec: ExperimentSpec) -> int:
     """Rounds of all phases of the spec's algorithm."""
-    from shared.algorithms import load_algorithm
+    from shared.federation.registry import load_algorithm
 
     algorithm = load_algorithm(spec.algorithm.name)
     return sum(phase.num_rounds for phase in algorithm.phases(spec, algorithm.parse_params(spec.algorithm.params)))

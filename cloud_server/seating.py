@@ -14,7 +14,7 @@ from cloud_server.entries import AgentEntry
 from cloud_server.registry import Registry
 from shared.core.errors import NotReady
 from shared.core.records import Record
-from shared.population import Population
+from shared.federation.population import Population
 
 
 class Binding(Record):

@@ -11,7 +11,7 @@ from cloud_server.folder import ResultsFolder
 from cloud_server.judge import Judge
 from cloud_server.registry import Registry
 from cloud_server.seating import Table
-from shared.lab import Lab, Labs
+from shared.federation.experiment import Lab, Labs
 from shared.runtime.worker import Worker
 
 

@@ -18,11 +18,12 @@ import httpx
 
 from cloud_server.archive import Archive, StateGone
 from cloud_server.happenings import Happening
-from shared.api import FINAL, RoundInfo, RunInfo
 from shared.core.errors import NotFound, StrataError
 from shared.results.files import read_rounds
-from shared.run_spec import Tracker
+from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.worker import Worker
+from shared.spec.run import Tracker
 from shared.tracking.live import Live, LiveMlflow, LiveTensorboard
 from shared.tracking.notes import TrackerNote, read_notes, write_notes
 from shared.tracking.scalars import Tracked, tracked_of

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from cloud_server.archive import Archive
 from cloud_server.happenings import Happening, changes_told
 from cloud_server.registry import Registry
-from shared.api import RunInfo
 from shared.core.errors import StrataError
+from shared.run_records.runs import RunInfo
 from shared.runtime.logs import tell
 from shared.storage.key_value import StoreUnavailable
 

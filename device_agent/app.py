@@ -15,7 +15,7 @@ from device_agent.host import Host, Made
 from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
-from shared.lab import Labs
+from shared.federation.experiment import Labs
 from shared.once import Once
 from shared.runtime.worker import Worker
 from shared.service import make_app

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import WireError
 from shared.core.records import own
-from shared.lab import Lab, Labs
-from shared.messages import Contribution, Failure, Outcome, Stage, UploadAnswer, UploadOrder, VisitOrder
-from shared.pace import PROFILE_HEADER, Paced, wait_until
+from shared.federation.experiment import Lab, Labs
+from shared.federation.messages import Contribution, Failure, Outcome, Stage, UploadAnswer, UploadOrder, VisitOrder
+from shared.federation.order_keys import check_order, lane_of, spec_of
+from shared.federation.timeouts import PROFILE_HEADER, Paced, wait_until
+from shared.federation.visits.uploads import Collector, upload_bytes
+from shared.federation.visits.visit import ids_of, run_visits
 from shared.runtime.logs import about, tell
 from shared.runtime.worker import Worker
 from shared.simulation import PROFILES
 from shared.simulation.cost_model import LinkUse
-from shared.spec import ExperimentSpec, parse_spec
 from shared.storage.states import FileVersions
 from shared.transport import Received
-from shared.uploads import Collector, upload_bytes
-from shared.visit import ids_of, run_visits
 from shared.wire import codec
 
 
@@ -181,19 +178,6 @@ def _may_come(key: tuple[str, int, int | None], held: _Held, order: VisitOrder[A
     return key[0] == order.stage.run_id and (key[1] != order.edge or held.stage == order.stage)
 
 
-def lane_of(spec: ExperimentSpec, seats: Sequence[int]) -> int | None:
-    """Which orders of a place stand beside each other: with `clock: real` each seat has its own.
-
-    Raises:
-        WireError: with `clock: real` an order speaks of one seat.
-    """
-    if spec.clock == "simulated":
-        return None
-    if len(seats) != 1:
-        raise WireError(f"with clock: real an order is for one seat, not for {len(seats)}", field="visits")
-    return seats[0]
-
-
 def _paced(
     lab: Lab, order: VisitOrder[Any], collector: Collector, down_bytes: int, up_bytes: int, profile: str | None
 ) -> Paced:
@@ -209,57 +193,3 @@ def _paced(
         0.0 if outcome.kind == "evaluate" else 1.0,
         LinkUse(down_bytes=down_bytes + moved, up_bytes=collector.link_bytes.get(outcome.seat, up_bytes)),
     )
-
-
-def check_order(order: VisitOrder[Any], n_seats: int) -> None:
-    """See that an order names seats of the run, each once, and messages that it brings.
-
-    Raises:
-        WireError: it does not.
-    """
-    seats = [visit.seat for visit in order.visits]
-    if len(set(seats)) != len(seats) or not all(0 <= seat < n_seats for seat in seats):
-        raise WireError(f"seats {seats[:50]}: each once, of a run of {n_seats}", field="visits")
-    if not all(0 <= visit.message < len(order.messages) for visit in order.visits):
-        raise WireError(f"a visit names a message beyond the {len(order.messages)} there are", field="visits")
-
-
-def spec_of(body: bytearray) -> ExperimentSpec:
-    """The spec that travels in an order, read before the order itself can be decoded.
-
-    Raises:
-        WireError: there is none.
-        BadInput: it is malformed.
-    """
-    raw = codec.peek(body)
-    if not isinstance(raw, Mapping) or not isinstance(raw.get("spec"), Mapping):
-        raise WireError("the order holds no spec", field="spec")
-    return parse_spec(raw["spec"])
-
-
-def lane_in(body: bytearray) -> int | None:
-    """The lane of an order of visits, read before it is decoded.
-
-    Raises:
-        WireError: with `clock: real` it is not for one seat.
-    """
-    raw = codec.peek(body)
-    spec, visits = (raw.get("spec"), raw.get("visits")) if isinstance(raw, Mapping) else (None, None)
-    if not isinstance(spec, Mapping) or spec.get("clock") != "real":
-        return None
-    seats = [visit.get("seat") for visit in visits if isinstance(visit, Mapping)] if isinstance(visits, list) else []
-    if len(seats) != 1 or type(seats[0]) is not int:
-        raise WireError("with clock: real an order is for one seat", field="visits")
-    return seats[0]
-
-
-def stage_of(body: bytearray) -> tuple[Stage, int]:
-    """Stage and home edge of an order, read before it is decoded."""
-    raw = codec.peek(body)
-    stage, edge = (raw.get("stage"), raw.get("edge")) if isinstance(raw, Mapping) else (None, None)
-    if not isinstance(stage, Mapping) or type(edge) is not int:
-        raise WireError("the order names no stage", field="stage")
-    try:
-        return Stage.model_validate(dict(stage)), edge
-    except ValidationError as error:
-        raise codec.misfit(Stage, error) from None

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
-from device_agent.host import lane_in, lane_of, stage_of
-from shared.api import Health
+from shared.federation.messages import Stage, UploadOrder
+from shared.federation.order_keys import lane_in, lane_of, stage_of
+from shared.federation.timeouts import PROFILE_HEADER
 from shared.limits import BodyLimit
-from shared.messages import Stage, UploadOrder
 from shared.metrics import metrics_router
 from shared.openapi import content, describe, problems, record_body
-from shared.pace import PROFILE_HEADER
 from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
+from shared.run_records.runs import Health
 from shared.service import guard, health
 from shared.tiers import NonceAnswer
 from shared.transport import MEDIA_TYPE, TESTING_HEADER, BodyResponse, Received, read_body

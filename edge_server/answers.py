@@ -7,8 +7,8 @@ from typing import Any
 
 from shared.core.errors import WireError
 from shared.core.scores import Score
-from shared.messages import Kind, Outcome, UploadAnswer, Uploads, VisitAnswer
-from shared.uploads import held_bytes
+from shared.federation.messages import Kind, Outcome, UploadAnswer, Uploads, VisitAnswer
+from shared.federation.visits.uploads import held_bytes
 
 MOST = 2**48
 """No count is larger: in sums and products with such as these a float still has room."""

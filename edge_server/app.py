@@ -16,7 +16,7 @@ from edge_server.membership import Membership
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.settings import EdgeSettings
-from shared.lab import Labs
+from shared.federation.experiment import Labs
 from shared.once import Once
 from shared.runtime.worker import Worker
 from shared.service import make_app

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from edge_server.clock import EdgeClock, Fates
 from edge_server.devices import Devices
 from edge_server.wave import Refusal, Wave
-from shared.context import Ctx
-from shared.messages import Work
+from shared.federation.context import Ctx
+from shared.federation.messages import Work
 from shared.simulation.cost_model import Cost, LinkUse
 
 

@@ -13,12 +13,12 @@ import numpy as np
 from edge_server.arrivals import Arrivals
 from edge_server.lines import seat_line
 from edge_server.wave import Wave
-from shared.algorithms._hooks import Verdict
-from shared.lab import Lab
-from shared.messages import Failure, SeatLine, Work
+from shared.federation.experiment import Lab
+from shared.federation.hooks import Verdict
+from shared.federation.messages import Failure, SeatLine, Work
+from shared.federation.test_sets import Indices
 from shared.runtime.logs import about, tell
 from shared.storage.states import Version
-from shared.test_sets import Indices
 
 
 @dataclass

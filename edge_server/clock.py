@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from shared import policies
-from shared.context import Ctx
-from shared.lab import Lab
-from shared.messages import Outcome, Work
-from shared.population import Seat, run_seeds
+from shared.federation import visit_estimates
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.messages import Outcome, Work
+from shared.federation.population import Seat, run_seeds
 from shared.simulation import LEAST_FREE, NoLoad, free_share, next_on
 from shared.simulation.cost_model import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
 from shared.simulation.digital_twin import Telemetry, Twin
@@ -134,7 +134,7 @@ class EdgeClock:
         return broken_off(self.seat(number).profile, cost, use, flops, at_s)
 
     def _dropped_samples(self, ctx: Ctx, number: int, work: Work, share: float) -> float:
-        return share * policies.samples_due(ctx, work, self.seat(number))
+        return share * visit_estimates.samples_due(ctx, work, self.seat(number))
 
     def _cost(self, ctx: Ctx, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
         seat, flops = self.seat(number), n_trained * self.lab.flops

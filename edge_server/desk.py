@@ -17,15 +17,15 @@ from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.rounds import EdgeRound
 from edge_server.twins import Twins
-from shared.core.errors import Conflict, NotFound, NotReady, SeatingUnknown, WireError
+from shared.core.errors import Conflict, NotFound, NotReady, SeatingUnknown
 from shared.core.records import canonical, own
-from shared.lab import Lab, Labs
-from shared.messages import RoundAnswer, RoundOrder, Seating
+from shared.federation.experiment import Lab, Labs
+from shared.federation.messages import RoundAnswer, RoundOrder, Seating
+from shared.federation.spec_parser import parse_spec
 from shared.patience import STORE_S, patiently
 from shared.runtime.logs import about, tell
 from shared.runtime.worker import Worker
 from shared.simulation.digital_twin import Twin, TwinList
-from shared.spec import parse_spec
 from shared.storage import redis_keys
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import Batch, Store, StoreUnavailable
@@ -260,17 +260,3 @@ class Desk:
 def seating_digest(seating: Seating) -> str:
     """The digest that stands in a round's order."""
     return codec.digest_of(canonical(seating).encode())
-
-
-def order_place(body: bytearray) -> tuple[str, int, int]:
-    """Run, round and home of an order, read before it is decoded.
-
-    Raises:
-        WireError: the order does not name them.
-    """
-    raw = codec.peek(body)
-    if isinstance(raw, dict):
-        place = (raw.get("run_id"), raw.get("round_no"), raw.get("edge"))
-        if isinstance(place[0], str) and type(place[1]) is int and type(place[2]) is int:
-            return place[0], place[1], place[2]
-    raise WireError("the order names no run, round and edge", field="run_id")

@@ -21,9 +21,9 @@ from edge_server.waiting import while_heard
 from edge_server.wave import Asked, Deadline, Wave
 from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.core.records import own
-from shared.intake import check_sent, named_by
-from shared.lab import Lab
-from shared.messages import (
+from shared.federation.aggregation import Fold, check_folded
+from shared.federation.experiment import Lab
+from shared.federation.messages import (
     Outcome,
     RoundOrder,
     Seating,
@@ -35,15 +35,15 @@ from shared.messages import (
     VisitAnswer,
     VisitOrder,
 )
-from shared.pace import wait_until
+from shared.federation.timeouts import wait_until
+from shared.federation.update_checks import check_sent, named_by
+from shared.federation.visits.uploads import Collector, answer_bytes
+from shared.federation.visits.visit import run_visits
 from shared.places import EDGE_URL_HEADER, FOR_HEADER, check_place, place
 from shared.runtime.worker import Worker
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import Versions
-from shared.sums import Fold, check_folded
 from shared.transport import Caller, Reply, testing_s
-from shared.uploads import Collector, answer_bytes
-from shared.visit import run_visits
 from shared.wire import codec
 from shared.wire.compression import decoded
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from edge_server.wave import Wave
-from shared.context import Ctx
 from shared.core.records import Count, Record, own
-from shared.lab import Lab
-from shared.messages import Contribution, SeatLine
-from shared.sums import Fold
+from shared.federation.aggregation import Fold
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.messages import Contribution, SeatLine
 from shared.wire import codec
 
 S = TypeVar("S")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from edge_server.arrivals import Paid
 from edge_server.wave import Wave
-from shared.algorithms._hooks import Verdict
-from shared.messages import SeatLine
-from shared.population import Seat
+from shared.federation.hooks import Verdict
+from shared.federation.messages import SeatLine
+from shared.federation.population import Seat
 
 
 def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, paid: Paid) -> SeatLine:

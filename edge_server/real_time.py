@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_server.wave import Asked, Deadline
-from shared.lab import Lab
-from shared.messages import Outcome, RoundOrder, Seating, Stage, Work
-from shared.pace import PROFILE_HEADER, Paced, longest_s
-from shared.spec import ExperimentSpec
+from shared.federation.experiment import Lab
+from shared.federation.messages import Outcome, RoundOrder, Seating, Stage, Work
+from shared.federation.timeouts import PROFILE_HEADER, Paced, longest_s
+from shared.spec.experiment import ExperimentSpec
 
 
 def round_deadline(spec: ExperimentSpec) -> Deadline:

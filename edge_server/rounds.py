@@ -21,19 +21,19 @@ from edge_server.shares import Shares, require_quorum
 from edge_server.twins import Twins
 from edge_server.wave import Asked, Deadline, Refusal, Wave
 from edge_server.works import in_phase, left_out, too_late, without
-from shared import policies
-from shared.algorithms._hooks import Verdict
-from shared.context import Ctx
 from shared.core.errors import StrataError
 from shared.core.records import Record, same_leaves
-from shared.lab import Lab
-from shared.messages import Failure, RoundAnswer, RoundOrder, Stage, Work
-from shared.population import Seat
+from shared.federation import scheduling, selection, visit_estimates
+from shared.federation.aggregation import Fold, Folded, can_be_mean, mean_of, names_clients
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.hooks import Verdict
+from shared.federation.messages import Failure, RoundAnswer, RoundOrder, Stage, Work
+from shared.federation.population import Seat
 from shared.runtime.logs import tell
 from shared.runtime.worker import Worker
 from shared.simulation.cost_model import LinkUse, link_cost
 from shared.storage.states import Version
-from shared.sums import Fold, Folded, can_be_mean, mean_of, names_clients
 
 
 @dataclass
@@ -90,7 +90,7 @@ class EdgeRound:
         if self.order.kind == "evaluate":
             return await self._evaluate_all()
         folded = None
-        for edge_round in range(begun.edge_rounds * policies.n_syncs(self.ctx, self.trainers)):
+        for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx, self.trainers)):
             folded = await self._edge_round(self.ctx.at(edge_round=edge_round), through=begun.through)
         return await self._finish(folded)
 
@@ -169,7 +169,7 @@ class EdgeRound:
         answers_by = report_deadline(ctx.spec, self.wall_deadline)
         wave = await self.devices.visit(stage, visited, fold, hold=hold, deadline=answers_by)
         wave.shares = {
-            seat: policies.share_of(ctx, works[seat], asked_for[seat], self.clock.seat(seat)) for seat in works
+            seat: visit_estimates.share_of(ctx, works[seat], asked_for[seat], self.clock.seat(seat)) for seat in works
         }
         wave.predicted, wave.began_s = predicted, at_s - self.order.clock_s
         wave.moved_bytes = {item.seat: item.moved_bytes for item in asked if item.moved_bytes}
@@ -210,7 +210,7 @@ class EdgeRound:
         With `overrun` the first wave of planned shares ends some time after it was planned to.
         """
         beyond = ctx.spec.overselection > 0 and ctx.wave == 0
-        left_s, n_wanted = self.deadline_s - self.book.simulated_s, policies.n_wanted(ctx, self.trainers)
+        left_s, n_wanted = self.deadline_s - self.book.simulated_s, selection.n_wanted(ctx, self.trainers)
         if ctx.spec.overrun is not None and ctx.wave == 0 and predicted:
             left_s = min(left_s, ctx.spec.overrun * max(mean_s for mean_s, _ in predicted.values()))
         return Gate(left_s, n_wanted if beyond else None, ctx.spec.report_deadline_s or math.inf)
@@ -219,11 +219,14 @@ class EdgeRound:
         """The works, where the spec says so cut to what there is time for: until the edge round ends, or decides."""
         if not ctx.spec.partial_work:
             return works
-        found = {s: policies.partial(ctx, work, self.clock.seat(s), gate.deadline_s) for s, work in works.items()}
+        found = {
+            s: visit_estimates.partial(ctx, work, self.clock.seat(s), gate.deadline_s) for s, work in works.items()
+        }
         if gate.report_s == math.inf:
             return found
         return {
-            s: policies.partial(ctx, work, self.clock.seat(s), gate.report_s, update=False) for s, work in found.items()
+            s: visit_estimates.partial(ctx, work, self.clock.seat(s), gate.report_s, update=False)
+            for s, work in found.items()
         }
 
     async def _settle(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, fold: Fold) -> dict[int, Verdict]:
@@ -305,7 +308,7 @@ class EdgeRound:
     # ---- evaluation
 
     def _held_out_work(self, ctx: Ctx) -> dict[int, Work]:
-        if ctx.edge_round or ctx.wave or not policies.evaluation_due(ctx):
+        if ctx.edge_round or ctx.wave or not visit_estimates.evaluation_due(ctx):
             return {}
         return {seat.number: self._only_evaluate() for seat in self.seats if seat.role == "held_out"}
 
@@ -336,7 +339,7 @@ class EdgeRound:
 
     async def _own_scores(self) -> Scores:
         """The edge's own evaluation, where the edge is the client and the round is due."""
-        due = self.order.kind == "evaluate" or policies.evaluation_due(self.ctx)
+        due = self.order.kind == "evaluate" or visit_estimates.evaluation_due(self.ctx)
         if self.lab.spec.client != "edge" or not due:
             return None, None, {}
         stop = self.devices.stop.is_set

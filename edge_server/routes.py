@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
-from edge_server.desk import order_place
-from shared.api import Health
 from shared.core.records import Record
+from shared.federation.messages import Seating
+from shared.federation.order_keys import order_place
 from shared.limits import BodyLimit
-from shared.messages import Seating
 from shared.metrics import metrics_router
 from shared.openapi import RunId, content, describe, problems, record_body
 from shared.places import PLACE_HEADER, check_for, place
+from shared.run_records.runs import Health
 from shared.service import guard, health
 from shared.simulation.digital_twin import TwinList
 from shared.storage.key_value.base import answers

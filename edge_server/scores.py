@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shared.algorithms._hooks import test_by_owner
-from shared.context import Ctx
 from shared.core.scores import Score
-from shared.lab import Lab
-from shared.messages import Work
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.hooks import test_by_owner
+from shared.federation.messages import Work
+from shared.federation.visits.trainer import trainer_for
 
 Scores = tuple[Score | None, Score | None, dict[str, Score]]
 """Of the model received and of the edge's own on its tests, and of its own on further test sets by name."""
@@ -18,7 +19,7 @@ Scores = tuple[Score | None, Score | None, dict[str, Score]]
 def own_scores(lab: Lab, ctx: Ctx, state: Any, number: int, stopped: Callable[[], bool]) -> Scores:
     """What the algorithm makes of a home's models; on a set of several owners the sum over their parts."""
     home, hooks = lab.members.homes[number], lab.algorithm.edge
-    bench = lab.bench(Work(kind="evaluate", batch_size=ctx.spec.batch_size), home.train, home.test, stopped)
+    bench = trainer_for(lab, Work(kind="evaluate", batch_size=ctx.spec.batch_size), home.train, home.test, stopped)
     received, mine = hooks.evaluate(ctx, state, bench)
     model = hooks.own_model(ctx, state)
     if model is None:

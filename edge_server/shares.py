@@ -17,10 +17,10 @@ import torch
 from edge_server.wave import Wave
 from shared.core.errors import NotReady
 from shared.core.scores import Score
-from shared.lab import Lab
-from shared.messages import Failure, Outcome, Work
-from shared.planning import Indices
-from shared.population import Seat
+from shared.federation.experiment import Lab
+from shared.federation.messages import Failure, Outcome, Work
+from shared.federation.population import Seat
+from shared.federation.scheduling import Indices
 
 MOST_TRIES = 3
 """So often a worker may drop its share, or overrun, before it gets no more of them in an edge round."""

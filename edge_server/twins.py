@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from edge_server.arrivals import Arrivals
 from edge_server.clock import EdgeClock
 from edge_server.wave import Wave
-from shared import policies
-from shared.context import Ctx
-from shared.messages import SeatLine, Work
+from shared.federation import visit_estimates
+from shared.federation.context import Ctx
+from shared.federation.messages import SeatLine, Work
 from shared.simulation import digital_twin
 from shared.simulation.cost_model import Cost
 from shared.simulation.digital_twin import Sighting, Twin
@@ -36,7 +36,7 @@ class Twins:
     def predict(self, ctx: Ctx, clock: EdgeClock, works: Mapping[int, Work]) -> dict[int, tuple[float, float]]:
         """Seconds that visits are predicted to take, with their standard deviation."""
         known = {seat: work for seat, work in works.items() if seat in self.known and work.kind == "train"}
-        return {seat: policies.predicted(ctx, clock.seat(seat), work) for seat, work in known.items()}
+        return {seat: visit_estimates.predicted(ctx, clock.seat(seat), work) for seat, work in known.items()}
 
     def note(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, lines: Sequence[SeatLine]) -> None:
         """Learn from a wave whose visits have been written down."""
@@ -48,7 +48,7 @@ class Twins:
     def _note(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, line: SeatLine) -> None:
         clock, twin, work = arrivals.clock, self.known[line.seat], arrivals.works[line.seat]
         seat, (mean_s, sd_s) = clock.seat(line.seat), wave.predicted[line.seat]
-        implied = policies.expected(ctx, seat, policies.samples_due(ctx, work, seat))
+        implied = visit_estimates.expected(ctx, seat, visit_estimates.samples_due(ctx, work, seat))
         took_s, ratio = _came(ctx, line, implied, twin)
         seen = Sighting(
             round_no=ctx.round_no,

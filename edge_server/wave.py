@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.messages import Contribution, Failure, Kind, Outcome, Stage, Work
+from shared.federation.messages import Contribution, Failure, Kind, Outcome, Stage, Work
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import Version
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from edge_server.arrivals import Gate
-from shared.context import Ctx
-from shared.lab import Lab
-from shared.messages import Work
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.messages import Work
 
 
 def in_phase(lab: Lab, ctx: Ctx, works: Mapping[int, Work]) -> dict[int, Work]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Path
 from fastapi.openapi.utils import get_openapi
 
-from shared.api import Problem
+from shared.run_records.runs import Problem
 from shared.transport import MEDIA_TYPE, PROBLEM_TYPE
 
 OPEN = ("/healthz", "/readyz")

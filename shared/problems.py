@@ -12,8 +12,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 
-from shared.api import Problem
 from shared.core.errors import StrataError
+from shared.run_records.runs import Problem
 from shared.transport import PROBLEM_TYPE
 
 log = logging.getLogger("strata")

@@ -18,11 +18,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from starlette.responses import Response
 
-from shared.api import Health
 from shared.core.errors import Forbidden, Unauthorised
 from shared.core.versions import version
 from shared.hosts import host_name, refuse_foreign
 from shared.problems import install_problems
+from shared.run_records.runs import Health
 from shared.tokens import token_of
 from shared.transport import inside
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from shared.core import parsing
 from shared.core.errors import BadInput
-from shared.run_spec import RunSpec, parse_run_spec
+from shared.federation.spec_parser import parse_run_spec
 from shared.simulation import parse_traces
+from shared.spec.run import RunSpec
 
 
 def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:

@@ -21,7 +21,8 @@ from device_agent.app import create_app as create_agent
 from device_agent.settings import AgentSettings
 from edge_server.app import create_app as create_edge
 from edge_server.settings import EdgeSettings
-from shared.api import FINAL, RoundDetail, RunInfo, SeatPage
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import FINAL, RunInfo, SeatPage
 from shared.service import CommonSettings
 from shared.storage.key_value import MemoryStore, StoreUnavailable
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from shared.core.errors import BadInput
+from shared.federation.spec_parser import parse_spec
 from shared.simulation import PROFILES
-from shared.spec import parse_spec
-from tests.algorithms.ways import Ended, ended, federation, run
 from tests.federation import Federation, Gate, small_spec
+from tests.shared.algorithms.ways import Ended, ended, federation, run
 
 AGENTS: dict[str, Any] = {"profile": "agent", "edge_latency_s": 0}
 

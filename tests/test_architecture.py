@@ -33,12 +33,12 @@ IMPURE = frozenset({
 })
 # fmt: on
 # Holds no hook: it finds the modules, in packages that an environment variable may add to.
-REGISTRY = "shared/algorithms/__init__.py"
+REGISTRY = "shared/federation/registry.py"
 # Rooms of our own that touch the network, the disk or a process.
 IMPURE_ROOMS = (
     "shared.storage.blobs",
     "shared.cli",
-    "shared.lab",
+    "shared.federation.experiment",
     "shared.once",
     "shared.redis_server",
     "shared.results",
@@ -212,7 +212,7 @@ def product() -> list[str]:
 
 
 def algorithms() -> list[str]:
-    return python_files("shared/algorithms/")
+    return python_files("shared/algorithms//")
 
 
 def all_python() -> list[str]:

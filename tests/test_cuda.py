@@ -12,9 +12,9 @@ from shared.core.errors import BadInput
 from shared.results.manifest import Manifest
 from shared.training import compute_device
 from shared.training.compute_device import Processor, processor_of
-from tests.algorithms import flat
-from tests.algorithms.ways import federation, run
 from tests.federation import small_spec
+from tests.shared.algorithms import flat
+from tests.shared.algorithms.ways import federation, run
 
 MISSING = "torch 0.0 finds no GPU"
 TOLD = f"device: cuda: {MISSING}"

@@ -12,7 +12,7 @@ import typer
 from shared.cli.grid import cells
 from shared.cli.main import app
 from shared.core import parsing
-from shared.spec import parse_spec
+from shared.federation.spec_parser import parse_spec
 from shared.spec_files import read_spec
 
 ROOT = Path(__file__).parents[1]

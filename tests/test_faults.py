@@ -13,12 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from shared.api import RoundDetail
-from shared.context import Ctx
-from shared.lab import Lab, Labs
-from shared.messages import Work
-from shared.pace import PROFILE_HEADER
-from shared.spec import parse_spec
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab, Labs
+from shared.federation.messages import Work
+from shared.federation.spec_parser import parse_spec
+from shared.federation.timeouts import PROFILE_HEADER
+from shared.federation.visits.trainer import trainer_for
+from shared.run_records.rounds import RoundDetail
 from shared.transport import GARBLED_TIMES
 from tests.faults import Reply, answer, at, broken, ending_in, flipped, garbage, half, half_order, hang, without_token
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
@@ -99,7 +100,7 @@ def _mean_by_hand(lab: Lab, *, without: int) -> dict[str, torch.Tensor]:
         if seat.number == without:
             continue
         ctx: Ctx = lab.ctx(phase="train", round_no=1, n_clients=6, edge=seat.home).at(seat=seat.number)
-        bench = lab.bench(Work(epochs=1, batch_size=lab.spec.batch_size), seat.train, seat.test)
+        bench = trainer_for(lab, Work(epochs=1, batch_size=lab.spec.batch_size), seat.train, seat.test)
         trained = bench.fit(ctx, lab.initial).model
         for name, tensor in trained.items():
             total[name] += len(seat.train) * (tensor.to(torch.float64) - lab.initial[name])

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.api import RoundDetail, RunInfo
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import RunInfo
 from tests.faults import at, garbage
 from tests.federation import AGENT_PORT, EDGE_PORT, Federation, Gate, PassOn, small_spec
 

@@ -10,14 +10,15 @@ import pytest
 from scipy import stats
 
 from edge_server.clock import EdgeClock
-from shared.api import RoundDetail, SeatRow
-from shared.messages import Outcome, Work
-from shared.policies import samples_due
+from shared.federation.messages import Outcome, Work
+from shared.federation.visit_estimates import samples_due
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.visits import SeatRow
 from shared.simulation import PROFILES, REFERENCE_FLOPS
 from shared.simulation.cost_model import LinkUse
-from tests.algorithms.ways import Ended, resolved, run
 from tests.edge_server.test_states import refuse_spec
 from tests.federation import AGENT_PORT, Federation, small_spec
+from tests.shared.algorithms.ways import Ended, resolved, run
 
 NEAR: dict[str, Any] = {"latency_s": 0, "jitter_s": 0}
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from shared.lab import Lab
+from shared.federation.experiment import Lab
 from shared.simulation.cost_model import LinkUse, visit_cost
 from shared.spec_files import read_spec
-from tests.algorithms.ways import lab_of, run
+from tests.shared.algorithms.ways import lab_of, run
 
 SPEC = Path(__file__).parents[1] / "experiments" / "nvflare_stragglers.yaml"
 CLASSES = {"fast": (100, 1), "medium": (200, 2), "slow": (400, 4)}

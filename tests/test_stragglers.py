@@ -13,15 +13,16 @@ import torch
 from edge_server.arrivals import Gate
 from edge_server.late import Late, Stock
 from edge_server.wave import Refusal
-from shared.api import RoundDetail, SeatRow
 from shared.core.errors import BadInput, NotFinite
-from shared.spec import parse_spec
-from shared.visit import pay_visit
+from shared.federation.spec_parser import parse_spec
+from shared.federation.visits.visit import pay_visit
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.visits import SeatRow
 from shared.wire import codec
-from tests.algorithms.ways import Ended, ended, federation, run
 from tests.edge_server.test_desk import single
 from tests.edge_server.test_states import refuse_spec
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
+from tests.shared.algorithms.ways import Ended, ended, federation, run
 
 SLOW: dict[str, Any] = {"delay_s": {"name": "uniform", "low": 0, "high": 100}, "latency_s": 0}
 LAYOUTS: list[dict[str, Any]] = [
@@ -176,7 +177,7 @@ async def test_news_of_a_failure_is_waited_for_no_longer_than_an_update(
             raise NotFinite("a device that fails")
         return pay_visit(lab, order, visit, *more)
 
-    monkeypatch.setattr("shared.visit.pay_visit", pay)
+    monkeypatch.setattr("shared.federation.visits.visit.pay_visit", pay)
     done = await run(tmp_path, spec_of({"delay_s": 100}, num_rounds=1, round_deadline_s=60))
     row = rows_of(done)[1, 2]
     assert (row.outcome, row.reason) == ("failed", "not_finite")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from edge_server.arrivals import Gate
-from shared.api import SeatRow
 from shared.core.errors import BadInput
+from shared.federation.spec_parser import parse_spec
+from shared.run_records.visits import SeatRow
 from shared.simulation import REFERENCE_FLOPS
-from shared.spec import parse_spec
 from shared.wire import codec
-from tests.algorithms.ways import Ended, Tape, run
 from tests.federation import small_spec
+from tests.shared.algorithms.ways import Ended, Tape, run
 
 Times = dict[str, float]
 JITTER_S, FAR_S = 0.05, 0.2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local, Update
-from shared.context import Ctx
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local, Update
 
 
 class Cloud(CloudHooks):

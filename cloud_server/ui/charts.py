@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.core.formatting import scale
-from shared.figures.palette import CELLS, colour
-from shared.figures.shapes import Axis, Bars, Boxes, Cells, Lines, Panel, Series, Spans, Tree, Value
-from shared.figures.trees import bars_of
+from shared.plots.dendrogram_layout import bars_of
+from shared.plots.palette import CELLS, colour
+from shared.plots.picture import Axis, Bars, Boxes, Cells, Lines, Panel, Series, Spans, Tree, Value
 
 Options = dict[str, Any]
 _MARKED = 40

@@ -15,14 +15,14 @@ from cloud_server.ui.away import AWAY
 from cloud_server.ui.charts import DARK, LIGHT, Look, height_px, options
 from cloud_server.ui.watching import Watching
 from shared.core.errors import StrataError
-from shared.figures.palette import COLOURS
+from shared.plots.palette import COLOURS
 from shared.storage.key_value import StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cloud_server.dependencies import Cloud
-    from shared.figures.shapes import Picture
+    from shared.plots.picture import Picture
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

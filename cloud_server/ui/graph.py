@@ -9,7 +9,7 @@ from typing import Any
 from cloud_server.ui.charts import Look, escaped
 from cloud_server.ui.scene import STATES, Node, below, counted
 from shared.core.formatting import scale
-from shared.figures.palette import COLOURS
+from shared.plots.palette import COLOURS
 
 _GREY = "#7F7F7F"
 # Colour, shape, and whether it is filled.

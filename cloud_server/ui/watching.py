@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 from cloud_server.dependencies import Cloud
 from cloud_server.twins import twins_at
-from shared.api import RoundDetail, RoundInfo, RunInfo, SeatInfo, SeatRow
 from shared.core.errors import Conflict
-from shared.figures.told import Told, Visit
+from shared.plots.history import Told, Visit
+from shared.run_records.rounds import RoundDetail, RoundInfo
+from shared.run_records.runs import RunInfo, SeatInfo
+from shared.run_records.visits import SeatRow
 from shared.simulation.digital_twin import Twin, TwinList
 
 SEATS_EVERY_S = 2.0

@@ -51,7 +51,11 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from shared.algorithms._hooks import (
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import add, n_bytes, overlay
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Admission,
     Advance,
     Algorithm,
@@ -72,13 +76,9 @@ from shared.algorithms._hooks import (
     starting_model,
     travelling,
 )
-from shared.context import Ctx
-from shared.core.aggregation_rules import Each, Mean
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add, n_bytes, overlay
-from shared.figures.patterns import labels_by_round
-from shared.messages import Outcome, Work
-from shared.population import Seat
+from shared.federation.messages import Outcome, Work
+from shared.federation.population import Seat
+from shared.plots.declared import labels_by_round
 from shared.training.optimizers import Adam
 
 # ---- parameters and records

@@ -45,7 +45,13 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.algorithms._hooks import (
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
+from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
+from shared.core.scores import Score
+from shared.core.tensors import add, only, overlay, without
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Algorithm,
     Begin,
     Bench,
@@ -63,15 +69,9 @@ from shared.algorithms._hooks import (
     last_layers,
     travelling,
 )
-from shared.context import Ctx
-from shared.core.aggregation_rules import Each, Mean
-from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import add, only, overlay, without
-from shared.figures.groups import dendrogram
-from shared.population import Seat
-from shared.spec import ExperimentSpec
+from shared.federation.population import Seat
+from shared.plots.groups import dendrogram
+from shared.spec.experiment import ExperimentSpec
 
 MOST_LISTED = 64
 """Users whose distances stand in the record one by one; of more, the merges alone."""

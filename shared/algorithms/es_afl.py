@@ -9,7 +9,7 @@ strategies. SCIENTIA SINICA Informationis, 2023, in Chinese; algorithms 1 and 2,
     parent, child two chromosomes a round; a client trains both sub-networks                          algorithm 2
     fitness       accuracy on the client's validation samples; of equals the smaller sub-network wins          (12)
     supernet     <- position by position the mean, by samples, of those who trained it                algorithm 1
-    child        <- parent + sigma y, y ~ N(0, C)                             `shared/evolution.py`, (6) to (11)
+    child        <- parent + sigma y, y ~ N(0, C)                     `shared/algorithms/_evolution.py`, (6) to (11)
 
 A client draws its validation samples anew in each round, ranks all units on them, leaves out the least important
 (`shared/training/subnetworks/pruning.py`), and copies the kept weights into a physically smaller network
@@ -39,7 +39,26 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from shared.algorithms._hooks import (
+from shared.algorithms._evolution import (
+    Array,
+    Search,
+    Strategy,
+    Trial,
+    Vector,
+    begun,
+    covariance_of,
+    divided,
+    judged,
+    n_trained,
+    tried,
+    with_child,
+)
+from shared.core.aggregation_rules import Each, MaskOf, Mean
+from shared.core.errors import WireError
+from shared.core.records import Count, ModelState, Record, TensorMap
+from shared.core.tensors import only, overlay
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Algorithm,
     Begin,
     Bench,
@@ -54,15 +73,8 @@ from shared.algorithms._hooks import (
     delta_of,
     starting_model,
 )
-from shared.algorithms._trials import Trial, divided, n_trained, tried
-from shared.context import Ctx
-from shared.core.aggregation_rules import Each, MaskOf, Mean
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, TensorMap
-from shared.core.tensors import only, overlay
-from shared.evolution import Array, Search, Strategy, Vector, begun, covariance_of, judged, with_child
-from shared.figures.sub_networks import sub_networks
-from shared.population import Seat
+from shared.federation.population import Seat
+from shared.plots.subnetworks import sub_networks
 from shared.simulation.cost_model import Passes
 from shared.training.subnetworks.pruning import genes_of
 

@@ -11,7 +11,7 @@ hierarchical FedAvg (L. Liu et al.: Client-Edge-Cloud Hierarchical Federated Lea
 edge's model is the mean of its devices, weighted by the samples of those that took part.
 """
 
-from shared.algorithms._hooks import Algorithm
+from shared.federation.hooks import Algorithm
 
 ALGORITHM = Algorithm(
     name="fedavg",

@@ -37,7 +37,13 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.algorithms._hooks import (
+from shared.algorithms.fedprox import pull_towards
+from shared.algorithms.scaffold import plus
+from shared.core.aggregation_rules import Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import add, subtract, without
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
@@ -55,13 +61,7 @@ from shared.algorithms._hooks import (
     starting_model,
     travelling,
 )
-from shared.algorithms.fedprox import pull_towards
-from shared.algorithms.scaffold import plus
-from shared.context import Ctx
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add, subtract, without
-from shared.population import Seat
+from shared.federation.population import Seat
 from shared.training.loop import Correct
 from shared.training.optimizers import reach
 

@@ -40,7 +40,11 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from shared.algorithms._hooks import (
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.errors import WireError
+from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
@@ -60,14 +64,10 @@ from shared.algorithms._hooks import (
     starting_model,
     travelling,
 )
-from shared.context import Ctx
-from shared.core.aggregation_rules import Each, Mean
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.messages import Outcome, Work
-from shared.population import Seat
-from shared.spec import ExperimentSpec
-from shared.test_sets import Samples
+from shared.federation.messages import Outcome, Work
+from shared.federation.population import Seat
+from shared.federation.test_sets import Samples
+from shared.spec.experiment import ExperimentSpec
 from shared.training.flops import operations
 from shared.training.loop import Objective
 

@@ -28,7 +28,11 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from shared.algorithms._hooks import (
+from shared.core.records import ModelState, Record, TensorMap
+from shared.core.scores import Score
+from shared.core.tensors import only, overlay, without
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Algorithm,
     Begin,
     Bench,
@@ -46,10 +50,6 @@ from shared.algorithms._hooks import (
     starting_model,
     travelling,
 )
-from shared.context import Ctx
-from shared.core.records import ModelState, Record, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import only, overlay, without
 
 
 class Params(Record):

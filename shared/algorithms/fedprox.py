@@ -17,9 +17,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from shared.algorithms._hooks import Algorithm, Bench, DeviceHooks, Local, default_local, starting_model
-from shared.context import Ctx
 from shared.core.records import Record, Tensor, TensorMap
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Bench, DeviceHooks, Local, default_local, starting_model
 from shared.training.loop import Correct
 
 

@@ -19,8 +19,8 @@ Deviations and readings (where the paper is silent, GradAug's way):
   back once. Here each term goes back as soon as it is made: the gradients add up to the same, in one pass's memory.
 - mu weighs the sum over i, as in the equation; algorithm 1 leaves it out. KL is summed over classes and averaged over
   the batch, temperature 1. F(x) is a soft label: no gradient flows through it.
-- Image channels and classes are never cut, all else is, a projection head too (`shared/training/subnetworks/width_slices.py`).
-  First channels, since so larger sub-networks hold the smaller ones; rounded up (GradAug: to the nearest).
+- Image channels and classes are never cut, all else is, a projection head too
+  (`shared/training/subnetworks/width_slices.py`). First channels, since so larger sub-networks hold the smaller ones; rounded up (GradAug: to the nearest).
 - "Fixed" batch-norm: sub-networks leave running statistics alone. They normalise with those of their batch (bn
   "batch"), or with the running ones of the kept channels ("running").
 - T_i is a random resolution, 32, 28, 24 or 20 of 32 pixels for the whole batch, and the network is fed at that size; a
@@ -40,10 +40,10 @@ from pydantic import AfterValidator, Field
 from torch import nn
 from torch.nn import functional
 
-from shared.algorithms._hooks import Algorithm
-from shared.context import Ctx
 from shared.core.records import Record, Tensor
 from shared.core.validation import no_repeats
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm
 from shared.training.data.augmentation import View, other_sizes, resized, view
 from shared.training.flops import operations
 from shared.training.loop import Objective

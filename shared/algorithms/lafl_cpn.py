@@ -41,7 +41,13 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.algorithms._hooks import (
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.errors import WireError
+from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
+from shared.core.scores import Score
+from shared.core.tensors import add, only, overlay
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Algorithm,
     Begin,
     Bench,
@@ -59,16 +65,10 @@ from shared.algorithms._hooks import (
     starting_model,
     test_by_owner,
 )
-from shared.context import Ctx
-from shared.core.aggregation_rules import Each, Mean
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import add, only, overlay
-from shared.figures.patterns import figure_by_client
-from shared.population import Seat
+from shared.federation.population import Seat
+from shared.federation.test_sets import Samples
+from shared.plots.declared import figure_by_client
 from shared.simulation.cost_model import Passes
-from shared.test_sets import Samples
 from shared.training.data.augmentation import as_pixels
 from shared.training.data.channel_statistics import Statistics, measured, normaliser, pooled
 from shared.training.loop import Transform

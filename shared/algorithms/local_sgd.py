@@ -17,7 +17,10 @@ from typing import Any
 
 from pydantic import Field
 
-from shared.algorithms._hooks import (
+from shared.core.records import ModelState, TensorMap
+from shared.core.scores import Score
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Algorithm,
     Begin,
     Bench,
@@ -34,9 +37,6 @@ from shared.algorithms._hooks import (
     starting_model,
     travelling,
 )
-from shared.context import Ctx
-from shared.core.records import ModelState, TensorMap
-from shared.core.scores import Score
 
 
 class User(EdgeModel):

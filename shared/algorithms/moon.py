@@ -30,9 +30,9 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from shared.algorithms._hooks import Algorithm, Bench, DeviceHooks, Local, OwnBuffers, default_local, starting_model
-from shared.context import Ctx
 from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Bench, DeviceHooks, Local, OwnBuffers, default_local, starting_model
 from shared.training.flops import Operations, operations
 from shared.training.models import Classifier, write_state
 

@@ -37,14 +37,14 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
-from shared.algorithms._hooks import Algorithm, Bench, DeviceHooks, EdgeHooks, Local, default_local, starting_model
-from shared.context import Ctx
 from shared.core.records import Record, Tensor, TensorMap
 from shared.core.scores import Score
-from shared.messages import Work
-from shared.population import Seat
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Bench, DeviceHooks, EdgeHooks, Local, default_local, starting_model
+from shared.federation.messages import Work
+from shared.federation.population import Seat
+from shared.federation.test_sets import Samples
 from shared.simulation.cost_model import Passes
-from shared.test_sets import Samples
 from shared.training.loop import Batch, Objective, Sgd
 
 

@@ -36,7 +36,11 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from shared.algorithms._hooks import (
+from shared.core.aggregation_rules import Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import add, subtract, without
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
@@ -54,11 +58,7 @@ from shared.algorithms._hooks import (
     starting_model,
     travelling,
 )
-from shared.context import Ctx
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add, subtract, without
-from shared.population import Seat
+from shared.federation.population import Seat
 from shared.simulation.cost_model import Passes
 from shared.training.loop import Correct
 from shared.training.optimizers import reach

@@ -43,7 +43,11 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from shared.algorithms._hooks import (
+from shared.core.aggregation_rules import Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import only, overlay, without
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
@@ -61,11 +65,7 @@ from shared.algorithms._hooks import (
     starting_model,
     travelling,
 )
-from shared.context import Ctx
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import only, overlay, without
-from shared.population import Seat
+from shared.federation.population import Seat
 from shared.training.loop import Sgd
 from shared.wire.compression import CodecSpec, Ternary, mean_magnitude, ternary_of
 

@@ -18,10 +18,10 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.algorithms import local_sgd
-from shared.algorithms._hooks import Algorithm, Phase, travelling
-from shared.context import Ctx
 from shared.core.records import Record, TensorMap
-from shared.spec import ExperimentSpec
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Phase, travelling
+from shared.spec.experiment import ExperimentSpec
 
 
 class Params(Record):

@@ -9,9 +9,10 @@ from urllib.parse import quote
 import httpx
 from pydantic import ValidationError
 
-from shared.api import Event, Problem
 from shared.core.errors import StrataError, WireError
 from shared.core.records import Record
+from shared.run_records.events import Event
+from shared.run_records.runs import Problem
 
 R = TypeVar("R", bound=Record)
 

@@ -10,13 +10,15 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from shared.api import AlgorithmList, Event, Health, RoundDetail, RoundPage, RunInfo, RunPage, SeatPage
 from shared.cli import answers
 from shared.cli.answers import parse, path, refused
 from shared.cli.sse import messages
 from shared.core.errors import BadInput, DeadlineExceeded, Unreachable, WireError
 from shared.core.records import Record
 from shared.nodes import AgentPage, EdgePage
+from shared.run_records.events import Event
+from shared.run_records.rounds import RoundDetail, RoundPage
+from shared.run_records.runs import AlgorithmList, Health, RunInfo, RunPage, SeatPage
 from shared.simulation.digital_twin import TwinList
 from shared.tokens import token_of
 from shared.topology import TopologyInfo

@@ -89,7 +89,7 @@ def redis_server() -> Check:
 
 def algorithms() -> Check:
     """The product's algorithms and those of STRATA_ALGORITHMS can be loaded."""
-    from shared.algorithms import all_algorithms
+    from shared.federation.registry import all_algorithms
 
     try:
         return Check("algorithms", "ok", ", ".join(all_algorithms()))

@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from shared.api import FINAL, RunInfo
 from shared.cli import home
 from shared.cli.client import Client
 from shared.cli.launch import Topology
 from shared.cli.output import stderr
 from shared.cli.progress import follow, view_on
 from shared.core.errors import NotFound, StrataError
+from shared.federation.spec_parser import parse_run_spec
 from shared.results.files import read_run
-from shared.run_spec import RunSpec, parse_run_spec
+from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.memory import check_processes
-from shared.spec import ExperimentSpec
+from shared.spec.experiment import ExperimentSpec
+from shared.spec.run import RunSpec
 from shared.tracking.checks import check_trackers
 from shared.tracking.notes import read_notes
 

@@ -11,7 +11,7 @@ from typing import Any
 from shared.core import parsing
 from shared.core.errors import BadInput
 from shared.results.differences import described, text
-from shared.run_spec import RunSpec
+from shared.spec.run import RunSpec
 from shared.spec_files import read_spec
 
 MAX_COMBINATIONS = 1000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from shared.api import FINAL
+from shared.run_records.runs import FINAL
 from shared.runtime.logs import read
 
 Line = dict[str, Any]

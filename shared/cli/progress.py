@@ -20,9 +20,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from shared.api import FINAL, Event, RunInfo
 from shared.cli.client import Client
 from shared.core.formatting import duration, number, percent, size
+from shared.run_records.events import Event
+from shared.run_records.runs import FINAL, RunInfo
 
 _IDLE_S = 2.0
 _CHECK_EVERY_S = 0.5

@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from shared.api import RunInfo
 from shared.cli.client import Client
 from shared.core.errors import Conflict, NotFound, StrataError, WireError
 from shared.results.find import find_folders
+from shared.run_records.runs import RunInfo
 
 _MODEL = "model.safetensors"
 

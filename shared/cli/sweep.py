@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from shared.api import RunInfo
 from shared.cli.answers import Refused
 from shared.cli.client import Client
 from shared.cli.driving import attend, await_results, ended_in
@@ -19,7 +18,8 @@ from shared.cli.pulling import pull_run
 from shared.core.errors import BadInput, NotFound
 from shared.results.differences import described
 from shared.results.sweeps import Combination, Sweep, SweepFolder
-from shared.run_spec import RunSpec
+from shared.run_records.runs import RunInfo
+from shared.spec.run import RunSpec
 
 _RESULTS_S, _AGAIN_S = 20.0, 0.2
 

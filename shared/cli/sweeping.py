@@ -9,12 +9,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shared.api import RunInfo
 from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import status_text
 from shared.core.formatting import duration, number, percent, size
 from shared.results.differences import text
 from shared.results.sweeps import FIGURES, Combination, Row, Sweep, over_seeds
+from shared.run_records.runs import RunInfo
 
 _REASON = 80
 """Letters of a reason in the table; `results.csv` has all."""

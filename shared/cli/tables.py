@@ -8,12 +8,14 @@ from typing import TypeGuard
 from rich.table import Table
 from rich.text import Text
 
-from shared.api import AlgorithmInfo, RoundInfo, RunInfo, SeatInfo, SeatRow
 from shared.cli.fitting import Column, FittedTable
 from shared.cli.output import status_text
 from shared.core.formatting import duration, number, percent, size
 from shared.core.scores import Spread
 from shared.nodes import AgentInfo, EdgeInfo
+from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import AlgorithmInfo, RunInfo, SeatInfo
+from shared.run_records.visits import SeatRow
 from shared.simulation.digital_twin import Twin
 
 _MOST_ROUNDS = 40

@@ -14,11 +14,10 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from shared.api import RunInfo
 from shared.core.formatting import duration, number, percent, size
 from shared.core.versions import version
-from shared.figures.shapes import Cells, Panel, Spans, Tree
-from shared.figures.told import Told
+from shared.plots.history import Told
+from shared.plots.picture import Cells, Panel, Spans, Tree
 from shared.reports.pictures import PAGE, WIDE, pictures
 from shared.reports.rerun import Rerun, read_manifest, rerun
 from shared.reports.svg import inline
@@ -36,6 +35,7 @@ from shared.results.draw import drawn
 from shared.results.manifest import Manifest
 from shared.results.panels import drawn_comparison
 from shared.results.told import read_edges, read_seats, read_told, read_visits
+from shared.run_records.runs import RunInfo
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shared.core.errors import NotFound
-from shared.figures.courses import accuracy
-from shared.figures.partition import partition
-from shared.figures.shapes import Boxes, Lines, Picture
-from shared.figures.timeline import timeline
-from shared.figures.told import Told
+from shared.plots.curves import accuracy
+from shared.plots.history import Told
+from shared.plots.partition import partition
+from shared.plots.picture import Boxes, Lines, Picture
+from shared.plots.timeline import timeline
 from shared.results.draw import Sheet, draw
 from shared.results.files import read_round
 from shared.results.told import pictures_of, read_seats, read_told

@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from shared.api import RoundInfo, RunInfo
 from shared.core.errors import NotFound
 from shared.results.manifest import Manifest
+from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import RunInfo
 
 _BY_SPEC = frozenset({"unavailable", "busy", "dropped", "left_out"})
 """Reasons for which the spec itself loses contributions: another run of it loses them too."""

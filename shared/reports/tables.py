@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shared.api import EdgeRow, FailureInfo, RoundInfo, SeatInfo, SeatRow
 from shared.core.errors import NotFound
 from shared.core.formatting import duration, number, percent, size
 from shared.core.scores import Spread
 from shared.results.compare import Comparison
 from shared.results.differences import described
 from shared.results.told import EdgeRound
+from shared.run_records.rounds import EdgeRow, RoundInfo
+from shared.run_records.runs import SeatInfo
+from shared.run_records.visits import FailureInfo, SeatRow
 from shared.simulation.cost_model import LinkUse
 
 MOST_ROWS = 1000

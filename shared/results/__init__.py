@@ -17,7 +17,7 @@ needs what is here: the state of a run lives in its stores. (A cloud that return
 
 from __future__ import annotations
 
-from shared.figures.groups import Grouping, cut, newest_grouping, newest_tree
+from shared.plots.groups import Grouping, cut, newest_grouping, newest_tree
 from shared.results.compare import Comparison, Course, compare
 from shared.results.files import (
     file_names,

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.algorithms import load_algorithm
-from shared.api import FINAL, RoundInfo, RunInfo
 from shared.core.errors import UnknownName
 from shared.core.scores import Spread
+from shared.federation.registry import load_algorithm
 from shared.results.differences import differing, flat, labels
 from shared.results.files import read_rounds, read_run
+from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import FINAL, RunInfo
 
 _CLIENTS = "mean over clients"
 _LISTED = 5

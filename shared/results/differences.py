@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shared.api import RunInfo
-from shared.spec import ExperimentSpec
+from shared.run_records.runs import RunInfo
+from shared.spec.experiment import ExperimentSpec
 
 _LONGEST = 60
 

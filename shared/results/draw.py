@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from shared.core.formatting import scale
-from shared.figures.palette import CELLS, colour
-from shared.figures.shapes import Axis, Bars, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree, Value
-from shared.figures.trees import bars_of
+from shared.plots.dendrogram_layout import bars_of
+from shared.plots.palette import CELLS, colour
+from shared.plots.picture import Axis, Bars, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree, Value
 from shared.results.files import write_file
 
 _WIDTH_IN = 8.5

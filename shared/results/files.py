@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from shared.api import EdgeRow, RoundDetail, RoundInfo, RunInfo, SeatRow
 from shared.core.errors import NotFound
 from shared.core.records import Record
+from shared.run_records.rounds import EdgeRow, RoundDetail, RoundInfo
+from shared.run_records.runs import RunInfo
+from shared.run_records.visits import SeatRow
 
 DEVICES = "devices.ndjson"
 EDGES = "edges.ndjson"

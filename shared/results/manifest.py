@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from shared.api import FINAL, RunInfo
 from shared.core.records import Record
 from shared.core.versions import versions
+from shared.run_records.runs import FINAL, RunInfo
 from shared.training.compute_device import gpu_model
 
 

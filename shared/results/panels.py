@@ -13,7 +13,7 @@ from typing import Any
 from shared.core.errors import BadInput
 from shared.core.formatting import scale
 from shared.core.scores import Spread
-from shared.figures.palette import COLOURS
+from shared.plots.palette import COLOURS
 from shared.results.compare import Comparison, Course, Point
 from shared.results.draw import EXACT
 from shared.results.files import write_file

@@ -19,12 +19,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shared.api import RunInfo
 from shared.core.errors import Conflict, NotFound
 from shared.core.formatting import csv_text
 from shared.core.records import Record
 from shared.results.differences import text
 from shared.results.files import read_run, write_file
+from shared.run_records.runs import RunInfo
 
 FIGURES = ("accuracy", "loss", "rounds", "bytes_up", "bytes_down", "simulated_s")
 _SEED = "seed"

@@ -10,14 +10,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from shared.algorithms import load_algorithm
-from shared.api import EdgeRow, RunInfo, SeatInfo, SeatRow
 from shared.core.errors import NotFound, UnknownName
 from shared.core.records import Record
-from shared.figures.courses import accuracy, bytes_on_links, clients
-from shared.figures.shapes import Picture
-from shared.figures.told import Told, Visit
+from shared.federation.registry import load_algorithm
+from shared.plots.curves import accuracy, bytes_on_links, clients
+from shared.plots.history import Told, Visit
+from shared.plots.picture import Picture
 from shared.results.files import DEVICES, EDGES, SEATS, read_rounds, read_run
+from shared.run_records.rounds import EdgeRow
+from shared.run_records.runs import RunInfo, SeatInfo
+from shared.run_records.visits import SeatRow
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)

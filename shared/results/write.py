@@ -15,16 +15,17 @@ import torch
 import yaml
 from safetensors.torch import save
 
-from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo, SeatInfo
 from shared.core.records import Record, canonical
-from shared.figures.partition import partition
-from shared.figures.shapes import Picture
+from shared.plots.partition import partition
+from shared.plots.picture import Picture
 from shared.results.draw import draw
 from shared.results.files import DEVICES, EDGES, ROUND_FIELDS, SEATS, append_file, read_last_line, write_file
 from shared.results.manifest import Manifest
 from shared.results.told import pictures_of, read_told
+from shared.run_records.rounds import RoundDetail, RoundInfo
+from shared.run_records.runs import FINAL, RunInfo, SeatInfo
 from shared.simulation.cost_model import LinkUse
-from shared.spec import ExperimentSpec
+from shared.spec.experiment import ExperimentSpec
 
 log = logging.getLogger(__name__)
 _FIRST = ("round_no", "kind")

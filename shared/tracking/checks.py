@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from shared.core.errors import BadInput, NotFound
-from shared.run_spec import Tracker, Trackers
+from shared.spec.run import Tracker, Trackers
 from shared.tracking.mlflow import tracking_uri
 from shared.tracking.tensorboard import check_tensorboard
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import httpx
 
-from shared.api import FINAL
+from shared.run_records.runs import FINAL
 from shared.runtime.worker import Worker
 from shared.tracking.mlflow import MlflowServer, tracking_uri
 from shared.tracking.scalars import Step, Tracked

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from shared.api import RoundInfo, RunInfo
 from shared.core.errors import NotFound
 from shared.results.differences import flat, text
 from shared.results.files import read_rounds, read_run
+from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import RunInfo
 
 _LINKS = ("device_bytes_up", "device_bytes_down", "edge_bytes_up", "edge_bytes_down")
 

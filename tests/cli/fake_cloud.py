@@ -14,9 +14,11 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from shared.api import AlgorithmInfo, Event, RoundDetail, RunInfo
+from shared.federation.spec_parser import parse_run_spec
 from shared.nodes import AgentInfo, EdgeInfo
-from shared.run_spec import parse_run_spec
+from shared.run_records.events import Event
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import AlgorithmInfo, RunInfo
 from shared.simulation.digital_twin import TwinList
 from shared.topology import TopologyInfo
 from tests.cli.samples import a_round, a_run, a_twin, some_seats

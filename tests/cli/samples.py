@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.api import EdgeRow, Evaluation, FailureInfo, RoundDetail, RunInfo, SeatInfo, SeatRow
+from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
+from shared.run_records.runs import RunInfo, SeatInfo
+from shared.run_records.visits import FailureInfo, SeatRow
 from shared.simulation.digital_twin import Sighting, Telemetry, Twin
-from shared.spec import ExperimentSpec
+from shared.spec.experiment import ExperimentSpec
 
 SPEC = ExperimentSpec(name="small", seed=7, num_rounds=3, num_edges=2, num_devices=2, max_devices=2)
 

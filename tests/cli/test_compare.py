@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from shared.api import Evaluation
 from shared.core.errors import NotFound
 from shared.core.scores import Spread
+from shared.federation.spec_parser import parse_spec
 from shared.results.compare import compare
 from shared.results.find import find_folders
 from shared.results.manifest import Manifest
 from shared.results.panels import draw_comparison
 from shared.results.write import write_results
-from shared.spec import parse_spec
+from shared.run_records.rounds import Evaluation
 from tests.cli.conftest import Strata
 from tests.cli.samples import SPEC, a_round, a_run
 

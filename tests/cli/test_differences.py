@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.api import RunInfo
+from shared.federation.spec_parser import parse_spec
 from shared.results.differences import described, differing, flat, labels
-from shared.spec import parse_spec
+from shared.run_records.runs import RunInfo
 from tests.cli.samples import a_run
 
 

@@ -10,7 +10,7 @@ import pytest
 from shared.cli.driving import sized
 from shared.cli.grid import MAX_COMBINATIONS, cells
 from shared.core.errors import BadInput
-from shared.run_spec import RunSpec
+from shared.spec.run import RunSpec
 
 
 def as_it_is(spec: RunSpec) -> RunSpec:

@@ -11,7 +11,7 @@ import pytest
 
 from shared.core.clustering import average_linkage, cosine_distances
 from shared.core.scores import Spread
-from shared.figures.groups import newest_grouping
+from shared.plots.groups import newest_grouping
 from shared.results.files import file_names, read_rounds, read_run
 from shared.results.manifest import Manifest
 from shared.results.write import write_results

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from shared.api import Event, RunInfo
 from shared.cli.client import Client
 from shared.cli.progress import LineView, LiveView, follow
+from shared.run_records.events import Event
+from shared.run_records.runs import RunInfo
 from tests.cli.samples import a_run
 
 

@@ -11,8 +11,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from shared.api import EdgeRow, Evaluation, FailureInfo, RoundDetail, RoundInfo
 from shared.core.errors import NotFound
+from shared.federation.spec_parser import parse_spec
 from shared.results.files import (
     file_names,
     newest_run,
@@ -26,7 +26,8 @@ from shared.results.files import (
 from shared.results.manifest import Manifest
 from shared.results.told import read_edges
 from shared.results.write import write_results
-from shared.spec import parse_spec
+from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail, RoundInfo
+from shared.run_records.visits import FailureInfo
 from tests.cli.samples import SPEC, a_round, a_run, some_seats
 
 TABLES = ("rounds.csv", "devices.ndjson", "edges.ndjson", "links.csv")

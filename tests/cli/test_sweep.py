@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.api import RunInfo
 from shared.core.errors import Conflict
 from shared.results.sweeps import Combination, Sweep, SweepFolder, over_seeds, read_sweep
+from shared.run_records.runs import RunInfo
 from tests.cli.conftest import Strata
 from tests.cli.fake_cloud import FakeCloud
 from tests.cli.samples import a_run

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from shared.api import SeatRow
 from shared.cli.fitting import Column, FittedTable
 from shared.cli.tables import rounds_table, visits_table
 from shared.core.formatting import duration
+from shared.federation.spec_parser import parse_spec
 from shared.results.manifest import Manifest
 from shared.results.write import write_results
-from shared.spec import parse_spec
+from shared.run_records.visits import SeatRow
 from tests.cli.conftest import Strata
 from tests.cli.samples import a_round, a_run
 

@@ -15,9 +15,9 @@ from cloud_server.entries import AgentEntry, EdgeEntry
 from cloud_server.liveness import Changes, Seen
 from cloud_server.registry import Registry
 from cloud_server.seating import Binding, Table
-from shared.lab import Lab, Labs
-from shared.population import latencies
-from shared.spec import parse_spec
+from shared.federation.experiment import Lab, Labs
+from shared.federation.population import latencies
+from shared.federation.spec_parser import parse_spec
 from shared.storage.key_value import MemoryStore
 from shared.transport import Caller
 

@@ -13,9 +13,9 @@ import pytest
 from cloud_server import folder as module
 from cloud_server.folder import ResultsFolder, RoundDone
 from cloud_server.judge import Judge
-from shared.api import Evaluation
 from shared.core.errors import NotFound
 from shared.results.files import read_rounds
+from shared.run_records.rounds import Evaluation
 from shared.runtime.worker import Worker
 from shared.storage.blobs import StorageFailed
 from tests.cli.samples import a_round, a_run

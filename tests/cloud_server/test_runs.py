@@ -12,8 +12,8 @@ import pytest
 from safetensors.torch import load
 
 from shared.core.tensors import digest
-from shared.figures.shapes import Spans
-from shared.figures.timeline import timeline
+from shared.plots.picture import Spans
+from shared.plots.timeline import timeline
 from shared.results.files import read_round
 from shared.storage import redis_keys
 from tests.federation import Federation, small_spec

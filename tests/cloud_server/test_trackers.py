@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from cloud_server import trackers
-from shared.api import Event
+from shared.run_records.events import Event
 from shared.tracking.live import Told
 from shared.tracking.notes import TrackerNote, read_notes
 from shared.tracking.scalars import Step, read_tracked

@@ -10,8 +10,8 @@ import torch
 
 from shared.core.records import TensorMap
 from shared.wire.compression import Fp16, Ternary, TopK
-from tests.algorithms import flat
-from tests.algorithms.ways import Ended, ended, federation, run
+from tests.shared.algorithms import flat
+from tests.shared.algorithms.ways import Ended, ended, federation, run
 
 AROUND = 4_000
 """What a body holds beside a model, the spec above all."""

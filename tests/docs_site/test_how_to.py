@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from shared.algorithms import load_algorithm
+from shared.federation.registry import load_algorithm
 from shared.training.data import dataset, sources
 from shared.training.data.sources import Known
 from shared.training.models import zoo
 from shared.training.models.base import Classifier, Shape
-from tests.algorithms import test_contract as contract
-from tests.algorithms.ways import run
+from tests.shared.algorithms import test_contract as contract
+from tests.shared.algorithms.ways import run
 
 HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 

@@ -45,7 +45,7 @@ def test_a_pattern_of_the_navigation_stands_for_the_pages_that_are_named_nowhere
 @pytest.mark.parametrize(
     ("link", "repo", "shown"),
     [
-        ("[`shared/spec.py`](../shared/spec.py)", None, "`shared/spec.py`"),
+        ("[`shared/spec/experiment.py`](../shared/spec.py)", None, "`shared/spec/experiment.py`"),
         ("[specs](../experiments/)", None, "specs (`experiments`)"),
         ("[specs](../experiments/)", "https://git.example/us/it/", "[specs](https://git.example/us/it/blob/main/experiments)"),
         ("[words](architecture.md#words)", None, "[words](architecture.md#words)"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shared.api import Event, RoundDetail, RunInfo
+from shared.run_records.events import Event
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import RunInfo
 from tests.soak.records import faults_in, miscounts, reasons_of, undisturbed
 from tests.soak.world import World
 

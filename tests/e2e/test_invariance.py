@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from shared.wire import codec
-from tests.algorithms import flat
-from tests.algorithms.ways import agents_of, body_of, ended, federation, run
 from tests.federation import EDGE_PORT, PassOn
+from tests.shared.algorithms import flat
+from tests.shared.algorithms.ways import agents_of, body_of, ended, federation, run
 
 ROUNDS = 3
 

@@ -12,10 +12,10 @@ import pytest
 from edge_server.answers import check_sizes, check_uploads, check_visits
 from shared.core.errors import WireError
 from shared.core.scores import Score
-from shared.messages import Contribution, Failure, Outcome, UploadAnswer, Uploads, VisitAnswer
+from shared.federation.aggregation import Folded
+from shared.federation.messages import Contribution, Failure, Outcome, UploadAnswer, Uploads, VisitAnswer
+from shared.federation.visits.uploads import held_bytes
 from shared.storage import redis_keys
-from shared.sums import Folded
-from shared.uploads import held_bytes
 from tests.federation import EDGE_PORT, Federation, Gate, PassOn, small_spec
 
 

@@ -12,11 +12,11 @@ import torch
 from edge_server.devices import Devices
 from edge_server.wave import Wave
 from shared.core.records import Tensor, TensorMap
-from shared.messages import Contribution, Outcome, Stage, Uploads, VisitAnswer
-from shared.sums import Fold
+from shared.federation.aggregation import Fold
+from shared.federation.messages import Contribution, Outcome, Stage, Uploads, VisitAnswer
 from shared.wire import codec
 from shared.wire.compression import Coded, Ternary
-from tests.algorithms.ways import resolved
+from tests.shared.algorithms.ways import resolved
 
 DATA = {"name": "digits", "n_train": 40, "n_test": 10}
 

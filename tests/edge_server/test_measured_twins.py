@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from edge_server.wave import Wave
-from shared.api import RoundDetail
+from shared.run_records.rounds import RoundDetail
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.digital_twin import TwinList
-from tests.algorithms.ways import Ended, ended, federation
 from tests.edge_server.test_real_time import Slow
 from tests.federation import small_spec
+from tests.shared.algorithms.ways import Ended, ended, federation
 
 QUICK = {"compute_sps": 1e6, "latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
 SCALE = 0.5

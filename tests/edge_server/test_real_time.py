@@ -12,12 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.api import RoundDetail, SeatRow
 from shared.core.errors import BadInput
-from shared.spec import parse_spec
+from shared.federation.spec_parser import parse_spec
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.visits import SeatRow
 from shared.wire import codec
-from tests.algorithms.ways import Ended, federation, run
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
+from tests.shared.algorithms.ways import Ended, federation, run
 
 
 def spec_of(delay_s: Any, scale: float, **more: Any) -> dict[str, Any]:

@@ -12,15 +12,16 @@ import torch
 from torch.nn import functional
 
 from edge_server.book import Book
-from shared import policies
-from shared.api import RoundDetail, SeatRow
+from shared.federation import scheduling
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.visits import SeatRow
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.digital_twin import Twin, TwinList
 from shared.training import models
 from shared.training.data.dataset import as_batch
-from tests.algorithms.ways import Ended, ended, federation, run
 from tests.faults import at, broken
 from tests.federation import AGENT_PORT, Federation, Gate, small_spec
+from tests.shared.algorithms.ways import Ended, ended, federation, run
 
 NEAR: dict[str, Any] = {"latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
 THREE = [{"profile": {**NEAR, "compute_sps": sps}, "share": 1 / 3} for sps in (100, 200, 300)]
@@ -287,7 +288,7 @@ async def test_step_by_step_equals_one_machine_that_has_everything(tmp_path: Pat
     lab = done.lab
     ctx = lab.ctx(phase="train", round_no=1, n_clients=1, edge=0)
     seats = [seat for seat in lab.members.seats if seat.role == "train"]
-    batches = [policies.task_of(ctx.at(edge_round=n), seats) for n in range(10)]
+    batches = [scheduling.task_of(ctx.at(edge_round=n), seats) for n in range(10)]
     for epoch in (batches[:5], batches[5:]):
         assert sorted(np.concatenate(epoch).tolist()) == everything(done)
     model = lab.model

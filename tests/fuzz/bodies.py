@@ -17,9 +17,9 @@ import httpx
 
 from shared.core.errors import NotFinite, StrataError, WireError
 from shared.core.records import TensorMap
-from shared.lab import Labs
-from shared.messages import UploadOrder
-from shared.spec import parse_spec
+from shared.federation.experiment import Labs
+from shared.federation.messages import UploadOrder
+from shared.federation.spec_parser import parse_spec
 from shared.wire import codec
 from tests.federation import Federation, PassOn, small_spec
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shared.cli.client import Client
 from shared.cli.launch import Topology
-from shared.spec import parse_spec
+from shared.federation.spec_parser import parse_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")

@@ -23,7 +23,7 @@ with atheris.instrument_imports(
         "shared.wire.sparse",
         "shared.core.parsing",
         "shared.core.records",
-        "shared.sums",
+        "shared.federation.aggregation",
     ]
 ):
     from shared.wire import codec  # noqa: F401 - first imported here, so that it is instrumented

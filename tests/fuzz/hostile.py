@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from shared.algorithms import load_algorithm
 from shared.core import parsing
-from shared.messages import wire_types
+from shared.federation.messages import wire_types
+from shared.federation.registry import load_algorithm
 from shared.wire import codec
 
 MORE_BYTES = 2**30

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shared.algorithms import load_algorithm
 from shared.core.errors import BadInput
 from shared.core.records import canonical
 from shared.core.validation import explain
-from shared.spec import ExperimentSpec, parse_spec
+from shared.federation.registry import load_algorithm
+from shared.federation.spec_parser import parse_spec
+from shared.spec.experiment import ExperimentSpec
 from shared.spec_files import read_spec
 from shared.tiers import AgentBeat, AgentHello, BeatAnswer, EdgeBeat, EdgeHello, RosterLine
 from tests.fuzz.bodies import check_said, other_value

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local, OwnBuffers, Update, delta_of
-from shared.context import Ctx
 from shared.core.records import Tensor
 from shared.core.tensors import subtract
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local, OwnBuffers, Update, delta_of
 from shared.training.loop import Transform
 
 

@@ -13,7 +13,10 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.algorithms._hooks import (
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Advance,
     Algorithm,
     Bench,
@@ -24,12 +27,9 @@ from shared.algorithms._hooks import (
     Local,
     Phase,
 )
-from shared.context import Ctx
-from shared.core.aggregation_rules import Each, Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.messages import Outcome, Work
-from shared.population import Seat
-from shared.spec import ExperimentSpec
+from shared.federation.messages import Outcome, Work
+from shared.federation.population import Seat
+from shared.spec.experiment import ExperimentSpec
 
 
 class Statistics(Record):

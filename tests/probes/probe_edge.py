@@ -13,8 +13,12 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared import policies
-from shared.algorithms._hooks import (
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.tensors import add
+from shared.federation import scheduling
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Advance,
     Algorithm,
     Bench,
@@ -26,12 +30,8 @@ from shared.algorithms._hooks import (
     Local,
     delta_of,
 )
-from shared.context import Ctx
-from shared.core.aggregation_rules import Each, Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add
-from shared.messages import Outcome, Work
-from shared.population import Seat
+from shared.federation.messages import Outcome, Work
+from shared.federation.population import Seat
 
 Seen = dict[str, Tensor]
 
@@ -69,7 +69,7 @@ class Edge(EdgeHooks):
         return Rounds()
 
     def schedule(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> dict[int, Work]:
-        shares = policies.schedule(ctx.at(wave=0), seats)
+        shares = scheduling.schedule(ctx.at(wave=0), seats)
         halves = {seat: _samples(work)[ctx.wave :: 2] for seat, work in shares.items()}
         if ctx.wave:
             heir = min(halves.keys() - set(state.lost))

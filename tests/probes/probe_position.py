@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
-from shared.context import Ctx
 from shared.core.aggregation_rules import MaskOf, Mean
 from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
 
 
 class Masked(Record):

@@ -11,7 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from shared.algorithms._hooks import (
+from shared.core.records import Record
+from shared.federation.context import Ctx
+from shared.federation.hooks import (
     Admission,
     Advance,
     Algorithm,
@@ -22,9 +24,7 @@ from shared.algorithms._hooks import (
     Local,
     Verdict,
 )
-from shared.context import Ctx
-from shared.core.records import Record
-from shared.messages import Outcome, Work
+from shared.federation.messages import Outcome, Work
 
 
 class Params(Record):

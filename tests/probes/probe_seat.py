@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.algorithms._hooks import Algorithm, Begin, Bench, CloudHooks, DeviceHooks, EdgeHooks, EdgeModel, Local
-from shared.context import Ctx
 from shared.core.aggregation_rules import Each, Mean
 from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.population import Seat
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Begin, Bench, CloudHooks, DeviceHooks, EdgeHooks, EdgeModel, Local
+from shared.federation.population import Seat
 
 
 class Kept(Record):

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import torch
 
-from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, EdgeHooks, Finish, Local, delta_of
-from shared.context import Ctx
 from shared.core.aggregation_rules import Mean
 from shared.core.records import ModelState, Record
 from shared.core.tensors import add
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, EdgeHooks, Finish, Local, delta_of
 
 
 class Ones(Record):

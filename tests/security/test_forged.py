@@ -11,17 +11,17 @@ import httpx
 import pytest
 import torch
 
-from shared.algorithms import load_algorithm
 from shared.algorithms.fedmix import Mash
-from shared.api import FailureInfo
 from shared.core.scores import Score
-from shared.messages import VisitAnswer
+from shared.federation.messages import VisitAnswer
+from shared.federation.registry import load_algorithm
+from shared.run_records.visits import FailureInfo
 from shared.training.data.channel_statistics import Statistics
 from shared.transport import CHECKSUM_HEADER
 from shared.wire import codec
-from tests.algorithms.ways import run
 from tests.faults import answer, at
 from tests.federation import AGENT_PORT, PassOn, Tamper
+from tests.shared.algorithms.ways import run
 
 SPEC: dict[str, Any] = {
     "data": {"name": "digits", "n_train": 60, "n_test": 20},

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from shared.api import FINAL
 from shared.cli.client import Client as Api
 from shared.cli.launch import Topology
+from shared.run_records.runs import FINAL
 from tests.security.sockets import Client, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]

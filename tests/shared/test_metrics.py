@@ -19,7 +19,7 @@ from edge_server.book import Book
 from edge_server.metrics import EdgeMetrics
 from shared.core import errors
 from shared.core.errors import StrataError
-from shared.messages import Failure, Outcome, SeatLine
+from shared.federation.messages import Failure, Outcome, SeatLine
 from shared.metrics import OTHER, REASONS, TierMetrics, metrics_router, one_of
 from shared.service import CommonSettings, TierSettings
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, small_spec

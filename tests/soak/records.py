@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from shared.api import Event, RoundDetail, RunInfo, SeatRow
-from shared.spec import ExperimentSpec
+from shared.run_records.events import Event
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import RunInfo
+from shared.run_records.visits import SeatRow
+from shared.spec.experiment import ExperimentSpec
 
 LOST = "failed"
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shared.api import Event, RoundDetail, RunInfo
+from shared.run_records.events import Event
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import RunInfo
 from tests.soak import leftovers
 from tests.soak.faults import Mischief
 from tests.soak.memory import Memory

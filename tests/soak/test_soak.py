@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.api import Event, FailureInfo, RoundDetail, RunInfo, SeatRow
-from shared.spec import ExperimentSpec
+from shared.run_records.events import Event
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import RunInfo
+from shared.run_records.visits import FailureInfo, SeatRow
+from shared.spec.experiment import ExperimentSpec
 from tests.soak.memory import Memory
 from tests.soak.plan import EVERY_CYCLE, SELDOM, actions
 from tests.soak.records import faults_in, losses_of, miscounts

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from shared.api import Event, RoundDetail, RunInfo
 from shared.cli.client import Client
 from shared.cli.launch import Topology
 from shared.cli.readiness import look

@@ -10,10 +10,11 @@ from nicegui import events, ui
 
 from cloud_server.ui.forms import FormField, fields_of, filled, with_value
 from cloud_server.ui.frame import Desk, Sheet, card, saying, sheet
-from shared.algorithms import all_algorithms
 from shared.core import parsing
 from shared.core.errors import BadInput, StrataError
-from shared.run_spec import RunSpec, parse_run_spec
+from shared.federation.registry import all_algorithms
+from shared.federation.spec_parser import parse_run_spec
+from shared.spec.run import RunSpec
 
 _FIRST = ("name", "seed", "num_rounds", "edge_rounds", "num_edges", "num_devices", "local_epochs", "batch_size", "lr")
 _LINES = ("data", "model", "partition", "devices")

@@ -10,14 +10,15 @@ from nicegui import ui
 
 from cloud_server.ui.frame import Board, Desk, Sheet, card, facts, saying, sheet
 from cloud_server.ui.watching import Watched
-from shared.api import FINAL, RoundDetail, RoundInfo, RunInfo
 from shared.core.errors import NotFound
 from shared.core.formatting import scale
-from shared.figures.courses import By, accuracy, bytes_on_links, clients
-from shared.figures.partition import partition
-from shared.figures.timeline import timeline
+from shared.plots.curves import By, accuracy, bytes_on_links, clients
+from shared.plots.partition import partition
+from shared.plots.timeline import timeline
 from shared.results.files import file_names
 from shared.results.told import own_pictures
+from shared.run_records.rounds import RoundDetail, RoundInfo
+from shared.run_records.runs import FINAL, RunInfo
 from shared.tracking.notes import tracked_lines
 
 _BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}

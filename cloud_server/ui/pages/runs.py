@@ -9,11 +9,11 @@ from fastapi import Query
 from nicegui import ui
 
 from cloud_server.ui.frame import Board, Desk, Sheet, card, saying, sheet
-from shared.api import FINAL, RunInfo
 from shared.core.errors import StrataError
 from shared.core.formatting import scale
-from shared.figures.beside import beside
+from shared.plots.curves import beside
 from shared.results.compare import Comparison, compare
+from shared.run_records.runs import FINAL, RunInfo
 
 _COLUMNS = ("name", "algorithm", "status", "rounds", "accuracy", "loss", "bytes up", "simulated", "created", "run")
 _LISTED = 1000

@@ -14,7 +14,7 @@ from cloud_server.ui.graph import graph
 from cloud_server.ui.scene import STATES, Node, counted, scene
 from cloud_server.ui.watching import Watched
 from shared.core.errors import NotFound, StrataError
-from shared.figures.partition import partition
+from shared.plots.partition import partition
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
 from shared.topology import DeviceChange, TopologyInfo

@@ -9,7 +9,7 @@ import typer
 from shared.cli.options import Format, FormatOption, UrlOption, connect, known_url, named_url
 
 if TYPE_CHECKING:
-    from shared.api import AlgorithmInfo
+    from shared.run_records.runs import AlgorithmInfo
 
 
 def algorithms(url: UrlOption = None, format: FormatOption = Format.table) -> None:
@@ -26,9 +26,9 @@ def algorithms(url: UrlOption = None, format: FormatOption = Format.table) -> No
 
 def _algorithms(url: str | None) -> list[AlgorithmInfo]:
     """Those of the cloud that is named or running, else those installed here."""
-    from shared.algorithms import all_algorithms
-    from shared.api import AlgorithmInfo
     from shared.core.errors import Unreachable
+    from shared.federation.registry import all_algorithms
+    from shared.run_records.runs import AlgorithmInfo
 
     if known_url(url):
         try:

@@ -87,7 +87,7 @@ def _exported(
 
 
 def _all_ended(found: Sequence[Tracked]) -> bool:
-    from shared.api import FINAL
+    from shared.run_records.runs import FINAL
 
     return all(tracked.info.status in FINAL for tracked in found)
 

@@ -12,10 +12,11 @@ from shared.cli.options import RUNS_DIR, AgentsOption, Format, FormatOption, Run
 from shared.cli.signals import INTERRUPTED, as_interrupt
 
 if TYPE_CHECKING:
-    from shared.api import RoundInfo, RunInfo
     from shared.cli.launch import Topology
     from shared.fleet.loop import Fleet
-    from shared.run_spec import RunSpec
+    from shared.run_records.rounds import RoundInfo
+    from shared.run_records.runs import RunInfo
+    from shared.spec.run import RunSpec
 
 
 def run(

@@ -12,8 +12,9 @@ from shared.cli.commands.run import report
 from shared.cli.options import RUNS_DIR, Format, FormatOption, RunArgument, RunsDirOption, UrlOption, connect, known_url
 
 if TYPE_CHECKING:
-    from shared.api import RoundDetail, RoundInfo, RunInfo
     from shared.cli.client import Client
+    from shared.run_records.rounds import RoundDetail, RoundInfo
+    from shared.run_records.runs import RunInfo
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ def show(
     """Show a run and its rounds, from the cloud or, where none knows it, from its results folder."""
     from shared.cli.output import print_json, stdout
     from shared.cli.tables import groups_table, labels_table, rounds_table, run_table
-    from shared.figures.groups import newest_grouping
+    from shared.plots.groups import newest_grouping
     from shared.results.files import read_rounds, read_run, summary
 
     if round_no is not None:
@@ -106,7 +107,7 @@ def groups(
     from shared.cli.output import print_json, stdout
     from shared.cli.tables import groups_table
     from shared.core.errors import NotFound
-    from shared.figures.groups import cut, newest_tree
+    from shared.plots.groups import cut, newest_tree
     from shared.results.files import read_rounds
 
     def asked(client: Client, info: RunInfo) -> tuple[RoundInfo, ...]:

@@ -21,7 +21,7 @@ from shared.cli.signals import INTERRUPTED, as_interrupt
 
 if TYPE_CHECKING:
     from shared.results.sweeps import SweepFolder
-    from shared.run_spec import RunSpec
+    from shared.spec.run import RunSpec
 
 _PICTURE = "compare.png"
 

@@ -20,10 +20,8 @@ from torch.nn import functional
 
 from shared.core.errors import BadInput, UnknownName
 from shared.runtime.memory import check_images
-from shared.spec import ExperimentSpec
 from shared.training.data.dataset import Dataset, DataSpec, load, open_unpacked, unpack_once
 from shared.training.data.sources import Arrays, DataUnavailable, check_name
-from shared.training.partition import ByDomainPartition
 
 NAME = "digit_domains"
 FIVE = ("mnist", "mnist_m", "svhn", "synth_digits", "usps")
@@ -57,22 +55,6 @@ def check_data(spec: DataSpec) -> None:
     for name in names_of(spec):
         if name not in FIVE:
             raise UnknownName("domain", name, list(FIVE), field="data.domains")
-
-
-def check_partition(spec: ExperimentSpec) -> None:
-    """Refuse a partition by domains that the spec's data do not have.
-
-    Raises:
-        UnknownName, BadInput: naming the field.
-    """
-    names, partition = names_of(spec.data), spec.partition
-    if not isinstance(partition, ByDomainPartition):
-        return
-    if not names:
-        raise BadInput(f"by_domain goes with data: {NAME}, not with {spec.data.name}", field="partition.name")
-    for name in partition.domains or ():
-        if name not in names:
-            raise UnknownName("domain", name, list(names), field="partition.domains")
 
 
 def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Dataset:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from cloud_server.ui.charts import DARK, LIGHT, height_px, options
-from shared.figures.shapes import Axis, Lines, Series, Span, Spans
-from tests.shared.figures.test_draw import PANELS
+from shared.plots.picture import Axis, Lines, Series, Span, Spans
+from tests.shared.plots.test_draw import PANELS
 
 
 @pytest.mark.parametrize("kind", PANELS)

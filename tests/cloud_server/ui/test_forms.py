@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cloud_server.ui.forms import fields_of, filled, with_value
-from shared.algorithms import all_algorithms
 from shared.core.errors import BadInput
-from shared.spec import ExperimentSpec, parse_spec
+from shared.federation.registry import all_algorithms
+from shared.federation.spec_parser import parse_spec
+from shared.spec.experiment import ExperimentSpec
 
 FIELDS = {field.name: field for field in fields_of(ExperimentSpec.model_json_schema())}
 

@@ -8,7 +8,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
 from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
-from tests.algorithms.plain_dtpfl import agglomerate, distances
+from tests.shared.algorithms.plain_dtpfl import agglomerate, distances
 
 
 def rows(seed: int, n: int = 12) -> Floats:

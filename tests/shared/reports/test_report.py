@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shared.api import EdgeRow, FailureInfo, SeatRow
 from shared.core.errors import NotFound
+from shared.federation.spec_parser import parse_spec
 from shared.reports.page import report
 from shared.reports.pictures import write_pictures
 from shared.reports.svg import inline
@@ -19,7 +19,8 @@ from shared.reports.tables import MOST_ROWS, Table
 from shared.results.draw import COLUMNS
 from shared.results.manifest import Manifest
 from shared.results.write import write_results
-from shared.spec import parse_spec
+from shared.run_records.rounds import EdgeRow
+from shared.run_records.visits import FailureInfo, SeatRow
 from tests.cli.samples import SPEC, a_round, a_run, some_seats
 
 EVIL = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"

@@ -10,9 +10,9 @@ from scipy import stats
 
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
+from shared.federation.spec_parser import parse_spec
 from shared.simulation import Load, NoLoad, Seeds, free_share
 from shared.simulation.load import WALK_STEPS, RandomWalk, Sinus, Steps
-from shared.spec import parse_spec
 
 
 def of(seat: int) -> Seeds:

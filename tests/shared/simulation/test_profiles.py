@@ -15,6 +15,7 @@ from scipy import stats
 
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
+from shared.federation.spec_parser import parse_spec
 from shared.simulation import (
     REFERENCE_FLOPS,
     DeviceSpec,
@@ -31,7 +32,7 @@ from shared.simulation.__main__ import tables
 from shared.simulation.availability import is_on
 from shared.simulation.catalogue import DEVICES, LINKS, PROFILES
 from shared.simulation.cost_model import LinkUse, visit_cost
-from shared.spec import ExperimentSpec, parse_spec
+from shared.spec.experiment import ExperimentSpec
 from shared.spec_files import read_spec
 from shared.training.flops import training_flops
 

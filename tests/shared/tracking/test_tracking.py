@@ -12,11 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.api import Evaluation, FailureInfo
 from shared.core.errors import BadInput, Conflict, NotFound, Unreachable
 from shared.core.scores import Spread
 from shared.results.manifest import Manifest
 from shared.results.write import write_results
+from shared.run_records.rounds import Evaluation
+from shared.run_records.visits import FailureInfo
 from shared.tracking.mlflow import MlflowServer
 from shared.tracking.scalars import Tracked, read_tracked
 from shared.tracking.tensorboard import write_tensorboard

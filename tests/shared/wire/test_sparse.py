@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from shared.core.aggregation_rules import MaskOf, Mean
 from shared.core.errors import WireError
 from shared.core.records import ModelState, Record
-from shared.sums import Fold, Folded, Grid
+from shared.federation.aggregation import Fold, Folded, Grid
 from shared.wire import codec
 from shared.wire.sparse import mask_of, n_bytes, placed, places_of
 

@@ -14,10 +14,11 @@ import torch
 from scipy.stats import chisquare
 
 from shared.core.errors import BadInput
-from shared.lab import Lab
-from shared.messages import Work
-from shared.spec import parse_spec
-from shared.test_sets import Samples
+from shared.federation.experiment import Lab
+from shared.federation.messages import Work
+from shared.federation.spec_parser import parse_spec
+from shared.federation.test_sets import Samples
+from shared.federation.visits.trainer import trainer_for
 from shared.training.data import augmentation
 from shared.training.data.augmentation import AugmentSpec, _policy, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data.dataset import as_batch, load
@@ -121,7 +122,7 @@ def test_of_a_clients_images_one_copy_is_made(unpacked: Path, monkeypatch: pytes
 
     monkeypatch.setattr(augmentation, "augmented_apart", noted)
     seat, ctx = lab.members.seats[0], lab.ctx(phase="train", round_no=1, n_clients=2).at(seat=0)
-    bench = lab.bench(Work(epochs=2, batch_size=4), seat.train, seat.test)
+    bench = trainer_for(lab, Work(epochs=2, batch_size=4), seat.train, seat.test)
     first, again = [torch.cat([x for x, _ in bench.batches(ctx)]) for _ in range(2)]
     assert torch.equal(first, again)
     assert made == [10]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shared.core.errors import BadInput, UnknownName
+from shared.federation.spec_parser import parse_spec
 from shared.runtime import memory
-from shared.spec import parse_spec
 from shared.training.data import digit_domains, sources
 from shared.training.data.dataset import DataSpec
 from shared.training.data.digit_domains import absent, brought, open_data

@@ -13,8 +13,8 @@ from shared.algorithms.es_afl import Order, Pair
 from shared.core.aggregation_rules import Each, MaskOf, Mean
 from shared.core.errors import BadInput, NotFinite
 from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.spec import parse_spec
-from shared.sums import Fold, Grid
+from shared.federation.aggregation import Fold, Grid
+from shared.federation.spec_parser import parse_spec
 from shared.wire import codec as codec_module
 from shared.wire.compression import Coded, Compression, CompressionSpec, Int8, TopK, decoded
 

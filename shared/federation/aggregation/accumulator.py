@@ -1,0 +1,226 @@
+"""`Fold`: takes updates and partial sums as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from shared.core.aggregation_rules import Each, Mean, fields_of
+from shared.core.errors import OutOfBound, WireError
+from shared.core.records import Record, Tensor, TensorMap, own
+from shared.core.tensors import add_on_grid, check_bound, owned
+from shared.federation.aggregation.mean import check_finite, check_folded
+from shared.federation.aggregation.partial_sum import Folded, Grid, MeanSum
+
+
+@dataclass
+class _Sum:
+    """A sum that grows.
+
+    Attributes:
+        borrowed: the tensors are those of a part that came first; they are read and not written.
+    """
+
+    weight: int = 0
+    sums: TensorMap = field(default_factory=dict)
+    positions: TensorMap = field(default_factory=dict)
+    borrowed: bool = False
+
+    def add(self, part: MeanSum, *, take: bool) -> None:
+        """Add a partial sum, the first one without copying it; with `take` its tensors are ours to write."""
+        if not self.sums:
+            self.sums, self.positions, self.borrowed = dict(part.sums), dict(part.positions), not take
+        else:
+            self.own()
+            for into, tensors in ((self.sums, part.sums), (self.positions, part.positions)):
+                for name, steps in tensors.items():
+                    into[name].add_(steps)
+        self.weight += part.weight
+
+    def own(self) -> None:
+        """See that the tensors may be written."""
+        if self.borrowed:
+            self.sums, self.positions, self.borrowed = owned(self.sums), owned(self.positions), False
+
+
+class _Term(NamedTuple):
+    """One averaged field of an update, or one group of it."""
+
+    key: str
+    tensors: TensorMap
+    masks: TensorMap | None
+    by_samples: bool
+
+
+class Fold:
+    """The exact sum of what has arrived so far. Not thread-safe: one owner, one thread.
+
+    Args:
+        kind: the type of the updates.
+        grid: on which sums are exact.
+        model: the run's model, against which partial sums are checked (updates are when they are decoded).
+    """
+
+    def __init__(self, kind: type[Record], grid: Grid, model: Mapping[str, Tensor] | None = None) -> None:
+        self.kind, self.grid, self.model = kind, grid, model
+        self.n_updates = self.n_samples = 0
+        self._means: dict[str, _Sum] = {}
+        self._each: dict[str, dict[str, Any]] = {name: {} for name in fields_of(kind, Each)}
+
+    def add(self, update: Record, n_samples: int, n_updates: int = 1, *, checked: bool = False) -> None:
+        """Fold one update in.
+
+        Args:
+            update: of this fold's type.
+            n_samples: how many samples it was trained on.
+            n_updates: how many it stands for (an edge's mean of several).
+            checked: `check_update` has let it pass already.
+
+        Raises:
+            NotFinite, OutOfBound, WireError: naming field and tensor; the sum is then as it was before.
+        """
+        if n_samples < 0 or n_updates < 0:
+            raise OutOfBound(f"an update of {n_samples} samples that stands for {n_updates}")
+        if not checked:
+            check_update(update, self.grid)
+        terms = _terms(update)
+        each = {name: getattr(update, name) or {} for name in self._each}
+        for term in terms:
+            self._check_names(term.key, term.tensors)
+            self._check_weight(term.key, n_samples if term.by_samples else n_updates)
+        self._check_clients(each)
+        for term in terms:
+            self._add_term(term, n_samples if term.by_samples else n_updates)
+        self._unite(each)
+        self.n_updates += n_updates
+        self.n_samples += n_samples
+
+    def _add_term(self, term: _Term, weight: int) -> None:
+        total = self._means.setdefault(term.key, _Sum())
+        total.own()
+        total.weight += weight
+        for name, tensor in term.tensors.items():
+            masked = tensor if term.masks is None else tensor * term.masks[name]
+            add_on_grid(_zeros_like(total.sums, name, tensor), masked, weight, self.grid.exponent(name))
+            if term.masks is not None:
+                add_on_grid(_zeros_like(total.positions, name, tensor), term.masks[name], weight, 0)
+
+    def merge(self, folded: Folded, *, take: bool = False, checked: bool = False) -> None:
+        """Fold a partial sum in.
+
+        Args:
+            folded: the sum.
+            take: nobody reads its tensors afterwards, so that they may be written.
+            checked: `check_folded` has let it pass already, with this model.
+
+        Raises:
+            NotFinite, OutOfBound, WireError: it is no sum of such updates, its tensors are others than those so
+                far, or a client id stands in both; nothing was then added.
+        """
+        if not checked:
+            check_folded(folded, self.kind, self.grid, model=self.model)
+        for key, part in folded.means.items():
+            self._check_names(key, part.sums)
+            self._check_weight(key, part.weight)
+        self._check_clients(folded.each)
+        for key, part in folded.means.items():
+            self._means.setdefault(key, _Sum()).add(part, take=take)
+        self._unite(folded.each)
+        self.n_updates += folded.n_updates
+        self.n_samples += folded.n_samples
+
+    def _check_names(self, key: str, terms: TensorMap) -> None:
+        before = self._means[key].sums if key in self._means else terms
+        if before.keys() != terms.keys():
+            raise WireError(f"{key}: some contributions hold {sorted(before.keys() ^ terms.keys())[0]!r}, others not")
+        for name, tensor in terms.items():
+            if tensor.shape != before[name].shape:
+                what = f"{key} {name}".strip()
+                raise WireError(f"{what} is {tuple(tensor.shape)}, before it was {tuple(before[name].shape)}")
+
+    def _check_weight(self, key: str, weight: int) -> None:
+        before = self._means[key].weight if key in self._means else 0
+        if before + weight > self.grid.total_weight:
+            raise OutOfBound(
+                f"{key}: weights add up to {before + weight}, sums are exact up to {self.grid.total_weight}"
+            )
+
+    def _check_clients(self, each: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, values in each.items():
+            twice = self._each[name].keys() & values.keys()
+            if twice:
+                raise WireError(f"{name} came twice from {sorted(twice)[0]}")
+
+    def _unite(self, each: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep the values as copies: a view of a body would keep the whole body in memory until the round ends."""
+        for name, values in each.items():
+            self._each[name].update(own(dict(values)))
+
+    def result(self) -> Folded:
+        """The sum so far, in sorted order, so that its bytes do not depend on arrival.
+
+        Its tensors are the fold's own: encode it, or take its mean, before anything is added.
+        """
+        means = {
+            key: MeanSum(weight=total.weight, sums=_sorted(total.sums), positions=_sorted(total.positions))
+            for key, total in sorted(self._means.items())
+        }
+        each = {name: _sorted(values) for name, values in sorted(self._each.items())}
+        return Folded(n_updates=self.n_updates, n_samples=self.n_samples, means=means, each=each)
+
+
+def check_update(update: Record, grid: Grid) -> None:
+    """Refuse an update of which no exact sum can be made, before it travels.
+
+    Raises:
+        NotFinite, OutOfBound, WireError: naming field and tensor.
+    """
+    for name, how in fields_of(type(update), Mean).items():
+        if how.per_position and getattr(update, name) is not None:
+            _check_masks(name, getattr(update, name), getattr(update, how.per_position))
+    for term in _terms(update):
+        for name, tensor in term.tensors.items():
+            check_bound(tensor, grid.bound(name), f"{term.key} {name}".strip())
+    for name in fields_of(type(update), Each):
+        check_finite(getattr(update, name), name)
+
+
+def _check_masks(field: str, tensors: Any, masks: Any) -> None:
+    for name, tensor in tensors.items():
+        mask = masks.get(name) if isinstance(masks, Mapping) else None
+        if mask is None or mask.shape != tensor.shape:
+            raise WireError(f"{field} {name} has no mask of its shape")
+        if not ((mask == 0) | (mask == 1)).all():
+            raise WireError(f"the mask of {field} {name} holds other values than 0 and 1")
+
+
+def _terms(update: Record) -> list[_Term]:
+    terms = []
+    for name, how in fields_of(type(update), Mean).items():
+        value = getattr(update, name)
+        if value is None:
+            continue
+        masks = getattr(update, how.per_position) if how.per_position else None
+        groups = {f"{name}/{group}": part for group, part in value.items()} if how.by_group else {name: value}
+        by_samples = how.weight == "samples"
+        terms += [_Term(key, _as_map(part), masks, by_samples) for key, part in groups.items()]
+    return terms
+
+
+def _as_map(value: Any) -> TensorMap:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {"": value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)}
+
+
+def _sorted(items: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(sorted(items.items()))
+
+
+def _zeros_like(into: TensorMap, name: str, term: Tensor) -> Tensor:
+    if name not in into:
+        into[name] = torch.zeros(term.shape, dtype=torch.float64)
+    return into[name]

@@ -1,0 +1,135 @@
+"""From a sum back to an update, and whether a sum that came from elsewhere is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from shared.core.aggregation_rules import Each, Mean, averaged_type, fields_of
+from shared.core.errors import OutOfBound, WireError
+from shared.core.records import Record, Tensor, TensorMap
+from shared.core.tensors import check_bound, check_steps, from_grid
+from shared.federation.aggregation.partial_sum import Folded, Grid, MeanSum
+
+Model = Mapping[str, Tensor]
+Restore = Callable[[str, Tensor, MeanSum, torch.dtype], Tensor]
+
+
+def mean_of(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | None = None) -> Record | None:
+    """The mean update of a sum, None if nothing was folded in: no weight, and no word of a client.
+
+    Raises:
+        WireError: the sum does not fit the update's type or the run's model.
+    """
+
+    def restore(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Tensor:
+        return from_grid(steps, part.positions.get(name, part.weight), grid.exponent(name), dtype)
+
+    return _update(folded, kind, model, restore) if folded.n_updates or any(folded.each.values()) else None
+
+
+def check_folded(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | None = None) -> Record | None:
+    """Refuse what is no exact sum of updates of this type, and, where the run's model is given, of its shapes.
+
+    Returns a stand-in of its mean: the tensors' names and shapes without their elements, and what is said of single
+    clients; None where nothing was folded in.
+
+    Raises:
+        NotFinite, OutOfBound, WireError: naming field and tensor.
+    """
+    means = fields_of(kind, Mean)
+    for key, part in folded.means.items():
+        name, grouped, _ = key.partition("/")
+        if name not in means or bool(grouped) != means[name].by_group:
+            raise WireError(f"{kind.__name__} averages no field {key!r}")
+        _check_part(key, part, means[name], grid)
+    for name, values in folded.each.items():
+        if name not in fields_of(kind, Each):
+            raise WireError(f"{kind.__name__} collects no field {name!r}")
+        check_finite(values, name)
+    if folded.means and not folded.n_updates:
+        raise WireError("a sum of no updates holds tensors")
+    return _update(folded, kind, model, _stand_in) if folded.n_updates or any(folded.each.values()) else None
+
+
+def _check_part(key: str, part: MeanSum, how: Mean, grid: Grid) -> None:
+    if part.positions.keys() != (part.sums.keys() if how.per_position else set()):
+        raise WireError(f"{key}: sums and weights by position are of other tensors")
+    for name, steps in part.sums.items():
+        what = f"{key} {name}".strip()
+        weights = part.positions.get(name, steps)
+        if steps.dtype != torch.float64 or weights.dtype != torch.float64:
+            raise WireError(f"{what}: sums are float64, not {steps.dtype}")
+        if weights.shape != steps.shape:
+            raise WireError(f"{what}: sums are {tuple(steps.shape)}, weights by position {tuple(weights.shape)}")
+        check_steps(steps, grid.steps(name, part.weight), what)
+        if how.per_position:
+            check_steps(weights, part.weight, f"{what}, by position,")
+            if (weights < 0).any():
+                raise OutOfBound(f"{what}: weights by position are negative")
+
+
+def check_finite(value: Any, what: str) -> None:
+    """Refuse NaN and infinity in the tensors within a value.
+
+    Raises:
+        NotFinite: names what holds it.
+    """
+    for tensor in _tensors_in(value):
+        check_bound(tensor, math.inf, what)
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Record):
+        yield from _tensors_in([getattr(value, name) for name in type(value).model_fields])
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors_in(item)
+
+
+def _stand_in(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Tensor:
+    """A mean's shape and dtype without its elements."""
+    return torch.zeros((), dtype=dtype).expand(steps.shape)
+
+
+def _update(folded: Folded, kind: type[Record], model: Model | None, restore: Restore) -> Record:
+    values: dict[str, Any] = {name: folded.each.get(name, {}) for name in fields_of(kind, Each)}
+    for name, how in fields_of(kind, Mean).items():
+        what = averaged_type(kind, name, how)
+        parts = _parts_of(folded.means, name, how)
+        found = {group: _restored(name, part, what, restore) for group, part in parts.items()}
+        if how.by_group:
+            values[name] = found
+        elif found:
+            values[name] = found[""]
+        if how.per_position and parts:
+            weights = parts[""].positions
+            values[how.per_position] = {key: (weight > 0).to(torch.float32) for key, weight in weights.items()}
+    try:
+        return kind.model_validate(values, context={"model": model})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(map(str, first["loc"]))[:200]
+        raise WireError(f"{kind.__name__}: {path}: {first['msg'][:500]}") from None
+
+
+def _parts_of(means: Mapping[str, MeanSum], name: str, how: Mean) -> dict[str, MeanSum]:
+    if how.by_group:
+        return {key.partition("/")[2]: part for key, part in means.items() if key.startswith(f"{name}/")}
+    return {"": means[name]} if name in means else {}
+
+
+def _restored(field: str, part: MeanSum, what: Any, restore: Restore) -> TensorMap | Tensor | float:
+    dtype = torch.float64 if what is float else torch.float32
+    means = {name: restore(name, steps, part, dtype) for name, steps in part.sums.items()}
+    if what not in (float, Tensor):
+        return means
+    if means.keys() != {""} or (what is float and means[""].ndim):
+        raise WireError(f"{field} is one {what.__name__.lower()}, not {sorted(means)[:5]}")
+    return means[""].item() if what is float else means[""]

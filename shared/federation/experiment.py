@@ -1,0 +1,237 @@
+"""`Lab`: everything that follows from a spec: algorithm, data, population, model, the grid of exact sums.
+
+Each tier derives the same lab from the spec that a message carries. A lab belongs to one thread: its scratch model
+is used by one training or evaluation at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from shared.core.aggregation_rules import coded_fields
+from shared.core.errors import BadInput
+from shared.core.randomness import stream_seed
+from shared.core.records import Record, Tensor, TensorMap
+from shared.core.tensors import n_bytes
+from shared.federation.aggregation import Grid
+from shared.federation.context import Ctx
+from shared.federation.data_arrival import collected
+from shared.federation.hooks import Algorithm, Phase, Way
+from shared.federation.memory_check import check_memory
+from shared.federation.messages import Work, wire_types
+from shared.federation.population import Population, Seat, population, seated
+from shared.federation.registry import load_algorithm, load_local
+from shared.simulation.cost_model import LinkUse
+from shared.spec.experiment import ExperimentSpec
+from shared.training import models
+from shared.training.compute_device import Processor, processor_of
+from shared.training.data.dataset import Dataset
+from shared.training.data.digit_domains import absent, open_data
+from shared.training.flops import on_shapes, training_flops
+from shared.training.subnetworks.unit_graph import units_of
+from shared.training.subnetworks.units import Units
+from shared.wire.compression import Compression
+
+
+class Lab:
+    """What a process derives from a resolved spec, once."""
+
+    def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
+        self.spec, self.data = spec, data
+        self.algorithm: Algorithm = load_algorithm(spec.algorithm.name)
+        self.params: Record = self.algorithm.parse_params(spec.algorithm.params)
+        self.local, self.local_params = load_local(spec)
+        self.wire = wire_types(
+            broadcast=self.algorithm.broadcast,
+            message=self.algorithm.message_type,
+            update=self.algorithm.update,
+            report=self.algorithm.report,
+        )
+        self.members: Population = population(spec, data)
+        first, _, _ = on_shapes(*self._design)
+        if spec.batch_size < self.least_batch:
+            told = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
+            raise BadInput(f"batch_size {spec.batch_size}: {told}", field="batch_size")
+        self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
+        self.buffer_names = frozenset(models.buffer_names(first))
+        self.layers = tuple(models.layers(first))
+        self.compression = Compression(spec.compression, self.buffer_names)
+        self._model_uses: dict[str, LinkUse] = {}
+        in_a_sum = 2 if spec.late == "next_round" else 1  # of a seat: what it made now, and what came late
+        self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        n_clients = sum(seat.role != "held_out" for seat in self.members.seats)
+        gathered = self.algorithm.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients))
+        check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
+
+    @property
+    def _design(self) -> tuple[str, models.Shape, int, int | None, float]:
+        """What the model's shapes follow from."""
+        wanted, data = self.spec.model, self.data
+        return wanted.name, data.input_shape, data.n_classes, wanted.projection, wanted.width
+
+    def _first_model(self) -> nn.Module:
+        name, shape, n_classes, projection, width = self._design
+        return models.build(name, shape, n_classes, stream_seed(f"{self.spec.seed}|model"), projection, width)
+
+    @cached_property
+    def processor(self) -> Processor:
+        """What this process trains and evaluates on: asked for by those that do.
+
+        Raises:
+            BadInput: there is none here of the kind that the spec's `device` names.
+        """
+        return processor_of(self.spec.device)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The scratch model, on the processor: an edge that only adds up has none."""
+        return self._first_model().to(self.processor.place)
+
+    @property
+    def initial(self) -> TensorMap:
+        """The model that the run begins from, made anew each time: who keeps it pays for it."""
+        return models.read_state(self._first_model())
+
+    @cached_property
+    def flops(self) -> int:
+        """Operations of training the model on one sample; of an objective that draws what it does, the mean."""
+        if self.local.flops is None:
+            return training_flops(*self._design)
+        model, x, y = on_shapes(*self._design)
+        return round(self.local.flops(self.local_params, model, x, y) / len(y))
+
+    @cached_property
+    def units(self) -> Units:
+        """The model's units, of which sub-networks keep some; read when they are first asked for."""
+        return units_of(self._first_model(), self.data.input_shape)
+
+    @cached_property
+    def least_batch(self) -> int:
+        """Samples that a batch must have for the model to train on it."""
+        return models.least_batch(*self._design)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The algorithm's stretches of rounds."""
+        return self.algorithm.phases(self.spec, self.params)
+
+    def phase_of(self, round_no: int) -> Phase:
+        """The phase of a 1-based round; rounds beyond the last phase belong to it."""
+        end = 0
+        for phase in self.phases:
+            end += phase.num_rounds
+            if round_no <= end:
+                return phase
+        return self.phases[-1]
+
+    def seat(self, number: int, profile: str | None = None) -> Seat:
+        """A seat by number, with the profile of its agent where one is named."""
+        planned = self.members.seats[number]
+        return planned if profile is None else seated(planned, profile)
+
+    def seat_in(self, number: int, round_no: int, profile: str | None = None) -> Seat:
+        """A seat with the samples that it has collected by that round; before the first, and after the last, all."""
+        return collected(self.spec, self.seat(number, profile), round_no)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Of one training sample as it travels: its image and its label."""
+        x, y = self.data.train_x, self.data.train_y
+        return int(x.nbytes // max(len(x), 1)) + y.itemsize
+
+    def moved_bytes(self, number: int, work: Work) -> int:
+        """Of the samples of a work that its seat does not hold; the edge's own machine has them all."""
+        seat = self.seat(number)
+        if work.samples is None or seat.role == "worker":
+            return 0
+        return int((~np.isin(work.samples.numpy(), seat.train)).sum()) * self.sample_bytes
+
+    def _model_use(self, ctx: Ctx) -> LinkUse:
+        """Bytes of the model as devices receive it, and of the tensors that they send; the same in all of a phase."""
+        if ctx.phase not in self._model_uses:
+            visit = ctx.at(edge=0, seat=0)
+            sent, coded = self.algorithm.sends(visit, self.shapes), coded_fields(self.algorithm.update)
+            up = (self._carried(visit, names, field in coded, "up") for field, names in sent.items())
+            down_bytes = self._carried(visit, self.shapes, True, "down")
+            self._model_uses[ctx.phase] = LinkUse(down_bytes=down_bytes, up_bytes=sum(up))
+        return self._model_uses[ctx.phase]
+
+    def _carried(self, ctx: Ctx, names: Collection[str], coded: bool, way: Way) -> int:
+        """Bytes of these tensors in the algorithm's own codecs, and the others in the spec's, if these are `coded`."""
+        own = self.algorithm.codes(ctx, self.shapes, way)
+        rest = {name: self.shapes[name] for name in names if name not in own}
+        codec = getattr(self.spec.compression, way) if coded else None
+        shortened = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))
+        return shortened + self.compression.carried_bytes(rest, codec)
+
+    def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Ctx:
+        """The context of hooks of this run."""
+        ctx = Ctx(
+            spec=self.spec,
+            params=self.params,
+            phase=phase,
+            round_no=round_no,
+            n_clients=n_clients,
+            edge=edge,
+            buffer_names=self.buffer_names,
+            layers=self.layers,
+            read_units=lambda: self.units,
+            buffers=self.algorithm.buffers,
+            flops=self.flops,
+            least_batch=self.least_batch,
+            passes=self.algorithm.passes(self.params),
+            model_bytes=n_bytes(self.shapes),
+            sample_bytes=self.sample_bytes,
+            total_samples=self.members.total_samples,
+            total_clients=max(sum(seat.role == "train" for seat in self.members.seats), 1),
+            image_shape=self.data.input_shape,
+            n_classes=self.data.n_classes,
+        )
+        return ctx.at(model_use=self._model_use(ctx))
+
+
+def _shape(tensor: Tensor) -> Tensor:
+    """A tensor of this shape and dtype that takes no memory, for checks."""
+    return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+
+
+class Labs:
+    """The newest labs of a process, by spec.
+
+    Args:
+        data_dir: where `.npz` data sets may lie.
+        cache_dir: where unpacked arrays go.
+    """
+
+    KEEP = 2
+
+    def __init__(self, data_dir: Path | None, cache_dir: Path) -> None:
+        self.data_dir, self.cache_dir = data_dir, cache_dir
+        self._labs: dict[str, Lab] = {}
+
+    def of(self, spec: ExperimentSpec) -> Lab:
+        """The lab of a spec; call it from the thread that computes."""
+        key = spec.digest()
+        if key not in self._labs:
+            while len(self._labs) >= self.KEEP:
+                self._labs.pop(next(iter(self._labs)))
+            self._labs[key] = Lab(spec, self.data_of(spec))
+        self._labs[key] = self._labs.pop(key)
+        return self._labs[key]
+
+    def data_of(self, spec: ExperimentSpec) -> Dataset:
+        """The data set of a spec, mapped and not loaded."""
+        return open_data(spec.data, data_dir=self.data_dir, cache_dir=self.cache_dir)
+
+    def absent(self, spec: ExperimentSpec) -> dict[str, str]:
+        """Which domains of the spec's data cannot be had here, and why."""
+        return absent(spec.data, data_dir=self.data_dir, cache_dir=self.cache_dir)

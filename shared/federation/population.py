@@ -1,0 +1,313 @@
+"""Who takes part: spec and data -> the seats of a run.
+
+A pure function: every tier derives the same population, messages carry only its digest. Where a seat sits (which
+agent, which process) is not decided here, since it must not change a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.core.apportionment import largest_remainder
+from shared.core.errors import BadInput
+from shared.core.randomness import stream_seed
+from shared.federation.test_sets import (
+    ClientSamples,
+    TestPart,
+    TestSet,
+    deal_tests,
+    deal_tests_by_domain,
+    domains_of_clients,
+    is_of,
+    test_sets,
+)
+from shared.federation.test_sets import Indices as Indices
+from shared.federation.test_sets import Samples as Samples
+from shared.simulation import Link, Profile, Seeds, link_of, named, part_of, profiles_of, quantile
+from shared.spec.experiment import ExperimentSpec, check_counts
+from shared.training.data.dataset import Dataset
+from shared.training.partition import ByDomainPartition, label_counts, partition
+
+Role = Literal["train", "held_out", "worker"]
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A device's place in a run. The edge's own worker has a seat too, numbered after the devices' seats.
+
+    Attributes:
+        latency_s: one way to each edge, its own link included; an edge's worker has no link.
+    """
+
+    number: int
+    home: int
+    role: Role
+    profile: Profile
+    train: Indices
+    test: Samples
+    latency_s: tuple[float, ...] = ()
+
+    def latency_to(self, home: int | None) -> float:
+        """Seconds one way to an edge; none where there is no link."""
+        return self.latency_s[home] if self.latency_s and home is not None else 0.0
+
+
+def seated(seat: Seat, profile: str) -> Seat:
+    """A seat of `devices.profile: agent`, with the named profile of the agent that hosts it."""
+    found = named(profile, seat.profile.slowdown)
+    return replace(seat, profile=found, latency_s=tuple(found.latency_s + s for s in seat.latency_s))
+
+
+@dataclass(frozen=True)
+class Home:
+    """An edge's place in a run: its own samples where the edge is the client, its test set, its link to the cloud."""
+
+    number: int
+    train: Indices
+    test: Samples
+    link: Link
+
+
+@dataclass(frozen=True)
+class Population:
+    """All seats and homes of a run and the global test set; `digest` covers them and the data set.
+
+    `test_sets` are further ones, by name: `union`, that of all clients together; where data have domains, `unseen`,
+    those that no client has, and each domain by its name.
+    """
+
+    seats: tuple[Seat, ...]
+    homes: tuple[Home, ...]
+    test: Samples
+    n_classes: int
+    digest: str
+    test_sets: Mapping[str, TestSet]
+
+    def at(self, home: int) -> list[Seat]:
+        """The seats of one home, in order."""
+        return [seat for seat in self.seats if seat.home == home]
+
+    def tests_at(self, home: Home, client: Literal["device", "edge"]) -> TestSet:
+        """The test set of a home, by the clients whose it is."""
+        if client == "edge":
+            return (TestPart(f"edge-{home.number}", home.test),)
+        own = [seat for seat in self.at(home.number) if seat.role == "train" and len(seat.test)]
+        return tuple(TestPart(f"device-{seat.number}", seat.test) for seat in own)
+
+    @property
+    def total_samples(self) -> int:
+        """Training samples of all seats, an upper bound of any sum's weight."""
+        return max(sum(len(s.train) for s in self.seats), sum(len(h.train) for h in self.homes), len(self.seats), 1)
+
+
+def population(spec: ExperimentSpec, data: Dataset) -> Population:
+    """Derive the seats of a resolved spec.
+
+    Raises:
+        BadInput: the numbers do not fit together; says how many there are of what.
+    """
+    if spec.num_edges is None or spec.num_devices is None or spec.max_devices is None:
+        raise BadInput("the population of a spec is known once its numbers of devices and edges are")
+    check_counts(spec)
+    train = _pool(data.train_y, spec.data.n_train, _rng(spec, "train pool"), "data.n_train")
+    test = _pool(data.test_y, spec.data.n_test, _rng(spec, "test pool"), "data.n_test")
+    ends = _ends(spec)
+    if spec.client == "edge":
+        seats, places = _edge_clients(spec, data, train, test, ends)
+    else:
+        seats, places = _device_clients(spec, data, train, test, ends)
+    sets = test_sets(spec, data, _clients(spec, seats, places), test)
+    everything = Samples("test", test[is_of(data, test, domains_of_clients(spec, data))])
+    digest = _digest(data, seats, places, everything)
+    return Population(tuple(seats), tuple(places), everything, data.n_classes, digest, sets)
+
+
+def _clients(spec: ExperimentSpec, seats: Sequence[Seat], homes: Sequence[Home]) -> list[ClientSamples]:
+    """The clients that train, with their ids."""
+    if spec.client == "edge":
+        return [(f"edge-{home.number}", home.train, home.test) for home in homes]
+    return [(f"device-{seat.number}", seat.train, seat.test) for seat in seats if seat.role == "train"]
+
+
+def latencies(spec: ExperimentSpec) -> npt.NDArray[np.float64]:
+    """Seconds from every device seat to every edge, one way, beyond its own link: (max_devices, num_edges).
+
+    Listed by `devices.edge_latency_s`, or drawn row by row as it says, so that further seats change no row.
+    """
+    amount = spec.devices.edge_latency_s
+    if isinstance(amount, tuple):
+        return np.array(amount, np.float64)
+    u = _rng(spec, "latency").random(size=(spec.max_devices or 1, spec.num_edges or 1))
+    drawn = [[quantile(amount, value) for value in row] for row in u.tolist()]
+    return np.array(drawn, np.float64)
+
+
+def run_seeds(spec: ExperimentSpec, who: str) -> Seeds:
+    """The streams of a seat (`seat 3`), a home or all of them that last the whole run."""
+    return lambda purpose: stream_seed(f"{spec.seed}|population|{who}|{purpose}")
+
+
+def _link(spec: ExperimentSpec, home: int) -> Link:
+    return link_of(spec.edge_link.of(home), run_seeds(spec, f"home {home}"))
+
+
+def counts_of(members: Population, data: Dataset) -> npt.NDArray[np.int64]:
+    """Labels by device seat, (n_seats, n_classes)."""
+    parts = [seat.train for seat in members.seats if seat.role != "worker"]
+    counts: npt.NDArray[np.int64] = label_counts(parts, data.train_y, members.n_classes)
+    return counts
+
+
+# ---- how seats are made
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """By device seat: its home, its profile, its latency to each edge."""
+
+    homes: list[int]
+    profiles: list[Profile]
+    latencies: list[tuple[float, ...]]
+
+    def seat(self, number: int, role: Role, train: Indices, test: Samples) -> Seat:
+        return Seat(number, self.homes[number], role, self.profiles[number], train, test, self.latencies[number])
+
+
+def _ends(spec: ExperimentSpec) -> _Ends:
+    n_seats, n_edges = spec.max_devices or 1, spec.num_edges or 1
+    far = latencies(spec)
+    by_latency = spec.association == "latency"
+    homes = [int(edge) for edge in far.argmin(axis=1)] if by_latency else [n % n_edges for n in range(n_seats)]
+    profiles = profiles_of(spec.devices, spec.num_devices or 1, n_seats, lambda who: run_seeds(spec, who))
+    beyond = [tuple(profile.latency_s + s for s in row) for profile, row in zip(profiles, far.tolist(), strict=True)]
+    return _Ends(homes, profiles, beyond)
+
+
+def _device_clients(
+    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Ends
+) -> tuple[list[Seat], list[Home]]:
+    parts = _dealt(spec, data, train, len(ends.homes), ends.homes)
+    held_out = _held_out(spec)
+    trains, tests = _split_tests(spec, data, parts, test)
+    seats = []
+    for number, part in enumerate(parts):
+        if number in held_out:
+            seats.append(ends.seat(number, "held_out", part[:0], Samples("train", part)))
+        else:
+            seats.append(ends.seat(number, "train", trains[number], tests[number]))
+    return seats, [_home_of(seats, number, _link(spec, number)) for number in range(spec.num_edges or 1)]
+
+
+def _home_of(seats: Sequence[Seat], number: int, link: Link) -> Home:
+    own = [seat for seat in seats if seat.home == number and seat.role == "train"]
+    part = own[0].test.part if own else "test"
+    indices = np.sort(np.concatenate([np.empty(0, np.int64), *(seat.test.indices for seat in own)]))
+    return Home(number, np.empty(0, np.int64), Samples(part, indices), link)
+
+
+def _edge_clients(
+    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Ends
+) -> tuple[list[Seat], list[Home]]:
+    """The edges own the parts; each edge's devices have collected its training samples, an even share each."""
+    if spec.held_out_fraction:
+        raise BadInput("held-out seats need client: device", field="held_out_fraction")
+    n_edges = spec.num_edges or 1
+    parts = _dealt(spec, data, train, n_edges, list(range(n_edges)))
+    trains, tests = _split_tests(spec, data, parts, test)
+    places = [Home(number, trains[number], tests[number], _link(spec, number)) for number in range(n_edges)]
+    nothing = Samples("test", test[:0])
+    collected: dict[int, Indices] = {}
+    for place in places:
+        members = [number for number, home in enumerate(ends.homes) if home == place.number]
+        order = _rng(spec, f"collected {place.number}").permutation(place.train)
+        shares = np.array_split(order, max(len(members), 1))
+        collected |= {number: np.sort(share) for number, share in zip(members, shares, strict=False)}
+    n_devices = len(ends.homes)
+    seats = [ends.seat(number, "train", collected[number], nothing) for number in range(n_devices)]
+    worker = Profile(name="edge", compute_sps=spec.edge_link.worker_sps)
+    if spec.edge_worker:
+        seats += [Seat(n_devices + n, n, "worker", worker, train[:0], nothing) for n in range(n_edges)]
+    return seats, places
+
+
+def _dealt(spec: ExperimentSpec, data: Dataset, train: Indices, n_clients: int, homes: list[int]) -> list[Indices]:
+    writers = None if data.train_writer is None else np.asarray(data.train_writer)[train]
+    parts = partition(
+        spec.partition,
+        np.asarray(data.train_y)[train],
+        n_clients,
+        _rng(spec, "partition"),
+        homes=homes,
+        writers=writers,
+        domains=None if data.train_domain is None else np.asarray(data.train_domain)[train],
+        domain_names=data.domains,
+        n_classes=data.n_classes,
+    )
+    return [train[part] for part in parts]
+
+
+def _held_out(spec: ExperimentSpec) -> set[int]:
+    among = spec.num_devices or 1
+    n = min(round(spec.held_out_fraction * among), among - 1)
+    return {int(number) for number in _rng(spec, "held out").choice(among, size=n, replace=False)}
+
+
+def _split_tests(
+    spec: ExperimentSpec, data: Dataset, parts: list[Indices], test: Indices
+) -> tuple[list[Indices], list[Samples]]:
+    """Cut each client's test set from its own part, or deal the data set's test images like its training images."""
+    if spec.test_fraction is None:
+        deal = deal_tests_by_domain if isinstance(spec.partition, ByDomainPartition) else deal_tests
+        dealt = deal(data, parts, test, _rng(spec, "test"))
+        return parts, [Samples("test", indices) for indices in dealt]
+    rng = _rng(spec, "split")
+    trains, tests = [], []
+    for number, part in enumerate(parts):
+        order = rng.permutation(part)
+        share = part_of(spec.test_fraction, number, run_seeds(spec, f"client {number}"), "test fraction")
+        n_test = min(round(share * len(part)), max(len(part) - 1, 0))
+        tests.append(Samples("train", np.sort(order[:n_test])))
+        trains.append(np.sort(order[n_test:]))
+    return trains, tests
+
+
+def _pool(labels: npt.NDArray[np.int64], n: int | None, rng: np.random.Generator, field: str) -> Indices:
+    """All samples, or a seeded part with the classes in proportion."""
+    if n is None:
+        return np.arange(len(labels), dtype=np.int64)
+    if n > len(labels):
+        raise BadInput(f"{n} samples asked for, there are {len(labels)}", field=field)
+    values = np.asarray(labels)
+    sizes = largest_remainder(np.bincount(values).astype(np.float64), n)
+    chosen = [rng.permutation(np.flatnonzero(values == label))[:size] for label, size in enumerate(sizes)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def _rng(spec: ExperimentSpec, purpose: str) -> np.random.Generator:
+    return np.random.default_rng(stream_seed(f"{spec.seed}|population|{purpose}"))
+
+
+def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[Home], test: Samples) -> str:
+    sha = hashlib.sha256(data.digest.encode())
+
+    def add(what: str, train: Indices, tests: Samples) -> None:
+        sha.update(f"{what} {len(train)} {len(tests)} {tests.part}\n".encode())
+        sha.update(train.tobytes() + tests.indices.tobytes())
+
+    known: dict[int, str] = {}  # a trace is long, and the same object for all seats that follow it
+    for seat in seats:
+        own = seat.profile.model_dump_json(exclude={"availability"})
+        when = seat.profile.availability
+        known[id(when)] = known.get(id(when)) or when.model_dump_json()
+        end = f"{own} {known[id(when)]} {seat.latency_s}"
+        add(f"seat {seat.number} {seat.home} {seat.role} {end}", seat.train, seat.test)
+    for home in homes:
+        add(f"home {home.number} {home.link.model_dump_json()}", home.train, home.test)
+    add("all", test.indices[:0], test)
+    return sha.hexdigest()

@@ -1,0 +1,86 @@
+"""The algorithms, one paper a file; found by module name.
+
+A module `<name>.py` without a leading underscore holds `ALGORITHM`. Packages of one's own are searched too when
+`STRATA_ALGORITHMS` names them (comma-separated, importable).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from functools import cache
+
+from shared.core.errors import BadInput, UnknownName
+from shared.core.records import Record
+from shared.federation.hooks import Algorithm
+from shared.spec.experiment import ExperimentSpec
+
+
+def load_algorithm(name: str, field: str = "algorithm.name") -> Algorithm:
+    """The algorithm that this field of a spec names. An error inside its module is shown as it is, never as "unknown".
+
+    Raises:
+        UnknownName: listing the names there are.
+    """
+    known = _modules(os.environ.get("STRATA_ALGORITHMS", ""))
+    if name not in known:
+        raise UnknownName("algorithm", name, list(known), field=field)
+    return _load(known[name])
+
+
+def all_algorithms() -> dict[str, Algorithm]:
+    """Every algorithm by name, sorted."""
+    return {name: load_algorithm(name) for name in sorted(_modules(os.environ.get("STRATA_ALGORITHMS", "")))}
+
+
+def load_local(spec: ExperimentSpec) -> tuple[Algorithm, Record]:
+    """The algorithm whose objective devices minimise, and its parameters: `algorithm.local`, else the spec's own.
+
+    Raises:
+        BadInput: `local` names an algorithm without an objective, or stands beside one that has its own.
+    """
+    own, local = load_algorithm(spec.algorithm.name), spec.algorithm.local
+    if local is None:
+        return own, own.parse_params(spec.algorithm.params)
+    found, field = load_algorithm(local.name, "algorithm.local.name"), "algorithm.local"
+    if found.objective is None:
+        raise BadInput(f"{field}: {local.name} has no local objective", field=field)
+    if own.objective is not None or own.own_objective(own.parse_params(spec.algorithm.params)):
+        raise BadInput(f"{field}: {own.name} has a local objective of its own", field=field)
+    return found, found.parse_params(local.params, f"{field}.params")
+
+
+@cache
+def _modules(more: str) -> dict[str, str]:
+    """Algorithm name -> module."""
+    found = {}
+    for package in ("shared.algorithms", *(part.strip() for part in more.split(",") if part.strip())):
+        for module in pkgutil.iter_modules(_folders(package)):
+            if not module.name.startswith("_"):
+                found[module.name] = f"{package}.{module.name}"
+    return found
+
+
+def _folders(package: str) -> list[str]:
+    """Where a package's modules lie.
+
+    Raises:
+        BadInput: there is no such package. An error inside it is shown as it is.
+    """
+    try:
+        return list(importlib.import_module(package).__path__)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{package}.".startswith(f"{error.name}."):
+            raise
+        raise BadInput(f"STRATA_ALGORITHMS: there is no package {package!r} on the Python path") from None
+    except (AttributeError, TypeError, ValueError):
+        raise BadInput(f"STRATA_ALGORITHMS: {package!r} is no package (a folder of modules)") from None
+
+
+@cache
+def _load(module: str) -> Algorithm:
+    found = getattr(importlib.import_module(module), "ALGORITHM", None)
+    if not isinstance(found, Algorithm) or found.name != module.rpartition(".")[2]:
+        raise BadInput(f"{module}.ALGORITHM is no Algorithm of the module's name")
+    return found

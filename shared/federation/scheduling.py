@@ -1,0 +1,221 @@
+"""Selection and scheduling by name, as the spec says; they serve any algorithm.
+
+A policy is a function of (ctx, seats): its randomness comes from the edge's stream, its answer never depends on
+arrival or on wall time.
+
+How one user's training samples are divided among its workers: numbers in, positions out.
+
+`proportional` is eq. 2 (Task_j = Comp_j / sum Comp x Task) of Liu, Wu, Liu: Research on Personalized Federated Learning
+Algorithm in Industrial Internet of Things, 2025; `balanced` lets all workers finish as early as the predictions allow.
+No sample is lost or given twice, whatever the figures are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial as bound
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from shared.core.apportionment import largest_remainder
+from shared.federation.context import Ctx
+from shared.federation.messages import Work
+from shared.federation.population import Seat
+from shared.federation.visit_estimates import _twin, expected, plain_work
+from shared.simulation import digital_twin
+
+Indices = npt.NDArray[np.int64]
+Shares = dict[int, Indices]
+_BISECTIONS = 200
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker as a plan sees it.
+
+    Attributes:
+        seat: its number.
+        free_sps: its free compute, as far as it is counted on.
+        fixed_s: predicted seconds to send it its order and get its update, whatever its share is.
+        sample_s: of work for one sample.
+        moved_s: to send it one sample that it does not hold.
+        own: samples of the task that it holds; nobody else holds them.
+        server: it is the edge's own machine, which has them all.
+    """
+
+    seat: int
+    free_sps: float
+    fixed_s: float = 0.0
+    sample_s: float = 1.0
+    moved_s: float = 0.0
+    own: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+    server: bool = False
+
+    def finishes_s(self, n: int) -> float:
+        """When it is predicted to be done with so many samples, those that it holds first."""
+        n_moved = 0 if self.server else max(n - len(self.own), 0)
+        return self.fixed_s + n * self.sample_s + n_moved * self.moved_s if n else 0.0
+
+    def within(self, until_s: float) -> int:
+        """How many samples it is predicted to be done with by then."""
+        left_s = until_s - self.fixed_s
+        if left_s < 0:
+            return 0
+        n_own = left_s / self.sample_s
+        if self.server or n_own <= len(self.own):
+            return int(n_own)
+        return len(self.own) + int((left_s - len(self.own) * self.sample_s) / (self.sample_s + self.moved_s))
+
+
+def proportional(workers: Sequence[Worker], task: Indices, rng: np.random.Generator) -> Shares:
+    """Shares in proportion to free compute (eq. 2), by largest remainder, of the task in seeded order.
+
+    Where nobody has any, the edge's own machine takes all; without one, all take equal shares.
+    """
+    compute = np.array([worker.free_sps for worker in workers], np.float64)
+    if not compute.any():
+        compute = np.array([worker.server for worker in workers], np.float64)
+    if not compute.any():
+        compute = np.ones(len(workers))
+    sizes = largest_remainder(compute / compute.max(), len(task))
+    parts = np.split(rng.permutation(task), np.cumsum(sizes)[:-1])
+    return _not_empty({worker.seat: part for worker, part in zip(workers, parts, strict=True)})
+
+
+def balanced(workers: Sequence[Worker], task: Indices, rng: np.random.Generator) -> Shares:
+    """Shares with which the last worker is done as early as the predictions allow.
+
+    Exact for them, to one sample: what a worker can do by an instant only grows with it, so that bisection finds the
+    first instant at which all together can do the task. Everyone trains on samples of its own first; what nobody
+    trains on who holds it is dealt in seeded order.
+    """
+    counts = _balanced_counts(workers, len(task))
+    kept = {worker.seat: rng.permutation(worker.own)[: counts[worker.seat]] for worker in workers}
+    held = np.concatenate([np.empty(0, np.int64), *kept.values()])
+    pool = rng.permutation(np.setdiff1d(task, held))
+    due = [counts[worker.seat] - len(kept[worker.seat]) for worker in workers]
+    parts = np.split(pool, np.cumsum(due)[:-1])
+    dealt = {w.seat: np.concatenate([kept[w.seat], part]) for w, part in zip(workers, parts, strict=True)}
+    return _not_empty(dealt)
+
+
+def _balanced_counts(workers: Sequence[Worker], total: int) -> dict[int, int]:
+    low, high = 0.0, min(worker.finishes_s(total) for worker in workers)
+    high = math.nextafter(high, math.inf) * (1 + 1e-12)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        enough = sum(worker.within(middle) for worker in workers) >= total
+        low, high = (low, middle) if enough else (middle, high)
+    counts = {worker.seat: min(worker.within(high), total) for worker in workers}
+    by_seat = {worker.seat: worker for worker in workers}
+    while (over := sum(counts.values()) - total) > 0:  # of those that are done last
+        last = max((s for s in counts if counts[s]), key=lambda s: (by_seat[s].finishes_s(counts[s]), s))
+        counts[last] -= min(max(over - len(workers), 1), counts[last])
+    short = min(workers, key=lambda worker: (worker.finishes_s(counts[worker.seat] + 1), worker.seat)).seat
+    counts[short] += max(total - sum(counts.values()), 0)  # where floating point stood in the way
+    return counts
+
+
+def _not_empty(shares: Shares) -> Shares:
+    return {seat: np.sort(share) for seat, share in shares.items() if len(share)}
+
+
+def schedule(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+    """The work of each chosen seat, by the spec's `schedule`."""
+    return SCHEDULE[ctx.spec.schedule](ctx, seats)
+
+
+def _own_data(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+    """Every seat trains on what it holds; one that holds nothing (an edge's worker) is not visited."""
+    work = plain_work(ctx)
+    return {seat.number: work for seat in seats if len(seat.train)}
+
+
+def n_steps(ctx: Ctx, n_samples: int) -> int:
+    """Mini-batches of one epoch over so many samples."""
+    return -(-n_samples // ctx.spec.batch_size)
+
+
+def n_syncs(ctx: Ctx, seats: Sequence[Seat]) -> int:
+    """Edge rounds that stand for one, in which these seats train together: with `sync` one for each epoch or step."""
+    if ctx.spec.sync == "round":
+        return 1
+    a_step = n_steps(ctx, sum(len(seat.train) for seat in seats)) if ctx.spec.sync == "step" else 1
+    return ctx.spec.local_epochs * max(a_step, 1)
+
+
+def task_of(ctx: Ctx, seats: Sequence[Seat]) -> Indices:
+    """What these seats are to train on together in an edge round: what they hold, with `sync: step` a batch of it.
+
+    An epoch's batches are those of one seeded shuffle, as if one machine held everything.
+    """
+    together = np.concatenate([np.empty(0, np.int64), *(seat.train for seat in seats)])
+    if ctx.spec.sync != "step" or not len(together):
+        return together
+    step = ctx.edge_round % n_steps(ctx, len(together))
+    first = ctx.at(edge_round=ctx.edge_round - step, wave=0)
+    order = first.numpy_rng("epoch").permutation(together)
+    return order[step * ctx.spec.batch_size : (step + 1) * ctx.spec.batch_size]
+
+
+def _works(ctx: Ctx, shares: Shares) -> dict[int, Work]:
+    """Visits that train on shares; with `sync: step` one step on all of each."""
+    work = plain_work(ctx)
+    found = {seat: work.but(samples=torch.from_numpy(np.sort(share))) for seat, share in sorted(shares.items())}
+    if ctx.spec.sync != "step":
+        return found
+    return {seat: one.but(epochs=None, steps=1, batch_size=len(shares[seat])) for seat, one in found.items()}
+
+
+def _equal(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+    """The chosen seats' samples together, shuffled and dealt evenly among them, none lost or doubled."""
+    if not seats:
+        return {}
+    order = ctx.numpy_rng("shares").permutation(task_of(ctx, seats))
+    shares = np.array_split(order, len(seats))
+    return _works(ctx, {seat.number: share for seat, share in zip(seats, shares, strict=True) if len(share)})
+
+
+Divide = Callable[[Sequence[Worker], Indices, np.random.Generator], Shares]
+
+
+def _planned(divide: Divide, ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+    """Shares for those whose twins let work be planned onto them; for all, where there is nobody else."""
+    task = task_of(ctx, seats) if ctx.unfinished is None else ctx.unfinished
+    if not seats or not len(task):
+        return {}
+    fit = [seat for seat in seats if _twin(ctx, seat).caution] or list(seats)
+    return _works(ctx, divide([_worker(ctx, seat, task) for seat in fit], task, ctx.numpy_rng("shares")))
+
+
+def _worker(ctx: Ctx, seat: Seat, task: Indices) -> Worker:
+    """A seat as a plan sees it: its free compute by telemetry, its seconds by its twin."""
+    twin = _twin(ctx, seat)
+    caution = twin.caution or 1.0
+    a_sample = ctx.passes.of(1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit, 1)
+    cost, moving = expected(ctx, seat, a_sample), expected(ctx, seat, 0, n_moved=1)
+    fixed = expected(ctx, seat, 0)
+    work_s, _ = digital_twin.predict(twin, cost.compute_s - fixed.compute_s)
+    return Worker(
+        seat=seat.number,
+        free_sps=twin.telemetry.free_sps * caution,
+        fixed_s=fixed.simulated_s,
+        sample_s=work_s / caution,
+        moved_s=moving.down_s - fixed.down_s,
+        own=np.intersect1d(seat.train, task),
+        server=seat.role == "worker",
+    )
+
+
+SCHEDULE: dict[str, Callable[[Ctx, Sequence[Seat]], dict[int, Work]]] = {
+    "own_data": _own_data,
+    "equal": _equal,
+    "free_compute": bound(_planned, proportional),
+    "finish_time": bound(_planned, balanced),
+}

@@ -1,0 +1,100 @@
+"""Selection policies: which seats train in a wave, by the spec's `select`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from shared.federation.context import Ctx
+from shared.federation.population import Seat
+from shared.federation.visit_estimates import expected, plain_work, samples_due
+
+Choice = Callable[[Ctx, Sequence[Seat]], list[int]]
+
+
+def select(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+    """The seats that train in this edge round, by the spec's `select`."""
+    return SELECTION[ctx.spec.select](ctx, seats)
+
+
+def n_wanted(ctx: Ctx, seats: Sequence[Seat]) -> int:
+    """How many of these seats an edge round wants to hear from; with `overselection` more are selected."""
+    if ctx.spec.select == "all":
+        return len(seats)
+    return sum(_fraction_of(ctx, n) for n in Counter(seat.home for seat in seats).values())
+
+
+def _all(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+    return [seat.number for seat in seats]
+
+
+def _by_home(choose: Choice) -> Choice:
+    """A policy that chooses among the seats of each home by itself.
+
+    Guests, whose own edge is lost, are chosen as they would have been at home: faults do not change who is chosen.
+    """
+
+    def select(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+        homes = sorted({seat.home for seat in seats})
+        parts = [choose(ctx.at(edge=home), [seat for seat in seats if seat.home == home]) for home in homes]
+        return sorted(number for part in parts for number in part)
+
+    return select
+
+
+def _random(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+    """`fraction_train` of the seats, at least one (FedAvg's C), without replacement."""
+    n = _n_chosen(ctx, len(seats))
+    chosen = ctx.numpy_rng("select").choice(len(seats), size=n, replace=False)
+    return [seats[i].number for i in chosen]
+
+
+def _fastest(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+    """As many as `random`, those whose visits are expected to be the shortest; of equals the lower seats."""
+    work = plain_work(ctx)
+    took = {seat.number: expected(ctx, seat, samples_due(ctx, work, seat)).simulated_s for seat in seats}
+    return sorted(took, key=lambda number: (took[number], number))[: _n_chosen(ctx, len(seats))]
+
+
+def _power_of_choice(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+    """As many as `random`, those of the highest known loss among candidates drawn in proportion to their samples.
+
+    Cho, Wang, Joshi: Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection
+    Strategies, 2020, with the losses that clients sent last (their variant rpow-d). A seat that was not heard of
+    yet comes before all others; of equals the lower seat.
+    """
+    holds = [seat for seat in seats if len(seat.train)]
+    weights = np.array([len(seat.train) for seat in holds], np.float64)
+    n = min(_n_chosen(ctx, len(seats)), len(holds))
+    share = ctx.spec.fraction_candidates or min(2 * ctx.spec.fraction_train, 1.0)
+    d = min(max(round(share * len(holds)), n), len(holds))
+    if not d:
+        return []
+    drawn = ctx.numpy_rng("select").choice(len(holds), size=d, replace=False, p=weights / weights.sum())
+    candidates = [holds[i].number for i in drawn]
+    return sorted(candidates, key=lambda number: (-ctx.losses.get(number, math.inf), number))[:n]
+
+
+def _n_chosen(ctx: Ctx, n: int) -> int:
+    """How many of n: what is wanted, and `overselection` beyond."""
+    return min(_beyond(ctx, _fraction_of(ctx, n)), n)
+
+
+def _fraction_of(ctx: Ctx, n: int) -> int:
+    return min(max(round(ctx.spec.fraction_train * n), 1), n)
+
+
+def _beyond(ctx: Ctx, n: int) -> int:
+    """n and `overselection` beyond; 1.1 times 10 are 11, whatever floating point makes of it."""
+    return math.ceil(n * (1 + ctx.spec.overselection) - 1e-9)
+
+
+SELECTION: dict[str, Choice] = {
+    "all": _all,
+    "random": _by_home(_random),
+    "fastest": _by_home(_fastest),
+    "power_of_choice": _by_home(_power_of_choice),
+}

@@ -1,0 +1,78 @@
+"""Parsing a spec: its fields, then every name in it against the registries of algorithms, models and data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from shared.core.errors import BadInput, UnknownName
+from shared.core.validation import explain
+from shared.spec.experiment import ExperimentSpec, S, check_counts
+from shared.spec.run import RunSpec
+from shared.training.data.digit_domains import NAME, names_of
+from shared.training.partition import ByDomainPartition
+
+
+def parse_spec(raw: Any) -> ExperimentSpec:
+    """Validate a mapping as a spec, algorithm parameters included.
+
+    Raises:
+        BadInput: naming the field's path, the cause, and for an unknown key the nearest known one.
+    """
+    return parse_as(raw, ExperimentSpec)
+
+
+def parse_as(raw: Any, kind: type[S]) -> S:
+    """Validate a mapping as a spec of a kind, as `parse_spec` does."""
+    if not isinstance(raw, Mapping):
+        raise BadInput(f"a spec is a mapping of fields, not {type(raw).__name__}")
+    try:
+        spec = kind.model_validate(dict(raw))
+    except ValidationError as error:
+        raise explain(error, kind) from None
+    check_names(spec)
+    check_counts(spec)
+    return spec
+
+
+def check_names(spec: ExperimentSpec) -> None:
+    """Refuse unknown names of algorithm, model, data and test sets, and what does not fit the algorithm or the data."""
+    from shared.federation.registry import load_algorithm, load_local
+    from shared.federation.spec_parser import check_partition
+    from shared.federation.test_sets import check_test_on
+    from shared.training.data.digit_domains import check_data, names_of
+    from shared.training.models import check_name as check_model
+
+    load_algorithm(spec.algorithm.name).check_spec(spec)
+    load_local(spec)
+    check_data(spec.data)
+    check_partition(spec)
+    check_test_on(spec, names_of(spec.data))
+    check_model(spec.model.name, spec.model.width)
+
+
+def parse_run_spec(raw: Any) -> RunSpec:
+    """Validate a mapping as a spec that somebody wrote.
+
+    Raises:
+        BadInput: as `parse_spec`.
+    """
+    return parse_as(raw, RunSpec)
+
+
+def check_partition(spec: ExperimentSpec) -> None:
+    """Refuse a partition by domains that the spec's data do not have.
+
+    Raises:
+        UnknownName, BadInput: naming the field.
+    """
+    names, partition = names_of(spec.data), spec.partition
+    if not isinstance(partition, ByDomainPartition):
+        return
+    if not names:
+        raise BadInput(f"by_domain goes with data: {NAME}, not with {spec.data.name}", field="partition.name")
+    for name in partition.domains or ():
+        if name not in names:
+            raise UnknownName("domain", name, list(names), field="partition.domains")

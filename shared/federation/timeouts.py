@@ -1,0 +1,123 @@
+"""`clock: real`: how long the model says that a visit takes, in wall seconds, and waiting that long.
+
+Only what a device waits is decided here; what a visit costs in the record is the edge's to say (`edge_server.clock`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+
+from shared.core.errors import Cancelled
+from shared.federation import visit_estimates
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.messages import Work
+from shared.federation.population import Seat
+from shared.simulation.cost_model import Cost, LinkUse, upload_cost, visit_cost
+
+POLL_S = 0.2
+MOST_S = 1e9
+"""No wait is given more: a heavy tail ends here."""
+AT_MOST = 8
+"""How many times the samples of its work an algorithm may train on, and its model send, where that is not known yet."""
+NO_LINK = LinkUse()
+PROFILE_HEADER = "strata-profile"
+"""Edge to agent: the profile that a seat has by its agent, told beside the order: it is no part of what is modelled."""
+
+
+@dataclass(frozen=True)
+class Paced:
+    """A visit as its modelled device pays it.
+
+    Attributes:
+        lab: of the run.
+        ctx: of the visit, with its seat and the home that it visits.
+        seat: with its agent's profile where the spec asks for that.
+        n_trained: samples passed through training.
+        share: of its work (and of its delay) that is done; 0 where it only evaluates.
+        use: what it receives and sends until its answer is there.
+    """
+
+    lab: Lab
+    ctx: Ctx
+    seat: Seat
+    n_trained: int = 0
+    share: float = 1.0
+    use: LinkUse = NO_LINK
+
+    def wall_s(self) -> float:
+        """Wall seconds of the exchange that brings the answer."""
+        if not self.share:
+            return 0.0
+        flops = self.n_trained * self.lab.flops
+        return self._wall_s(visit_cost(self.seat.profile, self._far_s, self.use, flops, self._ctx.seed, self.share))
+
+    def upload_wall_s(self, use: LinkUse) -> float:
+        """Wall seconds of the second exchange, which brings the update that the edge has admitted."""
+        return self._wall_s(upload_cost(self.seat.profile, self._far_s, use, self._ctx.seed, wait_s=0.0))
+
+    @property
+    def _ctx(self) -> Ctx:
+        return self.ctx.at(seat=self.seat.number)
+
+    @property
+    def _far_s(self) -> float:
+        return self.seat.latency_to(self.ctx.edge)
+
+    def _wall_s(self, cost: Cost) -> float:
+        return min(cost.simulated_s * self.lab.spec.time_scale, MOST_S)
+
+
+def longest_s(lab: Lab, ctx: Ctx, seat: Seat, work: Work, down_bytes: int) -> float:
+    """Wall seconds that no visit of this work exceeds by its model, whatever is drawn and however large its update."""
+    if work.kind == "evaluate":
+        return 0.0
+    n_passed = AT_MOST * visit_estimates.samples_due(ctx, work, seat) + ctx.passes.at_most_beside(len(seat.train))
+    return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_passed, down_bytes)
+
+
+def longest_round_s(lab: Lab, waves: int) -> float:
+    """Wall seconds of the edge rounds of a round that their visits do not exceed by their model."""
+    spec = lab.spec
+    if spec.clock == "simulated":
+        return 0.0
+    if spec.round_deadline_s is not None:
+        return min(spec.round_deadline_s * spec.time_scale * spec.inner_rounds, MOST_S)
+    ctx, n_samples = lab.ctx(phase=lab.phase_of(1).name, round_no=1, n_clients=1, edge=0), lab.members.total_samples
+    n_passed = AT_MOST * _most_due(lab, ctx) + ctx.passes.at_most_beside(n_samples)
+    down_bytes = AT_MOST * (ctx.model_bytes + visit_estimates.HEAD_BYTES) + n_samples * ctx.sample_bytes
+    slowest = max(
+        _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_passed, down_bytes) for seat in lab.members.seats
+    )
+    return min(slowest * waves * spec.inner_rounds, MOST_S)
+
+
+def _most_due(lab: Lab, ctx: Ctx) -> float:
+    """Samples that a visit passes at most: of all samples the spec's epochs, or what an edge would ask of a seat."""
+    hooks, seats = lab.algorithm.edge, {seat.number: seat for seat in lab.members.seats if seat.role != "held_out"}
+    works = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
+    asked = (visit_estimates.samples_due(ctx, work, seats[number]) for number, work in works.items())
+    n_samples = lab.members.total_samples
+    return max(ctx.passes.of(ctx.spec.local_epochs * n_samples, n_samples), *asked, 0)
+
+
+def _longest_s(ctx: Ctx, seat: Seat, latency_s: float, n_passed: float, down_bytes: int) -> float:
+    up_bytes = AT_MOST * (ctx.model_bytes + visit_estimates.HEAD_BYTES)
+    use = LinkUse(down_bytes=down_bytes, up_bytes=up_bytes)
+    cost: Cost = visit_cost(seat.profile, latency_s, use, n_passed * ctx.flops, lambda purpose: (1 << 63) - 1)
+    return min(cost.simulated_s * ctx.spec.time_scale, MOST_S)
+
+
+async def wait_until(instant: float, stop: threading.Event) -> None:
+    """Wait for an instant of the monotonic clock.
+
+    Raises:
+        Cancelled: nobody waits for the answer any more.
+    """
+    while (left_s := instant - time.monotonic()) > 0:
+        if stop.is_set():
+            raise Cancelled("nobody waits for this visit any more")
+        await asyncio.sleep(min(left_s, POLL_S))

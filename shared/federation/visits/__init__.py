@@ -1,0 +1,1 @@
+"""A visit: one client receives a model, trains it, evaluates it and reports."""

@@ -1,0 +1,205 @@
+"""`Workbench`: what hooks train and test with, the one training loop on one client's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from shared.core.errors import BadInput
+from shared.core.randomness import stream_seed
+from shared.core.records import Tensor, TensorMap
+from shared.core.scores import Score
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.hooks import Fit
+from shared.federation.messages import Work
+from shared.federation.test_sets import Indices, Samples, TestSet
+from shared.training import models
+from shared.training.data.augmentation import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
+from shared.training.data.dataset import as_batch
+from shared.training.loop import CPU, Batch, Correct, Objective, Step, Stopped, Transform, batches, evaluate, train
+from shared.training.subnetworks.pruning import importance
+from shared.training.subnetworks.units import resized
+
+Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+"""Images and labels."""
+IMAGES = 512
+"""So many at a time where importance is measured: part of what fixes its bits."""
+
+
+@dataclass
+class Workbench:
+    """The hooks' `Bench`: the one training loop on one client's samples."""
+
+    lab: Lab
+    work: Work
+    train: Indices
+    tests: Samples
+    stopped: Stopped | None = None
+    _copies: dict[tuple[str, bytes], Arrays] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of training samples of this visit: the client's weight."""
+        return len(self.train)
+
+    @property
+    def samples(self) -> Samples:
+        """The training samples of this visit."""
+        return Samples("train", self.train)
+
+    def arrays(self, part: Literal["train", "test"]) -> Arrays:
+        """Images and labels of one part of the data set."""
+        data = self.lab.data
+        return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
+
+    def images(self, samples: Samples) -> Tensor:
+        """Images as the model gets them: float32, (n, channels, height, width), on the processor."""
+        x, _ = self.arrays(samples.part)
+        return as_batch(x[samples.indices]).to(self.lab.processor.place)
+
+    @property
+    def test_sets(self) -> Mapping[str, TestSet]:
+        """The run's test sets that consist of clients' own."""
+        return self.lab.members.test_sets
+
+    def batches(
+        self,
+        ctx: Ctx,
+        *,
+        samples: Samples | None = None,
+        purpose: str = "batches",
+        epochs: int | None = None,
+        augment: bool = True,
+    ) -> Iterator[Batch]:
+        """Shuffled batches as they are trained on, augmented where the spec says so; on the processor."""
+        samples = self.samples if samples is None else samples  # none at all are some, too
+        work, how = self.work, ctx.spec.augment if augment else None
+        (x, y), indices = self.arrays(samples.part), samples.indices
+        if how is not None and how.when == "once":
+            key = (samples.part, samples.indices.tobytes())
+            if key not in self._copies:
+                self._copies[key] = self._copy(ctx, samples)
+            x, y = self._copies[key]
+            indices = np.arange(len(y), dtype=np.int64)
+        place, anew = self.lab.processor.place, how is not None and how.when == "load"
+        steps = work.steps if epochs is None else None
+        if epochs is None and steps is None:
+            epochs = ctx.spec.local_epochs if work.epochs is None else work.epochs
+        drawn = batches(
+            x,
+            y,
+            indices,
+            batch_size=work.batch_size,
+            generator=ctx.rng(purpose),
+            epochs=epochs,
+            steps=steps,
+            least=ctx.least_batch,
+            place=CPU if anew else place,
+        )
+        if how is None or not anew:
+            return drawn
+        draws = ctx.rng(f"{purpose} augmented")
+        seeds = (int(torch.randint(2**62, (), generator=draws)) for _ in count())
+        changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
+        return ((as_floats(x.to(place)), y.to(place)) for x, y in changed)
+
+    def _copy(self, ctx: Ctx, samples: Samples) -> Arrays:
+        """The client's augmented copy of these samples: what an image became depends on nothing but itself."""
+        x, y = self.arrays(samples.part)
+        seeds = [stream_seed(f"{ctx.spec.seed}|augmented|{samples.part} {index}") for index in samples.indices]
+        made = augmented_apart(as_pixels(as_batch(x[samples.indices])), ctx.spec.augment or AugmentSpec(), seeds)
+        laid_out = made[:, 0] if x.ndim == 3 else made.permute(0, 2, 3, 1)
+        return laid_out.numpy(), y[samples.indices]
+
+    def fit(
+        self,
+        ctx: Ctx,
+        start: Mapping[str, Any],
+        *,
+        samples: Samples | None = None,
+        purpose: str = "batches",
+        epochs: int | None = None,
+        trains: Collection[str] | None = None,
+        objective: Objective | None = None,
+        correct: Correct | None = None,
+        transform: Transform | None = None,
+        step: Step | None = None,
+    ) -> Fit:
+        """Train from `start` for the work's epochs or steps, or for so many epochs; see `Bench.fit`."""
+        model, spec = self._network(start), ctx.spec
+        frozen = [p for name, p in model.named_parameters() if trains is not None and name not in trains]
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        try:
+            trained = train(
+                model,
+                self.batches(ctx, samples=samples, purpose=purpose, epochs=epochs),
+                lr=spec.lr,
+                momentum=spec.momentum,
+                weight_decay=spec.weight_decay,
+                objective=objective_for(self.lab, ctx, objective),
+                correct=correct,
+                transform=transform,
+                step=step,
+                stopped=self.stopped,
+            )
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+        return Fit(models.read_state(model), trained)
+
+    def test(
+        self, model: Mapping[str, Tensor], samples: Samples | None = None, *, transform: Transform | None = None
+    ) -> Score:
+        """Evaluate a model on the client's test samples, or on others."""
+        samples = self.tests if samples is None else samples
+        x, y = self.arrays(samples.part)
+        found = evaluate(self._network(model), x, y, samples.indices, transform=transform, stopped=self.stopped)
+        return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum)
+
+    def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
+        """How much each unit of a model counts on these samples."""
+        x, _ = self.arrays(samples.part)
+        place, parts = self.lab.processor.place, range(0, len(samples), IMAGES)
+        images = (as_batch(x[samples.indices[at : at + IMAGES]]).to(place) for at in parts)
+        return importance(self._network(model), self.lab.units, images)
+
+    def _network(self, state: Mapping[str, Tensor]) -> nn.Module:
+        """The scratch model in this state, or the sub-network whose state it is."""
+        whole, shapes = self.lab.model, self.lab.shapes
+        if state.keys() == shapes.keys() and any(tensor.shape != shapes[key].shape for key, tensor in state.items()):
+            return resized(whole, self.lab.units, state)
+        models.write_state(whole, state)
+        return whole
+
+
+def trainer_for(lab: Lab, work: Work, own: Indices, tests: Samples, stopped: Stopped | None = None) -> Workbench:
+    """The trainer of one visit: on the samples that the work names, else on all of the client's own.
+
+    Raises:
+        BadInput: this process has not got the spec's `device`.
+    """
+    lab.processor.make_repeatable()
+    chosen = own if work.samples is None else work.samples.numpy().astype(np.int64)
+    return Workbench(lab, work, chosen, tests, stopped)
+
+
+def objective_for(lab: Lab, ctx: Ctx, given: Objective | None) -> Objective | None:
+    """What a training minimises: what hooks hand it, else what the spec's algorithm declares; None: cross-entropy.
+
+    Raises:
+        BadInput: the hooks hand it one, and the spec names another.
+    """
+    if given is not None and lab.spec.algorithm.local is not None:
+        raise BadInput(f"{lab.algorithm.name} has a local objective of its own", field="algorithm.local")
+    if given is not None or lab.local.objective is None:
+        return given
+    return lab.local.objective(ctx.at(params=lab.local_params))

@@ -1,0 +1,47 @@
+"""What a run tells of itself, as pictures are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import RunInfo
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What is told of one visit in training.
+
+    Attributes:
+        label: the algorithm's word for it.
+        figures: the algorithm's own, of the visit.
+    """
+
+    round_no: int
+    seat: int
+    edge: str
+    outcome: str
+    label: str | None
+    figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A run so far.
+
+    Attributes:
+        info: the run.
+        rounds: those committed, in order.
+        visits: those of training rounds, in order.
+    """
+
+    info: RunInfo
+    rounds: tuple[RoundInfo, ...]
+    visits: tuple[Visit, ...] = ()
+
+    @property
+    def trained(self) -> tuple[RoundInfo, ...]:
+        """The rounds that trained."""
+        return tuple(row for row in self.rounds if row.kind == "train")

@@ -1,0 +1,52 @@
+"""Who did what when in a round: the stragglers jump to the eye."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.plots.picture import Axis, Picture, Span, Spans
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.visits import SeatRow
+
+WHATS = ("download", "compute", "wait", "upload")
+_PARTS = (("download", "down_s"), ("compute", "compute_s"), ("wait", "wait_s"), ("upload", "up_s"))
+_WORDS = {"used": "", "used_late": "late update used", "evaluated": "only tested"}
+
+
+def timeline(row: RoundDetail, title: str) -> Picture | None:
+    """The visits of a round as spans of simulated time, a row for each seat, by edge; None where none took time.
+
+    A visit that was broken off ends there. All visits of a seat (edge rounds, waves) are in its row.
+    """
+    visits = [visit for visit in row.seats if visit.simulated_s > 0]
+    if not visits:
+        return None
+    seats = sorted({(visit.edge, visit.seat) for visit in visits})
+    place = {key: number for number, key in enumerate(seats)}
+    spans = [span for visit in visits for span in _spans(visit, place[visit.edge, visit.seat])]
+    ends = tuple((edge.simulated_s - edge.up_s, f"{edge.edge} done") for edge in row.edges if edge.simulated_s > 0)
+    panel = Spans(
+        x=Axis(label="simulated time in the round", unit="seconds", from_zero=True),
+        rows=tuple(f"seat {seat} · {edge}" for edge, seat in seats),
+        whats=WHATS,
+        spans=tuple(spans),
+        ends=ends,
+    )
+    return Picture(name="timeline", title=title, panels=(panel,))
+
+
+def _spans(visit: SeatRow, at: int) -> Sequence[Span]:
+    found, begin = [], visit.begin_s
+    for what, name in _PARTS:
+        end = begin + getattr(visit, name)
+        if end > begin:
+            found.append(Span(row=at, what=what, begin=begin, end=end, note=_note(visit)))
+        begin = end
+    return found
+
+
+def _note(visit: SeatRow) -> str:
+    word = _WORDS.get(visit.outcome, visit.outcome)
+    parts = (word, visit.reason, visit.label and f"class {visit.label}", visit.profile)
+    again = f"edge round {visit.edge_round + 1}, wave {visit.wave + 1}" if visit.edge_round or visit.wave else ""
+    return ", ".join(str(part) for part in (*parts, again) if part)

@@ -1,0 +1,100 @@
+"""What is recorded of one round: its edges, its figures, its evaluations."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from shared.core.records import Record
+from shared.core.scores import Spread
+from shared.run_records.visits import FailureInfo, SeatRow
+
+
+class EdgeRow(Record):
+    """What one edge did in one round; bytes and seconds down and up are those of its link to the cloud.
+
+    `outcome`: `used`, `idle` (nothing to send; with the reason `unavailable` where every chosen device was off),
+    `failed`, `away` (lost, so that its devices visited other edges). `simulated_s` adds its edge rounds to its link.
+    Accuracies and losses are the edge's own evaluation, where the edge is the client.
+    """
+
+    edge: str
+    home: int
+    outcome: str
+    reason: str | None = None
+    n_used: int = 0
+    received_accuracy: float | None = None
+    received_loss: float | None = None
+    own_accuracy: float | None = None
+    own_loss: float | None = None
+    own_on: dict[str, float] = Field(default_factory=dict)
+    down_bytes: int = 0
+    up_bytes: int = 0
+    down_s: float = 0.0
+    up_s: float = 0.0
+    simulated_s: float = 0.0
+    fresh_state: bool = False
+
+
+class Evaluation(Record):
+    """An evaluation on one named test set, e.g. `global`."""
+
+    n: int
+    accuracy: float | None = None
+    loss: float | None = None
+
+
+class RoundInfo(Record):
+    """One committed round.
+
+    Link bytes are those of the modelled system (deterministic), socket bytes those that this layout of processes
+    moved. `evaluation` is filled in when the evaluation, which runs beside the next round, is ready. `attempts` is
+    above 1 where the round was done again on a new map; only the last attempt counts. `report_bytes` are those of
+    `device_bytes_up` that travelled before a verdict; `labels` counts visits by the algorithm's word for them;
+    `energy_j` is that of all visits. `figures` are the algorithm's own, by home, and of the `cloud`. `clients` are the
+    accuracies of the models that clients (seats, or edges) `received` and of their `own`, each on its own test set, and
+    of their own on those of `test_on` (`own_on_union`). `testing_s` adds the wall seconds in which devices, most of
+    them beside each other, tested models within `wall_s`.
+    """
+
+    round_no: int
+    phase: str
+    kind: Literal["train", "evaluate"] = "train"
+    attempts: int = 1
+    n_visits: int = 0
+    n_used: int = 0
+    labels: dict[str, int] = Field(default_factory=dict)
+    train_loss: float | None = None
+    client_accuracy: float | None = None
+    clients: dict[str, Spread] = Field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    device_bytes_up: int = 0
+    device_bytes_down: int = 0
+    report_bytes: int = 0
+    edge_bytes_up: int = 0
+    edge_bytes_down: int = 0
+    socket_bytes: int = 0
+    simulated_s: float = 0.0
+    energy_j: float = 0.0
+    wall_s: float = 0.0
+    testing_s: float = 0.0
+    model_sha256: str = ""
+    failures: tuple[FailureInfo, ...] = ()
+    retired: dict[int, str] = Field(default_factory=dict)
+    figures: dict[str, Any] = Field(default_factory=dict)
+    edges: tuple[EdgeRow, ...] = ()
+    evaluation: dict[str, Evaluation] | None = None
+
+
+class RoundDetail(RoundInfo):
+    """One round with a row for each visit."""
+
+    seats: tuple[SeatRow, ...] = ()
+
+
+class RoundPage(Record):
+    """`GET /runs/{id}/rounds`: in order."""
+
+    rounds: tuple[RoundInfo, ...]

@@ -1,0 +1,138 @@
+"""The models of the cloud's public REST API: one for each direction. JSON only; tensors go as safetensors."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from shared.core.records import Record
+from shared.core.scores import Spread
+from shared.core.validation import Id
+from shared.run_records.rounds import Evaluation
+from shared.spec.experiment import ExperimentSpec
+from shared.spec.run import Trackers
+
+Status = Literal["pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"]
+FINAL: frozenset[str] = frozenset({"completed", "failed", "stopped"})
+
+
+class Problem(Record):
+    """RFC 9457 problem details; `field` is the path of the field at fault."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | None = None
+
+
+class NewRun(Record):
+    """Body of `POST /runs`. The raw spec is validated with its own message (field, cause, nearest known key)."""
+
+    spec: dict[str, Any]
+
+
+class MoreRounds(Record):
+    """Body of `POST /runs/{id}/rounds`."""
+
+    num_rounds: int = Field(ge=1, le=100_000)
+
+
+class RunInfo(Record):
+    """A run: where it stands, and its figures so far.
+
+    `run` names its results folder, so that it can be no path. `accuracy` and `loss` are the algorithm's headline
+    figures; `accuracy_of` says which: `global model` or `mean over clients`, whose spread after the last round is in
+    `clients`. `bytes_up` and `bytes_down` add both links of all training rounds. `simulated_s` adds the rounds.
+    `model_sha256` is the digest of the newest global model. `notes` say in what the run is not what was asked for
+    (data that cannot be had). `tracking`: who is told of it.
+    """
+
+    run: Id
+    name: str
+    algorithm: str
+    status: Status
+    reason: str | None = None
+    created_at: str
+    rounds: int = 0
+    num_rounds: int
+    phase: str | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    accuracy_of: str = "global model"
+    bytes_up: int = 0
+    bytes_down: int = 0
+    wall_s: float = 0.0
+    simulated_s: float = 0.0
+    model_sha256: str | None = None
+    models: tuple[str, ...] = ()
+    final: dict[str, Evaluation] = Field(default_factory=dict)
+    clients: dict[str, Spread] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    tracking: Trackers = ()
+    resolved: bool = False
+    spec: ExperimentSpec
+
+
+class RunPage(Record):
+    """`GET /runs`: newest first."""
+
+    runs: tuple[RunInfo, ...]
+
+
+class FilePage(Record):
+    """`GET /runs/{id}/files`: names relative to the run's results folder."""
+
+    files: tuple[str, ...]
+
+
+class SeatInfo(Record):
+    """One seat of a run, and who sits there now. What its device can do: `latency_s` is that to its home."""
+
+    seat: int
+    role: Literal["train", "held_out", "worker"]
+    home: int
+    edge: str | None = None
+    agent: str | None = None
+    state: str
+    reason: str | None = None
+    profile: str
+    straggler: bool = False
+    compute_sps: float | None = None
+    up_bps: float | None = None
+    down_bps: float | None = None
+    latency_s: float | None = None
+    n_train: int
+    n_test: int
+    label_counts: tuple[int, ...]
+
+
+class SeatPage(Record):
+    """`GET /runs/{id}/devices`."""
+
+    devices: tuple[SeatInfo, ...]
+
+
+class AlgorithmInfo(Record):
+    """One algorithm with the JSON schema of its parameters."""
+
+    name: str
+    paper: str
+    params: dict[str, Any]
+
+
+class AlgorithmList(Record):
+    """`GET /algorithms`."""
+
+    algorithms: tuple[AlgorithmInfo, ...]
+
+
+class Health(Record):
+    """`GET /healthz` and `GET /readyz`; `missing` names what is not there yet."""
+
+    status: Literal["ok", "not_ready"]
+    tier: str
+    version: str
+    missing: tuple[str, ...] = ()

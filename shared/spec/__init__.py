@@ -1,0 +1,1 @@
+"""The description of an experiment, as a value."""

@@ -1,0 +1,115 @@
+"""FedAvg without tiers: own seats, own streams, own averaging in whole numbers; only `loop.py` is the project's."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from shared.core.records import TensorMap
+from shared.federation.experiment import Lab
+from shared.training import models
+from shared.training.loop import Correct, batches, train
+
+PARAMETER_BOUND_BITS = 7
+Correction = Callable[[TensorMap], Correct]
+Chosen = Callable[[int], Sequence[int]]
+
+
+def stream(*key: object) -> int:
+    """The documented seed of a stream: 63 bits of sha256 over the key's parts."""
+    text = "|".join(str(part) for part in key)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def local(
+    lab: Lab, seat: int, round_no: int, start: TensorMap, edge_round: int = 0, correct: Correct | None = None
+) -> TensorMap:
+    """One seat's local training from a model."""
+    spec, data, model = lab.spec, lab.data, lab.model
+    models.write_state(model, start)
+    generator = torch.Generator().manual_seed(stream(spec.seed, f"seat {seat}", round_no, edge_round, 0, "batches"))
+    drawn = batches(
+        data.train_x,
+        data.train_y,
+        lab.members.seats[seat].train,
+        batch_size=spec.batch_size,
+        generator=generator,
+        epochs=spec.local_epochs,
+    )
+    train(model, drawn, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, correct=correct)
+    return models.read_state(model)
+
+
+def exact_mean(deltas: list[TensorMap], weights: list[int], total_weight: int) -> TensorMap:
+    """The documented grid: n * round(delta * 2^g) in 64-bit whole numbers, then one division.
+
+    g = 53 - ceil(log2(total weight)) - 7, for elements up to 2^7.
+    """
+    g = 53 - math.ceil(math.log2(total_weight)) - PARAMETER_BOUND_BITS
+    means = {}
+    for name in deltas[0]:
+        steps: npt.NDArray[np.int64] = np.zeros(tuple(deltas[0][name].shape), np.int64)
+        for delta, weight in zip(deltas, weights, strict=True):
+            steps += weight * np.rint(delta[name].double().numpy() * 2.0**g).astype(np.int64)
+        means[name] = torch.from_numpy((steps.astype(np.float64) * 2.0**-g / sum(weights)).astype(np.float32))
+    return means
+
+
+def fedavg(
+    lab: Lab,
+    num_rounds: int,
+    *,
+    first: int = 1,
+    chosen: Chosen | None = None,
+    correction: Correction | None = None,
+) -> TensorMap:
+    """The global model after rounds `first` to `num_rounds` of FedAvg over all seats (or those `chosen` names)."""
+    wanted, seed = lab.spec.model, stream(lab.spec.seed, "model")
+    made = models.build(wanted.name, lab.data.input_shape, lab.data.n_classes, seed, wanted.projection)
+    model = models.read_state(made)
+    sizes = [len(seat.train) for seat in lab.members.seats]
+    for round_no in range(first, num_rounds + 1):
+        seats = chosen(round_no) if chosen else [seat.number for seat in lab.members.seats if seat.role == "train"]
+        correct = correction(model) if correction else None
+        trained = [local(lab, seat, round_no, model, correct=correct) for seat in seats]
+        deltas = [{name: after[name] - model[name] for name in model} for after in trained]
+        mean = exact_mean(deltas, [sizes[seat] for seat in seats], sum(sizes))
+        model = {name: tensor + mean[name] for name, tensor in model.items()}
+    return model
+
+
+def same_bits(a: TensorMap, b: TensorMap) -> bool:
+    """Whether two models have the same names and bits."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def distance(a: TensorMap, b: TensorMap) -> float:
+    """The largest difference of an element."""
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def softmax_gradient(
+    weight: npt.NDArray[Any], bias: npt.NDArray[Any], x: npt.NDArray[Any], y: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Gradient of the mean cross-entropy of softmax(x W^T + b), by hand, in float64."""
+    logits = x @ weight.T + bias
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    errors = odds / odds.sum(axis=1, keepdims=True)  # (n, classes)
+    errors[np.arange(len(y)), y] -= 1
+    return errors.T @ x / len(y), errors.mean(axis=0)
+
+
+def mean_of_round(sent: Sequence[Any], key: str) -> torch.Tensor:
+    """Of contributions, by samples; where updates have masks, of those who have the position."""
+    total, weight = torch.zeros(()), torch.zeros(())
+    for item in sent:
+        mask = item.update.mask[key] if hasattr(item.update, "mask") else torch.ones(())
+        total = total + item.n_samples * mask * item.update.delta[key].double()
+        weight = weight + item.n_samples * mask
+    return total / weight.clamp(min=1)

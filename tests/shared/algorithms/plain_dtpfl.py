@@ -1,0 +1,163 @@
+"""FedPer and DTPFL without tiers: own clients, own averages, own clustering; only `loop.py` is the project's.
+
+A client is a device, or with `client: edge` a user: all seats of a home, whose models are averaged by share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.core.records import TensorMap
+from shared.federation.experiment import Lab
+from shared.training import models
+from shared.training.loop import evaluate
+from tests.shared.algorithms import flat
+
+LAYERS = {
+    "mlp": (("features.1.weight", "features.1.bias"), ("head.weight", "head.bias")),
+    "linear": (("head.weight", "head.bias"),),
+}
+"""Names by layer, from input to output, written down by hand."""
+Vectors = list[npt.NDArray[np.float64]]
+
+
+@dataclass
+class Plain:
+    """What is left of a run.
+
+    Attributes:
+        base: the global model; its personal layers are the initial ones.
+        models: by client, the model that it holds: base and its own or its group's personal layers.
+        groups: by client, None before the clustering.
+        last: the last layers that were clustered, weight and bias in a row.
+    """
+
+    base: TensorMap
+    models: dict[int, TensorMap] = field(default_factory=dict)
+    groups: list[list[int]] | None = None
+    last: Vectors = field(default_factory=list)
+
+
+def clients_of(lab: Lab) -> dict[int, list[int]]:
+    """By client, the seats that train for it."""
+    seats = [seat for seat in lab.members.seats if len(seat.train)]
+    if lab.spec.client == "device":
+        return {seat.number: [seat.number] for seat in seats}
+    return {home.number: [seat.number for seat in seats if seat.home == home.number] for home in lab.members.homes}
+
+
+def run(
+    lab: Lab,
+    *,
+    personal_layers: int,
+    num_rounds: int,
+    pretrain_rounds: int | None = None,
+    threshold: float = 0.0,
+    start: TensorMap | None = None,
+    first: int = 1,
+) -> Plain:
+    """Rounds `first` to `num_rounds` from a model; without `pretrain_rounds` there is no clustering: FedPer."""
+    start = start or lab.initial
+    known = LAYERS[lab.spec.model.name]
+    mine = [name for layer in known[len(known) - personal_layers :] for name in layer]
+    clients, total = clients_of(lab), lab.members.total_samples
+    weights = {c: sum(len(lab.members.seats[s].train) for s in seats) for c, seats in clients.items()}
+    done = Plain(start, dict.fromkeys(clients, start))
+    if pretrain_rounds == 0:
+        done.groups = [sorted(clients)]
+    for round_no in range(first, num_rounds + 1):
+        after = {c: _trained(lab, seats, round_no, done.models[c]) for c, seats in clients.items()}
+        moved = {c: _minus(after[c], done.models[c]) for c in clients}
+        mean = flat.exact_mean([_without(moved[c], mine) for c in clients], list(weights.values()), total)
+        done.base = {name: tensor + mean[name] if name in mean else tensor for name, tensor in done.base.items()}
+        personal = {c: {name: after[c][name] for name in mine} for c in clients}
+        if done.groups is not None:
+            for group in done.groups:
+                deltas = [{name: moved[c][name] for name in mine} for c in group]
+                step = flat.exact_mean(deltas, [weights[c] for c in group], total)
+                personal |= {c: {n: done.models[c][n] + step[n] for n in mine} for c in group}
+        elif round_no == pretrain_rounds:
+            done.last = [vector(lab, after[c]) for c in sorted(clients)]
+            done.groups = agglomerate(distances(done.last), threshold)
+            personal |= _means(done.groups, personal, weights)
+        done.models = {c: {**done.base, **personal[c]} for c in clients}
+    return done
+
+
+def _trained(lab: Lab, seats: list[int], round_no: int, start: TensorMap) -> TensorMap:
+    """A client's model: its seat's, or the mean of its seats' by share."""
+    after = [flat.local(lab, seat, round_no, start) for seat in seats]
+    if lab.spec.client == "device":
+        return after[0]
+    sizes = [len(lab.members.seats[seat].train) for seat in seats]
+    mean = flat.exact_mean([_minus(model, start) for model in after], sizes, lab.members.total_samples)
+    return {name: tensor + mean[name] for name, tensor in start.items()}
+
+
+def _means(groups: list[list[int]], personal: dict[int, TensorMap], weights: dict[int, int]) -> dict[int, TensorMap]:
+    """Equation 9 on the personal layers as they were sent."""
+    found: dict[int, TensorMap] = {}
+    for group in groups:
+        n = sum(weights[c] for c in group)
+        mean: Any = {
+            name: sum(weights[c] / n * personal[c][name].double() for c in group).float()  # type: ignore[union-attr]
+            for name in personal[group[0]]
+        }
+        found |= dict.fromkeys(group, mean)
+    return found
+
+
+def _minus(a: TensorMap, b: TensorMap) -> TensorMap:
+    return {name: a[name] - b[name] for name in a}
+
+
+def _without(a: TensorMap, names: list[str]) -> TensorMap:
+    return {name: tensor for name, tensor in a.items() if name not in names}
+
+
+# ---- clustering
+
+
+def vector(lab: Lab, model: TensorMap) -> npt.NDArray[np.float64]:
+    """The last layer, weight and bias in a row."""
+    return np.concatenate([model[name].double().numpy().ravel() for name in LAYERS[lab.spec.model.name][-1]])
+
+
+def distances(vectors: Vectors) -> npt.NDArray[np.float64]:
+    """1 - cos of every pair, (n, n)."""
+    n = len(vectors)
+    found = np.zeros((n, n))
+    for i, j in combinations(range(n), 2):
+        a, b = vectors[i], vectors[j]
+        found[i, j] = found[j, i] = 1 - (a @ b) / np.sqrt((a @ a) * (b @ b))
+    return found
+
+
+def agglomerate(apart: npt.NDArray[np.float64], threshold: float) -> list[list[int]]:
+    """Merge the two nearest groups (mean of all pairs) while that is at most `threshold`; by lowest member."""
+    groups = [[i] for i in range(len(apart))]
+    while len(groups) > 1:
+        near, i, j = min((apart[np.ix_(a, b)].mean(), i, j) for (i, a), (j, b) in combinations(enumerate(groups), 2))
+        if near > threshold:
+            break
+        groups[i] = sorted(groups[i] + groups[j])
+        del groups[j]
+    return sorted(groups)
+
+
+# ---- evaluation
+
+
+def accuracy(lab: Lab, client: int, model: TensorMap) -> float:
+    """Of a model on a client's own test samples."""
+    owner: Any = lab.members.seats[client] if lab.spec.client == "device" else lab.members.homes[client]
+    models.write_state(lab.model, model)
+    data = lab.data
+    x, y = (data.train_x, data.train_y) if owner.test.part == "train" else (data.test_x, data.test_y)
+    score = evaluate(lab.model, x, y, owner.test.indices)
+    return score.n_correct / score.n

@@ -1,0 +1,136 @@
+"""FedSER's step without slices, views or tiers: physically smaller copies, torch's own losses and SGD, numpy's KL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional
+
+from shared.core.records import Tensor, TensorMap
+from shared.federation.experiment import Lab
+from shared.training import models
+from shared.training.loop import Objective, batches
+from tests.narrow_copy import POOLING, leading, narrow_copy, pixels_read
+from tests.shared.algorithms import flat
+
+Array = npt.NDArray[np.float64]
+
+
+def stream(lab: Lab, seat: int, purpose: str) -> torch.Generator:
+    """The documented stream of a seat in its first visit."""
+    return torch.Generator().manual_seed(flat.stream(lab.spec.seed, f"seat {seat}", 1, 0, 0, purpose))
+
+
+def local(lab: Lab, seat: int) -> TensorMap:
+    """One seat's first local training, of views only resolutions; each KL's gradient comes from a smaller network."""
+    spec = lab.spec
+    wanted, data = spec.model, lab.data
+    model = models.build(wanted.name, data.input_shape, data.n_classes, 0, wanted.projection)
+    models.write_state(model, lab.initial)
+    pixels = pixels_read(model, torch.zeros(2, *data.input_shape))
+    optimiser = torch.optim.SGD(model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
+    drawn = batches(
+        data.train_x,
+        data.train_y,
+        lab.members.seats[seat].train,
+        batch_size=spec.batch_size,
+        generator=stream(lab, seat, "batches"),
+        epochs=spec.local_epochs,
+    )
+    enhanced = objective(lab, pixels, stream(lab, seat, "widths"), stream(lab, seat, "views"))
+    model.train()
+    for x, y in drawn:
+        optimiser.zero_grad()
+        enhanced(model, x, y)
+        optimiser.step()
+    return models.read_state(model)
+
+
+def objective(
+    lab: Lab, pixels: dict[str, int], widths: torch.Generator, views: torch.Generator, bn: str = "batch"
+) -> Objective:
+    """L of a batch, whose gradients it adds to the model's; views are resolutions."""
+    p, pools = _params(lab), lab.spec.model.name in POOLING
+
+    def enhanced(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = model(x)
+        loss = functional.cross_entropy(logits, y)
+        loss.backward()
+        soft, value = logits.detach().softmax(1), loss.detach()
+        for _ in range(p.n):
+            width = p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
+            small = narrow_copy(model, width, pixels).train(bn == "batch")
+            found = small(_seen(x, views, pools=pools)).log_softmax(1)
+            kl = p.mu * (soft * (soft.log() - found)).sum() / len(x)
+            kl.backward()
+            value += kl.detach()
+            _add_gradients(model, small)
+        return value, logits
+
+    return enhanced
+
+
+def _params(lab: Lab) -> Any:
+    return lab.local_params
+
+
+def _seen(x: Tensor, views: torch.Generator, *, pools: bool) -> Tensor:
+    """A random resolution; for networks that flatten, and do not pool, back to the size that they take."""
+    side = x.shape[-1]
+    ratio = (32, 28, 24, 20)[int(torch.randint(4, (), generator=views))] / 32
+    size = int(side * ratio + 0.5)
+    small = x if size == side else functional.interpolate(x, (size, size), mode="bilinear")
+    return small if pools or size == side else functional.interpolate(small, (side, side), mode="bilinear")
+
+
+def _add_gradients(model: torch.nn.Module, small: torch.nn.Module) -> None:
+    theirs = dict(small.named_parameters())
+    for name, parameter in model.named_parameters():
+        part = theirs[name].grad
+        assert part is not None
+        assert parameter.grad is not None
+        leading(parameter.grad, part).add_(part)
+
+
+# ---- softmax regression, by hand
+
+
+def softmax(logits: Array) -> Array:
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    found: Array = odds / odds.sum(axis=1, keepdims=True)
+    return found
+
+
+def bilinear(old: int, new: int) -> Array:
+    """Weights of a resampling that aligns pixel centres, (new, old)."""
+    found = np.zeros((new, old))
+    for pixel in range(new):
+        place = min(max((pixel + 0.5) * old / new - 0.5, 0.0), old - 1.0)
+        below = min(int(place), old - 2)
+        found[pixel, below], found[pixel, below + 1] = below + 1 - place, place - below
+    return found
+
+
+def softmax_regression(lab: Lab, seat: int) -> tuple[Array, Array]:
+    """Weight and bias after full-batch steps on L; of the KL's logits the gradient is (q(T(x)) - p(x)) / batch."""
+    p, seats = _params(lab), lab.members.seats[seat].train
+    images = (lab.data.train_x[seats] / 255 - 0.5) / 0.5
+    y, side = np.asarray(lab.data.train_y)[seats], images.shape[1]
+    x = images.reshape(len(y), -1)
+    views = stream(lab, seat, "views")
+    weight, bias = (lab.initial[name].double().numpy() for name in ("head.weight", "head.bias"))
+    for _ in range(lab.spec.local_epochs):
+        g_weight, g_bias = flat.softmax_gradient(weight, bias, x, y)
+        soft = softmax(x @ weight.T + bias)
+        for _ in range(p.n):
+            size = int(side * (32, 28, 24, 20)[int(torch.randint(4, (), generator=views))] / 32 + 0.5)
+            across = bilinear(size, side) @ bilinear(side, size) if size != side else np.eye(side)
+            u = np.einsum("ih,nhw,jw->nij", across, images, across).reshape(len(y), -1)
+            errors = (softmax(u @ weight.T + bias) - soft) / len(y)  # (n, classes)
+            g_weight, g_bias = g_weight + p.mu * errors.T @ u, g_bias + p.mu * errors.sum(axis=0)
+        weight, bias = weight - lab.spec.lr * g_weight, bias - lab.spec.lr * g_bias
+    return weight, bias

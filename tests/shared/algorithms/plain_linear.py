@@ -1,0 +1,59 @@
+"""Softmax regression on whole data sets in numpy, float64: local training without shuffles, for oracles by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from shared.core.records import TensorMap
+from shared.federation.experiment import Lab
+from tests.shared.algorithms import flat
+
+Array = npt.NDArray[np.float64]
+Gradient = Callable[[Array], Array]
+
+ONE_BATCH = 1000
+"""More than any client has: each epoch is one step on all its samples."""
+
+
+def rows_of(lab: Lab, seat: int) -> tuple[Array, npt.NDArray[np.int64]]:
+    """A seat's images, flat and from -1 to 1, and its labels."""
+    chosen = lab.members.seats[seat].train
+    x = ((lab.data.train_x[chosen] / 255 - 0.5) / 0.5).reshape(len(chosen), -1)
+    return x, np.asarray(lab.data.train_y)[chosen]
+
+
+def gradient_of(lab: Lab, seat: int) -> Gradient:
+    """The gradient of a seat's mean loss at (classes, inputs + 1): weights with the bias in the last column."""
+    x, y = rows_of(lab, seat)
+
+    def gradient(w: Array) -> Array:
+        to_weight, to_bias = flat.softmax_gradient(w[:, :-1], w[:, -1], x, y)
+        return np.column_stack([to_weight, to_bias])
+
+    return gradient
+
+
+def loss_of(lab: Lab, model: TensorMap) -> float:
+    """The mean loss of a model of `linear` over all clients' samples."""
+    w, losses = joined(model), []
+    for seat in lab.members.seats:
+        x, y = rows_of(lab, seat.number)
+        logits = x @ w[:, :-1].T + w[:, -1]
+        losses.append(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y])
+    return float(np.concatenate(losses).mean())
+
+
+def joined(model: TensorMap) -> Array:
+    """A model of `linear` (or its controls) as one matrix."""
+    weight, bias = (model[name].double().numpy() for name in ("head.weight", "head.bias"))
+    return np.column_stack([weight, bias])
+
+
+def parted(w: Any) -> TensorMap:
+    """The matrix as a model's tensors."""
+    return {"head.weight": torch.from_numpy(w[:, :-1].copy()), "head.bias": torch.from_numpy(w[:, -1].copy())}

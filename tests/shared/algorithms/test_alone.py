@@ -1,0 +1,92 @@
+"""`local_sgd` and `transfer`: clients with models of their own, devices or edges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.shared.algorithms import flat, plain_dtpfl
+from tests.shared.algorithms.test_fedper import CLIENTS, layout
+from tests.shared.algorithms.test_fedper import spec_of as fedper_spec
+from tests.shared.algorithms.ways import ended, federation, run
+
+AROUND = 2_500
+MODEL_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
+
+
+def spec_of(client: str, name: str, **more: Any) -> dict[str, Any]:
+    """The four clients of FedPer's tests; `transfer-2` tunes for two rounds."""
+    name, _, rounds = name.partition("-")
+    params = {"tune_rounds": int(rounds)} if rounds else {}
+    return fedper_spec(client, None, **{"algorithm": {"name": name, "params": params}, **more})
+
+
+@CLIENTS
+async def test_everyone_trains_alone(client: str, tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(client, "local_sgd"), **layout(client))
+    alone = plain_dtpfl.run(done.lab, personal_layers=2, num_rounds=3)  # all of mlp's layers
+    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in alone.models.items()]
+    assert done.info.accuracy == pytest.approx(sum(held) / 4)
+    assert done.rounds[-1].client_accuracy == done.info.accuracy  # after its training, unlike FedPer's
+    assert flat.same_bits(done.model, done.lab.initial)
+    rows = [row for detail in done.rounds for row in (detail.seats if client == "device" else detail.edges)]
+    assert {row.outcome for row in rows} == {"used"}
+    assert all(0 < row.up_bytes < AROUND for row in rows)
+    assert AROUND < MODEL_BYTES / 4
+
+
+@CLIENTS
+async def test_transfer_is_fedavg_and_then_everyone_alone(client: str, tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(client, "transfer-2"), **layout(client))
+    together = plain_dtpfl.run(done.lab, personal_layers=0, num_rounds=1)
+    assert flat.distance(done.model, together.base) < 1e-6
+    alone = plain_dtpfl.run(done.lab, personal_layers=2, num_rounds=3, first=2, start=done.model)
+    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in alone.models.items()]
+    assert done.info.accuracy == pytest.approx(sum(held) / 4)
+    assert [row.phase for row in done.rounds] == ["federate", "tune", "tune"]
+    assert len({row.model_sha256 for row in done.rounds}) == 1
+    last = done.rounds[-1]
+    assert all(row.up_bytes < AROUND for row in (last.seats if client == "device" else last.edges))
+
+
+@CLIENTS
+async def test_transfer_without_tuning_is_fedavg_and_with_nothing_else_local_sgd(client: str, tmp_path: Path) -> None:
+    fedavg, none, alone, all_ = [
+        await run(tmp_path, spec_of(client, name, num_rounds=2), **layout(client))
+        for name in ("fedavg", "transfer-0", "local_sgd", "transfer-2")
+    ]
+    assert none.info.model_sha256 == fedavg.info.model_sha256
+    assert all_.info.model_sha256 == alone.info.model_sha256
+    assert all_.info.accuracy == alone.info.accuracy
+    assert [row.client_accuracy for row in all_.rounds] == [row.client_accuracy for row in alone.rounds]
+
+
+@CLIENTS
+async def test_own_model_outlives_the_process_that_keeps_it(client: str, tmp_path: Path) -> None:
+    whole = await run(tmp_path, spec_of(client, "local_sgd", num_rounds=2), **layout(client))
+    async with federation(tmp_path, **layout(client)) as fed:
+        run_id = await fed.submit(spec_of(client, "local_sgd", num_rounds=1))
+        await ended(fed, run_id, tmp_path)
+        which = ("agent-0", fed.start_agent) if client == "device" else ("edge-1", fed.start_edge)
+        await fed.stop(which[0])
+        await which[1](int(which[0][-1]))
+        await fed.until(lambda: fed.n_agents() == 2)
+        assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})).status_code == 200
+        done = await ended(fed, run_id, tmp_path)
+    assert done.info.accuracy == whole.info.accuracy
+    assert done.rounds[1].train_loss == whole.rounds[1].train_loss
+
+
+# ---- FedAvg and FedProx with users as clients
+
+
+@pytest.mark.parametrize("mu", [0.0, 1.0])
+async def test_fedprox_with_users_as_clients_pulls_their_devices(mu: float, tmp_path: Path) -> None:
+    spec = spec_of("edge", "fedavg", num_rounds=2, local_epochs=2)
+    fedavg = await run(tmp_path, spec, **layout("edge"))
+    fedprox = await run(tmp_path, {**spec, "algorithm": {"name": "fedprox", "params": {"mu": mu}}}, **layout("edge"))
+    assert flat.distance(fedavg.model, flat.fedavg(fedavg.lab, 2)) < 1e-6
+    assert (fedprox.info.model_sha256 == fedavg.info.model_sha256) == (mu == 0)
+    assert fedprox.info.final["clients_received"].n == 4

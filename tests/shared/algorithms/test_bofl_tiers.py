@@ -1,0 +1,257 @@
+"""What BOFL sends, remembers and tells, through three real tiers: bytes, the edge model, refusals, faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from shared.core.tensors import digest
+from shared.federation.messages import UploadOrder
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.visits import SeatRow
+from shared.storage import redis_keys
+from shared.training import models
+from shared.training.loop import evaluate
+from shared.wire import codec
+from tests.faults import garbage
+from tests.federation import EDGE_PORT, Federation, PassOn
+from tests.shared.algorithms import plain_bofl
+from tests.shared.algorithms.test_bofl import mixed_spec, spec_of
+from tests.shared.algorithms.ways import Ended, Tape, agents_of, ended, federation, run
+from tests.test_recovery import vanish
+
+NARROW = {"margin": "literal", "phi": 0.0, "omega": 0.0}
+"""All but the leaders are class C."""
+N_PARAMETERS = 64 * 64 + 64 + 64 * 10 + 10
+MODEL_BYTES, SIGN_BYTES = 4 * N_PARAMETERS, -(-N_PARAMETERS // 8)
+SEVEN = (1,) * 7
+AROUND, ORDER = 2_000, 6_000
+"""What an answer holds besides, and an order, in which the spec is."""
+
+
+def by_class(detail: RoundDetail, *labels: str, wave: int = 0) -> list[SeatRow]:
+    return [row for row in detail.seats if row.label in labels and row.wave == wave]
+
+
+def narrow_spec(params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return spec_of({**NARROW, **params}, **more)
+
+
+def seats_of(rows: list[SeatRow]) -> set[int]:
+    return {row.seat for row in rows}
+
+
+# ---- bytes
+
+
+async def test_only_reports_travel_before_the_verdict_and_only_admitted_updates_after_it(tmp_path: Path) -> None:
+    tape = Tape()
+    done = await run(tmp_path, mixed_spec({}), tamper=tape, rooms=SEVEN)
+    asked = [codec.decode(UploadOrder, body) for body in tape.of("/uploads")]
+    for detail in done.rounds:
+        fetched = sorted(seat for order in asked if order.stage.round_no == detail.round_no for seat in order.seats)
+        assert fetched == sorted(row.seat for row in detail.seats if row.outcome == "used")
+        for row in detail.seats:
+            least = SIGN_BYTES + (MODEL_BYTES if row.outcome == "used" else 0)
+            assert least < row.up_bytes < least + AROUND
+            assert SIGN_BYTES < row.report_bytes < SIGN_BYTES + AROUND
+            assert (row.report_bytes == row.up_bytes) == (row.outcome == "refused")
+        assert detail.labels == Counter(row.label for row in detail.seats)
+        assert detail.report_bytes == sum(row.report_bytes for row in detail.seats)
+    answers = [size for path, _, size in tape.orders if path == "/visits"]
+    assert max(answers) < SIGN_BYTES + AROUND
+    assert 32 * SIGN_BYTES - MODEL_BYTES < 32
+    assert Counter(row.outcome for detail in done.rounds for row in detail.seats)["refused"] > 5
+
+
+# ---- the edge model
+
+
+async def test_class_c_gets_the_edge_model_beside_the_global_one_in_its_next_visit(tmp_path: Path) -> None:
+    done = await run(tmp_path, narrow_spec({}), rooms=SEVEN)
+    assert not any("edge_model_bytes" in row.figures for row in done.rounds[0].seats)
+    for before, after in pairwise(done.rounds):
+        refused = seats_of(by_class(before, "C"))
+        assert len(refused) == 5
+        for row in after.seats:
+            given = MODEL_BYTES if row.seat in refused else 0
+            assert row.figures.get("edge_model_bytes", 0) == given
+            assert MODEL_BYTES + given < row.down_bytes < MODEL_BYTES + given + ORDER
+
+
+async def test_messages_of_class_c_share_the_edge_model(tmp_path: Path) -> None:
+    """Four devices at one agent: the orders of round 2 carry two models, not eight."""
+    tape = Tape()
+    await run(tmp_path, narrow_spec({}, num_devices=4, num_edges=1, num_rounds=2), tamper=tape, n_edges=1, rooms=(4,))
+    orders = tape.of("/visits")
+    assert [len(codec.peek(body)["messages"]) for body in orders[:2]] == [1, 2]
+    assert MODEL_BYTES < len(orders[0]) < 1.3 * MODEL_BYTES
+    assert 2 * MODEL_BYTES < len(orders[1]) < 2.3 * MODEL_BYTES
+
+
+async def test_class_c_may_train_once_more_from_the_edge_model_and_keeps_what_comes_of_it(tmp_path: Path) -> None:
+    tape = Tape()
+    done = await run(tmp_path, narrow_spec({"adjust": "train"}, num_rounds=2), tamper=tape, rooms=SEVEN)
+    for detail in done.rounds:
+        again = [row for row in detail.seats if row.wave == 1]
+        assert seats_of(again) == seats_of(by_class(detail, "C"))
+        for row in again:
+            assert (row.outcome, row.reason, row.report_bytes < AROUND) == ("idle", "no update", True)
+            assert row.figures["edge_model_bytes"] == MODEL_BYTES
+            assert MODEL_BYTES < row.down_bytes < MODEL_BYTES + ORDER
+            assert row.up_bytes < AROUND
+        assert all(row.down_bytes < MODEL_BYTES + ORDER for row in detail.seats if row.wave == 0)
+    assert {codec.decode(UploadOrder, body).stage.wave for body in tape.of("/uploads")} == {0}
+    found = done.info.final["clients_own"]
+    assert found.n == 5
+    assert found.accuracy == pytest.approx(float(np.mean(own_accuracies(done))))
+    assert (await run(tmp_path, narrow_spec({}), rooms=SEVEN)).info.final.get("clients_own") is None
+
+
+def own_accuracies(done: Ended) -> list[float]:
+    """Of the models that the last round's class C made of their edge's, on their own test images."""
+    lab, plain, accuracies = done.lab, plain_bofl.bofl(done.lab), []
+    for (round_no, _, number), row in plain.rows.items():
+        if round_no == lab.spec.num_rounds and row.label == "C":
+            seat = lab.members.seats[number]
+            own, _, _ = plain_bofl.local(lab, number, (round_no, 0, 1), plain.edges[seat.home])
+            models.write_state(lab.model, own)
+            score = evaluate(lab.model, lab.data.test_x, lab.data.test_y, seat.test.indices)
+            accuracies.append(score.n_correct / score.n)
+    return accuracies
+
+
+# ---- refusals are counted and remembered
+
+
+def check_counts(rounds: list[RoundDetail], delta: int) -> set[int]:
+    """A refused device counts one more, is retired at delta, and never comes again; answers with who was retired."""
+    counts, gone = Counter[int](), set[int]()
+    for detail in rounds:
+        for row in detail.seats:
+            assert row.seat not in gone
+            counts[row.seat] += row.label == "C"
+            assert row.figures["refusals"] == counts[row.seat]
+            assert (row.outcome == "refused") == (row.label == "C")
+        full = {seat: f"refused {n} times" for seat, n in counts.items() if n >= delta and seat not in gone}
+        assert detail.retired == full
+        assert detail.labels == Counter(row.label for row in detail.seats)
+        gone |= full.keys()
+    return gone
+
+
+async def more_rounds(fed: Federation, run_id: str, n: int) -> None:
+    more = await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": n})
+    assert more.status_code == 200, more.text
+
+
+async def restart_edges(fed: Federation, run_id: str, *, forget: bool) -> None:
+    for number in (0, 1):
+        await fed.stop(f"edge-{number}")
+        for prefix in redis_keys.all_of_run_at_edge(f"edge-{number + 1}", run_id) if forget else ():
+            await fed.store.delete_prefix(prefix)
+        await fed.start_edge(number)
+    await fed.until(lambda: fed.n_agents() == len(fed.rooms))
+
+
+async def test_device_retired_by_its_first_refusal_stays_away_after_a_restart_and_the_record_says_why(
+    tmp_path: Path,
+) -> None:
+    async with federation(tmp_path, rooms=(3, 4)) as fed:
+        run_id = await fed.submit(narrow_spec({"delta": 1}, num_rounds=1))
+        await ended(fed, run_id, tmp_path)
+        await restart_edges(fed, run_id, forget=False)
+        await more_rounds(fed, run_id, 2)
+        done = await ended(fed, run_id, tmp_path)
+        seats = (await fed.seats(run_id)).devices
+    out = check_counts(done.rounds, delta=1)
+    assert len(out) == 5
+    assert done.rounds[0].retired == dict.fromkeys(out, "refused 1 times")
+    for detail in done.rounds[1:]:
+        assert seats_of(list(detail.seats)) == set(range(7)) - out
+        assert {row.label for row in detail.seats} == {"leader"}
+    assert {seat.seat: seat.reason for seat in seats if seat.state == "retired"} == done.rounds[0].retired
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["with its state", "without"])
+async def test_refusals_outlive_the_edge(forget: bool, tmp_path: Path) -> None:
+    async with federation(tmp_path, rooms=(3, 4)) as fed:
+        run_id = await fed.submit(narrow_spec({"delta": 2}, num_rounds=1))
+        await ended(fed, run_id, tmp_path)
+        await restart_edges(fed, run_id, forget=forget)
+        await more_rounds(fed, run_id, 2)
+        done = await ended(fed, run_id, tmp_path)
+    assert len(check_counts(done.rounds, delta=2)) >= 3
+    adjusted = {row.seat for row in done.rounds[1].seats if "edge_model_bytes" in row.figures}
+    assert adjusted == (set() if forget else seats_of(by_class(done.rounds[0], "C")))
+
+
+async def test_refusals_go_with_a_seat_that_visits_another_edge_and_returns(tmp_path: Path) -> None:
+    async with federation(tmp_path, rooms=(3, 4), ttl_s=2.0) as fed:
+        registry = fed.apps["cloud"].state.cloud.registry
+        run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1))
+        await ended(fed, run_id, tmp_path)
+        await fed.stop("edge-1")
+        await fed.until(lambda: not registry.edge_is_live("edge-2"))
+        await more_rounds(fed, run_id, 1)
+        await ended(fed, run_id, tmp_path)
+        await fed.start_edge(1)
+        await fed.until(lambda: registry.edge_is_live("edge-2") and fed.n_agents() == 2)
+        await more_rounds(fed, run_id, 2)
+        done = await ended(fed, run_id, tmp_path)
+    assert len(check_counts(done.rounds, delta=3)) >= 3
+    first, second, third, _ = done.rounds
+    assert {row.edge for row in second.seats} == {"edge-1"}
+    assert {row.edge for row in third.seats} == {"edge-1", "edge-2"}
+    at_home = seats_of([row for row in first.seats if row.edge == "edge-1" and row.label == "C"])
+    assert {row.seat for row in second.seats if "edge_model_bytes" in row.figures} == at_home
+    # what the edge that was away had formed is old by now, and nobody starts from it
+    assert {row.edge for row in third.seats if "edge_model_bytes" in row.figures} == {"edge-1"}
+
+
+async def test_round_that_is_done_again_counts_a_refusal_once(tmp_path: Path) -> None:
+    gone: list[asyncio.Task[None]] = []
+    async with federation(tmp_path, rooms=(3, 4), ttl_s=2.0) as fed:
+        run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1, quorum=0.9, timeouts={"visit_s": 3000}))
+        await ended(fed, run_id, tmp_path)
+        vanish(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
+        await more_rounds(fed, run_id, 2)
+        done = await ended(fed, run_id, tmp_path)
+        await asyncio.gather(*gone)
+    assert [detail.attempts for detail in done.rounds] == [1, 2, 1]
+    assert check_counts(done.rounds, delta=3)
+
+
+@pytest.mark.parametrize("homes", [{1}, {0, 1}], ids=["one edge", "both edges"])
+async def test_refusals_count_where_no_update_arrived(homes: set[int], tmp_path: Path) -> None:
+    """In round 1 the leaders' uploads are lost: those edges form no model, but their refusals stand."""
+
+    async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if agents_of(request) and request.url.path == "/uploads":
+            order = codec.peek(await request.aread())
+            if order["stage"]["round_no"] == 1 and order["edge"] in homes:
+                return await garbage(request, pass_on)
+        return await pass_on()
+
+    done = await run(tmp_path, narrow_spec({"delta": 9}), tamper=lose, rooms=SEVEN)
+    first, second, _ = done.rounds
+    for detail in done.rounds:
+        assert all(
+            row.figures["refusals"] == detail.round_no for row in by_class(detail, "C") if row.seat in always(done)
+        )
+    assert [row.outcome for row in first.edges] == ["idle" if home in homes else "used" for home in (0, 1)]
+    assert (first.model_sha256 == digest(done.lab.initial)) == (homes == {0, 1})
+    adjusted = {row.seat for row in second.seats if "edge_model_bytes" in row.figures}
+    assert adjusted == {row.seat for row in by_class(first, "C") if row.seat % 2 not in homes}
+
+
+def always(done: Ended) -> set[int]:
+    """The seats that were class C in every round."""
+    return set.intersection(*(seats_of(by_class(detail, "C")) for detail in done.rounds))

@@ -1,0 +1,72 @@
+"""What a device remembers survives restarts and lost visits, and decides what comes: five algorithms, one test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.wire import codec
+from tests.federation import PassOn
+from tests.shared.algorithms.test_contract import leaves
+from tests.shared.algorithms.ways import agents_of, answer, ended, federation, run
+
+LOST_SEAT = 2
+"""One of two at its edge, which goes on without it."""
+
+
+def spec_of(name: str, **more: Any) -> dict[str, Any]:
+    """Three devices of unlike classes, batch-norm in the model, half a batch left over in each epoch."""
+    return {
+        "algorithm": name,
+        "data": {"name": "digits", "n_train": 150, "n_test": 30},
+        "model": "conv_bn",
+        "partition": {"name": "shards", "classes_per_device": 4},
+        "num_devices": 3,
+        "num_edges": 2,
+        "num_rounds": 3,
+        "batch_size": 20,
+        "lr": 0.1,
+        **more,
+    }
+
+
+def losing(round_no: int) -> Any:
+    """An agent answers nothing that makes sense for one seat in one round, though the visit was made."""
+
+    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if agents_of(request) and request.url.path == "/visits":
+            order = codec.peek(await request.aread())
+            seats = [visit["seat"] for visit in order["visits"]]
+            if order["stage"]["round_no"] == round_no and seats == [LOST_SEAT]:
+                await (await pass_on()).aread()
+                return answer(200, b"garbage")
+        return await pass_on()
+
+    return tamper
+
+
+@pytest.mark.parametrize("name", ["fedbn", "feddc", "fedmix", "moon", "scaffold"])
+async def test_state_outlives_its_process_and_a_lost_visit_leaves_it_as_it_was(name: str, tmp_path: Path) -> None:
+    """Stopped after the first round of training, an agent and an edge begun anew, then a visit lost: the same bits."""
+    first = 2 if name == "fedmix" else 1  # round of training
+    losses = [{"round_no": first + 1, "seats": [LOST_SEAT]}]
+    whole = await run(tmp_path, spec_of(name, losses=losses), rooms=(2, 1))
+    async with federation(tmp_path, rooms=(1,) * 3) as fed:
+        run_id = await fed.submit(spec_of(name, num_rounds=1))
+        await ended(fed, run_id, tmp_path)
+        await fed.stop("agent-1")
+        await fed.stop("edge-0")
+        await fed.start_edge(0)
+        await fed.start_agent(1)
+        await fed.until(lambda: fed.n_agents() == 3)
+        fed.router.tamper = losing(first + 1)
+        assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
+        done = await ended(fed, run_id, tmp_path)
+    assert [failure.seat for failure in done.rounds[first].failures] == [LOST_SEAT]
+    assert done.info.model_sha256 == whole.info.model_sha256
+    assert leaves(done.state) == leaves(whole.state)
+    assert done.info.accuracy == whole.info.accuracy
+    assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)

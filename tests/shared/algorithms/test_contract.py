@@ -1,0 +1,355 @@
+"""What every algorithm promises, the probes included: one contract, no exceptions."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import random
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import torch
+
+import shared.algorithms
+import tests.probes
+from cloud_server.archive import Committed
+from shared.core.aggregation_rules import Mean
+from shared.core.errors import BadInput
+from shared.core.records import ModelState, Record
+from shared.core.tensors import bytes_of
+from shared.federation.aggregation import Fold, check_update_type
+from shared.federation.experiment import Lab
+from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, EdgeHooks
+from shared.federation.messages import Contribution
+from shared.federation.registry import all_algorithms, load_algorithm
+from shared.federation.spec_parser import parse_spec
+from shared.wire import codec
+from tests.shared.algorithms import flat
+from tests.shared.algorithms.ways import Ended, federation, run
+
+PRODUCT = [m.name for m in pkgutil.iter_modules(shared.algorithms.__path__) if not m.name.startswith("_")]
+FEDERATED = [name for name in PRODUCT if name != "local_sgd"]
+"""Those whose updates change a global model."""
+NAMES = [*PRODUCT, *(m.name for m in pkgutil.iter_modules(tests.probes.__path__))]
+
+
+def spec_of(name: str, **more: Any) -> dict[str, Any]:
+    """A small spec that suits the algorithm."""
+    spec = {
+        "algorithm": name,
+        "data": {"name": "digits", "n_train": 200, "n_test": 50},
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 2,
+        "lr": 0.1,
+    }
+    return {**spec, **load_algorithm(name).needs, **more}
+
+
+# ---- a run that is watched
+
+
+@dataclass
+class Watch:
+    """Everything that was encoded in a run, with its bytes; what hooks did that they should not."""
+
+    encoded: list[tuple[Record, bytes]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+class Watched:
+    """A hook object of which every call is made twice: inputs must stay as they are, answers must be the same."""
+
+    def __init__(self, hooks: Any, watch: Watch) -> None:
+        self.hooks, self.watch = hooks, watch
+
+    def __getattr__(self, name: str) -> Any:
+        hook = getattr(self.hooks, name)
+
+        def call(*args: Any) -> Any:
+            before = [leaves(arg) for arg in args]
+            found, again = hook(*args), hook(*args)
+            if [leaves(arg) for arg in args] != before:
+                self.watch.faults.append(f"{name} changed its input")
+            if leaves(found) != leaves(again):
+                self.watch.faults.append(f"{name} gave another answer the second time")
+            return found
+
+        return call
+
+
+def leaves(value: Any) -> Any:
+    """A value as bytes and plain values, for comparison."""
+    if isinstance(value, Record):
+        return type(value).__name__, {name: leaves(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, torch.Tensor):
+        return value.dtype, tuple(value.shape), bytes(bytes_of(value))
+    if isinstance(value, dict):
+        return {key: leaves(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [leaves(item) for item in value]
+    if is_dataclass(value) and not hasattr(value, "fit"):
+        return {item.name: leaves(getattr(value, item.name)) for item in fields(value)}
+    return value if isinstance(value, str | int | float | None) else type(value).__name__
+
+
+@contextmanager
+def watching(algorithm: Algorithm) -> Iterator[Watch]:
+    """Runs in here are watched, and use this algorithm."""
+    watch, encode = Watch(), codec.encode
+    halves: dict[str, Any] = {tier: Watched(getattr(algorithm, tier), watch) for tier in ("cloud", "edge", "device")}
+    watched = replace(algorithm, **halves)
+
+    def noted(record: Record) -> codec.Body:
+        body = encode(record)
+        watch.encoded.append((record, bytes(body.join())))
+        return body
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shared.federation.registry.load_algorithm", lambda wanted: watched)
+        patch.setattr(codec, "encode", noted)
+        yield watch
+
+
+_WATCHED: dict[str, tuple[Ended, Watch]] = {}
+
+
+@pytest.fixture
+async def watched(name: str, tmp_path: Path) -> tuple[Ended, Watch]:
+    """One watched run of each algorithm, every device in an agent of its own."""
+    if name not in _WATCHED:
+        with watching(load_algorithm(name)) as watch:
+            done = await run(tmp_path, spec_of(name), rooms=(1,) * 4)
+        _WATCHED[name] = done, watch
+    return _WATCHED[name]
+
+
+def contributions(watch: Watch) -> list[Contribution[Any]]:
+    """The updates that were sent, in order; a body is encoded again where its size is measured."""
+    bodies = {body: record for record, body in watch.encoded}
+    uploads = [getattr(record, "uploads", None) for record in bodies.values()]
+    return [item for upload in uploads for item in getattr(upload, "contributions", ())]
+
+
+# ---- the value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_algorithm_is_found_by_its_name_and_frozen(name: str) -> None:
+    algorithm = load_algorithm(name)
+    assert all_algorithms()[name] is algorithm
+    assert algorithm.name == name
+    with pytest.raises(FrozenInstanceError):
+        algorithm.name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hooks_hold_nothing(name: str) -> None:
+    algorithm = load_algorithm(name)
+    for hooks, kind in ((algorithm.cloud, CloudHooks), (algorithm.edge, EdgeHooks), (algorithm.device, DeviceHooks)):
+        assert isinstance(hooks, kind)
+        assert vars(hooks) == {}
+        own = {key: value for key, value in vars(type(hooks)).items() if not key.startswith("__")}
+        assert all(callable(value) for value in own.values()), own
+        assert own.keys() <= vars(kind).keys() | {key for key in own if key.startswith("_")}, "a hook nobody calls"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_field_of_an_update_says_how_it_travels(name: str) -> None:
+    check_update_type(load_algorithm(name).update)
+
+
+def test_update_that_does_not_say_how_a_field_travels_is_no_algorithm() -> None:
+    class Silent(Record):
+        delta: Annotated[ModelState, Mean()]
+        scores: dict[str, float]
+
+    with pytest.raises(TypeError, match=r"Silent\.scores does not say how it travels up"):
+        Algorithm(name="silent", paper="none", update=Silent)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_have_a_schema_and_defaults(name: str) -> None:
+    algorithm = load_algorithm(name)
+    schema = json.loads(json.dumps(algorithm.params.model_json_schema()))
+    assert schema["type"] == "object"
+    assert "required" not in schema
+    assert schema["additionalProperties"] is False
+    assert algorithm.parse_params({}) == algorithm.params()
+    with pytest.raises(BadInput, match=f"parameters of {name}") as refused:
+        algorithm.parse_params({"nonsense": 1})
+    assert refused.value.field == "algorithm.params.nonsense"
+
+
+@pytest.mark.parametrize("name", PRODUCT)
+def test_docstring_cites_the_paper_with_the_number_of_what_is_implemented(name: str) -> None:
+    text = importlib.import_module(f"shared.algorithms.{name}").__doc__ or ""
+    year = re.search(r"\b(19|20)\d\d\b", text)
+    assert year, "no year"
+    assert re.search(r"\b(algorithm|equation|eq\.)\s*\(?\d", text), "no number of an algorithm or equation"
+    assert year[0] in load_algorithm(name).paper
+
+
+def test_spec_that_does_not_fit_an_algorithm_is_refused_by_the_field() -> None:
+    with pytest.raises(BadInput, match="probe_edge needs client: edge, not device") as refused:
+        parse_spec({"algorithm": "probe_edge", "schedule": "equal"})
+    assert refused.value.field == "client"
+
+
+# ---- what a run shows
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_hooks_are_pure(name: str, watched: tuple[Ended, Watch]) -> None:
+    """Every call of a hook, made twice: no input changed, the same answer."""
+    assert watched[1].faults == []
+
+
+def decoder(lab: Lab, record: Record) -> Any:
+    """The type in which the other side decodes a record."""
+    generic: Any = Committed
+    bodies = {
+        "VisitOrder": lab.wire.visit_order,
+        "VisitAnswer": lab.wire.visit_answer,
+        "UploadAnswer": lab.wire.upload_answer,
+        "RoundOrder": lab.wire.round_order,
+        "RoundAnswer": lab.wire.round_answer,
+        "Committed": generic[lab.algorithm.cloud_state],
+    }
+    return bodies.get(type(record).__name__.partition("[")[0], type(record))
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_messages_and_states_round_trip_the_wire(name: str, watched: tuple[Ended, Watch]) -> None:
+    done, watch = watched
+    for record, body in watch.encoded:
+        back = codec.decode(decoder(done.lab, record), body, model=done.lab.initial)
+        assert bytes(codec.encode(back).join()) == body, type(record)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_declared_type_is_used(name: str, watched: tuple[Ended, Watch]) -> None:
+    """Has every record a writer? Found in what was sent and stored in two rounds."""
+    done, watch = watched
+    algorithm, found = done.lab.algorithm, set()
+    for record, _ in watch.encoded:
+        outcomes = getattr(record, "outcomes", ())
+        found |= {type(record), *map(type, getattr(record, "messages", ())), *(type(item.report) for item in outcomes)}
+        found |= {type(getattr(record, name, None)) for name in ("broadcast", "state")}
+        found |= {type(item.update) for item in getattr(getattr(record, "uploads", None), "contributions", ())}
+    declared = {algorithm.broadcast, algorithm.message_type, algorithm.update, algorithm.cloud_state}
+    declared |= {algorithm.edge_state} | ({algorithm.device_state} if algorithm.device_remembers else set())
+    assert declared | ({algorithm.report} if algorithm.report else set()) <= found
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_arrival_order_changes_nothing(name: str, watched: tuple[Ended, Watch]) -> None:
+    """The updates of a wave, folded in every order and by halves: the same bytes."""
+    done, watch = watched
+    items = contributions(watch)[:4]
+    assert len(items) == 4
+    sums = set()
+    for order in permutations(items):
+        whole = Fold(done.lab.algorithm.update, done.lab.grid)
+        half = Fold(done.lab.algorithm.update, done.lab.grid)
+        for item in order[:2]:
+            half.add(item.update, item.n_samples)
+        for item in order[2:]:
+            whole.add(item.update, item.n_samples)
+        whole.merge(half.result())
+        sums.add(bytes(codec.encode(whole.result()).join()))
+    assert len(sums) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_seed_decides_the_bits_whoever_hosts_the_seats(
+    name: str, watched: tuple[Ended, Watch], tmp_path: Path
+) -> None:
+    done = watched[0]
+    again = await run(tmp_path, spec_of(name), rooms=(3, 1), order=(1, 0))
+    other = await run(tmp_path, spec_of(name, seed=1), rooms=(4,))
+    assert again.info.model_sha256 == done.info.model_sha256
+    assert leaves(again.state) == leaves(done.state)
+    assert again.links() == done.links()
+    assert other.info.model_sha256 != done.info.model_sha256
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_global_random_streams_decide_nothing_and_stay_untouched(
+    name: str, watched: tuple[Ended, Watch], tmp_path: Path
+) -> None:
+    """torch's default generator is seeded anew by every visit; Python's and numpy's are left alone."""
+    torch.manual_seed(4711)
+    async with federation(tmp_path, rooms=(4,)) as fed:
+        run_id = await fed.submit(spec_of(name))
+        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+        info = await fed.finish(run_id)
+        after = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    assert before == after
+    assert info.model_sha256 == watched[0].info.model_sha256
+
+
+# ---- buffers
+
+STATISTICS = ("features.1.running_mean", "features.1.running_var")
+COUNTER = "features.1.num_batches_tracked"
+
+
+async def normalised(name: str, policy: Any, tmp_path: Path) -> tuple[Ended, list[Contribution[Any]], list[Any]]:
+    """Two rounds on a model with batch-norm: the run, the updates of both rounds, the device states."""
+    algorithm = replace(load_algorithm(name), buffers=policy)
+    with watching(algorithm) as watch:
+        done = await run(tmp_path, spec_of(name, model="conv_bn", batch_size=25), rooms=(1,) * 4)
+    assert watch.faults == []
+    kept = [record for record, _ in watch.encoded if type(record) is algorithm.device_state]
+    collecting = sum(detail.seats[0].outcome == "collected" for detail in done.rounds)
+    return done, contributions(watch), kept[4 * collecting :]
+
+
+@pytest.mark.parametrize("policy", ["average", "local", "drop"])
+@pytest.mark.parametrize("name", FEDERATED)
+async def test_integer_buffers_are_never_averaged(name: str, policy: str, tmp_path: Path) -> None:
+    done, sent, _ = await normalised(name, policy, tmp_path)
+    assert len(sent) == 4 * len(done.rounds)
+    assert all(COUNTER not in item.update.delta for item in sent)
+    assert done.model[COUNTER].dtype == torch.int64
+    assert done.model[COUNTER].item() == 0
+    assert not torch.equal(done.model["features.0.weight"], done.lab.initial["features.0.weight"])
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+async def test_averaged_buffers_are_the_weighted_mean(name: str, tmp_path: Path) -> None:
+    done, sent, states = await normalised(name, "average", tmp_path)
+    for key in STATISTICS:
+        told = [item for item in sent if item.update.delta]  # not in a phase of local training
+        mean = sum(flat.mean_of_round(told[at : at + 4], key) for at in range(0, len(told), 4))
+        assert torch.allclose(done.model[key].double(), done.lab.initial[key] + mean, atol=1e-6)
+        assert flat.distance({key: done.model[key]}, {key: done.lab.initial[key]}) > 0.01
+    assert not any(getattr(state, "buffers", {}) for state in states)
+
+
+@pytest.mark.parametrize("name", PRODUCT)
+async def test_local_buffers_stay_with_the_seat_and_live_on(name: str, tmp_path: Path) -> None:
+    """50 samples in batches of 25 pass the model twice a round: after two rounds a seat's counter stands at 4."""
+    done, sent, states = await normalised(name, "local", tmp_path)
+    assert all(not item.update.delta.keys() & {*STATISTICS, COUNTER} for item in sent)
+    assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.lab.initial)))
+    passes = 20 if name == "per_fedavg" else 2  # ten steps, each at two places
+    assert sorted(state.buffers[COUNTER].item() for state in states) == [passes] * 4 + [2 * passes] * 4
+    assert len({tuple(state.buffers[STATISTICS[0]].tolist()) for state in states}) == 8
+
+
+@pytest.mark.parametrize("name", PRODUCT)
+async def test_dropped_buffers_leave_no_trace(name: str, tmp_path: Path) -> None:
+    done, sent, states = await normalised(name, "drop", tmp_path)
+    assert all(not item.update.delta.keys() & {*STATISTICS, COUNTER} for item in sent)
+    assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.lab.initial)))
+    assert not any(getattr(state, "buffers", {}) for state in states)

@@ -1,0 +1,32 @@
+"""`ctx.n_updates`: of how many updates a mean is, at the cloud and at an edge that forms a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.shared.algorithms.ways import run
+
+
+@pytest.mark.parametrize("edge_upload", ["sum", "mean"])
+@pytest.mark.parametrize(("edge_rounds", "visits"), [(1, 9), (2, 19)])
+async def test_mean_and_count_make_the_sum_of_all_visits(
+    edge_rounds: int, visits: int, edge_upload: str, tmp_path: Path
+) -> None:
+    """Five devices at two edges, two rounds; one visit of the second is left out."""
+    spec: dict[str, Any] = {
+        "algorithm": "probe_sum",
+        "data": {"name": "digits", "n_train": 50, "n_test": 10},
+        "model": "linear",
+        "num_devices": 5,
+        "num_edges": 2,
+        "num_rounds": 2,
+        "edge_rounds": edge_rounds,
+        "edge_upload": edge_upload,
+        "losses": [{"round_no": 2, "seats": [3], "edge_round": 0}],
+    }
+    done = await run(tmp_path, spec, rooms=(2, 1, 1, 1))
+    grown = done.model["head.bias"] - done.lab.initial["head.bias"]
+    assert grown.tolist() == pytest.approx([visits] * 10, abs=1e-4)

@@ -1,0 +1,326 @@
+"""DTPFL: against the plain oracle, FedPer, FedAvg and scipy; its groups; what it sends, keeps and tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load as load_model
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist
+
+from shared.algorithms import dtpfl
+from shared.core.errors import BadInput
+from shared.federation.spec_parser import parse_spec
+from tests.federation import EDGE_PORT, Federation, Gate
+from tests.shared.algorithms import flat, plain_dtpfl
+from tests.shared.algorithms.ways import Ended, ended, federation, run, so_far
+
+FOUR: dict[str, Any] = {"n_edges": 4, "rooms": (5, 3)}
+HEAD_BYTES, BASE_BYTES, AROUND = 4 * (64 * 10 + 10), 4 * (64 * 64 + 64), 2_500
+
+
+def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    """Four users of two groups of classes, two devices each; without parameters FedAvg's."""
+    spec = {
+        "algorithm": {"name": "fedavg"} if params is None else {"name": "dtpfl", "params": params},
+        "data": {"name": "digits", "n_train": 320, "n_test": 80},
+        "partition": {"name": "by_group", "n_groups": 2, "gamma": 0.9},
+        "client": "edge",
+        "num_devices": 8,
+        "num_edges": 4,
+        "num_rounds": 4,
+        "batch_size": 16,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+def groups_of(done: Ended) -> list[list[int]]:
+    """The groups of a run, by lowest member."""
+    found: dict[str, list[int]] = {}
+    for user, name in done.state.groups.items():
+        found.setdefault(name, []).append(int(user.removeprefix("edge-")))
+    return sorted(sorted(members) for members in found.values())
+
+
+def own_models(done: Ended) -> dict[int, Any]:
+    ctx = done.lab.ctx(phase="group", round_no=done.info.rounds, n_clients=4)
+    models = done.lab.algorithm.cloud.models(ctx, done.state)
+    return {int(name.removeprefix("edge-")): model for name, model in models.items() if name != "global"}
+
+
+def apart(done: Ended, models: dict[int, Any]) -> float:
+    """The largest difference of any user's model from another run's, or the oracle's."""
+    mine = own_models(done)
+    assert mine.keys() == models.keys()
+    return max(flat.distance(mine[user], models[user]) for user in mine)
+
+
+def cloud_figures(done: Ended, round_no: int) -> dict[str, Any]:
+    found: dict[str, Any] = done.rounds[round_no - 1].figures.get("cloud", {})
+    return found
+
+
+# ---- against the oracle
+
+
+@pytest.mark.parametrize(
+    ("params", "partition"),
+    [
+        ({"pretrain_rounds": 2, "threshold": 0.02}, {"name": "by_group", "n_groups": 2, "gamma": 0.9}),
+        ({"pretrain_rounds": 1, "threshold": 0.0285, "personal_layers": 2}, {"name": "dirichlet", "alpha": 0.5}),
+    ],
+    ids=["last layer", "all layers, uneven sizes"],
+)
+async def test_run_is_the_papers_two_phases(params: dict[str, Any], partition: dict[str, Any], tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(params, partition=partition), **FOUR)
+    options = {"personal_layers": 1, **params}
+    plain = plain_dtpfl.run(done.lab, num_rounds=4, **options)
+    assert groups_of(done) == plain.groups
+    assert 1 < len(plain.groups or ()) < 4
+    assert apart(done, plain.models) < 2e-6
+    assert flat.distance(done.model, plain.base) < 2e-6
+    held = [plain_dtpfl.accuracy(done.lab, user, model) for user, model in plain.models.items()]
+    assert done.info.accuracy == pytest.approx(sum(held) / 4, abs=0.02)
+    alone = plain_dtpfl.run(done.lab, num_rounds=4, **{**options, "threshold": 0.0})
+    assert apart(done, alone.models) > 1e-3
+
+
+async def test_threshold_zero_is_fedper(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"pretrain_rounds": 2, "threshold": 0}), **FOUR)
+    fedper = await run(tmp_path, spec_of(None, algorithm="fedper"), **FOUR)
+    assert groups_of(done) == [[0], [1], [2], [3]]
+    assert flat.distance(done.model, fedper.model) < 1e-6
+    assert done.info.accuracy == pytest.approx(fedper.info.accuracy)
+
+
+async def test_threshold_two_is_fedavg_from_the_clustered_start(tmp_path: Path) -> None:
+    params = {"pretrain_rounds": 2, "threshold": 2}
+    start = own_models(await run(tmp_path, spec_of(params, num_rounds=2), **FOUR))
+    done = await run(tmp_path, spec_of(params), **FOUR)
+    assert groups_of(done) == [[0, 1, 2, 3]]
+    assert len(start) == 4
+    assert all(flat.same_bits(start[0], model) for model in start.values())
+    after = plain_dtpfl.run(done.lab, personal_layers=0, num_rounds=4, start=start[0], first=3)
+    assert apart(done, dict.fromkeys(range(4), after.base)) < 1e-6
+    fedavg = plain_dtpfl.run(done.lab, personal_layers=0, num_rounds=4)
+    assert apart(done, dict.fromkeys(range(4), fedavg.base)) > 1e-5
+
+
+async def test_without_pretraining_and_one_group_it_is_fedavg(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"pretrain_rounds": 0, "threshold": 2}), **FOUR)
+    fedavg = await run(tmp_path, spec_of(None), **FOUR)
+    assert apart(done, dict.fromkeys(range(4), fedavg.model)) < 1e-6
+    assert [row.phase for row in done.rounds] == ["group"] * 4
+    assert cloud_figures(done, 1)["groups"] == [["edge-0", "edge-1", "edge-2", "edge-3"]]
+
+
+async def test_batch_norm_of_a_personal_layer_stays_in_its_group(tmp_path: Path) -> None:
+    params = {"pretrain_rounds": 1, "threshold": "auto", "personal_layers": 2}
+    done = await run(tmp_path, spec_of(params, model="conv_bn", num_rounds=2), **FOUR)
+    key, groups, models = "features.1.running_mean", groups_of(done), own_models(done)
+    assert len(groups) > 1
+    assert flat.same_bits({key: done.model[key]}, {key: done.lab.initial[key]})
+    assert len({tuple(model[key].tolist()) for model in models.values()}) == len(groups)
+    assert all(model["features.1.num_batches_tracked"].item() == 0 for model in models.values())
+
+
+# ---- the groups
+
+
+async def test_users_of_one_kind_of_data_are_grouped_in_a_wide_band_of_thresholds(tmp_path: Path) -> None:
+    """Table 2 in small: ten users in five groups, two classes each; all thresholds from one pre-training."""
+    spec = spec_of(
+        {"pretrain_rounds": 3, "threshold": "auto"},
+        data="digits",
+        partition={"name": "by_group", "n_groups": 5, "gamma": 0.8},
+        num_edges=10,
+        num_devices=10,
+        num_rounds=3,
+        test_fraction=0.3,
+        local_epochs=4,
+    )
+    done = await run(tmp_path, spec, n_edges=10, rooms=(10,))
+    pairs = [[n, n + 1] for n in range(0, 10, 2)]
+    assert groups_of(done) == pairs
+    told = cloud_figures(done, 3)
+    band = [th for th in np.geomspace(1e-3, 1, 61) if _cut(told, th) == pairs]
+    assert band[-1] / band[0] > 3
+    assert len(_cut(told, 1e-4)) == 10
+    assert len(_cut(told, 1.5)) == 1
+    assert band[0] < told["threshold"] < band[-1]
+    assert told["gap"][1] >= 2 * told["gap"][0]
+    assert sum(told["gap"]) / 2 == pytest.approx(told["threshold"])
+    assert told["users"] == [f"edge-{n}" for n in range(10)]
+    vectors = np.stack([done.state.last[user].double().numpy() for user in told["users"]])
+    for threshold in (0.5 * band[0], band[0], band[-1], 2 * band[-1]):
+        labels = fcluster(linkage(pdist(vectors, "cosine"), "average"), threshold, "distance")
+        assert _cut(told, threshold) == sorted([int(i) for i in np.flatnonzero(labels == n)] for n in set(labels))
+
+
+def _cut(told: dict[str, Any], threshold: float) -> list[list[int]]:
+    """By the oracle's own merging, from the distances in the record."""
+    n = len(told["users"])
+    square = np.zeros((n, n))
+    square[np.triu_indices(n, 1)] = told["distances"]
+    return plain_dtpfl.agglomerate(square + square.T, threshold)
+
+
+# ---- what travels, and what is told
+
+
+async def test_personal_layers_go_up_once_and_then_by_group(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"pretrain_rounds": 2, "threshold": 0.02}), **FOUR)
+    assert [row.phase for row in done.rounds] == ["pretrain", "pretrain", "group", "group"]
+    for detail in done.rounds:
+        personal = 0 if detail.round_no == 1 else HEAD_BYTES
+        assert all(BASE_BYTES + personal < row.up_bytes < BASE_BYTES + personal + AROUND for row in detail.edges)
+    assert [bool(cloud_figures(done, n)) for n in (1, 2, 3, 4)] == [False, True, False, False]
+    assert [done.rounds[n].figures["0"] for n in (0, 1)] == [{"group": None, "pretrained": n} for n in (1, 2)]
+    assert done.rounds[2].figures["0"]["group"] == done.state.groups["edge-0"]
+    assert AROUND < HEAD_BYTES
+
+
+async def test_each_users_model_can_be_fetched_once_it_has_a_group(tmp_path: Path) -> None:
+    async with federation(tmp_path, **FOUR) as fed:
+        run_id = await fed.begin(spec_of({"pretrain_rounds": 2, "threshold": 0.02}, num_rounds=3), 1)
+        early = await fed.client.get(f"/runs/{run_id}/models/edge-3")
+        assert early.status_code == 404
+        await fed.ask(run_id, "resume")
+        done = await ended(fed, run_id, tmp_path)
+        fetched = await fed.client.get(f"/runs/{run_id}/models/edge-3")
+    assert set(done.info.models) == {"global", *(f"edge-{n}" for n in range(4))}
+    assert flat.same_bits(load_model(fetched.content), own_models(done)[3])
+
+
+async def test_layout_of_agents_decides_nothing(tmp_path: Path) -> None:
+    spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
+    one = await run(tmp_path, spec, n_edges=4, rooms=(8,))
+    many = await run(tmp_path, spec, n_edges=4, rooms=(1,) * 8, order=tuple(reversed(range(8))))
+    assert one.info.model_sha256 == many.info.model_sha256
+    assert apart(one, own_models(many)) == 0
+    assert [row.figures for row in one.rounds] == [row.figures for row in many.rounds]
+
+
+# ---- users that go and come
+
+
+async def lose(fed: Federation, number: int) -> None:
+    registry = fed.apps["cloud"].state.cloud.registry
+    await fed.stop(f"edge-{number}")
+    await fed.until(lambda: not registry.edge_is_live(f"edge-{number + 1}"))
+
+
+async def regain(fed: Federation, number: int) -> None:
+    registry = fed.apps["cloud"].state.cloud.registry
+    await fed.start_edge(number)
+    await fed.until(lambda: registry.edge_is_live(f"edge-{number + 1}") and fed.n_agents() == len(fed.rooms))
+
+
+@pytest.mark.parametrize("rounds", [1, 2], ids=["while it pre-trains", "once it has a group"])
+async def test_personal_layers_and_group_outlive_the_edge(rounds: int, tmp_path: Path) -> None:
+    spec = spec_of({"pretrain_rounds": 2, "threshold": 0.02})
+    whole = await run(tmp_path, spec, **FOUR)
+    async with federation(tmp_path, **FOUR) as fed:
+        run_id = await fed.begin(spec, rounds)
+        await fed.stop("edge-1")
+        await fed.start_edge(1)
+        await fed.until(lambda: fed.n_agents() == 2)
+        await fed.ask(run_id, "resume")
+        done = await ended(fed, run_id, tmp_path)
+    assert done.info.model_sha256 == whole.info.model_sha256
+    assert done.state.groups == whole.state.groups
+    assert apart(done, own_models(whole)) == 0
+    assert not any(row.fresh_state for detail in done.rounds for row in detail.edges)
+
+
+@pytest.mark.parametrize("threshold", [0.02, 0.0005], ids=["into the nearest group", "alone"])
+async def test_user_that_was_away_pretrains_by_itself_and_is_then_put_into_a_group(
+    threshold: float, tmp_path: Path
+) -> None:
+    """User 3 trains in round 1 and is away in round 2, when the others are clustered; it needs one round more."""
+    spec = spec_of({"pretrain_rounds": 2, "threshold": threshold}, num_rounds=5)
+    async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
+        run_id = await fed.begin(spec, 1)
+        await lose(fed, 3)
+        await fed.go_on(run_id, 1)
+        without = await so_far(fed, run_id, tmp_path)
+        await regain(fed, 3)
+        await fed.ask(run_id, "resume")
+        done = await ended(fed, run_id, tmp_path)
+    assert set(without.state.groups) == {"edge-0", "edge-1", "edge-2"}
+    assert [row.figures.get("3", {}).get("pretrained") for row in done.rounds] == [1, None, 2, 2, 2]
+    assert groups_of(without) == ([[0, 1], [2]] if threshold == 0.02 else [[0], [1], [2]])
+    check_placed(done, placed_in=3, threshold=threshold)
+
+
+@pytest.mark.parametrize("threshold", [0.02, 0.0005], ids=["into the nearest group", "alone"])
+async def test_user_that_comes_late_pretrains_by_itself_and_is_then_put_into_a_group(
+    threshold: float, tmp_path: Path
+) -> None:
+    """User 3 never trained; a new edge takes its home after the others were clustered, and needs two rounds."""
+    params = {"pretrain_rounds": 2, "threshold": threshold}
+    spec = spec_of(params, num_rounds=6, timeouts={"reseat_after_s": 0})
+    async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
+        gate = Gate(fed, 1, "/rounds", EDGE_PORT)
+        run_id = await fed.submit(spec)
+        await gate.reached.wait()
+        await lose(fed, 3)
+        await fed.pause_at(gate, run_id)
+        await fed.go_on(run_id, 2)
+        await regain(fed, 4)
+        await fed.ask(run_id, "resume")
+        done = await ended(fed, run_id, tmp_path)
+    told = [row.figures.get("3", {}) for row in done.rounds]
+    assert [each.get("pretrained") for each in told] == [None, None, None, 1, 2, 2]
+    assert cloud_figures(done, 2)["users"] == ["edge-0", "edge-1", "edge-2"]
+    check_placed(done, placed_in=5, threshold=threshold)
+
+
+def check_placed(done: Ended, *, placed_in: int, threshold: float) -> None:
+    """User 3 was put beside user 2, who is the nearest to it, unless even that is too far; the record tells so."""
+    told, mine = cloud_figures(done, placed_in), done.state.groups["edge-3"]
+    assert all(row.figures.get("3", {}).get("group") is None for row in done.rounds[:placed_in])
+    assert done.rounds[placed_in].figures["3"]["group"] == mine
+    others = {user for user, name in done.state.groups.items() if name == mine} - {"edge-3"}
+    assert others == ({"edge-2"} if threshold == 0.02 else set())
+    assert _distance(done, "edge-2", "edge-3") == min(_distance(done, f"edge-{n}", "edge-3") for n in range(3))
+    assert sorted([*others, "edge-3"]) in told["groups"]
+    assert own_models(done).keys() == {0, 1, 2, 3}
+
+
+def _distance(done: Ended, a: str, b: str) -> float:
+    vectors = [done.state.last[user].double().numpy() for user in (a, b)]
+    found: float = plain_dtpfl.distances(vectors)[0, 1]
+    return found
+
+
+async def test_lost_user_costs_its_contribution_and_keeps_its_group(tmp_path: Path) -> None:
+    spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
+    async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
+        run_id = await fed.begin(spec, 2)
+        before = await so_far(fed, run_id, tmp_path)
+        await lose(fed, 3)
+        await fed.ask(run_id, "resume")
+        done = await ended(fed, run_id, tmp_path)
+    assert done.state.groups == before.state.groups
+    assert [row.outcome for row in done.rounds[2].edges] == ["used"] * 3 + ["failed"]
+    assert 3 in own_models(done)
+
+
+# ---- parameters
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 2.1, "wide"])
+def test_threshold_beyond_cosine_distances_is_refused_by_the_field(threshold: Any) -> None:
+    with pytest.raises(BadInput) as refused:
+        dtpfl.ALGORITHM.parse_params({"threshold": threshold})
+    assert (refused.value.field or "").startswith("algorithm.params.threshold")
+
+
+def test_devices_as_clients_are_refused() -> None:
+    with pytest.raises(BadInput, match="dtpfl needs client: edge"):
+        parse_spec({"algorithm": "dtpfl"})

@@ -1,0 +1,181 @@
+"""DTPFL's groups, hook by hook: against scipy, by hand, and with users that send what is not right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from pydantic import ValidationError
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist
+
+from shared.algorithms import dtpfl
+from shared.algorithms.dtpfl import Change, Down, Federation, Sent, User
+from shared.core.errors import NotFinite
+from shared.core.records import TensorMap
+from shared.federation.aggregation import Fold
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.spec_parser import parse_spec
+from shared.wire import codec
+from tests.shared.algorithms.ways import resolved
+
+CLOUD, EDGE = dtpfl.ALGORITHM.cloud, dtpfl.ALGORITHM.edge
+Vector = npt.NDArray[np.float64]
+
+
+def lab_of(folder: Path, n_users: int, **params: Any) -> Lab:
+    """Users of softmax regression on digits: their only layer is the last."""
+    algorithm = {"name": "dtpfl", "params": {"pretrain_rounds": 2, **params}}
+    counts = {"num_edges": n_users, "num_devices": n_users, "num_rounds": 4}
+    return resolved(folder, algorithm=algorithm, client="edge", model="linear", **counts)
+
+
+def ctx_of(lab: Lab, round_no: int = 2, **more: Any) -> Ctx:
+    n_users = len(lab.members.homes)
+    return lab.ctx(phase=lab.phase_of(round_no).name, round_no=round_no, n_clients=n_users).at(**more)
+
+
+def layers_of(vector: Vector) -> TensorMap:
+    """The last layer whose elements in a row are these; the others are 0."""
+    row = torch.zeros(650)
+    row[: len(vector)] = torch.from_numpy(vector)
+    return {"head.weight": row[:640].reshape(10, 64), "head.bias": row[640:]}
+
+
+def sent_by(vectors: Mapping[str, Sequence[float]], samples: int = 1) -> Change:
+    """What the last round of pre-training brings up."""
+    users = {user: Sent(layers=layers_of(np.array(v, np.float64)), samples=samples) for user, v in vectors.items()}
+    return Change(delta={}, users=users)
+
+
+def grouped(lab: Lab, update: Change, state: Federation | None = None, round_no: int = 2) -> Federation:
+    ctx = ctx_of(lab, round_no)
+    found: Federation = CLOUD.aggregate(ctx, state or CLOUD.init(ctx, lab.initial), update)
+    return found
+
+
+def members_of(state: Federation) -> list[list[str]]:
+    found: dict[str, list[str]] = {}
+    for user, name in state.groups.items():
+        found.setdefault(name, []).append(user)
+    return list(found.values())
+
+
+AXES = {"edge-0": [1.0, 0.0], "edge-1": [2.0, 0.1], "edge-2": [0.0, 1.0]}
+"""Two users that point almost the same way, and one at a right angle."""
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.8, 1.0, 2.0])
+def test_groups_are_those_of_scipy_on_the_vectors_that_were_sent(threshold: float, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    vectors = rng.normal(size=(3, 30))[np.arange(12) % 3] + rng.normal(size=(12, 30))
+    lab = lab_of(tmp_path, 12, threshold=threshold)
+    state = grouped(lab, sent_by({f"edge-{n}": row.tolist() for n, row in enumerate(vectors)}))
+    rounded = vectors.astype(np.float32).astype(np.float64)
+    labels = fcluster(linkage(pdist(rounded, "cosine"), "average"), threshold, "distance")
+    theirs = [[f"edge-{n}" for n in np.flatnonzero(labels == label)] for label in dict.fromkeys(labels)]
+    assert members_of(state) == theirs
+
+
+def test_first_layers_of_a_group_are_the_mean_by_samples(tmp_path: Path) -> None:
+    """(9) by hand: 3 of [1, 0] and 1 of [2, 0.1] are [1.25, 0.025]."""
+    update = sent_by(AXES)
+    update = update.but(users={**update.users, "edge-0": update.users["edge-0"].but(samples=3)})
+    state = grouped(lab_of(tmp_path, 3, threshold=0.1), update)
+    assert members_of(state) == [["edge-0", "edge-1"], ["edge-2"]]
+    mean = state.personal[state.groups["edge-0"]]["head.weight"]
+    assert mean[0, :2].tolist() == pytest.approx([1.25, 0.025])
+    assert state.personal[state.groups["edge-2"]]["head.weight"][0, :2].tolist() == [0.0, 1.0]
+
+
+def test_one_user_is_a_group_and_the_next_is_alone_under_auto(tmp_path: Path) -> None:
+    """With nobody to be compared with, nothing is near."""
+    lab = lab_of(tmp_path, 2, threshold="auto")
+    state = grouped(lab, sent_by({"edge-0": [1.0, 0.0]}))
+    told = CLOUD.figures(ctx_of(lab), state)
+    assert (told["groups"], told["linkage"], told["threshold"]) == ([["edge-0"]], [], 0.0)
+    later = grouped(lab, sent_by({"edge-1": [1.0, 0.5]}), state, round_no=4)
+    assert members_of(later) == [["edge-0"], ["edge-1"]]
+    assert CLOUD.figures(ctx_of(lab, 4), later)["groups"] == [["edge-0"], ["edge-1"]]
+
+
+def test_late_users_are_placed_one_after_another(tmp_path: Path) -> None:
+    """Of two late ones of a new kind the first founds a group, which the second joins, and begins from its layers."""
+    lab = lab_of(tmp_path, 6, threshold=0.1)
+    state = grouped(lab, sent_by(AXES))
+    late = {"edge-5": [-1.0, 0.1], "edge-4": [-1.0, 0.0], "edge-3": [0.1, 3.0]}
+    state = grouped(lab, sent_by(late), state, round_no=4)
+    assert members_of(state) == [["edge-0", "edge-1"], ["edge-2", "edge-3"], ["edge-4", "edge-5"]]
+    down: Down = CLOUD.broadcast(ctx_of(lab, 5), state, 5, [])
+    assert down.group == state.groups["edge-4"]
+    assert down.model["head.weight"][0, :2].tolist() == [-1.0, 0.0]
+
+
+# ---- what is not right
+
+
+def test_last_layer_of_zeros_is_near_nobody(tmp_path: Path) -> None:
+    state = grouped(lab_of(tmp_path, 3, threshold=0.9), sent_by({**AXES, "edge-2": [0.0, 0.0]}))
+    assert members_of(state) == [["edge-0", "edge-1"], ["edge-2"]]
+
+
+def test_user_whose_layers_are_not_whole_has_no_group_and_costs_nobody_else_theirs(tmp_path: Path) -> None:
+    lab, update = lab_of(tmp_path, 3, threshold=0.1), sent_by(AXES)
+    half = Sent(layers={"head.bias": torch.zeros(10)}, samples=1)
+    stranger = {"edge-7": update.users["edge-2"], "nobody": update.users["edge-2"]}
+    state = grouped(lab, update.but(users={**update.users, **stranger, "edge-2": half}))
+    assert members_of(state) == [["edge-0", "edge-1"]]
+    assert CLOUD.broadcast(ctx_of(lab, 3), state, 2, []).group is None
+
+
+def test_layers_of_another_shape_are_refused_where_they_arrive(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path, 3)
+    wrong = Sent(layers={"head.weight": torch.zeros(10, 63), "head.bias": torch.zeros(10)}, samples=1)
+    body = bytes(codec.encode(Change(delta={}, users={"edge-0": wrong})).join())
+    with pytest.raises(Exception, match=r"head\.weight"):
+        codec.decode(Change, body, model=lab.initial)
+
+
+def test_layers_that_are_not_finite_and_no_samples_are_refused(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path, 3)
+    fold = Fold(Change, lab.grid, model=lab.shapes)
+    with pytest.raises(NotFinite, match="users"):
+        fold.add(sent_by({"edge-0": [float("nan")]}), 1)
+    with pytest.raises(ValidationError):
+        Sent(layers={}, samples=0)
+
+
+# ---- rounds of pre-training
+
+
+@pytest.mark.parametrize(
+    ("pretrain_rounds", "num_rounds", "lengths"), [(2, 5, [2, 3]), (0, 3, [0, 3]), (4, 4, [4, 0]), (10, 4, [4, 0])]
+)
+def test_run_has_as_many_rounds_as_its_spec_says(pretrain_rounds: int, num_rounds: int, lengths: list[int]) -> None:
+    algorithm = {"name": "dtpfl", "params": {"pretrain_rounds": pretrain_rounds}}
+    spec = parse_spec({"algorithm": algorithm, "client": "edge", "num_rounds": num_rounds})
+    found = dtpfl.phases(spec, dtpfl.Params(pretrain_rounds=pretrain_rounds))
+    assert [(phase.name, phase.num_rounds) for phase in found] == list(zip(("pretrain", "group"), lengths, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("round_no", "rounds_before", "n_samples", "sends"),
+    [(1, 0, 9, False), (2, 1, 9, True), (2, 0, 9, True), (2, 1, 0, False), (3, 0, 9, False), (3, 1, 9, True)],
+    ids=["first", "last", "last, missed one", "nobody answered", "late, one round", "late, two rounds"],
+)
+def test_user_asks_for_a_group_with_the_others_or_after_as_many_rounds(
+    round_no: int, rounds_before: int, n_samples: int, sends: bool, tmp_path: Path
+) -> None:
+    lab = lab_of(tmp_path, 3)
+    ctx = ctx_of(lab, round_no, edge=1, n_samples=n_samples)
+    begun = EDGE.begin(ctx, User(rounds=rounds_before), Down(model=lab.initial))
+    finish = EDGE.finish(ctx, begun.state)
+    update: Any = finish.update
+    assert {user: each.samples for user, each in update.users.items()} == ({"edge-1": 9} if sends else {})
+    assert finish.figures["pretrained"] == rounds_before + (n_samples > 0)

@@ -1,0 +1,55 @@
+"""DTPFL as the paper has it: users whose devices and own server train on planned shares of what the user has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.shared.algorithms import flat
+from tests.shared.algorithms.ways import Ended, run
+
+FOUR: dict[str, Any] = {"n_edges": 4, "rooms": (5, 3)}
+NEAR: dict[str, Any] = {"latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
+
+
+def spec_of(**more: Any) -> dict[str, Any]:
+    """Four users with two devices each, of uneven sizes, in three rounds; each mini-batch is divided anew."""
+    lent = {"profile": {**NEAR, "compute_sps": {"name": "uniform", "low": 200, "high": 1000}}, "edge_latency_s": 0}
+    spec = {
+        "algorithm": {"name": "dtpfl", "params": {"pretrain_rounds": 1, "threshold": "auto"}},
+        "data": {"name": "digits", "n_train": 320, "n_test": 80},
+        "partition": {"name": "by_group", "n_groups": 2, "gamma": 0.9},
+        "client": "edge",
+        "schedule": "free_compute",
+        "sync": "step",
+        "num_devices": 8,
+        "num_edges": 4,
+        "num_rounds": 3,
+        "batch_size": 16,
+        "lr": 0.1,
+        "devices": lent,
+        "edge_link": {"worker_sps": 500},
+    }
+    return {**spec, **more}
+
+
+def models_of(done: Ended) -> dict[str, Any]:
+    ctx = done.lab.ctx(phase="group", round_no=done.info.rounds, n_clients=4)
+    return done.lab.algorithm.cloud.models(ctx, done.state)
+
+
+def trainers(done: Ended) -> set[int]:
+    return {row.seat for detail in done.rounds for row in detail.seats if row.outcome == "used"}
+
+
+async def test_devices_and_server_step_by_step_equal_the_server_alone(tmp_path: Path) -> None:
+    together = await run(tmp_path, spec_of(), **FOUR)
+    alone = await run(tmp_path, spec_of(edge_link={"worker_sps": 1e12}), **FOUR)  # all free compute is the server's
+    servers = {seat.number for seat in alone.lab.members.seats if seat.role == "worker"}
+    assert (len(servers), trainers(alone), len(trainers(together))) == (4, servers, 12)
+    one, other = models_of(together), models_of(alone)
+    assert one.keys() == other.keys() == {"global", *(f"edge-{number}" for number in range(4))}
+    assert together.state.groups == alone.state.groups
+    assert 1 < len(set(together.state.groups.values())) < 4
+    assert max(flat.distance(one[name], other[name]) for name in one) < 1e-5
+    assert flat.distance(one["global"], together.lab.initial) > 1e-2

@@ -1,0 +1,172 @@
+"""What a visit is expected to cost before it, beside what the record says that it did cost."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.by_hooks import ByHooks
+from shared.core.errors import BadInput
+from shared.federation import timeouts, visit_estimates
+from shared.federation.experiment import Lab
+from shared.federation.hooks import Local
+from shared.federation.messages import Work
+from shared.federation.registry import load_algorithm
+from shared.federation.visit_estimates import HEAD_BYTES
+from shared.simulation import REFERENCE_FLOPS
+from shared.simulation.cost_model import Cost
+from shared.spec.experiment import ExperimentSpec
+from tests.shared.algorithms.ways import resolved, run
+
+Codecs = dict[str, Any]
+MODEL = 4 * (64 * 64 + 64 + 64 * 10 + 10)
+TERNARY = (64 * 64 + 64 * 10) // 4 + 2 * 4 + 4 * (64 + 10)
+"""Of the mlp on digits: all in full, and its weights in two bits each with a factor for each layer, biases in full."""
+
+
+def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Four devices whose samples fill their batches, on slow links without jitter."""
+    spec = {
+        "algorithm": {"name": algorithm, "params": params},
+        "data": {"name": "digits", "n_train": 160, "n_test": 40},
+        "devices": {"profile": {"compute_sps": 2, "up_bps": 1e6, "down_bps": 1e6}, "edge_latency_s": 0},
+        "num_devices": 4,
+        "num_edges": 1,
+        "num_rounds": 1,
+        "batch_size": 10,
+        "local_epochs": 2,
+    }
+    return {**spec, **more}
+
+
+def works_of(lab: Lab, left_s: float = math.inf) -> dict[int, tuple[Work, Cost]]:
+    """The work of each seat in round 1, cut to `left_s`, and what it is expected to cost."""
+    ctx = lab.ctx(phase=lab.phase_of(1).name, round_no=1, n_clients=4, edge=0)
+    hooks, seats = lab.algorithm.edge, {seat.number: seat for seat in lab.members.seats}
+    works = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
+    works = {number: visit_estimates.partial(ctx, work, seats[number], left_s) for number, work in works.items()}
+    due = {number: visit_estimates.samples_due(ctx, work, seats[number]) for number, work in works.items()}
+    return {number: (work, visit_estimates.expected(ctx, seats[number], due[number])) for number, work in works.items()}
+
+
+class AsAsked(ByHooks):
+    """A run whose visits do what the edge schedules, the same for each seat."""
+
+    def _work(self, round_no: int) -> Work:
+        return works_of(self.lab)[0][0].but(evaluate=False)
+
+
+def passed(local: Local) -> int:
+    """What `Outcome.n_trained` will say of a visit."""
+    assert local.trained is not None
+    return local.trained.n_samples + local.n_passed if local.n_trained is None else local.n_trained
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "params", "times"),
+    [
+        ("fedavg", {}, 1),
+        ("scaffold", {"option": "I"}, 1.5),  # two epochs, and one pass
+        ("scaffold", {"option": "II"}, 1),
+        ("per_fedavg", {"local_steps": 8}, 2),
+        ("per_fedavg", {"local_steps": 8, "hessian": "hessian_free"}, 4),
+        ("per_fedavg", {"local_steps": 4, "alpha": 0}, 0.5),
+    ],
+)
+def test_expected_compute_is_what_a_visit_takes(
+    algorithm: str, params: dict[str, Any], times: float, tmp_path: Path
+) -> None:
+    lab = resolved(tmp_path, **spec_of(algorithm, params))
+    for seat, local in AsAsked(lab).round().items():
+        assert passed(local) == times * 2 * 40
+        assert works_of(lab)[seat][1].compute_s == pytest.approx(passed_s(lab, passed(local)))
+
+
+@pytest.mark.parametrize(("params", "low"), [({}, 0.4), ({"start": 0, "sigma": 0}, 0.9)])
+def test_es_afls_visits_take_no_longer_than_expected_of_the_whole_supernet(
+    params: dict[str, Any], low: float, tmp_path: Path
+) -> None:
+    """In 36 of 40 samples two epochs of each trial, and what is ranked and validated on 4 by passes forward."""
+    lab = resolved(tmp_path, **spec_of("es_afl", params))
+    n_trials = 2 if params.get("sigma", 1) else 1
+    for seat, local in AsAsked(lab).round().items():
+        cost = works_of(lab)[seat][1].compute_s
+        assert cost == pytest.approx(passed_s(lab, math.ceil(n_trials * 80 + 4 * (1 + n_trials) / 3)))
+        assert low * cost < passed_s(lab, passed(local)) <= cost
+
+
+def passed_s(lab: Lab, n_passed: int) -> float:
+    """Seconds that so many samples take on these devices."""
+    return n_passed * lab.flops / (2 * REFERENCE_FLOPS)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "params", "codecs", "down_bytes", "up_bytes"),
+    [
+        ("fedavg", {}, {}, MODEL, MODEL),
+        ("fedavg", {}, {"up": "int8", "down": "fp16"}, MODEL // 2, MODEL // 4 + 4 * 4),
+        ("t_fedavg", {}, {}, TERNARY, TERNARY),
+        ("t_fedavg", {"quantise": False}, {}, MODEL, MODEL),
+        ("t_fedavg", {"download": "full"}, {}, MODEL, TERNARY),
+        ("t_fedavg", {}, {"down": "fp16"}, TERNARY - 2 * 74, TERNARY),
+        ("scaffold", {}, {}, MODEL, 2 * MODEL),
+        ("scaffold", {}, {"up": "fp16"}, MODEL, MODEL),
+        ("es_afl", {}, {}, MODEL, MODEL),
+        ("local_sgd", {}, {}, MODEL, 0),
+    ],
+)
+def test_expected_bytes_are_those_of_the_forms_that_spec_and_algorithm_give_the_tensors(
+    algorithm: str, params: dict[str, Any], codecs: Codecs, down_bytes: int, up_bytes: int, tmp_path: Path
+) -> None:
+    lab = resolved(tmp_path, **spec_of(algorithm, params, compression=codecs))
+    use = lab.ctx(phase="train", round_no=1, n_clients=4).model_use
+    assert (use.down_bytes, use.up_bytes) == (down_bytes, up_bytes)
+
+
+async def test_expected_bytes_are_a_little_less_than_what_travels(tmp_path: Path) -> None:
+    """Ternary weights both ways, and biases in half precision down: what else a body holds is below the 8 KiB."""
+    done = await run(tmp_path, spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, rooms=(4,))
+    use = done.lab.ctx(phase="train", round_no=1, n_clients=4).model_use
+    for row in done.rounds[0].seats:
+        assert 0 < row.up_bytes - use.up_bytes < HEAD_BYTES
+        assert 0 < row.down_bytes - use.down_bytes < HEAD_BYTES
+
+
+async def test_partial_work_of_a_method_with_four_gradients_a_step_is_in_time(tmp_path: Path) -> None:
+    """The deadline leaves time for five and a half of ten steps; at one gradient a step all ten would be asked for."""
+    params = {"local_steps": 10, "hessian": "hessian_free"}
+    whole = works_of(resolved(tmp_path, **spec_of("per_fedavg", params)))
+    cost = next(cost for _, cost in whole.values())
+    deadline_s = cost.simulated_s - 0.45 * cost.compute_s
+    spec = spec_of("per_fedavg", params, round_deadline_s=deadline_s, partial_work=True)
+    works = works_of(resolved(tmp_path, **spec), left_s=deadline_s)
+    assert {work.steps for work, _ in works.values()} == {5}
+    done = await run(tmp_path, spec, n_edges=1, rooms=(4,))
+    assert [(row.outcome, row.reason, row.work_share) for row in done.rounds[0].seats] == [("used", None, 0.5)] * 4
+
+
+def test_codec_for_updates_of_which_nothing_could_be_coded_is_refused_by_its_field() -> None:
+    es_afl = load_algorithm("es_afl")
+    with pytest.raises(BadInput, match="es_afl sends up no tensors that a codec could shorten") as refused:
+        es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"up": "topk"})))
+    assert refused.value.field == "compression.up"
+    es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"down": "fp16"})))
+
+
+# ---- patience
+
+
+def test_a_round_is_waited_for_by_the_steps_that_its_edge_asks_for(tmp_path: Path) -> None:
+    """A thousand steps of ten samples at two gradients, at 8 times their expected time, and four waves."""
+    few, many = (
+        resolved(tmp_path, **spec_of("per_fedavg", {"local_steps": steps}, clock="real")) for steps in (1, 1000)
+    )
+    for lab, n_passed in ((few, 2 * 2 * 160), (many, 2 * 10_000)):
+        seat = lab.members.seats[0]
+        compute_s = passed_s(lab, timeouts.AT_MOST * n_passed)
+        assert seat.profile.compute_sps == 2
+        assert compute_s < timeouts.longest_round_s(lab, 1) < compute_s + 10
+        assert timeouts.longest_round_s(lab, 4) == pytest.approx(4 * timeouts.longest_round_s(lab, 1))

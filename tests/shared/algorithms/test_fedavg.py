@@ -1,0 +1,164 @@
+"""FedAvg: McMahan et al., algorithm 1, and its hierarchical form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from shared.core.records import TensorMap
+from shared.federation.experiment import Lab
+from shared.training import models
+from shared.training.loop import batches, train
+from tests.shared.algorithms import flat
+from tests.shared.algorithms.ways import run
+
+Weights = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+
+def spec_of(**more: Any) -> dict[str, Any]:
+    spec = {
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+        "model": "linear",
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 2,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+# ---- the oracle: plain numpy
+
+
+def sgd(lab: Lab, seat: int, round_no: int, start: Weights) -> Weights:
+    """E epochs of mini-batch SGD on one client's samples; only the order of the samples is asked of the project."""
+    spec, own = lab.spec, lab.members.seats[seat].train
+    x = ((lab.data.train_x[own] / 255 - 0.5) / 0.5).reshape(len(own), -1)
+    y = np.asarray(lab.data.train_y)[own]
+    generator = torch.Generator().manual_seed(flat.stream(spec.seed, f"seat {seat}", round_no, 0, 0, "batches"))
+    weight, bias = start
+    for _ in range(spec.local_epochs):
+        order = torch.randperm(len(own), generator=generator).numpy()
+        for begin in range(0, len(own), spec.batch_size):
+            chosen = order[begin : begin + spec.batch_size]
+            to_weight, to_bias = flat.softmax_gradient(weight, bias, x[chosen], y[chosen])
+            weight, bias = weight - spec.lr * to_weight, bias - spec.lr * to_bias
+    return weight, bias
+
+
+def averaged(lab: Lab) -> TensorMap:
+    """w <- sum_k n_k / n * w_k, round after round, in float64."""
+    weights: Weights = (lab.initial["head.weight"].double().numpy(), lab.initial["head.bias"].double().numpy())
+    sizes = [len(seat.train) for seat in lab.members.seats]
+    for round_no in range(1, lab.spec.num_rounds + 1):
+        clients = [sgd(lab, seat, round_no, weights) for seat in range(len(sizes))]
+        weights = tuple(  # type: ignore[assignment]
+            sum(size / sum(sizes) * client[part] for size, client in zip(sizes, clients, strict=True))
+            for part in (0, 1)
+        )
+    return {"head.weight": torch.from_numpy(weights[0]), "head.bias": torch.from_numpy(weights[1])}
+
+
+@pytest.mark.parametrize(("batch_size", "local_epochs"), [(1000, 1), (16, 2)])
+async def test_model_is_the_weighted_mean_of_local_sgd(batch_size: int, local_epochs: int, tmp_path: Path) -> None:
+    spec = spec_of(batch_size=batch_size, local_epochs=local_epochs)
+    done = await run(tmp_path, spec, rooms=(2, 1, 1))
+    sizes = [len(seat.train) for seat in done.lab.members.seats]
+    assert max(sizes) > 1.2 * min(sizes), "equal sizes would not show the weights"
+    assert flat.distance(done.model, averaged(done.lab)) < 2e-6
+    assert flat.distance(done.model, done.lab.initial) > 0.01
+
+
+# ---- reductions
+
+
+async def test_one_device_is_centralised_training(tmp_path: Path) -> None:
+    """Bit for bit, but for the one rounding of `start + (trained - start)`, which the reference also makes."""
+    done = await run(tmp_path, spec_of(num_devices=1, num_edges=1, model="mlp", num_rounds=3), n_edges=1, rooms=(1,))
+    assert flat.same_bits(done.model, flat.fedavg(done.lab, 3))
+    model, spec, data = done.lab.model, done.lab.spec, done.lab.data
+    models.write_state(model, done.lab.initial)
+    for round_no in (1, 2, 3):
+        generator = torch.Generator().manual_seed(flat.stream(spec.seed, "seat 0", round_no, 0, 0, "batches"))
+        pool = done.lab.members.seats[0].train
+        drawn = batches(data.train_x, data.train_y, pool, batch_size=32, generator=generator, epochs=1)
+        assert train(model, drawn, lr=spec.lr).n_samples == 240
+    assert flat.distance(done.model, models.read_state(model)) < 1e-6
+
+
+def hierarchical(lab: Lab, num_rounds: int, edge_rounds: int) -> TensorMap:
+    """Client-edge-cloud averaging, naively: every edge averages its clients, the cloud the edges."""
+    sizes = [len(seat.train) for seat in lab.members.seats]
+    homes = [[seat.number for seat in lab.members.seats if seat.home == home] for home in range(2)]
+    model = lab.initial
+    for round_no in range(1, num_rounds + 1):
+        moved = []
+        for seats in homes:
+            edge = model
+            for edge_round in range(edge_rounds):
+                trained = [flat.local(lab, seat, round_no, edge, edge_round) for seat in seats]
+                deltas = [{name: after[name] - edge[name] for name in edge} for after in trained]
+                mean = flat.exact_mean(deltas, [sizes[seat] for seat in seats], sum(sizes))
+                edge = {name: edge[name] + mean[name] for name in edge}
+            moved.append({name: edge[name] - model[name] for name in model})
+        mean = flat.exact_mean(moved, [sum(sizes[seat] for seat in seats) for seats in homes], sum(sizes))
+        model = {name: model[name] + mean[name] for name in model}
+    return model
+
+
+@pytest.mark.parametrize("rooms", [(4,), (1, 1, 1, 1)])
+async def test_several_edge_rounds_are_hierarchical_fedavg(rooms: tuple[int, ...], tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(edge_rounds=2, model="mlp"), rooms=rooms)
+    assert flat.same_bits(done.model, hierarchical(done.lab, 2, 2))
+    assert not flat.same_bits(done.model, flat.fedavg(done.lab, 2))
+    assert [
+        (row.seat, row.edge_round) for row in sorted(done.rounds[0].seats, key=lambda r: (r.seat, r.edge_round))
+    ] == [(seat, edge_round) for seat in range(4) for edge_round in (0, 1)]
+
+
+async def test_edges_weigh_the_samples_of_those_who_took_part_in_any_edge_round(tmp_path: Path) -> None:
+    """With one seat of two in each edge round, an edge stands for the union of their samples, each counted once."""
+    spec = spec_of(edge_rounds=2, select="random", fraction_train=0.5, num_rounds=1, seed=3)
+    done = await run(tmp_path, spec, rooms=(4,))
+    sizes = [len(seat.train) for seat in done.lab.members.seats]
+    moved, weights, chosen = [], [], []
+    for home in (0, 1):
+        edge, took_part = done.lab.initial, []
+        for edge_round in (0, 1):
+            rows = [row for row in done.rounds[0].seats if (row.seat % 2, row.edge_round) == (home, edge_round)]
+            assert [row.seat for row in rows] == selected(done.lab, home, edge_round)
+            took_part += [row.seat for row in rows]
+            trained = flat.local(done.lab, took_part[-1], 1, edge, edge_round)
+            delta = {name: trained[name] - edge[name] for name in edge}
+            mean = flat.exact_mean([delta], [sizes[took_part[-1]]], sum(sizes))
+            edge = {name: edge[name] + mean[name] for name in edge}
+        moved.append({name: edge[name] - done.lab.initial[name] for name in edge})
+        weights.append(sum(sizes[seat] for seat in set(took_part)))
+        chosen.append(len(set(took_part)))
+    assert sorted(chosen) == [1, 2], "one edge must have asked a seat twice, the other both"
+    mean = flat.exact_mean(moved, weights, sum(sizes))
+    assert flat.same_bits(done.model, {name: done.lab.initial[name] + mean[name] for name in mean})
+
+
+def selected(lab: Lab, home: int, edge_round: int) -> list[int]:
+    """FedAvg's C = 1/2 by the documented stream of the edge."""
+    seats = [seat.number for seat in lab.members.seats if seat.home == home]
+    rng = np.random.default_rng(flat.stream(lab.spec.seed, f"edge {home}", 1, edge_round, 0, "select"))
+    return sorted(seats[i] for i in rng.choice(len(seats), size=1, replace=False))
+
+
+# ---- the claim
+
+
+async def test_digits_are_learned_within_few_rounds(tmp_path: Path) -> None:
+    spec = {"num_devices": 6, "num_edges": 2, "num_rounds": 8, "lr": 0.2, "batch_size": 16, "local_epochs": 2}
+    done = await run(tmp_path, spec, rooms=(3, 3))
+    assert done.info.accuracy is not None
+    assert done.info.accuracy > 0.9
+    assert done.info.accuracy_of == "global model"

@@ -1,0 +1,165 @@
+"""FedDC: Gao et al., algorithm 1 with objective (4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.core.errors import BadInput
+from shared.core.records import Tensor, TensorMap
+from shared.federation.experiment import Lab
+from shared.federation.spec_parser import parse_spec
+from shared.training.loop import Correct
+from tests.shared.algorithms import flat, plain_linear
+from tests.shared.algorithms.plain_linear import Array
+from tests.shared.algorithms.ways import run
+
+LOST = [{"round_no": 2, "seats": [1]}]
+TWO_CLASSES = {"name": "shards", "classes_per_device": 2}
+
+
+def spec_of(params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Four devices of unlike data and size."""
+    spec = {
+        "algorithm": {"name": "feddc", "params": params},
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 3,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Array]]:
+    """Algorithm 1 in numpy, weighed by samples: w and the h_i after the spec's rounds."""
+    p: Any = lab.params
+    w = plain_linear.joined(lab.initial)
+    n, k, eta, momentum = len(lab.members.seats), lab.spec.local_epochs, lab.spec.lr, lab.spec.momentum
+    far = sum(momentum**i for j in range(k) for i in range(j + 1))  # k without momentum
+    sizes = np.array([len(seat.train) for seat in lab.members.seats])
+    g, g_own = np.zeros_like(w), {seat: np.zeros_like(w) for seat in range(n)}
+    h = {seat: np.zeros_like(w) for seat in range(n)}
+    for round_no in range(1, lab.spec.num_rounds + 1):
+        seats = chosen.get(round_no, list(range(n)))
+        trained = []
+        for seat in seats:
+            gradient, theta, velocity = plain_linear.gradient_of(lab, seat), w, np.zeros_like(w)
+            for _ in range(k):
+                drift = p.alpha * (h[seat] + theta - w) + (g_own[seat] - g) / (eta * far)
+                velocity = momentum * velocity + gradient(theta) + drift
+                theta = theta - eta * velocity
+            g_own[seat] = theta - w
+            h[seat] = h[seat] + theta - w
+            trained.append(theta)
+        g, drift = (np.average([part[seat] for seat in range(n)], axis=0, weights=sizes) for part in (g_own, h))
+        w = np.average(trained, axis=0, weights=sizes[seats]) + drift
+    return w, h
+
+
+@pytest.mark.parametrize(("alpha", "momentum"), [(0.01, 0.0), (0.5, 0.0), (0.01, 0.9)])
+async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
+    alpha: float, momentum: float, tmp_path: Path
+) -> None:
+    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, "losses": LOST}
+    spec = spec_of({"alpha": alpha}, momentum=momentum, **fields)
+    done = await run(tmp_path, spec, rooms=(3, 1))
+    w, _ = plain(done.lab, {2: [0, 2, 3]})
+    assert flat.distance(done.model, plain_linear.parted(w)) < 1e-5
+    other, _ = plain(done.lab, {})
+    assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
+
+
+def near(mu: float) -> Any:
+    """FedProx's correction, for `flat.fedavg`."""
+
+    def correction(model: TensorMap) -> Correct:
+        def correct(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+            for weight, gradient, start in zip(parameters, gradients, model.values(), strict=True):
+                gradient.add_(weight - start, alpha=mu)
+
+        return correct
+
+    return correction
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+async def test_without_drift_and_gradient_term_it_is_fedprox_and_at_alpha_zero_fedavg_bit_for_bit(
+    alpha: float, tmp_path: Path
+) -> None:
+    params = {"alpha": alpha, "drift": False, "gradient": False}
+    done = await run(tmp_path, spec_of(params, num_rounds=2), rooms=(2, 2))
+    assert flat.same_bits(done.model, flat.fedavg(done.lab, 2, correction=near(alpha) if alpha else None))
+
+
+async def test_an_update_holds_what_was_moved_and_what_that_changes_of_its_mean(tmp_path: Path) -> None:
+    """Twice a model's bytes up, from the first round on; down once there is a g."""
+    spec = spec_of({}, model="linear", num_rounds=2)
+    done = await run(tmp_path, spec, rooms=(1,) * 4)
+    model_bytes = 4 * (64 * 10 + 10)
+    first, second = done.rounds
+    assert all(2 * model_bytes < row.up_bytes < 3 * model_bytes for row in [*first.seats, *second.seats])
+    more = {row.seat: row.down_bytes for row in second.seats}
+    assert all(more[row.seat] - row.down_bytes > 0.95 * model_bytes for row in first.seats)
+
+
+async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts(tmp_path: Path) -> None:
+    """One device an edge, two edge rounds, no g yet: h_i is the sum of both moves, w the mean of the t_i+ + h_i."""
+    params = {"alpha": 0.5}
+    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "num_devices": 2, "edge_rounds": 2}
+    done = await run(tmp_path, spec_of(params, num_rounds=1, partition="iid", **fields), rooms=(1, 1))
+    edges = []
+    for seat in (0, 1):
+        gradient, w = plain_linear.gradient_of(done.lab, seat), plain_linear.joined(done.lab.initial)
+        h = g_own = np.zeros_like(w)
+        for _ in range(2):
+            theta = w - 0.1 * (gradient(w) + 0.5 * h + g_own / 0.1)  # one step, g is 0
+            g_own, h, w = theta - w, h + theta - w, theta
+        edges.append(w + h)
+    assert flat.distance(done.model, plain_linear.parted(np.mean(edges, axis=0))) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("schedule", "equal"), ("arrival_rate", 0.5), ("late", "next_round"), ("client", "edge")]
+)
+def test_specs_in_which_a_client_s_weight_changes_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(BadInput, match="feddc needs") as refused:
+        parse_spec(spec_of({}, round_deadline_s=60, **{field: value}))
+    assert refused.value.field == field
+
+
+async def test_feddc_is_sooner_at_a_low_loss_where_clients_differ(tmp_path: Path) -> None:
+    """The paper's claim: with the drift taken into account, training converges faster than FedAvg's and FedProx's."""
+    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 10, "num_rounds": 5}
+    off = {"drift": False, "gradient": False}
+    losses = []
+    for params in ({"alpha": 0.1}, {"alpha": 0.0, **off}, {"alpha": 0.1, **off}):
+        done = await run(tmp_path, spec_of(params, partition=TWO_CLASSES, **fields), rooms=(4,))
+        losses.append(plain_linear.loss_of(done.lab, done.model))
+    feddc, fedavg, fedprox = losses
+    assert feddc < 0.5 * min(fedavg, fedprox)
+
+
+async def test_feddc_converges_also_where_others_take_part_in_each_round(tmp_path: Path) -> None:
+    """Three of ten: with the mean of all drifts, not of theirs, which would lead the model now here, now there."""
+    fields: dict[str, Any] = {
+        "model": "linear",
+        "data": {"name": "digits", "n_train": 400, "n_test": 50},
+        "batch_size": plain_linear.ONE_BATCH,
+        "local_epochs": 10,
+        "num_rounds": 10,
+        "num_devices": 10,
+        "num_edges": 1,
+        "select": "random",
+        "fraction_train": 0.3,
+    }
+    losses = []
+    for params in ({"alpha": 0.1}, {"alpha": 0.0, "drift": False, "gradient": False}):
+        done = await run(tmp_path, spec_of(params, partition=TWO_CLASSES, **fields), rooms=(10,), n_edges=1)
+        losses.append(plain_linear.loss_of(done.lab, done.model))
+    feddc, fedavg = losses
+    assert feddc < 0.6 * fedavg

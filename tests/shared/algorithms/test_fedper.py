@@ -1,0 +1,146 @@
+"""FedPer: base layers are averaged, personal layers stay with the client, a device or an edge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.core.errors import BadInput
+from shared.federation.hooks import last_layers
+from tests.shared.algorithms import flat, plain_dtpfl
+from tests.shared.algorithms.ways import ended, federation, resolved, run
+
+AROUND = 2_500
+"""What a body holds beside a model, the spec above all."""
+BASE_BYTES, HEAD_BYTES = 4 * (64 * 64 + 64), 4 * (64 * 10 + 10)
+
+
+def spec_of(client: str, personal_layers: int | None = 1, **more: Any) -> dict[str, Any]:
+    """Four clients of two groups of classes; without `personal_layers` FedAvg's."""
+    fedper = {"name": "fedper", "params": {"personal_layers": personal_layers}}
+    spec = {
+        "algorithm": {"name": "fedavg"} if personal_layers is None else fedper,
+        "data": {"name": "digits", "n_train": 320, "n_test": 80},
+        "partition": {"name": "by_group", "n_groups": 2, "gamma": 0.9},
+        "client": client,
+        "num_devices": 4 if client == "device" else 8,
+        "num_edges": 2 if client == "device" else 4,
+        "num_rounds": 3,
+        "batch_size": 16,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+def layout(client: str) -> dict[str, Any]:
+    return {"n_edges": 2, "rooms": (3, 1)} if client == "device" else {"n_edges": 4, "rooms": (5, 3)}
+
+
+CLIENTS = pytest.mark.parametrize("client", ["device", "edge"])
+
+
+@CLIENTS
+async def test_base_is_the_mean_and_personal_layers_live_on_at_the_client(client: str, tmp_path: Path) -> None:
+    """The base of round 3 depends on every client's personal layers of rounds 1 and 2: equal bits, equal layers."""
+    done = await run(tmp_path, spec_of(client), **layout(client))
+    plain = plain_dtpfl.run(done.lab, personal_layers=1, num_rounds=3)
+    assert flat.same_bits(done.model, plain.base)
+    assert flat.same_bits(*({"head.weight": model["head.weight"]} for model in (done.model, done.lab.initial)))
+    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in plain.models.items()]
+    assert done.info.accuracy == pytest.approx(sum(held) / 4)
+    assert done.info.accuracy_of == "mean over clients"
+    assert done.info.final["clients_own"].n == 4
+    before = plain_dtpfl.run(done.lab, personal_layers=1, num_rounds=2)
+    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in before.models.items()]
+    assert done.rounds[2].client_accuracy == pytest.approx(sum(held) / 4)  # before it trains on
+
+
+@CLIENTS
+@pytest.mark.parametrize("edge_rounds", [1, 2])
+async def test_without_personal_layers_it_is_fedavg_bit_for_bit(client: str, edge_rounds: int, tmp_path: Path) -> None:
+    fedper, fedavg, other = [
+        await run(tmp_path, spec_of(client, layers, edge_rounds=edge_rounds), **layout(client))
+        for layers in (0, None, 1)
+    ]
+    assert fedper.info.model_sha256 == fedavg.info.model_sha256
+    assert other.info.model_sha256 != fedavg.info.model_sha256
+    assert [row.evaluation for row in fedper.rounds] == [row.evaluation for row in fedavg.rounds]
+
+
+async def test_all_layers_personal_is_everyone_alone(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of("device", 2), **layout("device"))
+    assert flat.same_bits(done.model, done.lab.initial)
+    plain = plain_dtpfl.run(done.lab, personal_layers=2, num_rounds=3)
+    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in plain.models.items()]
+    assert done.info.accuracy == pytest.approx(sum(held) / 4)
+    assert min(held) > 0.3
+
+
+async def test_personal_layers_do_not_travel_up(tmp_path: Path) -> None:
+    devices = await run(tmp_path, spec_of("device"), **layout("device"))
+    for detail in devices.rounds:
+        for row in detail.seats:
+            assert BASE_BYTES < row.up_bytes < BASE_BYTES + AROUND
+    users = await run(tmp_path, spec_of("edge"), **layout("edge"))
+    for detail in users.rounds:
+        assert all(BASE_BYTES < row.up_bytes < BASE_BYTES + AROUND for row in detail.edges)
+        assert all(row.up_bytes > BASE_BYTES + HEAD_BYTES for row in detail.seats)  # shares of the whole model
+    assert AROUND < HEAD_BYTES
+
+
+@CLIENTS
+async def test_personal_layers_outlive_the_process_that_keeps_them(client: str, tmp_path: Path) -> None:
+    whole = await run(tmp_path, spec_of(client), **layout(client))
+    async with federation(tmp_path, **layout(client)) as fed:
+        run_id = await fed.submit(spec_of(client, num_rounds=1))
+        await ended(fed, run_id, tmp_path)
+        if client == "device":
+            await fed.stop("agent-0")
+            await fed.start_agent(0)
+        else:
+            await fed.stop("edge-1")
+            await fed.start_edge(1)
+        await fed.until(lambda: fed.n_agents() == 2)
+        assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
+        done = await ended(fed, run_id, tmp_path)
+    assert done.info.model_sha256 == whole.info.model_sha256
+    assert done.info.accuracy == whole.info.accuracy
+    assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
+    assert not any(row.fresh_state for detail in done.rounds for row in detail.edges)
+
+
+async def test_clients_of_unlike_data_do_better_than_with_one_model(tmp_path: Path) -> None:
+    """Each of two groups has its own classes: the claim of the paper."""
+    own = {"partition": {"name": "by_group", "n_groups": 2, "gamma": 1.0}, "num_rounds": 8, "local_epochs": 2}
+    fedper = await run(tmp_path, spec_of("device", 1, **own), **layout("device"))
+    fedavg = await run(tmp_path, spec_of("device", None, **own), **layout("device"))
+    one_model = fedavg.info.final["clients_received"].accuracy
+    assert fedper.info.accuracy is not None
+    assert one_model is not None
+    assert fedper.info.accuracy > one_model + 0.03
+
+
+# ---- layers
+
+
+def test_batch_norm_goes_with_the_layer_before_it(tmp_path: Path) -> None:
+    lab = resolved(tmp_path, algorithm="fedper", model="conv_bn")
+    ctx = lab.ctx(phase="train", round_no=1, n_clients=1)
+    head = {"head.weight", "head.bias"}
+    norm = {f"features.1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    assert last_layers(ctx, 0) == frozenset()
+    assert last_layers(ctx, 1) == head
+    assert last_layers(ctx, 2) == head | norm | {"features.0.weight"}
+
+
+async def test_more_personal_layers_than_there_are_fail_the_run_by_the_field(tmp_path: Path) -> None:
+    lab = resolved(tmp_path, algorithm="fedper", model="mlp")
+    with pytest.raises(BadInput, match="personal_layers 3: mlp has 2 layers") as refused:
+        last_layers(lab.ctx(phase="train", round_no=1, n_clients=1), 3)
+    assert refused.value.field == "algorithm.params.personal_layers"
+    async with federation(tmp_path, n_edges=1, rooms=(4,)) as fed:
+        info = await fed.run(spec_of("device", 3, num_edges=1))
+    assert info.status == "failed"
+    assert "personal_layers 3" in (info.reason or "")

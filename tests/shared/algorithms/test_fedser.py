@@ -1,0 +1,347 @@
+"""FedSER: Zhang et al., algorithms 1 and 2, the loss of section 2.3."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from shared.algorithms.fedser import Params, mean_operations, structure_enhanced
+from shared.core.errors import BadInput
+from shared.core.records import TensorMap
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.hooks import Broadcast
+from shared.federation.messages import Work
+from shared.federation.spec_parser import parse_spec
+from shared.federation.visits.trainer import objective_for, trainer_for
+from shared.spec.experiment import ExperimentSpec
+from shared.training.flops import Operations, on_shapes, training_flops
+from shared.training.loop import Objective
+from shared.training.models import Classifier, build, read_state
+from shared.training.subnetworks.width_slices import Statistics, narrowed
+from tests.narrow_copy import pixels_read
+from tests.shared.algorithms import flat, plain_fedser
+from tests.shared.algorithms.ways import Ended, ended, federation, resolved
+
+
+def spec_of(algorithm: Any, **more: Any) -> dict[str, Any]:
+    spec = {
+        "algorithm": algorithm,
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 2,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+def ser(**params: Any) -> dict[str, Any]:
+    return {"name": "fedser", "params": params}
+
+
+async def runs(folder: Path, *specs: dict[str, Any], rooms: tuple[int, ...]) -> list[Ended]:
+    """Runs of these specs in one federation, one after another."""
+    async with federation(folder, rooms=rooms) as fed:
+        return [await ended(fed, await fed.submit(spec), folder) for spec in specs]
+
+
+def objective_of(folder: Path, seat: int = 0, **params: Any) -> Objective:
+    """L for a seat in its first visit."""
+    lab = resolved(folder, **spec_of(ser(**params)))
+    ctx = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=seat)
+    found = objective_for(lab, ctx, None)
+    assert found is not None
+    return found
+
+
+def batch(model: str, side: int, n: int = 6) -> tuple[Classifier, Tensor, Tensor]:
+    made = build(model, (3, side, side), 5, seed=3).train()
+    generator = torch.Generator().manual_seed(4)
+    return made, torch.randn(n, 3, side, side, generator=generator), torch.arange(n) % 5
+
+
+# ---- oracle
+
+
+async def test_a_round_is_softmax_regression_on_the_loss_by_hand(tmp_path: Path) -> None:
+    """Numpy alone: cross-entropy, KL, bilinear images; sub-networks of one layer are the network itself."""
+    more = {"model": "linear", "batch_size": 1000, "local_epochs": 4, "num_rounds": 1}
+    (done,) = await runs(tmp_path, spec_of(ser(mu=3.0), **more), rooms=(3, 1))
+    assert flat.distance(done.model, by_hand(done.lab)) < 1e-6
+    assert flat.distance(done.model, by_hand(resolved(tmp_path, **spec_of(ser(n=0), **more)))) > 1e-4
+
+
+def by_hand(lab: Lab) -> TensorMap:
+    """The mean over seats, by samples, of what they train."""
+    sums: TensorMap = {"head.weight": torch.zeros(10, 64).double(), "head.bias": torch.zeros(10).double()}
+    for seat in lab.members.seats:
+        for name, found in zip(sums, plain_fedser.softmax_regression(lab, seat.number), strict=True):
+            sums[name] += len(seat.train) / 240 * torch.from_numpy(found)
+    return sums
+
+
+@pytest.mark.parametrize("params", [{}, {"n": 1, "alpha": 0.3, "mu": 0.5}, {"n": 3, "transforms": []}])
+def test_local_training_is_that_of_smaller_networks_which_share_weights(params: Any, tmp_path: Path) -> None:
+    model = {"name": "conv_bn", "projection": 9}
+    more = {"batch_size": 25, "momentum": 0.9, "weight_decay": 1e-3, "local_epochs": 2, "lr": 0.02}
+    lab = resolved(tmp_path, **spec_of(ser(**params), model=model, **more))
+    seen = local(lab, 1)
+    if params.get("transforms") == []:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plain_fedser, "_seen", lambda x, _, **how: x)
+            wanted = plain_fedser.local(lab, 1)
+    else:
+        wanted = plain_fedser.local(lab, 1)
+    assert seen.keys() == wanted.keys()
+    assert flat.distance(seen, wanted) < 2e-5
+    bare = local(resolved(tmp_path, **spec_of("fedavg", model=model, **more)), 1)
+    assert flat.distance(seen, bare) > 1e-3
+
+
+@pytest.mark.parametrize("bn", ["batch", "running"])
+@pytest.mark.parametrize("model", ["mobilenet_v1", "resnet18"])
+def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_images(
+    model: str, bn: str, tmp_path: Path
+) -> None:
+    """The gradient, in float64: where few pixels are left, batch-norm would make much of float32's rounding."""
+    lab = resolved(tmp_path, **spec_of(ser(bn=bn), model=model))
+    made, x, y = batch(model, 16)
+    made, x = made.double(), x.double()
+    widths, views = (plain_fedser.stream(lab, 0, name) for name in ("widths", "views"))
+    pixels = pixels_read(made.eval(), x)
+    wanted = gradients(plain_fedser.objective(lab, pixels, widths, views, bn), copy.deepcopy(made).train(), x, y)
+    found = gradients(objective_of(tmp_path, bn=bn), made.train(), x, y)
+    scale = max(float(tensor.abs().max()) for tensor in wanted.values())
+    assert flat.distance(found, wanted) < 1e-9 * scale
+
+
+def local(lab: Lab, number: int) -> TensorMap:
+    """What a seat's first visit trains."""
+    seat, hooks = lab.members.seats[number], lab.algorithm.device
+    ctx = lab.ctx(phase="train", round_no=1, n_clients=4, edge=seat.home).at(seat=number)
+    bench = trainer_for(lab, Work(epochs=lab.spec.local_epochs, batch_size=lab.spec.batch_size), seat.train, seat.test)
+    found = hooks.local_update(ctx, hooks.init(ctx), Broadcast(model=lab.initial), bench).model
+    assert found is not None
+    return found
+
+
+# ---- reduction
+
+
+async def test_null_parameters_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
+    algorithms = ("fedavg", ser(mu=0), ser(n=0), ser())
+    specs = [spec_of(algorithm, model="conv_bn", batch_size=25) for algorithm in algorithms]
+    plain, weightless, without, other = await runs(tmp_path, *specs, rooms=(2, 2))
+    assert weightless.info.model_sha256 == without.info.model_sha256 == plain.info.model_sha256
+    assert other.info.model_sha256 != plain.info.model_sha256
+    seconds = [[row.compute_s for row in done.rounds[0].seats] for done in (plain, weightless, without)]
+    assert seconds[0] == seconds[1] == seconds[2]
+
+
+@pytest.mark.parametrize("model", ["cnn_6_16", "resnet18"])
+def test_whole_width_and_no_transform_add_nothing(model: str, tmp_path: Path) -> None:
+    """KL and its gradient are 0."""
+    found = gradients(objective_of(tmp_path, alpha=1.0, transforms=[]), *batch(model, 16))
+    plain = gradients(cross_entropy, *batch(model, 16))
+    assert found["loss"].item() == pytest.approx(plain["loss"].item(), abs=1e-6)
+    scale = max(float(tensor.abs().max()) for tensor in plain.values())
+    assert flat.distance(found, plain) < 1e-6 * scale
+
+
+def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    logits = model(x)
+    return functional.cross_entropy(logits, y), logits
+
+
+def gradients(objective: Objective, model: Classifier, x: Tensor, y: Tensor) -> TensorMap:
+    """The loss, and its gradients by name."""
+    value, _ = objective(model, x, y)
+    if value.requires_grad:
+        value.backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert found.keys() == dict(model.named_parameters()).keys()
+    return {"loss": value.detach(), **found}
+
+
+# ---- what a step touches
+
+
+@pytest.mark.parametrize("bn", ["batch", "running"])
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v1"])
+def test_running_statistics_after_a_step_are_those_of_a_plain_step(model: str, bn: str, tmp_path: Path) -> None:
+    ours, x, y = batch(model, 16)
+    theirs, _, _ = batch(model, 16)
+    before = read_state(ours)
+    objective_of(tmp_path, bn=bn)(ours, x, y)
+    cross_entropy(theirs, x, y)
+    assert flat.same_bits(read_state(ours), read_state(theirs))
+    assert not flat.same_bits(read_state(ours), before)
+
+
+def test_kl_reaches_kept_channels_only_and_nothing_flows_through_the_full_network(tmp_path: Path) -> None:
+    """Beyond the kept channels the gradient is the cross-entropy's alone."""
+    with_kl = gradients(objective_of(tmp_path, seat=1, alpha=0.5, n=1), *batch("cnn_6_16", 16))
+    without = gradients(cross_entropy, *batch("cnn_6_16", 16))
+    draw = plain_fedser.stream(resolved(tmp_path, **spec_of(ser())), 1, "widths")
+    width = 0.5 + 0.5 * torch.rand((), generator=draw, dtype=torch.float64).item()
+    for name, channels in (("features.0.weight", 6), ("features.3.weight", 16), ("features.9.weight", 84)):
+        n = int(np.ceil(width * channels))
+        assert n < channels
+        difference = with_kl[name] - without[name]
+        assert difference[n:].abs().max() < 1e-7
+        assert difference[:n].abs().max() > 1e-5
+
+
+def test_of_a_network_that_pools_the_images_change_size_and_of_one_that_flattens_only_their_content(
+    tmp_path: Path,
+) -> None:
+    for name, sides in (("mobilenet_v1", {10, 12, 14, 16}), ("cnn_6_16", {16})):
+        model, x, y = batch(name, 16, n=2)
+        seen: list[Tensor] = []
+
+        def noted(_: nn.Module, inputs: tuple[Tensor], seen: list[Tensor] = seen) -> None:
+            if not inputs[0].is_meta:
+                seen.append(inputs[0])
+
+        model.register_forward_pre_hook(noted)
+        objective_of(tmp_path, n=20)(model, x, y)
+        assert len(seen) == 21
+        assert {images.shape[-1] for images in seen} == sides
+        assert len({float(images.std()) for images in seen}) == 4
+
+
+@pytest.mark.parametrize("bn", ["batch", "running"])
+def test_a_view_on_which_batch_norm_cannot_train_is_scaled_back(bn: str, tmp_path: Path) -> None:
+    """One image of 20 pixels leaves one pixel a channel at the end of MobileNet, of 15 pixels none would be left."""
+    model, x, y = batch("mobilenet_v1", 20, n=1)
+    value, _ = objective_of(tmp_path, n=20, bn=bn)(model, x, y)
+    assert torch.isfinite(value)
+
+
+def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
+    drawn: list[float] = []
+    model, x, y = batch("cnn_6_16", 8, n=2)
+
+    def noted(model: nn.Module, width: float, statistics: Statistics) -> AbstractContextManager[None]:
+        drawn.append(width)
+        return narrowed(model, width, statistics)
+
+    objective = objective_of(tmp_path, n=100, alpha=0.6, transforms=[])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shared.training.subnetworks.width_slices.narrowed", noted)
+        for _ in range(3):
+            objective(model, x, y)
+    counts = np.histogram(drawn, bins=4, range=(0.6, 1.0))[0]
+    assert counts.sum() == len(drawn) == 300
+    assert counts.min() > 50
+
+
+# ---- what it costs
+
+
+def test_of_softmax_regression_each_sub_network_costs_as_much_as_the_network(tmp_path: Path) -> None:
+    """Forward 2 x 64 x 10 operations, backward to the weights as many; its input is an image, to which none go back."""
+    lab = resolved(tmp_path, **spec_of(ser(n=3), model="linear"))
+    assert lab.flops == 4 * 2 * 2 * 64 * 10
+
+
+@pytest.mark.parametrize(("model", "alpha", "n"), [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), ("resnet18", 0.5, 30)])
+def test_operations_are_the_mean_of_what_steps_draw(model: str, alpha: float, n: int) -> None:
+    """Beside steps on shapes alone, counted one by one."""
+    made, x, y = on_shapes(model, (3, 16, 16), 5)
+    ctx = Ctx(
+        spec=ExperimentSpec(), params=Params(n=n, alpha=alpha), phase="train", round_no=1, n_clients=1, seat=0, edge=0
+    )
+    objective = structure_enhanced(ctx)
+    assert objective is not None
+    with Operations() as counter:
+        objective(made, x, y)
+    assert mean_operations(ctx.params, made, x, y) == pytest.approx(counter.n, rel=0.1)
+    plain = mean_operations(Params(n=0), made, x, y)
+    assert plain == len(y) * training_flops(model, (3, 16, 16), 5)
+    assert mean_operations(Params(n=100, alpha=1.0, transforms=("flip",)), made, x, y) == 101 * plain
+
+
+async def test_simulated_seconds_count_what_sub_networks_cost(tmp_path: Path) -> None:
+    """Also of devices of another algorithm."""
+    more = {"model": "linear", "num_rounds": 1}
+    prox = {"name": "fedprox", "params": {"mu": 0}, "local": ser()}
+    plain, alone, local = await runs(tmp_path, *[spec_of(one, **more) for one in ("fedavg", ser(), prox)], rooms=(4,))
+    once, thrice, also = [[row.compute_s for row in done.rounds[0].seats] for done in (plain, alone, local)]
+    assert thrice == pytest.approx([3 * compute_s for compute_s in once])
+    assert also == thrice
+
+
+# ---- with other algorithms
+
+
+async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> None:
+    """FedProx at its null value and BOFL with margins so wide that nobody is refused are FedAvg: so here FedSER."""
+    wide = {"phi": 1e6, "omega": 1e6, "weighting": "samples", "optimiser": "sgd"}
+    local = ser(n=1)
+    algorithms = (
+        local,
+        {"name": "fedprox", "params": {"mu": 0}, "local": local},
+        {"name": "fedprox", "params": {"mu": 1}, "local": local},
+        {"name": "bofl", "params": wide, "local": local},
+        {"name": "bofl", "params": wide},
+    )
+    alone, prox, pull, bofl, plain = await runs(tmp_path, *map(spec_of, algorithms), rooms=(4,))
+    assert prox.info.model_sha256 == alone.info.model_sha256
+    assert flat.distance(bofl.model, alone.model) < 1e-6
+    assert flat.distance(pull.model, alone.model) > 1e-4
+    assert flat.distance(plain.model, alone.model) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "field", "says"),
+    [
+        ({"name": "fedser", "local": "fedser"}, "algorithm.local", "fedser has a local objective of its own"),
+        ({"name": "moon", "local": "fedser"}, "algorithm.local", "moon has a local objective of its own"),
+        ({"name": "fedmix", "local": "fedser"}, "algorithm.local", "fedmix has a local objective of its own"),
+        ({"name": "per_fedavg", "local": "fedser"}, "algorithm.local", "per_fedavg has a local objective of its own"),
+        (
+            {"name": "scaffold", "params": {"option": "I"}, "local": "fedser"},
+            "algorithm.local",
+            "scaffold has a local objective of its own",
+        ),
+        ({"name": "bofl", "local": "fedprox"}, "algorithm.local", "fedprox has no local objective"),
+        ({"name": "bofl", "local": "fedsir"}, "algorithm.local.name", "unknown algorithm 'fedsir'"),
+        ({"name": "bofl", "local": ser(alpha=0)}, "algorithm.local.params.alpha", "greater than 0"),
+        ({"name": "bofl", "local": ser(nu=0)}, "algorithm.local.params.nu", "parameters of fedser: mu, n, alpha"),
+        (ser(alpha=1.5), "algorithm.params.alpha", "less than or equal to 1"),
+        (ser(transforms=["blur"]), "algorithm.params.transforms.0", "'resolution', 'crop', 'rotation' or 'flip'"),
+        (ser(bn="frozen"), "algorithm.params.bn", "'batch' or 'running'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_the_field(algorithm: Any, field: str, says: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_spec({"algorithm": algorithm})
+    assert refused.value.field == field
+    assert says in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("moon", {"mu": 0}), ("fedmix", {"lam": 0}), ("scaffold", {"option": "II"})]
+)
+def test_where_hooks_hand_no_objective_another_may_stand(name: str, params: dict[str, Any], tmp_path: Path) -> None:
+    lab = resolved(tmp_path, **spec_of({"name": name, "params": params, "local": "fedser"}))
+    alone = resolved(tmp_path, **spec_of(ser()))
+    assert lab.flops == alone.flops > resolved(tmp_path, **spec_of("fedavg")).flops
+
+
+def test_hooks_that_hand_an_objective_leave_no_place_for_another(tmp_path: Path) -> None:
+    lab = resolved(tmp_path, **spec_of({"name": "bofl", "local": "fedser"}))
+    ctx: Ctx = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
+    assert objective_for(lab, ctx, None) is not None
+    with pytest.raises(BadInput, match="bofl has a local objective of its own"):
+        objective_for(lab, ctx, cross_entropy)

@@ -1,0 +1,252 @@
+"""LAFL-CPN: channel statistics, a learned mix of the top layers, augmentation, each by itself and together."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call
+from torch.nn import functional
+
+from shared.algorithms.lafl_cpn import Mixing, Own, Params, _aggregated, _draw, converged
+from shared.core.errors import BadInput
+from shared.core.records import TensorMap
+from shared.federation.messages import Work
+from shared.federation.spec_parser import parse_spec
+from shared.federation.visits.trainer import trainer_for
+from shared.training import models
+from tests.shared.algorithms import flat
+from tests.shared.algorithms.plain_lafl import Plain
+from tests.shared.algorithms.ways import ended, federation, resolved, run
+
+ROOMS = (2, 1)
+FEDAVG = {"p": 0, "normalise": "fixed"}
+FEW = {"name": "digits", "n_train": 60, "n_test": 30}
+
+
+def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    """Three clients of handwritten digits; without parameters FedAvg's."""
+    lafl = {"name": "lafl_cpn", "params": params}
+    spec = {
+        "algorithm": {"name": "fedavg"} if params is None else lafl,
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "num_devices": 3,
+        "num_edges": 2,
+        "num_rounds": 3,
+        "batch_size": 16,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+# ---- the oracle
+
+
+@pytest.mark.parametrize(
+    ("params", "plain"),
+    [
+        ({"p": 1, "eta": 10, "stats": "raw"}, {"p": 1, "eta": 10}),
+        (
+            {"p": 9, "normalise": "fixed", "clamp": False, "s": 50},
+            {"p": 2, "own_statistics": False, "clamp": False, "s": 50},
+        ),
+    ],
+)
+async def test_a_run_is_that_of_the_plain_version(params: Any, plain: Any, tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(params), rooms=ROOMS)
+    expected = Plain(done.lab, **plain)
+    assert flat.distance(done.model, expected.run(3)) < 2e-5
+    for seat, client in expected.clients.items():
+        assert done.figures("visit")[seat] == [1, 2, 3]
+        assert done.figures("passes")[seat] == [0, *client.passes]
+        assert client.passes[0] >= 10
+        mean = sum(float(w.sum()) for w in client.weights.values()) / sum(w.numel() for w in client.weights.values())
+        assert done.figures("weights_mean")[seat][-1] == pytest.approx(mean, abs=1e-5)
+        assert abs(mean - 1) > 2e-5
+
+
+async def test_passes_that_learn_w_cost_simulated_time_as_training_does(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of({"p": 1}), rooms=ROOMS)
+    rows = [row for detail in done.rounds for row in detail.seats]
+    passed = [row.n_samples + row.figures["weights_n_samples"] for row in rows]
+    assert max(passed) >= 9 * min(passed)  # a second visit: ten passes over four fifths, and the training
+    a_sample = rows[0].compute_s / passed[0]
+    assert [row.compute_s for row in rows] == pytest.approx([n * a_sample for n in passed])
+
+
+def test_gradient_of_w_is_autograds_through_the_mix() -> None:
+    """Equation 8's gradient by the chain rule, on a network of two layers, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)).double()
+    names = [name for name, _ in net.named_parameters()]
+
+    def draw() -> TensorMap:
+        return {n: torch.randn(p.shape, generator=generator, dtype=torch.float64) for n, p in net.named_parameters()}
+
+    own, received, weights = draw(), draw(), {n: torch.rand_like(t) for n, t in draw().items()}
+    x = torch.randn(7, 5, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 3, (7,), generator=generator)
+    mixing = Mixing(own, received, dict(weights), eta=0.5, clamp=False)
+    parameters = [tensor.clone().requires_grad_(True) for tensor in mixing.mixed().values()]
+    loss = functional.cross_entropy(functional_call(net, dict(zip(names, parameters, strict=True)), (x,)), y)
+    gradients = list(torch.autograd.grad(loss, parameters))
+    with torch.no_grad():
+        mixing.learn(parameters, gradients)
+
+    free = {name: tensor.clone().requires_grad_(True) for name, tensor in weights.items()}
+    init = {name: own[name] + (received[name] - own[name]) * free[name] for name in names}
+    slopes = torch.autograd.grad(functional.cross_entropy(functional_call(net, init, (x,)), y), list(free.values()))
+    for name, slope, parameter in zip(names, slopes, parameters, strict=True):
+        assert torch.allclose(mixing.weights[name], weights[name] - 0.5 * slope, atol=1e-12)
+        assert torch.equal(parameter, own[name] + (received[name] - own[name]) * mixing.weights[name])
+    assert all(slope.abs().max() > 1e-3 for slope in slopes)
+
+
+@pytest.mark.parametrize("clamp", [True, False])
+def test_w_stays_between_the_two_models_only_if_it_is_clamped(clamp: bool) -> None:
+    own, received = {"w": torch.zeros(4)}, {"w": torch.ones(4)}
+    mixing = Mixing(own, received, {"w": torch.ones(4)}, eta=1.0, clamp=clamp)
+    parameters = [torch.ones(4)]
+    mixing.learn(parameters, [torch.tensor([-3.0, 0.0, 0.25, 3.0])])
+    expected = [1.0, 1.0, 0.75, 0.0] if clamp else [4.0, 1.0, 0.75, -2.0]
+    assert mixing.weights["w"].tolist() == expected
+    assert parameters[0].tolist() == expected
+
+
+def test_w_rests_when_ten_losses_hardly_differ() -> None:
+    assert not converged([1.0] * 9)
+    assert converged([1.0] * 10)
+    assert converged([9.0, *[1.0] * 10])
+    assert not converged([1.0, 2.0] * 5)
+
+
+@pytest.mark.parametrize(("p", "mixed"), [(1, {"head.weight", "head.bias"}), (2, None), (7, None), (0, set())])
+def test_top_layers_are_mixed_and_all_else_is_the_global_model(p: int, mixed: set[str] | None, tmp_path: Path) -> None:
+    spec = spec_of({"p": p, "normalise": "fixed"}, model="conv_bn")
+    lab = resolved(tmp_path, **spec)
+    seat = lab.seat(0)
+    ctx = lab.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
+    other = models.read_state(models.build("conv_bn", lab.data.input_shape, 10, seed=99))
+    received = {name: tensor + 1 if "running" in name else tensor for name, tensor in lab.initial.items()}
+    bench = trainer_for(lab, Work(batch_size=16), seat.train, seat.test)
+    start, weights, figures = _aggregated(ctx, Own(previous=other, participations=1), received, bench, None)
+    parameters = {name for name in received if name not in lab.buffer_names}
+    expected = parameters if mixed is None else mixed
+    assert weights.keys() == expected
+    assert {name for name in start if not torch.equal(start[name], received[name])} <= expected
+    assert all(torch.equal(start[name], received[name]) for name in received.keys() - expected)
+    for name in expected:
+        low, high = torch.minimum(other[name], received[name]), torch.maximum(other[name], received[name])
+        assert ((start[name] >= low - 1e-6) & (start[name] <= high + 1e-6)).all()
+    if expected:
+        n = round(0.8 * len(seat.train))
+        assert figures["weights_n_samples"] == figures["passes"] * n
+        assert 10 <= figures["passes"] <= 50
+        assert flat.distance({"w": start["head.weight"]}, {"w": received["head.weight"]}) > 1e-3
+
+
+def test_w_is_learned_on_augmented_images_as_they_are_trained_on(tmp_path: Path) -> None:
+    lab = resolved(tmp_path, **spec_of({"s": 100}, augment="randaugment", data=FEW))
+    seat = lab.seat(0)
+    ctx = lab.ctx(phase="train", round_no=3, n_clients=3, edge=0).at(seat=0)
+    bench = trainer_for(lab, Work(batch_size=16), seat.train, seat.test)
+    seen: list[torch.Tensor] = []
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.clone())
+        return x
+
+    _, _, figures = _aggregated(ctx, Own(previous=lab.initial, participations=2), lab.initial, bench, look)
+    assert figures["passes"] == 1
+    drawn = _draw(ctx, bench)
+    augmented, bare = [
+        torch.cat([x for x, _ in bench.batches(ctx, samples=drawn, purpose="weights 0", epochs=1, augment=augment)])
+        for augment in (True, False)
+    ]
+    assert torch.equal(torch.cat(seen), augmented)
+    assert not torch.equal(augmented, bare)
+
+
+# ---- the reduction
+
+
+@pytest.mark.parametrize("edge_rounds", [1, 2])
+async def test_without_mix_and_statistics_it_is_fedavg_bit_for_bit(edge_rounds: int, tmp_path: Path) -> None:
+    more = {"edge_rounds": edge_rounds, "model": "conv_bn", "num_rounds": 2, "data": FEW}
+    lafl, fedavg, other = [
+        await run(tmp_path, spec_of(params, **more), rooms=ROOMS) for params in (FEDAVG, None, {"p": 1})
+    ]
+    assert lafl.info.model_sha256 == fedavg.info.model_sha256
+    assert other.info.model_sha256 != fedavg.info.model_sha256
+    for mine, theirs in zip(lafl.rounds, fedavg.rounds, strict=True):
+        assert mine.evaluation is not None
+        assert theirs.evaluation is not None
+        assert mine.evaluation["global"].accuracy == theirs.evaluation["global"].accuracy
+
+
+async def test_w_that_stays_at_one_is_fedavg_but_for_rounding(tmp_path: Path) -> None:
+    lafl = await run(tmp_path, spec_of({"p": 9, "eta": 0, "normalise": "fixed"}), rooms=ROOMS)
+    fedavg = await run(tmp_path, spec_of(None), rooms=ROOMS)
+    assert flat.distance(lafl.model, fedavg.model) < 1e-6
+
+
+async def test_augmentation_mix_and_statistics_switch_independently(tmp_path: Path) -> None:
+    digests = {}
+    more = {"num_devices": 2, "num_edges": 1, "num_rounds": 2, "data": FEW}
+    async with federation(tmp_path, n_edges=1, rooms=(2,)) as fed:
+        for augment, p, normalise in product((None, "randaugment"), (0, 1), ("fixed", "own")):
+            spec = spec_of({"p": p, "normalise": normalise, "max_passes": 2}, augment=augment, **more)
+            spec = {key: value for key, value in spec.items() if value is not None}
+            done = await ended(fed, await fed.submit(spec), tmp_path)
+            digests[augment, p, normalise] = done.info.model_sha256
+            assert done.figures("passes")[0][0] == 0
+            assert (done.figures("passes")[0][1] > 0) == (p > 0)
+            assert (len(done.state.known) == 2) == (normalise == "own")
+    assert len(set(digests.values())) == 8
+
+
+# ---- the digits network
+
+
+def test_an_image_that_is_left_over_trains_with_the_batch_before_it(tmp_path: Path) -> None:
+    lab = resolved(tmp_path, **spec_of({}, model="cnn_digits"))
+    seat, ctx = lab.seat(0), lab.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
+    bench = trainer_for(lab, Work(batch_size=16), seat.train[:33], seat.test)
+    trained = bench.fit(ctx, lab.initial, epochs=1).trained
+    assert (trained.n_samples, trained.n_steps) == (33, 2)
+    with pytest.raises(BadInput, match="batch_size 1: the batch-norm of cnn_digits trains on 2 samples or more"):
+        resolved(tmp_path, **spec_of({}, model="cnn_digits", batch_size=1))
+
+
+# ---- what a device remembers
+
+
+async def test_w_model_visits_and_statistics_outlive_the_devices_process(tmp_path: Path) -> None:
+    params, augment = {"p": 1}, "randaugment"
+    whole = await run(tmp_path, spec_of(params, augment=augment, data=FEW), rooms=ROOMS)
+    async with federation(tmp_path, rooms=ROOMS) as fed:
+        run_id = await fed.submit(spec_of(params, augment=augment, data=FEW, num_rounds=2))
+        await ended(fed, run_id, tmp_path)
+        await fed.stop("agent-0")
+        await fed.start_agent(0)
+        await fed.until(lambda: fed.n_agents() == 2)
+        assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})).status_code == 200
+        done = await ended(fed, run_id, tmp_path)
+    assert done.info.model_sha256 == whole.info.model_sha256
+    assert done.figures("visit") == whole.figures("visit")
+    assert done.figures("weights_mean") == whole.figures("weights_mean")
+    assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
+
+
+@pytest.mark.parametrize("schedule", ["equal", "free_compute", "finish_time"])
+def test_a_schedule_that_hands_others_images_to_a_device_is_refused(schedule: str) -> None:
+    with pytest.raises(BadInput, match=f"lafl_cpn needs schedule: own_data, not {schedule}") as refused:
+        parse_spec(spec_of({}, schedule=schedule))
+    assert refused.value.field == "schedule"
+
+
+def test_parameters_default_to_the_papers() -> None:
+    assert (Params().p, Params().eta, Params().s) == (5, 1.0, 80.0)

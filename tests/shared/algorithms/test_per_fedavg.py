@@ -1,0 +1,134 @@
+"""Per-FedAvg: the meta-gradient by hand, FedAvg without it, and one step before each test, at held-out clients too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from shared.algorithms.per_fedavg import meta_objective
+from shared.training import models
+from shared.training.data.dataset import as_batch
+from shared.training.loop import Sgd, evaluate, train
+from tests.shared.algorithms import flat
+from tests.shared.algorithms.ways import Ended, resolved, run
+
+
+def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    """Four devices of two classes each at two edges; None: FedAvg's."""
+    spec = {
+        "algorithm": {"name": "fedavg"} if params is None else {"name": "per_fedavg", "params": params},
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "partition": {"name": "shards", "classes_per_device": 2},
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 2,
+        "batch_size": 16,
+        "lr": 0.05,
+    }
+    return {**spec, **more}
+
+
+def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    draws = np.random.default_rng(seed)
+    return torch.tensor(draws.normal(size=(20, 6)), dtype=torch.float64), torch.tensor(draws.integers(0, 4, 20))
+
+
+@pytest.mark.parametrize("hessian", ["first_order", "hessian_free"])
+def test_the_gradient_is_the_formula_in_numpy(hessian: str, tmp_path: Path) -> None:
+    """A softmax layer in float64; the Hessian's product also as autograd has it, exactly."""
+    params = {"alpha": 0.3, "hessian": hessian, "delta": 1e-4}
+    ctx = resolved(tmp_path, **spec_of(params)).ctx(phase="train", round_no=1, n_clients=4)
+    layer, (d, outer, far) = nn.Linear(6, 4).double(), (batch(1), batch(2), batch(3))
+    w, b = layer.weight.detach().clone().numpy(), layer.bias.detach().clone().numpy()
+
+    def slope(at: Any, of: Any) -> list[Any]:
+        return list(flat.softmax_gradient(at[0], at[1], of[0].numpy(), of[1].numpy()))
+
+    tilde = [value - 0.3 * g for value, g in zip([w, b], slope([w, b], d), strict=True)]
+    wanted = slope(tilde, outer)
+    if hessian == "hessian_free":
+        sides = [slope([w + sign * 1e-4 * wanted[0], b + sign * 1e-4 * wanted[1]], far) for sign in (1, -1)]
+        wanted = [v - 0.3 * (a - c) / 2e-4 for v, a, c in zip(wanted, *sides, strict=True)]
+    second = iter([far]) if hessian == "hessian_free" else None
+    loss, logits = meta_objective(ctx, iter([d]), second)(layer, *outer)
+    assert not loss.requires_grad
+    assert logits.shape == (20, 4)
+    assert np.array_equal(layer.weight.detach().numpy(), w)  # the model stands where it stood
+    for parameter, value in zip(layer.parameters(), wanted, strict=True):
+        assert parameter.grad is not None
+        np.testing.assert_allclose(parameter.grad.numpy(), value, rtol=1e-6, atol=1e-9)
+    if hessian == "hessian_free":
+        v = [torch.tensor(value) for value in slope(tilde, outer)]
+
+        def of_far(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(far[0] @ weight.t() + bias, far[1])
+
+        _, curved = torch.autograd.functional.hvp(of_far, (torch.tensor(w), torch.tensor(b)), tuple(v))
+        for parameter, g, h in zip(layer.parameters(), v, curved, strict=True):
+            assert parameter.grad is not None
+            assert torch.allclose(parameter.grad, g - 0.3 * h, atol=1e-6)
+
+
+async def test_without_alpha_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
+    off = await run(tmp_path, spec_of({"alpha": 0, "local_steps": None}), rooms=(3, 1))
+    fedavg = await run(tmp_path, spec_of(None), rooms=(3, 1))
+    assert off.info.model_sha256 == fedavg.info.model_sha256
+    assert [row.received_accuracy for row in off.rounds[1].seats] == [
+        row.received_accuracy for row in fedavg.rounds[1].seats
+    ]
+
+
+async def test_a_visit_takes_tau_steps_wherever_it_is_made(tmp_path: Path) -> None:
+    spec = spec_of({"alpha": 0.1, "hessian": "hessian_free", "local_steps": 3})
+    one, apart = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, spec, rooms=(1, 2, 1), order=(2, 0, 1))
+    assert one.info.model_sha256 == apart.info.model_sha256
+    assert one.links() == apart.links()
+    first = await run(tmp_path, spec_of({"alpha": 0.1, "local_steps": 3}), rooms=(4,))
+    assert first.info.model_sha256 != one.info.model_sha256
+    for free, without in zip(one.rounds[0].seats, first.rounds[0].seats, strict=True):
+        assert free.compute_s == pytest.approx(2 * without.compute_s)  # four passes in the place of two
+
+
+def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any]:
+    """A held-out client's model after one step, and the samples left to test it on, by the documented stream."""
+    spec, data, held = done.lab.spec, done.lab.data, done.lab.members.seats[seat].test.indices
+    order = np.random.default_rng(flat.stream(spec.seed, f"seat {seat}", round_no, 0, 0, "adapt")).permutation(held)
+    n = min(spec.batch_size, len(order) // 2)
+    scratch = done.lab.model
+    models.write_state(scratch, model)
+    images = as_batch(data.train_x[order[:n]])
+    labels = torch.from_numpy(data.train_y[order[:n]].astype(np.int64))
+    train(scratch, [(images, labels)], lr=0, step=Sgd(0.1, 0.0, 0.0))
+    return models.read_state(scratch), np.sort(order[n:])
+
+
+async def test_held_out_clients_are_tested_on_all_they_hold_and_after_one_step_on_the_rest(tmp_path: Path) -> None:
+    spec = spec_of({"alpha": 0.1, "local_steps": 5}, held_out_fraction=0.25, num_rounds=3)
+    done = await run(tmp_path, spec, rooms=(4,))
+    (seat,) = [s.number for s in done.lab.members.seats if s.role == "held_out"]
+    model, rest = adapted(done, done.model, seat, 3)
+    scratch, data = done.lab.model, done.lab.data
+    held, wanted = done.lab.members.seats[seat].test.indices, []
+    for state, tests in ((done.model, held), (model, rest)):
+        models.write_state(scratch, state)
+        found = evaluate(scratch, data.train_x, data.train_y, tests)
+        wanted.append(found.n_correct / found.n)
+    final = done.info.final
+    assert final["held_out_received"].accuracy == pytest.approx(wanted[0])
+    assert final["held_out_own"].accuracy == pytest.approx(wanted[1])
+    trained = {row.seat for detail in done.rounds for row in detail.seats if row.outcome == "used"}
+    assert seat not in trained
+
+
+async def test_one_step_from_its_model_is_worth_more_than_from_none(tmp_path: Path) -> None:
+    """The claim: after the step clients of two classes do better than before, those that never trained as well."""
+    more = {"held_out_fraction": 0.25, "num_rounds": 15, "num_devices": 8}
+    done = await run(tmp_path, spec_of({"alpha": 0.3, "local_steps": 10}, **more), rooms=(8,))
+    final = {name: found.accuracy or 0.0 for name, found in done.info.final.items()}
+    assert final["clients_own"] > final["clients_received"] + 0.05
+    assert final["held_out_own"] > final["held_out_received"] + 0.05

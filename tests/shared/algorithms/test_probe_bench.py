@@ -1,0 +1,146 @@
+"""Partial fits, augmented batches, and tests on sets of several owners, through three real tiers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from edge_server.scores import own_scores
+from shared.federation.hooks import Broadcast
+from shared.federation.messages import Work
+from shared.federation.test_sets import Samples
+from shared.federation.visits.trainer import Workbench, trainer_for
+from shared.training import models
+from shared.training.loop import evaluate
+from tests.shared.algorithms.ways import Ended, resolved, run
+
+ROOMS = (2, 1)
+
+
+def spec_of(algorithm: str = "probe_bench", **more: Any) -> dict[str, Any]:
+    spec = {
+        "algorithm": algorithm,
+        "data": {"name": "digits", "n_train": 150, "n_test": 60},
+        "num_devices": 3,
+        "num_edges": 2,
+        "num_rounds": 2,
+        "local_epochs": 2,
+        "lr": 0.1,
+        "test_on": ["union"],
+    }
+    return {**spec, **more}
+
+
+def score(done: Ended, model: Any, samples: Samples, shade: float | None) -> tuple[int, int]:
+    """How many images, and how many of them this model gets right if all are of one shade."""
+    lab = done.lab
+    models.write_state(lab.model, model)
+    shaded = None if shade is None else (lambda x: torch.full_like(x, shade))
+    x, y = (lab.data.test_x, lab.data.test_y)
+    found = evaluate(lab.model, x, y, samples.indices, transform=shaded)
+    return found.n, found.n_correct
+
+
+async def test_a_part_is_trained_for_its_own_epochs_and_leaves_no_trace(tmp_path: Path) -> None:
+    probe, fedavg = [await run(tmp_path, spec_of(name), rooms=ROOMS) for name in ("probe_bench", "fedavg")]
+    assert probe.info.model_sha256 == fedavg.info.model_sha256  # nothing stays frozen, no stream is disturbed
+    steps = {seat: -(-len(probe.lab.seat(seat).train) // 32) for seat in range(3)}
+    assert probe.figures("handed") == {seat: [2, 2] for seat in range(3)}
+    assert probe.figures("moved_others") == {seat: [0, 0] for seat in range(3)}
+    assert probe.figures("moved_head") == {seat: [2, 2] for seat in range(3)}
+    assert probe.figures("head_steps") == {seat: [n, n] for seat, n in steps.items()}
+    assert probe.figures("batches") == {seat: [2 * n, 2 * n] for seat, n in steps.items()}  # the work's two epochs
+    assert probe.figures("union") == {seat: [60, 60] for seat in range(3)}
+
+
+async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(num_rounds=1), rooms=ROOMS)
+    seats, (detail,) = done.lab.members.seats, done.rounds
+    tests = {f"device-{seat.number}": seat.test for seat in seats}
+    right = {who: score(done, done.model, part, 1.0 if who == "device-1" else None) for who, part in tests.items()}
+    assert detail.evaluation is not None
+    found = detail.evaluation["global_on_union"]
+    assert found.accuracy == pytest.approx(sum(hits for _, hits in right.values()) / 60)
+    assert found.n == 60
+    for row in detail.seats:
+        received = score(done, done.lab.initial, seats[row.seat].test, -1.0)
+        assert row.received_accuracy == pytest.approx(received[1] / received[0])
+        mine = [part for who, part in tests.items() if who == f"device-{row.seat}"]
+        assert row.n_test == len(mine[0])
+        assert row.own_on["union"] != row.own_accuracy
+    assert detail.clients["own_on_union"].n == 3
+    assert "global_at_edge_1" in done.info.final
+
+
+async def test_own_models_are_tested_on_all_tests_by_client_and_in_due_rounds_only(tmp_path: Path) -> None:
+    """With FedAvg nothing is prepared: a model's score on the union is the sum of those on its parts."""
+    spec = spec_of("local_sgd", num_rounds=2, eval_every=2)
+    done = await run(tmp_path, spec, rooms=ROOMS)
+    first, second = done.rounds
+    assert all(row.own_on == {} and row.own_accuracy is None for row in first.seats)
+    assert sorted(row.seat for row in second.seats if "union" in row.own_on) == [0, 1, 2]
+    values = [row.own_on["union"] for row in second.seats]
+    assert second.clients["own_on_union"].mean == pytest.approx(sum(values) / 3)
+    assert done.info.final["clients_own_on_union"].accuracy == pytest.approx(sum(values) / 3)
+    assert len(set(values)) > 1  # models of three clients
+    assert first.testing_s < second.testing_s <= 2 * second.wall_s  # of two agents, beside each other
+
+
+async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Path) -> None:
+    spec = spec_of("fedper", client="edge", num_devices=4, test_fraction=0.25, num_rounds=1)
+    done = await run(tmp_path, spec, rooms=(2, 2))
+    rows = done.rounds[0].edges
+    assert all(0 <= row.own_on["union"] <= 1 for row in rows)
+    assert done.info.final["clients_own_on_union"].n == 2
+
+
+@pytest.mark.parametrize(("name", "own", "n_tests"), [("fedavg", "trained", 4), ("fedper", "received", 3)])
+def test_an_edge_tests_on_the_union_just_what_is_asked(
+    name: str, own: str, n_tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both its models on its own tests, one of them on the parts of two owners; what is one model is tested once."""
+    spec = spec_of(name, client="edge", num_devices=4, test_fraction=0.25)
+    lab = resolved(tmp_path, **spec)
+    ctx, edge = lab.ctx(phase="train", round_no=1, n_clients=2, edge=0), lab.algorithm.edge
+    trained = models.read_state(models.build(lab.spec.model.name, lab.data.input_shape, 10, seed=99))
+    state = edge.begin(ctx, edge.init(ctx), Broadcast(model=lab.initial)).state.but(model=trained)
+    bench, tested = trainer_for(lab, Work(kind="evaluate"), lab.seat(0).train, lab.members.homes[0].test), list[int]()
+    received, after = bench.test(lab.initial), bench.test(trained)
+    mine = trained if own == "trained" else lab.initial
+    first, second = (bench.test(mine, part.samples) for part in lab.members.test_sets["union"])
+    test = Workbench.test
+
+    def counted(*args: Any, **more: Any) -> Any:
+        tested.append(1)
+        return test(*args, **more)
+
+    monkeypatch.setattr(Workbench, "test", counted)
+    found = own_scores(lab, ctx, state, 0, lambda: False)
+    assert found == (received, after if own == "trained" else received, {"union": first + second})
+    assert len(tested) == n_tests
+
+
+@pytest.mark.parametrize("when", ["load", "once"])
+async def test_augmented_images_are_trained_on_wherever_seats_sit(when: str, tmp_path: Path) -> None:
+    augment = {"name": "randaugment", "when": when}
+    here = await run(tmp_path, spec_of(augment=augment), rooms=ROOMS)
+    there = await run(tmp_path, spec_of(augment=augment), rooms=(1, 1, 1), order=(2, 0, 1))
+    plain = await run(tmp_path, spec_of(), rooms=ROOMS)
+    assert here.info.model_sha256 == there.info.model_sha256 != plain.info.model_sha256
+    sums, bare = here.figures("pixels"), plain.figures("pixels")
+    for seat in range(3):
+        assert bare[seat][0] == pytest.approx(bare[seat][1])
+        assert sums[seat][0] != pytest.approx(bare[seat][0])
+        assert (sums[seat][0] == pytest.approx(sums[seat][1])) == (when == "once")
+
+
+async def test_a_test_set_that_is_not_there_is_refused_at_once_by_the_field(tmp_path: Path) -> None:
+    from tests.shared.algorithms.ways import federation
+
+    async with federation(tmp_path, rooms=ROOMS) as fed:
+        refused = await fed.client.post("/runs", json={"spec": spec_of(test_on=["unseen"])})
+    assert (refused.status_code, refused.json()["field"]) == (422, "test_on")
+    assert refused.json()["detail"] == "test_on unseen: the test sets here are union"

@@ -1,0 +1,129 @@
+"""Every algorithm's hooks with tensors on another device than the CPU, without one: a GPU that is pretended."""
+
+from __future__ import annotations
+
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import shared.algorithms
+from shared.federation.hooks import DeviceHooks, Update
+from shared.federation.registry import load_algorithm
+from shared.training.compute_device import Processor
+from tests.federation import small_spec
+from tests.pretended import PLACE, Mixed, PretendedGpu, nothing_there, pretending
+from tests.shared.algorithms.ways import Ended, federation, run
+
+NAMES = [module.name for module in pkgutil.iter_modules(shared.algorithms.__path__) if not module.name.startswith("_")]
+VIEWS = ["resolution", "crop", "rotation", "flip"]
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "bofl, updates compared": {"algorithm": {"name": "bofl", "params": {"compare": "update", "optimiser": "sgd"}}},
+    "dtpfl, clustered": {"algorithm": {"name": "dtpfl", "params": {"pretrain_rounds": 1}}, "client": "edge"},
+    "fedmix, naive": {"algorithm": {"name": "fedmix", "params": {"mix": "naive", "mash": 5}}},
+    "fedprox, local fedser": {"algorithm": {"name": "fedprox", "local": "fedser"}},
+    "fedser, all views": {"algorithm": {"name": "fedser", "params": {"transforms": VIEWS, "bn": "running"}}},
+    "lafl_cpn, raw": {"algorithm": {"name": "lafl_cpn", "params": {"stats": "raw", "test_stats": "own"}}},
+    "per_fedavg, hessian": {"algorithm": {"name": "per_fedavg", "params": {"hessian": "hessian_free"}}},
+    "t_fedavg, scaled": {"algorithm": {"name": "t_fedavg", "params": {"gradient": "scaled", "download": "full"}}},
+    "scaffold, option I": {"algorithm": {"name": "scaffold", "params": {"option": "I"}}},
+    "augmented on loading": {"algorithm": "lafl_cpn", "augment": "randaugment"},
+    "augmented once": {"algorithm": "fedavg", "augment": {"name": "randaugment", "when": "once"}},
+    "edges train and test": {"algorithm": "fedper", "client": "edge", "schedule": "equal", "test_on": ["union"]},
+    "sub-rounds, momentum": {"algorithm": "feddc", "edge_rounds": 2, "momentum": 0.9, "weight_decay": 0.01},
+}
+"""Branches beside the algorithms' defaults."""
+
+
+def spec_of(**more: Any) -> dict[str, Any]:
+    """Two rounds on a model with a convolution and batch-norm, of which the second continues from states."""
+    return {
+        "data": {"name": "digits", "n_train": 120, "n_test": 40},
+        "model": "conv_bn",
+        "batch_size": 15,
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 2,
+        "lr": 0.1,
+        **more,
+    }
+
+
+async def both(tmp_path: Path, spec: dict[str, Any]) -> tuple[Ended, Ended]:
+    """The run on the CPU, and that on the pretended GPU, of which nothing but its numbers has left it."""
+    here = await run(tmp_path, spec, rooms=(4,))
+    with pretending() as left:
+        there = await run(tmp_path, {**spec, "device": "cuda"}, rooms=(4,))
+    assert left == []
+    return here, there
+
+
+def same_science(here: Ended, there: Ended) -> None:
+    """One model and the same record but for the sizes of orders, in which the spec has another word."""
+    assert [detail.failures for detail in there.rounds] == [detail.failures for detail in here.rounds]
+    assert there.info.model_sha256 == here.info.model_sha256
+    for before, after in zip(here.rounds, there.rounds, strict=True):
+        assert after.evaluation == before.evaluation
+        assert [row.figures for row in after.seats] == [row.figures for row in before.seats]
+        assert [row.received_accuracy for row in after.seats] == [row.received_accuracy for row in before.seats]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_hooks_mix_no_devices_and_visits_leave_nothing_there(name: str, tmp_path: Path) -> None:
+    """On the CPU's own kernels the bits are the same too: what is brought there and fetched is what was meant."""
+    same_science(*await both(tmp_path, spec_of(algorithm=name, **load_algorithm(name).needs)))
+
+
+@pytest.mark.parametrize("way", OTHERWISE)
+async def test_other_branches_mix_no_devices_either(way: str, tmp_path: Path) -> None:
+    same_science(*await both(tmp_path, spec_of(**OTHERWISE[way])))
+
+
+# ---- that the check can fail
+
+
+def test_the_pretended_gpu_mixes_what_torch_mixes_and_nothing_else() -> None:
+    with PretendedGpu():
+        there, positions = torch.arange(4.0).to(PLACE), torch.tensor([3, 1])
+        assert (torch.tensor(2.0) - there).tolist() == [2, 1, 0, -1]
+        assert there[positions].tolist() == [3, 1]
+        assert torch.zeros(4).copy_(there).tolist() == [0, 1, 2, 3]
+        assert (positions << 1).tolist() == [6, 2]
+        for mixed in (
+            lambda: there + torch.ones(4),
+            lambda: torch.zeros(()).add_(there.sum()),
+            lambda: torch.stack([there.sum(), torch.tensor(1.0)]),
+            lambda: there.index_select(0, positions),
+            lambda: torch._foreach_add_([there], [torch.ones(4)]),
+        ):
+            with pytest.raises(Mixed):
+                mixed()
+        with pytest.raises(RuntimeError, match=r"numpy\(\) is not supported"):
+            there.numpy()
+        assert not nothing_there(Update(delta={"w": there}))
+        assert nothing_there(Update(delta={"w": there.cpu()}))
+
+
+async def test_a_hook_that_mixes_devices_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepare(self: Any, ctx: Any, state: Any, message: Any, owner: Any) -> Any:
+        shades = torch.ones(1, 1, 8, 8)
+        return lambda x: x * shades
+
+    monkeypatch.setattr(DeviceHooks, "prepare", prepare)
+    with pretending():
+        async with federation(tmp_path, rooms=(6,)) as fed:
+            info = await fed.run(small_spec(device="cuda"))
+    assert info.status == "failed"
+    assert "Mixed: mul of tensors on two devices" in (info.reason or "")
+
+
+async def test_what_a_visit_leaves_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its state, which is encoded, and by its update, which the agent adds up on the CPU."""
+    monkeypatch.setattr(Processor, "fetch", lambda self, value: value)
+    with pretending() as left:
+        async with federation(tmp_path, rooms=(6,)) as fed:
+            info = await fed.run(small_spec(algorithm="moon", device="cuda"))
+    assert "Own" in left
+    assert "internal (Mixed in POST /visits" in (info.reason or "")

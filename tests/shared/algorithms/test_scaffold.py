@@ -1,0 +1,166 @@
+"""SCAFFOLD: Karimireddy et al., algorithm 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.by_hooks import ByHooks
+from shared.algorithms import scaffold
+from shared.core.errors import BadInput
+from shared.federation.experiment import Lab
+from shared.training.loop import batches, train
+from shared.training.models import build
+from shared.training.optimizers import reach
+from tests.shared.algorithms import flat, plain_linear
+from tests.shared.algorithms.plain_linear import Array
+from tests.shared.algorithms.ways import resolved, run
+
+LOST = [{"round_no": 2, "seats": [1]}]
+
+
+def spec_of(option: str | None, server_lr: float = 1.0, **more: Any) -> dict[str, Any]:
+    """Four devices of 60 samples, two classes each; without an option FedAvg's."""
+    params = {"option": option, "server_lr": server_lr}
+    spec = {
+        "algorithm": {"name": "fedavg"} if option is None else {"name": "scaffold", "params": params},
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "partition": {"name": "shards", "classes_per_device": 2},
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 3,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+def in_one_batch(**more: Any) -> dict[str, Any]:
+    return {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, **more}
+
+
+def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, Array, dict[int, Array]]:
+    """Algorithm 1 in numpy: x, c and the c_i after the spec's rounds."""
+    p: Any = lab.params
+    x = plain_linear.joined(lab.initial)
+    n, k, eta, momentum = len(lab.members.seats), lab.spec.local_epochs, lab.spec.lr, lab.spec.momentum
+    far = sum(momentum**i for j in range(k) for i in range(j + 1))  # k without momentum
+    c, own = np.zeros_like(x), {seat: np.zeros_like(x) for seat in range(n)}
+    for round_no in range(1, lab.spec.num_rounds + 1):
+        moved, changed = [], []
+        for seat in chosen.get(round_no, list(range(n))):
+            gradient, y, velocity = plain_linear.gradient_of(lab, seat), x, np.zeros_like(x)
+            for _ in range(k):
+                velocity = momentum * velocity + gradient(y) - own[seat] + c
+                y = y - eta * velocity
+            after = gradient(x) if p.option == "I" else own[seat] - c + (x - y) / (far * eta)
+            moved.append(y - x)
+            changed.append(after - own[seat])
+            own[seat] = after
+        x = x + p.server_lr * np.mean(moved, axis=0)
+        c = c + len(moved) / n * np.mean(changed, axis=0)
+    return x, c, own
+
+
+@pytest.mark.parametrize(
+    ("option", "server_lr", "momentum"), [("I", 1.0, 0.0), ("II", 0.5, 0.0), ("I", 1.0, 0.9), ("II", 1.0, 0.9)]
+)
+async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
+    option: str, server_lr: float, momentum: float, tmp_path: Path
+) -> None:
+    """c counts by all clients, x by those who came: seat 1 misses round 2 and keeps its control."""
+    spec = spec_of(option, server_lr, losses=LOST, **in_one_batch(momentum=momentum))
+    done = await run(tmp_path, spec, rooms=(3, 1))
+    x, c, own = plain(done.lab, {2: [0, 2, 3]})
+    assert flat.distance(done.model, plain_linear.parted(x)) < 1e-5
+    assert flat.distance(done.state.control, plain_linear.parted(c)) < 1e-5
+    assert np.allclose(c, np.mean(list(own.values()), axis=0))
+    other, _, _ = plain(done.lab, {})
+    assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
+
+
+async def test_clients_who_are_not_there_yet_count_too(tmp_path: Path) -> None:
+    """Three of four seats are taken: c is the mean of four c_i, one of them 0, and stays that when the fourth comes."""
+    done = await run(tmp_path, spec_of("II", num_devices=3, max_devices=4, **in_one_batch()), rooms=(3,))
+    x, c, _ = plain(done.lab, {round_no: [0, 1, 2] for round_no in (1, 2, 3)})
+    assert flat.distance(done.model, plain_linear.parted(x)) < 1e-5
+    assert flat.distance(done.state.control, plain_linear.parted(c)) < 1e-5
+
+
+async def test_edge_rounds_change_the_cloud_s_control_by_what_all_visits_changed(tmp_path: Path) -> None:
+    """Two edge rounds, one device an edge: c is then the mean of the last c_i, each renewed twice."""
+    spec = spec_of("II", num_devices=2, edge_rounds=2, num_rounds=1, **in_one_batch())
+    done = await run(tmp_path, spec, rooms=(1, 1))
+    k, eta, last, models = 3, 0.1, [], []
+    for seat in (0, 1):
+        gradient, x, own = plain_linear.gradient_of(done.lab, seat), plain_linear.joined(done.lab.initial), np.zeros(())
+        for _ in range(2):
+            y = x
+            for _ in range(k):
+                y = y - eta * (gradient(y) - own)
+            own, x = own + (x - y) / (k * eta), y
+        last.append(own)
+        models.append(x)
+    assert flat.distance(done.state.control, plain_linear.parted(np.mean(last, axis=0))) < 1e-5
+    assert flat.distance(done.model, plain_linear.parted(np.mean(models, axis=0))) < 1e-5
+
+
+async def test_the_pass_of_option_i_costs_an_epoch_s_time(tmp_path: Path) -> None:
+    seconds = {}
+    for option in ("I", "II"):
+        done = await run(tmp_path, spec_of(option, num_rounds=1, **in_one_batch()), rooms=(4,))
+        seconds[option] = [row.compute_s for row in done.rounds[0].seats]
+    assert seconds["I"] == pytest.approx([4 / 3 * compute_s for compute_s in seconds["II"]])
+
+
+async def test_frozen_controls_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
+    """Parts are even, so that plain means are those by samples."""
+    done = await run(tmp_path, spec_of("none", num_rounds=2), rooms=(2, 2))
+    assert flat.same_bits(done.model, flat.fedavg(done.lab, 2))
+    assert done.state.control == {}
+
+
+def test_controls_of_both_kinds_agree_where_local_steps_are_tiny(tmp_path: Path) -> None:
+    """Then the mean gradient on the way is the gradient at x."""
+    controls = []
+    for option in ("I", "II"):
+        lab = resolved(tmp_path, **spec_of(option, lr=1e-4, num_edges=1, batch_size=16))
+        ran = ByHooks(lab)
+        ran.round()
+        controls.append(ran.devices[0].control)
+    assert flat.distance(*controls) < 0.02
+    assert max(float(part.abs().max()) for part in controls[0].values()) > 0.1
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_reach_is_how_far_sgd_goes_on_a_constant_gradient(momentum: float) -> None:
+    model = build("mlp", (1, 8, 8), 10, 0)
+    start = next(model.parameters()).detach().clone()
+    x, y = np.zeros((7, 8, 8), np.uint8), np.zeros(7, np.int64)
+    drawn = batches(x, y, range(7), batch_size=1, generator=torch.Generator(), epochs=1)
+
+    def ones(parameters: Any, gradients: list[torch.Tensor]) -> None:
+        for gradient in gradients:
+            gradient.fill_(1.0)
+
+    train(model, drawn, lr=0.01, momentum=momentum, correct=ones)
+    moved = (start - next(model.parameters())) / 0.01
+    assert torch.allclose(moved, torch.full_like(moved, reach(7, momentum)), rtol=1e-4)
+
+
+async def test_scaffold_is_sooner_at_a_lower_loss_where_clients_differ_and_steps_are_many(tmp_path: Path) -> None:
+    """The paper's claim: local steps on unlike data pull FedAvg away from the optimum of the whole, SCAFFOLD not."""
+    found = {}
+    for option in (None, "II"):
+        done = await run(tmp_path, spec_of(option, num_rounds=5, **in_one_batch(local_epochs=20)), rooms=(4,))
+        found[option] = plain_linear.loss_of(done.lab, done.model)
+    assert found["II"] < 0.8 * found[None]
+
+
+def test_parameters_out_of_range_are_refused_by_the_field() -> None:
+    with pytest.raises(BadInput) as refused:
+        scaffold.ALGORITHM.parse_params({"server_lr": 0})
+    assert refused.value.field == "algorithm.params.server_lr"

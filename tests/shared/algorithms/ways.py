@@ -1,0 +1,131 @@
+"""Runs of a spec through three real tiers in this process, in several layouts, and what is left of each."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from shared.core.records import TensorMap
+from shared.federation.experiment import Lab
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import RunInfo
+from shared.spec.experiment import ExperimentSpec
+from shared.training.data.digit_domains import open_data
+from tests.federation import Federation, PassOn, Tamper
+
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run: its document, its rounds with a row for each visit, the lab and the cloud's last state."""
+
+    info: RunInfo
+    rounds: list[RoundDetail]
+    lab: Lab
+    state: Any
+
+    @property
+    def model(self) -> TensorMap:
+        """The global model."""
+        ctx = self.lab.ctx(phase="", round_no=self.info.rounds, n_clients=1)
+        return self.lab.algorithm.cloud.models(ctx, self.state)["global"]
+
+    def figures(self, name: str) -> dict[int, list[Any]]:
+        """A figure of each visit that trained or collected, by seat, in order."""
+        found: dict[int, list[Any]] = {}
+        for detail in self.rounds:
+            for row in detail.seats:
+                if name in row.figures:
+                    found.setdefault(row.seat, []).append(row.figures[name])
+        return found
+
+    def links(self) -> list[tuple[Any, ...]]:
+        """What the modelled system did: what came of each visit, its bytes, simulated seconds and energy."""
+        return [
+            (
+                (detail.round_no, detail.simulated_s, row.seat, row.edge_round, row.wave, row.outcome, row.reason),
+                (row.down_bytes, row.up_bytes),
+                (row.down_s, row.compute_s, row.up_s, row.simulated_s, row.energy_j),
+            )
+            for detail in self.rounds
+            for row in sorted(detail.seats, key=lambda row: (row.seat, row.edge_round, row.wave))
+        ]
+
+
+def lab_of(spec: ExperimentSpec, folder: Path, data_dir: Path | None = None) -> Lab:
+    """The lab of a resolved spec; `folder` keeps the unpacked data."""
+    return Lab(spec, open_data(spec.data, data_dir=data_dir, cache_dir=folder / "cache"))
+
+
+def resolved(folder: Path, **spec: Any) -> Lab:
+    """The lab of a spec without a run."""
+    return lab_of(ExperimentSpec.model_validate(spec).resolved(n_devices=1, n_edges=1), folder)
+
+
+def federation(folder: Path, **layout: Any) -> Federation:
+    """A federation in a fresh folder; all of a test's folders share the unpacked data."""
+    return Federation(folder / f"federation-{next(_NUMBERS)}", **layout)
+
+
+async def ended(fed: Federation, run_id: str, folder: Path) -> Ended:
+    """Wait for a run's end and read what is left."""
+    info = await fed.finish(run_id)
+    assert info.status == "completed", info.reason
+    return await so_far(fed, run_id, folder)
+
+
+async def so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
+    """What there is of a run that has ended or is paused."""
+    info = await fed.info(run_id)
+    lab = lab_of(info.spec, folder, fed.common.data_dir)
+    found = await fed.apps["cloud"].state.cloud.archive.committed(run_id, lab)
+    assert found is not None
+    rounds = [await fed.round(run_id, round_no) for round_no in range(1, info.rounds + 1)]
+    return Ended(info, rounds, lab, found[0].state)
+
+
+async def run(folder: Path, spec: dict[str, Any], *, tamper: Tamper | None = None, **layout: Any) -> Ended:
+    """Run a spec in one layout of agents and edges."""
+    async with federation(folder, **layout) as fed:
+        fed.router.tamper = tamper
+        return await ended(fed, await fed.submit(spec), folder)
+
+
+async def body_of(response: httpx.Response) -> tuple[bytes, httpx.Response]:
+    """The body of a response, and a response that can still be read."""
+    body = await response.aread()
+    return body, answer(response.status_code, body, dict(response.headers))
+
+
+def answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
+    """A response whose body is still to be read, as from a socket."""
+    return httpx.Response(status, headers=headers, stream=httpx.ByteStream(body))
+
+
+def agents_of(request: httpx.Request) -> bool:
+    """Whether a request goes to an agent."""
+    return (request.url.port or 0) >= 9200
+
+
+class Tape:
+    """Notes what travels between edges and agents."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, bytes, int]] = []
+
+    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if not agents_of(request) or request.url.path not in ("/visits", "/uploads"):
+            return await pass_on()
+        body = await request.aread()
+        answered, response = await body_of(await pass_on())
+        self.orders.append((request.url.path, body, len(answered)))
+        return response
+
+    def of(self, path: str) -> list[bytes]:
+        """The bodies of the orders of a kind."""
+        return [body for where, body, _ in self.orders if where == path]

@@ -1,0 +1,437 @@
+"""Exact sums: any order, any grouping, the same bits."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field
+
+from shared.core.aggregation_rules import Each, MaskOf, Mean
+from shared.core.errors import NotFinite, OutOfBound, StrataError, WireError
+from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.federation import aggregation
+from shared.federation.aggregation import Fold, Folded, Grid, MeanSum, check_update, mean_of, names_clients
+from shared.wire import codec
+
+GRID = Grid(total_weight=1000, buffer_names=frozenset({"running"}))
+
+
+class Delta(Record):
+    delta: Annotated[ModelState, Mean()]
+
+
+class Everything(Record):
+    """One field of each way to travel up."""
+
+    delta: Annotated[TensorMap, Mean(weight="samples")]
+    plain: Annotated[Tensor, Mean(weight="one")]
+    loss: Annotated[float, Mean(weight="one")]
+    groups: Annotated[dict[str, TensorMap], Mean(by_group=True)] = Field(default_factory=dict)
+    sparse: Annotated[TensorMap | None, Mean(per_position="mask")] = None
+    mask: Annotated[TensorMap, MaskOf()] = Field(default_factory=dict)
+    scores: Annotated[dict[str, Tensor], Each()] = Field(default_factory=dict)
+
+
+def everything(seed: int, **changes: Any) -> Everything:
+    rng = np.random.default_rng(seed)
+
+    def drawn(n: int) -> Tensor:
+        return torch.from_numpy(rng.uniform(-100, 100, n).astype(np.float32))
+
+    values: dict[str, Any] = {
+        "delta": {"w": drawn(5), "running": drawn(1) * 40},
+        "plain": drawn(2),
+        "loss": float(rng.uniform()),
+        "groups": {"ab"[seed % 2]: {"v": drawn(2)}},
+        "sparse": {"s": drawn(3)},
+        "mask": {"s": torch.from_numpy(rng.integers(0, 2, 3).astype(np.float32))},
+        "scores": {f"device-{seed}": drawn(1)},
+    }
+    return Everything(**{**values, **changes})
+
+
+def bits(folded: Folded) -> bytes:
+    return bytes(codec.encode(folded).join())
+
+
+def folded(kind: type[Record], items: Sequence[tuple[Record, int]], grid: Grid = GRID) -> Folded:
+    fold = Fold(kind, grid)
+    for update, n in items:
+        fold.add(update, n)
+    return fold.result()
+
+
+# ---- exactness
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 60)), min_size=1, max_size=8, unique_by=lambda i: i[0]))
+def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, int]]) -> None:
+    items = [(everything(seed), n) for seed, n in drawn]
+    straight = bits(folded(Everything, items))
+    rng = random.Random(repr(drawn))
+    for _ in range(3):
+        rng.shuffle(items)
+        parts = [folded(Everything, items[cut::3]) for cut in range(3)]  # three agents
+        rng.shuffle(parts)
+        edge, cloud = Fold(Everything, GRID), Fold(Everything, GRID)
+        edge.merge(codec.decode(Folded, codec.encode(parts[0]).join(), stored=True))
+        edge.merge(parts[1])
+        cloud.merge(parts[2])
+        cloud.merge(edge.result())
+        assert bits(cloud.result()) == straight
+
+
+def test_what_is_added_leaves_the_partial_sums_as_they_were() -> None:
+    parts = [folded(Everything, [(everything(seed), 3)]) for seed in range(2)]
+    before = [bits(part) for part in parts]
+    fold = Fold(Everything, GRID)
+    for part in parts:
+        fold.merge(part)
+    fold.add(everything(2), 3)
+    assert [bits(part) for part in parts] == before
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(-128, 128, width=32), st.integers(0, 100)),
+        min_size=1,
+        max_size=10,
+    )
+)
+def test_the_sum_is_that_of_whole_numbers_and_the_mean_the_nearest_float(terms: list[tuple[float, int]]) -> None:
+    found = folded(Delta, [(Delta(delta={"w": torch.tensor([x])}), n) for x, n in terms])
+    g = GRID.exponent("w")
+    assert g == 53 - 10 - 7
+    exact = sum(n * round(Fraction(x) * 2**g) for x, n in terms)  # Python rounds ties to even, too
+    assert int(found.means["delta"].sums["w"].item()) == exact
+    weight = sum(n for _, n in terms)
+    mean = mean_of(found, Delta, GRID)
+    assert isinstance(mean, Delta)
+    expected = np.float32(np.float64(Fraction(exact, 2**g)) / weight) if weight else 0
+    assert mean.delta["w"].item() == expected
+
+
+def test_the_largest_terms_of_the_whole_weight_are_still_exact() -> None:
+    grid = Grid(total_weight=60_000)
+    found = folded(Delta, [(Delta(delta={"w": torch.tensor([128.0, -128.0])}), 30_000)] * 2, grid)
+    assert found.means["delta"].sums["w"].tolist() == [60_000 * 2.0**37, -60_000 * 2.0**37]
+    mean = mean_of(found, Delta, grid)
+    assert mean is not None
+    assert mean.delta["w"].tolist() == [128, -128]  # type: ignore[attr-defined]
+
+
+# ---- what a mean is
+
+
+def test_samples_weigh_by_samples_and_one_by_one() -> None:
+    a = everything(0, delta={"w": torch.tensor([1.0])}, plain=torch.tensor([1.0]), loss=1.0)
+    b = everything(2, delta={"w": torch.tensor([5.0])}, plain=torch.tensor([5.0]), loss=2.0)
+    mean = mean_of(folded(Everything, [(a, 1), (b, 3)]), Everything, GRID)
+    assert isinstance(mean, Everything)
+    assert mean.delta["w"].tolist() == [4]
+    assert mean.plain.tolist() == [3]
+    assert mean.loss == 1.5
+
+
+def test_an_edges_mean_of_three_weighs_three_times_one() -> None:
+    fold = Fold(Everything, GRID)
+    fold.add(everything(0, plain=torch.tensor([1.0])), 10, n_updates=3)
+    fold.add(everything(2, plain=torch.tensor([5.0])), 10)
+    mean = mean_of(fold.result(), Everything, GRID)
+    assert isinstance(mean, Everything)
+    assert mean.plain.tolist() == [2]
+    assert (fold.n_updates, fold.n_samples) == (4, 20)
+
+
+def test_the_mean_is_numpys_to_the_last_bit_but_the_grid() -> None:
+    rng = np.random.default_rng(5)
+    deltas = rng.normal(0, 0.1, (7, 1000)).astype(np.float32)
+    weights = rng.integers(1, 100, 7)
+    items = [(Delta(delta={"w": torch.from_numpy(row)}), int(n)) for row, n in zip(deltas, weights, strict=True)]
+    mean = mean_of(folded(Delta, items), Delta, GRID)
+    assert isinstance(mean, Delta)
+    expected = np.average(deltas.astype(np.float64), axis=0, weights=weights)
+    np.testing.assert_allclose(mean.delta["w"].numpy(), expected, rtol=2**-24, atol=2.0**-36)
+
+
+def test_a_position_is_averaged_over_those_who_hold_it() -> None:
+    def masked(values: list[float], mask: list[float], seed: int) -> Everything:
+        return everything(seed, sparse={"s": torch.tensor(values)}, mask={"s": torch.tensor(mask)})
+
+    items = [(masked([1, 7, 9], [1, 1, 0], 0), 1), (masked([5, 99, 9], [1, 0, 0], 2), 3)]
+    mean = mean_of(folded(Everything, items), Everything, GRID)
+    assert isinstance(mean, Everything)
+    assert mean.sparse is not None
+    assert mean.sparse["s"].tolist() == [4, 7, 0]
+    assert mean.mask["s"].tolist() == [1, 1, 0]
+
+
+def test_groups_are_averaged_by_themselves() -> None:
+    def grouped(seed: int, **groups: float) -> Everything:
+        return everything(seed, groups={name: {"v": torch.tensor([x])} for name, x in groups.items()})
+
+    items = [(grouped(0, a=1.0, b=2.0), 1), (grouped(1, a=5.0), 3), (grouped(2, **{"c/d": 9.0}), 2)]
+    mean = mean_of(folded(Everything, items), Everything, GRID)
+    assert isinstance(mean, Everything)
+    assert {name: part["v"].tolist() for name, part in mean.groups.items()} == {"a": [4], "b": [2], "c/d": [9]}
+
+
+class Lone(Record):
+    """Groups of lone numbers, and fields that may be absent."""
+
+    by_class: Annotated[dict[str, float] | None, Mean(by_group=True)] = None
+    maybe: Annotated[Tensor | None, Mean()] = None
+    sparse: Annotated[TensorMap | None, Mean(per_position="mask")] = None
+    mask: Annotated[TensorMap | None, MaskOf()] = None
+
+
+def test_optional_fields_are_averaged_over_those_who_sent_them() -> None:
+    items = [(Lone(by_class={"0": 1.0}), 1), (Lone(by_class={"0": 3.0}, maybe=torch.tensor(4.0)), 1)]
+    mean = mean_of(folded(Lone, items), Lone, GRID)
+    assert isinstance(mean, Lone)
+    assert mean.by_class == {"0": 2.0}
+    assert mean.maybe is not None
+    assert mean.maybe.item() == 4.0
+    assert mean.sparse is None
+
+
+class Told(Record):
+    """A mean that may be absent, and a word on single clients."""
+
+    delta: Annotated[Tensor | None, Mean()] = None
+    told: Annotated[dict[str, int], Each()] = Field(default_factory=dict)
+
+
+def test_each_keeps_every_clients_value() -> None:
+    mean = mean_of(folded(Everything, [(everything(3), 1), (everything(1), 1)]), Everything, GRID)
+    assert isinstance(mean, Everything)
+    assert list(mean.scores) == ["device-1", "device-3"]
+    assert torch.equal(mean.scores["device-3"], everything(3).scores["device-3"])
+
+
+def test_word_of_a_client_arrives_though_nothing_was_averaged() -> None:
+    """An edge none of whose updates arrived speaks of its clients with no weight."""
+    silent, fold = Told(told={"device-3": 2}), Fold(Told, GRID)
+    fold.add(silent, n_samples=0, n_updates=0)
+    assert mean_of(fold.result(), Told, GRID) == silent
+    fold.add(Told(delta=torch.tensor(4.0), told={"device-1": 0}), n_samples=5)
+    mean = mean_of(fold.result(), Told, GRID)
+    assert isinstance(mean, Told)
+    assert mean.delta is not None
+    assert mean.delta.item() == 4.0
+    assert mean.told == {"device-1": 0, "device-3": 2}
+    assert (names_clients(silent), names_clients(Told())) == (True, False)
+    assert mean_of(Fold(Told, GRID).result(), Told, GRID) is None
+
+
+def test_a_value_that_is_kept_does_not_keep_its_body() -> None:
+    body = codec.encode(everything(3)).join()
+    fold = Fold(Everything, GRID)
+    fold.add(codec.decode(Everything, body, stored=True), 1)
+    kept = fold.result().each["scores"]["device-3"].clone()
+    body[:] = bytes(len(body))
+    assert torch.equal(fold.result().each["scores"]["device-3"], kept)
+
+
+def test_an_aggregate_is_an_update_and_can_be_added_again() -> None:
+    """An edge that sends its mean: one level more changes nothing but the last rounding."""
+    edge = mean_of(folded(Delta, [(Delta(delta={"w": torch.tensor([1.0])}), 1)] * 4), Delta, GRID)
+    assert isinstance(edge, Delta)
+    fold = Fold(Delta, GRID)
+    fold.add(edge, n_samples=4, n_updates=4)
+    fold.add(Delta(delta={"w": torch.tensor([6.0])}), n_samples=1)
+    cloud = mean_of(fold.result(), Delta, GRID)
+    assert isinstance(cloud, Delta)
+    assert cloud.delta["w"].tolist() == [2]
+
+
+def test_no_updates_have_no_mean_and_no_samples_a_mean_of_zero() -> None:
+    assert mean_of(Fold(Delta, GRID).result(), Delta, GRID) is None
+    mean = mean_of(folded(Delta, [(Delta(delta={"w": torch.tensor([5.0])}), 0)]), Delta, GRID)
+    assert isinstance(mean, Delta)
+    assert mean.delta["w"].tolist() == [0]
+
+
+def test_a_mean_that_is_not_of_the_models_shape_is_refused() -> None:
+    found = folded(Delta, [(Delta(delta={"w": torch.zeros(2)}), 1)])
+    with pytest.raises(WireError, match="the model's is"):
+        mean_of(found, Delta, GRID, model={"w": torch.zeros(3)})
+
+
+# ---- what is refused leaves the sum as it was
+
+
+def refusals() -> dict[str, tuple[Everything, int, type[StrataError], str]]:
+    nan = torch.tensor([0.0, math.nan])
+    return {
+        "NaN": (everything(1, plain=nan), 1, NotFinite, "plain holds NaN"),
+        "infinity": (everything(1, plain=torch.tensor([math.inf, 0])), 1, NotFinite, "plain"),
+        "NaN in each": (everything(1, scores={"device-1": nan}), 1, NotFinite, "scores"),
+        "beyond the bound": (everything(1, plain=torch.tensor([128.1, 0])), 1, OutOfBound, "up to 128"),
+        "a number beyond the bound": (everything(1, loss=1000.0), 1, OutOfBound, "loss holds 1000"),
+        "a buffer beyond its bound": (
+            everything(1, delta={"w": torch.zeros(5), "running": torch.tensor([4097.0])}),
+            1,
+            OutOfBound,
+            "delta running holds 4097, sums are exact up to 4096",
+        ),
+        "too much weight": (everything(1), 1000, OutOfBound, "weights add up to 1001"),
+        "negative weight": (everything(1), -1, OutOfBound, "-1 samples"),
+        "another shape": (everything(1, plain=torch.zeros(3)), 1, WireError, r"plain is \(3,\), before it was \(2,\)"),
+        "a tensor less": (everything(1, delta={"w": torch.zeros(5)}), 1, WireError, "hold 'running', others not"),
+        "no mask": (everything(1, mask={}), 1, WireError, "sparse s has no mask of its shape"),
+        "a mask of another shape": (everything(1, mask={"s": torch.ones(2)}), 1, WireError, "no mask of its shape"),
+        "half a mask": (
+            everything(1, mask={"s": torch.tensor([0.5, 1, 1])}),
+            1,
+            WireError,
+            "other values than 0 and 1",
+        ),
+        "a mask of NaN": (everything(1, mask={"s": torch.full((3,), math.nan)}), 1, WireError, "other values than 0"),
+        "the same client twice": (everything(1, scores=everything(0).scores), 1, WireError, "twice from device-0"),
+    }
+
+
+@pytest.mark.parametrize("case", refusals().keys())
+def test_what_is_refused_leaves_the_sum_as_it_was(case: str) -> None:
+    update, n, error, said = refusals()[case]
+    fold = Fold(Everything, GRID)
+    fold.add(everything(0), 1)
+    before = bits(fold.result())
+    with pytest.raises(error, match=said):
+        fold.add(update, n)
+    assert bits(fold.result()) == before
+    fold.add(everything(2), 1)  # and the sum goes on
+
+
+def test_an_update_is_refused_where_it_arises() -> None:
+    check_update(everything(0), GRID)
+    with pytest.raises(NotFinite, match="delta w"):
+        check_update(Delta(delta={"w": torch.tensor([math.nan])}), GRID)
+
+
+def test_a_buffer_may_be_larger_than_a_parameter() -> None:
+    check_update(Delta(delta={"running": torch.tensor([4096.0]), "w": torch.tensor([128.0])}), GRID)
+    assert GRID.exponent("running") == GRID.exponent("w") - 5
+
+
+def forged(**changes: Any) -> Folded:
+    """The sum of one update of everything, changed."""
+    return folded(Everything, [(everything(1), 2)]).but(**changes)
+
+
+def part(key: str, **changes: Any) -> dict[str, MeanSum]:
+    means = forged().means
+    return {**means, key: means[key].but(**changes)}
+
+
+F64 = torch.float64
+FORGERIES: dict[str, tuple[Folded, str]] = {
+    "an unknown field": (forged(means={"other": forged().means["plain"]}), "averages no field 'other'"),
+    "a group of what has none": (forged(means={"plain/a": forged().means["plain"]}), "no field 'plain/a'"),
+    "no group of what has some": (forged(means={"groups": forged().means["plain"]}), "no field 'groups'"),
+    "an unknown each": (forged(each={"other": {}}), "collects no field 'other'"),
+    "float32": (forged(means=part("plain", sums={"": torch.zeros(2)})), "sums are float64"),
+    "NaN": (forged(means=part("plain", sums={"": torch.full((2,), math.nan, dtype=F64)})), "holds NaN"),
+    "half a step": (forged(means=part("plain", sums={"": torch.full((2,), 0.5, dtype=F64)})), "parts of a grid step"),
+    "more than its weight": (
+        forged(means=part("plain", sums={"": torch.full((2,), 2.0**44, dtype=F64)})),
+        "exact up to",
+    ),
+    "more than the total weight": (forged(means=part("plain", weight=1001)), "weights add up to 1002"),
+    "another shape": (forged(means=part("plain", sums={"": torch.zeros(3, dtype=F64)})), "before it was"),
+    "a map for a number": (forged(means=part("loss", sums={"a": torch.zeros((), dtype=F64)})), "loss is one float"),
+    "a vector for a number": (forged(means=part("loss", sums={"": torch.zeros(2, dtype=F64)})), "loss is one float"),
+    "no weights by position": (forged(means=part("sparse", positions={})), "of other tensors"),
+    "more weight by position": (
+        forged(means=part("sparse", positions={"s": torch.full((3,), 3.0, dtype=F64)})),
+        "exact up to 2",
+    ),
+    "negative weight by position": (
+        forged(means=part("sparse", positions={"s": torch.full((3,), -1.0, dtype=F64)})),
+        "are negative",
+    ),
+    "positions of another shape": (
+        forged(means=part("sparse", positions={"s": torch.zeros(2, dtype=F64)})),
+        r"weights by position \(2,\)",
+    ),
+    "each of another type": (forged(each={"scores": {"device-9": "high"}}), "scores.device-9"),
+    "each with NaN": (forged(each={"scores": {"device-9": torch.tensor([math.nan])}}), "scores holds NaN"),
+    "a client that came already": (forged(each={"scores": {"device-0": torch.zeros(1)}}), "twice from device-0"),
+}
+
+
+@pytest.mark.parametrize("case", FORGERIES.keys())
+def test_a_forged_sum_is_refused_and_the_sum_stays_as_it_was(case: str) -> None:
+    other, said = FORGERIES[case]
+    fold = Fold(Everything, GRID)
+    fold.add(everything(0), 1)
+    before = bits(fold.result())
+    with pytest.raises(StrataError, match=said):
+        fold.merge(other)
+    assert bits(fold.result()) == before
+    fold.merge(forged())
+
+
+def test_a_sum_that_is_not_of_the_runs_model_is_refused_even_if_it_comes_first() -> None:
+    found = folded(Delta, [(Delta(delta={"w": torch.zeros(2)}), 1)])
+    fold = Fold(Delta, GRID, model={"w": torch.zeros(3)})
+    with pytest.raises(WireError, match="the model's is"):
+        fold.merge(found)
+    assert fold.n_updates == 0
+    Fold(Delta, GRID, model={"w": torch.zeros(2)}).merge(found)
+
+
+def test_negative_counts_are_no_sum() -> None:
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
+        forged(n_updates=-1)
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
+        MeanSum(weight=-1, sums={})
+
+
+# ---- what a type says
+
+
+class Unsaid(Record):
+    delta: TensorMap
+
+
+class NoMask(Record):
+    delta: Annotated[TensorMap, Mean(per_position="count")]
+    count: Annotated[TensorMap, Mean()]
+
+
+class Both(Record):
+    delta: Annotated[dict[str, TensorMap], Mean(per_position="mask", by_group=True)]
+    mask: Annotated[TensorMap, MaskOf()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Unsaid, "Unsaid.delta does not say how it travels up"),
+        (NoMask, "count is no MaskOf field"),
+        (Both, "per_position and by_group do not go together"),
+    ],
+)
+def test_a_type_that_cannot_be_summed_is_refused(kind: type[Record], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        aggregation.check_update_type(kind)
+
+
+def test_only_what_weighs_as_one_can_travel_as_a_mean() -> None:
+    aggregation.check_update_type(Everything)
+    assert aggregation.can_be_mean(Delta)
+    assert not aggregation.can_be_mean(Everything)
+    assert aggregation.mark_of(Everything, "mask") == MaskOf()

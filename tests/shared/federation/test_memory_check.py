@@ -1,0 +1,91 @@
+"""What cannot fit is refused with the figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.core.errors import BadInput
+from shared.federation import memory_check
+from shared.federation.experiment import Lab
+from shared.federation.registry import load_algorithm
+from shared.federation.spec_parser import parse_spec
+from shared.runtime import memory
+from shared.training.data.dataset import load
+from tests.shared.algorithms.ways import resolved
+
+RESNET18 = 11_173_962
+
+
+def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
+    spec = parse_spec({"num_devices": 100_000, "num_edges": 2, "model": "resnet18"})
+    fedavg, held = load_algorithm("fedavg"), load_algorithm("probe_refuse")
+    monkeypatch.setattr(memory, "available_bytes", lambda: 16 * 10**9)
+    memory_check.check_memory(spec, fedavg, RESNET18)  # sums do not grow with the devices
+    assert memory_check.needed_bytes(spec, fedavg, RESNET18) == 8 * 4 * RESNET18
+    with pytest.raises(BadInput, match=r"100000 devices, 2 edges .* 8939\.5 GB with probe_refuse, 16\.0 GB are free"):
+        memory_check.check_memory(spec, held, RESNET18)
+
+
+def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(_: Lab) -> None:
+        raise AssertionError("a model was made")
+
+    monkeypatch.setattr(Lab, "_first_model", made)
+    spec = parse_spec({"model": {"name": "resnet50", "projection": 65_536}, "num_devices": 2, "num_edges": 1})
+    data = load("digits", data_dir=None, cache_dir=tmp_path)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    with pytest.raises(BadInput, match=r"a model of 162\d{6} elements need at least 3\.9 GB with fedavg") as refused:
+        Lab(spec.resolved(n_devices=2, n_edges=1), data)
+    assert refused.value.field == "model.name"
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**11)
+    assert Lab(spec.resolved(n_devices=2, n_edges=1), data).shapes["head.weight"].shape == (10, 65_536)
+
+
+def test_what_users_send_singly_counts_for_each_user_and_not_for_its_devices() -> None:
+    many = {"num_devices": 1000, "num_edges": 10, "client": "edge", "algorithm": "dtpfl"}
+    spec = parse_spec(many)
+    assert memory_check.needed_bytes(spec, load_algorithm("dtpfl"), 100) == 8 * 100 * (10 + 2 + 10)
+    refusing = spec.but(round_deadline_s=1.0)
+    assert memory_check.needed_bytes(refusing, load_algorithm("dtpfl"), 100) == 8 * 100 * (10 + 2 + 1000)
+
+
+def test_more_processes_than_fit_are_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    memory.check_processes(6)
+    with pytest.raises(BadInput, match=r"1000 processes need at least 150\.0 GB, 1\.0 GB are free"):
+        memory.check_processes(1000)
+
+
+def test_where_the_system_tells_no_memory_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    memory.check_processes(10**9)
+
+
+def test_the_free_memory_of_this_machine_is_known() -> None:
+    there = memory.available_bytes()
+    assert there is not None
+    assert 10**7 < there < 10**14
+
+
+def test_what_is_gathered_of_all_clients_counts_and_is_refused_by_the_parameter_that_decides_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A mash of 40 samples by twos is 20 entries of 64 pixels and 10 classes, there twice; by clients it is 4."""
+
+    def fedmix(mash: int | str) -> dict[str, Any]:
+        algorithm = {"name": "fedmix", "params": {"mash": mash}}
+        return {"algorithm": algorithm, "data": {"name": "digits", "n_train": 40, "n_test": 10}, "num_devices": 4}
+
+    lab = resolved(tmp_path, **fedmix("all"))
+    model, entry = memory_check.needed_bytes(lab.spec, lab.algorithm, 4810), 4 * (64 + 10)
+    monkeypatch.setattr(memory, "available_bytes", lambda: model + 2 * 20 * entry)
+    resolved(tmp_path, **fedmix(2))
+    monkeypatch.setattr(memory, "available_bytes", lambda: model + 2 * 20 * entry - 1)
+    resolved(tmp_path, **fedmix("all"))
+    with pytest.raises(BadInput, match=r"algorithm\.params\.mash: with 2 of fedmix a process needs at least") as found:
+        resolved(tmp_path, **fedmix(2))
+    assert found.value.field == "algorithm.params.mash"

@@ -1,0 +1,180 @@
+"""What the pictures of a run show: the numbers of its record, at the right places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from shared.core.scores import Spread
+from shared.federation.registry import load_algorithm
+from shared.plots.curves import accuracy, bytes_on_links, clients
+from shared.plots.declared import figure_by_client, labels_by_round
+from shared.plots.groups import dendrogram
+from shared.plots.history import Told, Visit
+from shared.plots.partition import partition
+from shared.plots.picture import Bars, Boxes, Cells, Lines, Spans, Tree
+from shared.plots.timeline import timeline
+from shared.results.files import file_names
+from shared.results.manifest import Manifest
+from shared.results.write import write_results
+from shared.run_records.rounds import Evaluation
+from tests.cli.samples import a_round, a_run, a_seat
+
+
+def told(*rounds, visits=()) -> Told:
+    return Told(a_run(), rounds, tuple(visits))
+
+
+def lines_of(panel: object) -> Lines:
+    assert isinstance(panel, Lines)
+    return panel
+
+
+def boxes_of(panel: object) -> Boxes:
+    assert isinstance(panel, Boxes)
+    return panel
+
+
+def test_accuracy_stands_where_it_was_evaluated_by_each_measure() -> None:
+    score = {"global": Evaluation(n=10, accuracy=0.8, loss=0.4)}
+    run = told(a_round(1, evaluation=None), a_round(2, evaluation=score), a_round(2, kind="evaluate"))
+    found = {by: accuracy(run, by) for by in ("round", "time", "bytes")}
+    panels = {by: [lines_of(panel) for panel in picture.panels] for by, picture in found.items() if picture}
+    lines = {by: [(s.name, s.x, s.y) for s in both[0].series] for by, both in panels.items()}
+    assert lines["round"] == [("global model", (2,), (0.8,)), ("mean over clients", (1, 2), (0.6, 0.7))]
+    assert lines["time"][1:] == [("mean over clients", (4, 8), (0.6, 0.7))]
+    assert lines["bytes"][:1] == [("global model", (4400,), (0.8,))]
+    losses = [(s.name, s.y) for s in panels["round"][1].series]
+    assert losses == [("global model", (0.4,)), ("in training", (1.0, 0.5))]
+
+
+def test_run_without_a_round_has_nothing_to_show() -> None:
+    assert accuracy(told()) is None
+    assert accuracy(told(a_round(1, evaluation=None, train_loss=None, client_accuracy=None))) is None
+    assert bytes_on_links(told()) is None
+    assert clients(told()) is None
+    assert dendrogram(told()) == ()
+
+
+def test_bytes_by_link_and_direction() -> None:
+    picture = bytes_on_links(told(a_round(1), a_round(2, device_bytes_up=7)))
+    assert picture is not None
+    (panel,) = picture.panels
+    assert isinstance(panel, Lines)
+    assert {s.name: (s.colour, s.dashed, s.y) for s in panel.series} == {
+        "devices to edges": (0, False, (150, 7)),
+        "edges to devices": (0, True, (1500, 1500)),
+        "edges to cloud": (1, False, (50, 50)),
+        "cloud to edges": (1, True, (500, 500)),
+    }
+
+
+def test_clients_as_bands_by_round_and_boxes_at_the_end() -> None:
+    early, late = Spread.of([0.1, 0.2, 0.6]), Spread.of([0.5, 0.7, 0.9])
+    rounds = (
+        a_round(1, clients={"own": early, "received": early}),
+        a_round(2, clients={"own": late, "received": early}),
+        a_round(2, kind="evaluate", clients={"own": late, "received": early}),
+    )
+    picture = clients(told(*rounds))
+    assert picture is not None
+    course, ends = picture.panels
+    whole, half, mean = lines_of(course).series
+    assert (whole.low, whole.high) == ((0.1, 0.5), (0.6, 0.9))
+    assert half.low == pytest.approx((0.15, 0.6))
+    assert half.high == pytest.approx((0.4, 0.8))
+    assert mean.y == pytest.approx((0.3, 0.7))
+    own, received = boxes_of(ends).boxes
+    assert (own.name, received.name) == ("model of its own", "model that it received")
+    assert (own.median, received.median) == pytest.approx((0.7, 0.2))
+    same = a_round(2, kind="evaluate", clients={"own": late, "received": late})
+    again = clients(told(*rounds[:2], same))
+    assert again is not None
+    assert [box.name for box in boxes_of(again.panels[1]).boxes] == ["model of its own"]
+
+
+def test_partition_has_a_column_for_each_seat_that_holds_samples() -> None:
+    seats = [a_seat(0, label_counts=(3, 0)), a_seat(1, label_counts=(1, 2, 4)), a_seat(2, label_counts=())]
+    picture = partition(seats, "who has what")
+    assert picture is not None
+    totals, heat = picture.panels
+    assert isinstance(totals, Bars)
+    assert isinstance(heat, Cells)
+    assert list(totals.names) == ["0", "1"]
+    assert list(totals.series[0].y) == [3, 7]
+    assert [list(row) for row in heat.values] == [[3, 1], [None, 2], [None, 4]]
+    assert partition([a_seat(2, label_counts=())], "") is None
+
+
+def test_timeline_puts_the_parts_of_a_visit_behind_each_other() -> None:
+    seats = [
+        {"seat": 1, "edge": "edge-1", "outcome": "used", "begin_s": 2, "down_s": 1, "compute_s": 3, "up_s": 0.5},
+        {"seat": 0, "edge": "edge-2", "outcome": "refused", "label": "C", "begin_s": 2, "compute_s": 9, "wait_s": 1},
+        {"seat": 1, "edge": "edge-1", "outcome": "used", "wave": 1, "begin_s": 12, "compute_s": 1},
+        {"seat": 5, "edge": "edge-1", "outcome": "failed"},
+    ]
+    parts = ("down_s", "compute_s", "wait_s", "up_s")
+    rows = [{**seat, "simulated_s": sum(float(str(seat.get(part, 0))) for part in parts)} for seat in seats]
+    picture = timeline(a_round(1, seats=rows), "a round")
+    assert picture is not None
+    (panel,) = picture.panels
+    assert isinstance(panel, Spans)
+    assert panel.rows == ("seat 1 · edge-1", "seat 0 · edge-2")
+    assert [(s.row, s.what, s.begin, s.end) for s in panel.spans] == [
+        (0, "download", 2, 3),
+        (0, "compute", 3, 6),
+        (0, "upload", 6, 6.5),
+        (1, "compute", 2, 11),
+        (1, "wait", 11, 12),
+        (0, "compute", 12, 13),
+    ]
+    assert "refused, class C" in panel.spans[3].note
+    assert "wave 2" in panel.spans[5].note
+    assert timeline(a_round(1, seats=rows[3:]), "nobody") is None
+
+
+def test_labels_pile_up_by_round() -> None:
+    pictures = labels_by_round("classes", "classes", ("A", "C"))
+    rounds = (a_round(1, labels={"A": 2}), a_round(2, labels={"A": 1, "C": 3}), a_round(2, kind="evaluate"))
+    ((panel,),) = (picture.panels for picture in pictures(told(*rounds)))
+    assert isinstance(panel, Bars)
+    assert panel.stacked
+    assert panel.names == ("1", "2")
+    assert {s.name: s.y for s in panel.series} == {"A": (2, 1), "C": (0, 3)}
+    assert pictures(told(a_round(1))) == ()
+
+
+def test_figure_by_client_leaves_holes_where_nobody_told() -> None:
+    def visit(seat: int, round_no: int, **figures: float) -> Visit:
+        return Visit(round_no, seat, "edge-1", "used", None, figures)
+
+    visits = [visit(0, 1, w=0.2), visit(0, 2, w=0.4), visit(3, 2, w=0.8), visit(3, 1, other=1.0)]
+    (picture,) = figure_by_client("mixing", "W", "w", "mean of W")(told(a_round(1), visits=visits))
+    mean, cells = picture.panels
+    assert isinstance(mean, Lines)
+    assert isinstance(cells, Cells)
+    assert (cells.rows, cells.columns, cells.values) == (("0", "3"), ("1", "2"), ((0.2, 0.4), (None, 0.8)))
+    assert mean.series[0].y == pytest.approx((0.2, 0.6))
+
+
+def test_dendrogram_says_the_group_of_each_leaf() -> None:
+    tree = {"users": ["0", "1", "2"], "linkage": [[0, 2, 0.1, 2], [1, 3, 0.9, 3]], "threshold": 0.5}
+    (picture,) = dendrogram(told(a_round(1, figures={"cloud": tree})))
+    (panel,) = picture.panels
+    assert isinstance(panel, Tree)
+    assert panel.leaves == ("0 · group 1", "1 · group 2", "2 · group 1")
+    assert panel.merges == ((0, 2, 0.1, 2), (1, 3, 0.9, 3))
+
+
+def test_an_algorithm_whose_pictures_fail_stops_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(told: Told) -> NoReturn:
+        raise ZeroDivisionError
+
+    algorithm = replace(load_algorithm("fedavg"), pictures=broken)
+    monkeypatch.setattr("shared.federation.registry.load_algorithm", lambda name: algorithm)
+    info = a_run(run="r9")
+    write_results(tmp_path / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    assert {"plots/accuracy.png", "plots/bytes.png", "run.json"} <= set(file_names(tmp_path / "r9"))

@@ -1,0 +1,48 @@
+"""Sizes of sub-networks as a run's record tells of them, and their picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.plots.subnetworks import sizes_of
+from shared.results.files import file_names, read_rounds
+from shared.results.manifest import Manifest
+from shared.results.write import write_results
+from tests.cli.samples import a_round, a_run
+
+WHOLE = {"n_weights": {"features.0": 30, "head": 10}, "multiply_adds": {"features.0": 600, "head": 10}}
+
+
+def told(first: float, head: float) -> dict[str, object]:
+    """The cloud's figures of a round."""
+    means = {
+        "n_weights": {"features.0": first, "head": head},
+        "multiply_adds": {"features.0": 20 * first, "head": head},
+    }
+    return {"cloud": {**means, "supernet": WHOLE, "children_won": 2}}
+
+
+def test_shares_of_the_supernet_are_read_back_and_drawn(tmp_path: Path) -> None:
+    rounds = [
+        a_round(1, figures={}),
+        a_round(2, figures=told(24, 8)),
+        a_round(3, figures=told(6, 4)),
+        a_round(3, kind="evaluate", figures={}),
+    ]
+    info = a_run(run="r9", algorithm="es_afl")
+    write_results(tmp_path / "r9", info, rounds, model=None, manifest=Manifest.of(info))
+    sizes = sizes_of(read_rounds(tmp_path / "r9"))
+    assert [each.round_no for each in sizes] == [2, 3]
+    assert [each.share("n_weights") for each in sizes] == pytest.approx([32 / 40, 10 / 40])
+    assert sizes[1].share("multiply_adds") == pytest.approx(124 / 610)
+    assert sizes[1].shares("n_weights") == pytest.approx({"features.0": 0.2, "head": 0.4})
+    assert "plots/sub_networks.png" in file_names(tmp_path / "r9")
+
+
+def test_run_without_sub_networks_has_no_picture_of_them(tmp_path: Path) -> None:
+    info = a_run(run="r8")
+    write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    assert sizes_of(read_rounds(tmp_path / "r8")) == []
+    assert "plots/sub_networks.png" not in file_names(tmp_path / "r8")

@@ -1,0 +1,64 @@
+"""Specs as people write them: the experiment, and who is told of its run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.cli.driving import sized
+from shared.cli.grid import cells
+from shared.core.errors import BadInput
+from shared.federation.spec_parser import parse_run_spec, parse_spec
+from shared.spec.experiment import ExperimentSpec
+from shared.spec.run import RunSpec
+from shared.spec_files import read_spec
+
+
+def test_trackers_are_no_part_of_the_experiment() -> None:
+    plain, tracked = parse_run_spec({"seed": 4}), parse_run_spec({"seed": 4, "tracking": "mlflow"})
+    assert (plain.tracking, tracked.tracking) == ((), ("mlflow",))
+    assert type(tracked.experiment) is ExperimentSpec
+    assert tracked.experiment == plain.experiment == parse_spec({"seed": 4})
+    assert tracked.digest() == plain.digest() == parse_spec({"seed": 4}).digest()
+    assert parse_run_spec(tracked.model_dump(mode="json")) == tracked
+
+
+@pytest.mark.parametrize("wrong", ["wandb", ["mlflow", "mlflow"], 3, {"name": "mlflow"}])
+def test_what_is_no_tracker_is_refused(wrong: object) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_run_spec({"tracking": wrong})
+    assert str(refused.value.field).startswith("tracking")
+
+
+def test_a_tier_takes_no_spec_with_trackers() -> None:
+    with pytest.raises(BadInput, match="unknown field"):
+        parse_spec({"tracking": ["mlflow"]})
+
+
+def test_a_file_or_an_argument_names_trackers(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("seed: 2\ntracking: tensorboard\n")
+    assert read_spec(path).tracking == ("tensorboard",)
+    both = read_spec(path, ["tracking=[mlflow, tensorboard]"])
+    assert (both.tracking, both.seed) == (("mlflow", "tensorboard"), 2)
+
+
+def test_a_tracker_that_is_not_here_is_named_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(BadInput, match="MLFLOW_TRACKING_URI is not set"):
+        sized(parse_run_spec({"tracking": "mlflow"}))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.test")
+    assert sized(parse_run_spec({"tracking": "mlflow"})).tracking == ("mlflow",)
+
+
+def test_every_run_of_a_sweep_is_tracked_and_trackers_are_nothing_to_sweep(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("tracking: mlflow\n")
+
+    def finish(spec: RunSpec) -> RunSpec:
+        return spec
+
+    assert [cell.spec.tracking for cell in cells(path, ["seed=1,2"], finish)] == [("mlflow",)] * 2
+    with pytest.raises(BadInput, match="make the same spec"):
+        cells(path, ["tracking=mlflow,tensorboard"], finish)
