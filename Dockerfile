@@ -35,7 +35,7 @@ WORKDIR /app
 COPY . .
 # Compiled here, since the user that runs cannot write beside the sources; readable whatever the checkout's umask.
 RUN pip install --no-cache-dir --no-deps --no-build-isolation -e . \
-    && python -m compileall -q cloud_server edge_server device_agent shared \
+    && python -m compileall -q cloud_server edge_server device_agent shared strata \
     && find . -path ./venv -prune -o -exec chmod a+rX {} +
 
 # One thread for whatever computes: the number of threads changes the order of additions, hence bits.

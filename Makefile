@@ -27,7 +27,7 @@ export TORCH_INDEX
 
 BIN := .venv/bin
 STAMP := .venv/.installed
-PRODUCT := cloud_server edge_server device_agent shared
+PRODUCT := cloud_server edge_server device_agent shared strata
 CODE := $(wildcard $(PRODUCT) benchmarks docs_site tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)

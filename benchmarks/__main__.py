@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shared.cli.environment import common
+from strata.launcher.environment import common
 
 ROWS = ("cnn", "mlp", "transport", "scale", "memory", "train", "methods", "half", "profile")
 MARK = "BENCH_ENVIRONMENT"

@@ -16,8 +16,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from shared.cli.client import Client
-from shared.cli.launch import Topology
+from strata.api.client import Client
+from strata.launcher.topology import Topology
 
 SPEC = {
     "name": "dashboard",

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.plots.subnetworks import Sizes, sizes_of
-from shared.results.differences import described
-from shared.results.files import read_rounds, read_run
+from shared.results.folder import read_rounds, read_run
+from shared.results.spec_differences import described
 from shared.results.sweeps import over_seeds, read_sweep
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo

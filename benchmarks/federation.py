@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.loops import LR, Job
-from shared.cli.client import Client
-from shared.cli.environment import Modules
-from shared.cli.launch import Topology
 from shared.run_records.events import Event
+from strata.api.client import Client
+from strata.launcher.environment import Modules
+from strata.launcher.topology import Topology
 
 NEVER = 100_000
 """Rounds of a run, and rounds between evaluations: neither its end nor an evaluation comes within a benchmark."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.schedules import Home, counted_lab
 from shared.federation.experiment import Lab
 from shared.spec.experiment import ExperimentSpec
-from shared.spec_files import read_spec
+from strata.spec_files import read_spec
 
 SPEC = Path(__file__).parent.parent / "experiments" / "dtpfl_fig7.yaml"
 SCHEDULES = ("own_data", "free_compute", "finish_time")

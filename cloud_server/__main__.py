@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from cloud_server.app import create_app
 from cloud_server.settings import CloudSettings
 from cloud_server.ui.attach import attach
-from shared.server import serve
+from shared.service.server import serve
 
 
 def create_with_dashboard(settings: CloudSettings) -> FastAPI:

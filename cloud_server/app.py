@@ -25,13 +25,14 @@ from cloud_server.standing import Tools
 from cloud_server.telling import told
 from cloud_server.trackers import tracking_of
 from shared.federation.experiment import Labs
-from shared.limits import BodyLimit
-from shared.openapi import describe
 from shared.runtime.worker import Worker
-from shared.service import guard, make_app
+from shared.service.app import make_app
+from shared.service.auth import guard
+from shared.service.body_limit import BodyLimit
+from shared.service.client import Caller
+from shared.service.openapi import describe
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import RedisStore, Store
-from shared.transport import Caller
 
 
 def create_app(

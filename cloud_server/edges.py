@@ -13,9 +13,10 @@ from shared.core.records import canonical
 from shared.federation.experiment import Lab
 from shared.federation.messages import RoundAnswer, Seating
 from shared.federation.timeouts import longest_round_s
-from shared.patience import STORE_S, patiently
-from shared.places import FOR_HEADER, check_place
-from shared.transport import SOCKET_HEADER, Caller, testing_s
+from shared.service.bodies import testing_s
+from shared.service.client import Caller
+from shared.service.order_headers import FOR_HEADER, SOCKET_HEADER, check_place
+from shared.service.retry import STORE_S, patiently
 from shared.wire import codec
 
 POLL_S = 0.5

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from cloud_server.registry import Registry
 from shared.core.errors import BadInput, Conflict, UnknownName
+from shared.service.api.membership import FleetOrders, FleetReport
+from shared.service.api.nodes import MAX_DEVICES, FleetInfo
 from shared.storage import redis_keys
 from shared.storage.key_value import Store
-from shared.tiers import FleetOrders, FleetReport
-from shared.topology import MAX_DEVICES, FleetInfo
 
 NO_FLEET = (
     "no fleet is heard that could change the number of devices; of local processes `strata up` and "

@@ -22,7 +22,7 @@ from shared.core.records import TensorMap
 from shared.federation.experiment import Lab
 from shared.federation.population import counts_of
 from shared.results.manifest import Manifest
-from shared.results.write import is_drawn, last_round, write_begun, write_results
+from shared.results.writer import is_drawn, last_round, write_begun, write_results
 from shared.run_records.rounds import Evaluation, RoundInfo
 from shared.run_records.runs import FINAL, RunInfo, SeatInfo
 from shared.runtime.worker import Worker

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shared.nodes import State
+from shared.service.api.nodes import State
 
 
 @dataclass

@@ -11,9 +11,9 @@ from cloud_server.happenings import Happening
 from cloud_server.judge import Judge
 from cloud_server.registry import Registry
 from cloud_server.runner import Runner
-from shared.metrics import DIRECTIONS, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of
-from shared.nodes import State
 from shared.run_records.runs import FINAL, Status
+from shared.service.api.nodes import State
+from shared.service.metrics import DIRECTIONS, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of
 
 STATES = get_args(State)
 STATUSES = tuple(status for status in get_args(Status) if status not in FINAL)

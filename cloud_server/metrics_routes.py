@@ -8,7 +8,7 @@ from cloud_server.dependencies import TheCloud, cloud_of
 from cloud_server.registry import Registry
 from cloud_server.settings import CloudSettings
 from shared.core.records import Record
-from shared.metrics import metrics_router
+from shared.service.metrics import metrics_router
 
 
 class TargetGroup(Record):

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from cloud_server.entries import AgentEntry, EdgeEntry
 from cloud_server.liveness import Change, Changes, Seen
 from shared.core.errors import Forbidden, NotFound, StrataError
-from shared.nodes import AgentInfo, EdgeInfo, State
-from shared.service import Network
+from shared.service.api.membership import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer
+from shared.service.api.nodes import AgentInfo, EdgeInfo, State
+from shared.service.auth import Network, inside
+from shared.service.client import Caller
 from shared.storage import redis_keys
 from shared.storage.key_value import Batch, Store, StoreUnavailable
-from shared.tiers import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer
-from shared.transport import Caller, inside
 
 log = logging.getLogger(__name__)
 KEEP_S = 3600.0

@@ -21,10 +21,10 @@ from shared.federation.context import Ctx
 from shared.federation.experiment import Lab
 from shared.federation.messages import Failure, RoundAnswer, RoundOrder, Seating
 from shared.federation.update_checks import check_sent
-from shared.places import place
 from shared.run_records.rounds import RoundDetail
 from shared.runtime.logs import about, tell
 from shared.runtime.worker import Worker
+from shared.service.order_headers import place
 from shared.storage.states import Version
 from shared.wire import codec
 

@@ -15,25 +15,16 @@ from starlette.responses import Response
 from cloud_server.dependencies import Cloud, TheCloud
 from shared.core.errors import NotFound, StrataError
 from shared.federation.registry import all_algorithms
-from shared.openapi import EVENT, RunId, content, problems
-from shared.results.files import file_names
+from shared.results.folder import file_names
 from shared.run_records.events import Event
 from shared.run_records.rounds import RoundDetail, RoundPage
-from shared.run_records.runs import (
-    FINAL,
-    AlgorithmInfo,
-    AlgorithmList,
-    FilePage,
-    Health,
-    MoreRounds,
-    NewRun,
-    RunInfo,
-    RunPage,
-    SeatPage,
-)
-from shared.service import health
+from shared.run_records.runs import FINAL, FilePage, MoreRounds, NewRun, RunInfo, RunPage, SeatPage
+from shared.service.api.algorithms import AlgorithmInfo, AlgorithmList
+from shared.service.api.health import Health
+from shared.service.app import health
+from shared.service.openapi import EVENT, RunId, content, problems
+from shared.service.order_headers import MEDIA_TYPE
 from shared.storage.key_value.base import answers
-from shared.transport import MEDIA_TYPE
 
 log = logging.getLogger(__name__)
 open_router = APIRouter(tags=["health"])

@@ -18,11 +18,11 @@ from shared.core.errors import Conflict, NotFound, StrataError
 from shared.core.records import TensorMap, canonical
 from shared.federation.experiment import Lab
 from shared.federation.spec_parser import parse_run_spec
-from shared.patience import backoff
+from shared.results.tracking.live import check_trackers
 from shared.run_records.runs import FINAL, RunInfo, SeatInfo, Status
+from shared.service.retry import backoff
 from shared.spec.experiment import ExperimentSpec
 from shared.storage.key_value import StoreUnavailable
-from shared.tracking.checks import check_trackers
 from shared.training.compute_device import processor_of
 from shared.wire import codec
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from shared.service import TierSettings
+from shared.service.settings import TierSettings
 
 
 class CloudSettings(TierSettings):

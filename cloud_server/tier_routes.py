@@ -5,8 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from cloud_server.dependencies import TheCloud
-from shared.openapi import problems
-from shared.tiers import (
+from shared.service.api.membership import (
     AgentHello,
     AgentWelcome,
     BeatAnswer,
@@ -16,6 +15,7 @@ from shared.tiers import (
     FleetOrders,
     FleetReport,
 )
+from shared.service.openapi import problems
 
 router = APIRouter(tags=["tiers"])
 

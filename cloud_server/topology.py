@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cloud_server.dependencies import Cloud
 from shared.core.errors import Conflict
-from shared.nodes import AgentInfo
-from shared.topology import DeviceChange, TopologyInfo
+from shared.core.validation import check_known
+from shared.service.api.nodes import AgentInfo, DeviceChange, TopologyInfo
+from shared.simulation import PROFILES
 
 
 def agent_of(cloud: Cloud, agent: str) -> AgentInfo:
@@ -43,6 +44,7 @@ async def change_device(cloud: Cloud, agent: str, change: DeviceChange) -> Agent
 
     Raises:
         NotFound: there is none of that id.
+        UnknownName: the catalogue has no profile of that name.
         Conflict: the run that trains does not take profiles from its agents.
     """
     changes: dict[str, bool | str | None] = {}
@@ -50,6 +52,8 @@ async def change_device(cloud: Cloud, agent: str, change: DeviceChange) -> Agent
         changes["online"] = change.online
     if "profile" in change.model_fields_set:
         agent_of(cloud, agent)
+        if change.profile is not None:
+            check_known("profile", change.profile, PROFILES)
         _profiles_are_the_agents(cloud)
         changes["given_profile"] = change.profile
     await cloud.registry.change(agent, **changes)

@@ -10,10 +10,9 @@ from cloud_server import topology
 from cloud_server.dependencies import TheCloud
 from cloud_server.routes import Name
 from cloud_server.twins import twins_at, twins_of
-from shared.nodes import AgentInfo, AgentPage, EdgePage
-from shared.openapi import problems
+from shared.service.api.nodes import AgentInfo, AgentPage, DeviceChange, EdgePage, TopologyInfo, WantedTopology
+from shared.service.openapi import problems
 from shared.simulation.digital_twin import TwinList
-from shared.topology import DeviceChange, TopologyInfo, WantedTopology
 
 router = APIRouter(tags=["topology"])
 RunQuery = Annotated[str, Query(max_length=300, description="A run's id, or `latest`.")]

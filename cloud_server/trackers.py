@@ -19,14 +19,14 @@ import httpx
 from cloud_server.archive import Archive, StateGone
 from cloud_server.happenings import Happening
 from shared.core.errors import NotFound, StrataError
-from shared.results.files import read_rounds
+from shared.results.folder import read_rounds
+from shared.results.tracking.live import Live, LiveMlflow, LiveTensorboard
+from shared.results.tracking.progress import TrackerNote, read_notes, write_notes
+from shared.results.tracking.scalars import Tracked, tracked_of
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.worker import Worker
 from shared.spec.run import Tracker
-from shared.tracking.live import Live, LiveMlflow, LiveTensorboard
-from shared.tracking.notes import TrackerNote, read_notes, write_notes
-from shared.tracking.scalars import Tracked, tracked_of
 
 log = logging.getLogger(__name__)
 EVERY_S = 5.0

@@ -2,7 +2,7 @@
 
 from device_agent.app import create_app
 from device_agent.settings import AgentSettings
-from shared.server import serve
+from shared.service.server import serve
 
 if __name__ == "__main__":
     serve("agent", AgentSettings(), create_app)

@@ -11,16 +11,17 @@ import httpx
 from fastapi import FastAPI
 
 from device_agent import routes
-from device_agent.host import Host, Made
+from device_agent.host import Host
 from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
 from shared.federation.experiment import Labs
-from shared.once import Once
 from shared.runtime.worker import Worker
-from shared.service import make_app
-from shared.tiers import AgentBeat, AgentHello
-from shared.transport import Caller
+from shared.service.api.membership import AgentBeat, AgentHello
+from shared.service.app import make_app
+from shared.service.bodies import Made
+from shared.service.client import Caller
+from shared.service.idempotency import Once
 
 
 @dataclass

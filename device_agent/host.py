@@ -19,10 +19,10 @@ from shared.federation.visits.uploads import Collector, upload_bytes
 from shared.federation.visits.visit import ids_of, run_visits
 from shared.runtime.logs import about, tell
 from shared.runtime.worker import Worker
+from shared.service.bodies import Made, Received
 from shared.simulation import PROFILES
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import FileVersions
-from shared.transport import Received
 from shared.wire import codec
 
 
@@ -33,14 +33,6 @@ class _Held:
     stage: Stage
     updates: dict[int, Contribution[Any]] = field(default_factory=dict)
     paced: Paced | None = None
-
-
-@dataclass(frozen=True)
-class Made:
-    """An encoded answer, and the wall seconds in which models were tested for it."""
-
-    body: codec.Body
-    testing_s: float = 0.0
 
 
 class Host:

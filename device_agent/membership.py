@@ -19,11 +19,11 @@ from device_agent.host import Host
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import StrataError
 from shared.core.validation import ID
-from shared.patience import pause_s
 from shared.runtime.logs import tell
-from shared.service import Network
-from shared.tiers import AgentBeat, AgentBeatAnswer, AgentHello, AgentWelcome
-from shared.transport import Caller, inside
+from shared.service.api.membership import AgentBeat, AgentBeatAnswer, AgentHello, AgentWelcome
+from shared.service.auth import Network, inside
+from shared.service.client import Caller
+from shared.service.retry import pause_s
 
 log = logging.getLogger(__name__)
 FORGET_EDGE_S = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from shared.federation.messages import Kind, Outcome
-from shared.metrics import DIRECTIONS, REASONS, WALL_S, TierMetrics, one_of
+from shared.service.metrics import DIRECTIONS, REASONS, WALL_S, TierMetrics, one_of
 
 KINDS = get_args(Kind)
 

@@ -13,14 +13,15 @@ from starlette.responses import Response
 from shared.federation.messages import Stage, UploadOrder
 from shared.federation.order_keys import lane_in, lane_of, stage_of
 from shared.federation.timeouts import PROFILE_HEADER
-from shared.limits import BodyLimit
-from shared.metrics import metrics_router
-from shared.openapi import content, describe, problems, record_body
-from shared.places import EDGE_URL_HEADER, PLACE_HEADER, check_for, place
-from shared.run_records.runs import Health
-from shared.service import guard, health
-from shared.tiers import NonceAnswer
-from shared.transport import MEDIA_TYPE, TESTING_HEADER, BodyResponse, Received, read_body
+from shared.service.api.health import Health
+from shared.service.api.membership import NonceAnswer
+from shared.service.app import health
+from shared.service.auth import guard
+from shared.service.bodies import BodyResponse, Received, read_body
+from shared.service.body_limit import BodyLimit
+from shared.service.metrics import metrics_router
+from shared.service.openapi import content, describe, problems, record_body
+from shared.service.order_headers import EDGE_URL_HEADER, MEDIA_TYPE, PLACE_HEADER, TESTING_HEADER, check_for, place
 from shared.wire import codec
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from shared.core.validation import ID
-from shared.service import TierSettings
+from shared.service.settings import TierSettings
 
 
 def _host_name() -> str:

@@ -2,7 +2,7 @@
 
 from edge_server.app import create_app
 from edge_server.settings import EdgeSettings
-from shared.server import serve
+from shared.service.server import serve
 
 if __name__ == "__main__":
     serve("edge", EdgeSettings(), create_app)

@@ -11,20 +11,21 @@ import httpx
 from fastapi import FastAPI
 
 from edge_server import routes
-from edge_server.desk import Answered, Desk
+from edge_server.desk import Desk
 from edge_server.membership import Membership
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.settings import EdgeSettings
 from shared.federation.experiment import Labs
-from shared.once import Once
 from shared.runtime.worker import Worker
-from shared.service import make_app
+from shared.service.api.membership import EdgeHello
+from shared.service.app import make_app
+from shared.service.bodies import Answered
+from shared.service.client import Caller
+from shared.service.idempotency import Once
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import RedisStore, Store
 from shared.storage.states import FileVersions
-from shared.tiers import EdgeHello
-from shared.transport import Caller
 
 
 @dataclass

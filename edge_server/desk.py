@@ -22,30 +22,22 @@ from shared.core.records import canonical, own
 from shared.federation.experiment import Lab, Labs
 from shared.federation.messages import RoundAnswer, RoundOrder, Seating
 from shared.federation.spec_parser import parse_spec
-from shared.patience import STORE_S, patiently
 from shared.runtime.logs import about, tell
 from shared.runtime.worker import Worker
+from shared.service.bodies import Answered, Received
+from shared.service.client import Caller
+from shared.service.retry import STORE_S, patiently
 from shared.simulation.digital_twin import Twin, TwinList
 from shared.storage import redis_keys
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import Batch, Store, StoreUnavailable
 from shared.storage.states import Version, Versions
-from shared.transport import Caller, Received
 from shared.wire import codec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 ADDRESS_S = 10.0
 MOST_SIGHTINGS = 2000
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A round's encoded answer, what this layout's sockets to the agents carried, wall seconds of testing models."""
-
-    body: codec.Body
-    socket_bytes: int
-    testing_s: float
 
 
 @dataclass

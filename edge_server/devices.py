@@ -39,11 +39,12 @@ from shared.federation.timeouts import wait_until
 from shared.federation.update_checks import check_sent, named_by
 from shared.federation.visits.uploads import Collector, answer_bytes
 from shared.federation.visits.visit import run_visits
-from shared.places import EDGE_URL_HEADER, FOR_HEADER, check_place, place
 from shared.runtime.worker import Worker
+from shared.service.bodies import testing_s
+from shared.service.client import Caller, Reply
+from shared.service.order_headers import EDGE_URL_HEADER, FOR_HEADER, check_place, place
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import Versions
-from shared.transport import Caller, Reply, testing_s
 from shared.wire import codec
 from shared.wire.compression import decoded
 

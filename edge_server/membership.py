@@ -8,9 +8,9 @@ import logging
 from edge_server.desk import Desk
 from edge_server.roster import Roster
 from shared.core.errors import StrataError
-from shared.patience import pause_s
-from shared.tiers import BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome
-from shared.transport import Caller
+from shared.service.api.membership import BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome
+from shared.service.client import Caller
+from shared.service.retry import pause_s
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from edge_server.book import Book
 from edge_server.roster import Roster
-from shared.metrics import DIRECTIONS, OUTCOMES, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of
+from shared.service.metrics import DIRECTIONS, OUTCOMES, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of
 
 ORDERS = ("visits", "uploads", "other")
 

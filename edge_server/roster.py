@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from shared.core.errors import NotFound
-from shared.tiers import AgentBeat, BeatAnswer, RosterLine
+from shared.service.api.membership import AgentBeat, BeatAnswer, RosterLine
 
 FORGET_S = 600.0
 

@@ -11,16 +11,17 @@ from starlette.responses import Response
 from shared.core.records import Record
 from shared.federation.messages import Seating
 from shared.federation.order_keys import order_place
-from shared.limits import BodyLimit
-from shared.metrics import metrics_router
-from shared.openapi import RunId, content, describe, problems, record_body
-from shared.places import PLACE_HEADER, check_for, place
-from shared.run_records.runs import Health
-from shared.service import guard, health
+from shared.service.api.health import Health
+from shared.service.api.membership import AgentBeat, AgentBeatAnswer, NonceAnswer
+from shared.service.app import health
+from shared.service.auth import guard
+from shared.service.bodies import BodyResponse, Received, read_body
+from shared.service.body_limit import BodyLimit
+from shared.service.metrics import metrics_router
+from shared.service.openapi import RunId, content, describe, problems, record_body
+from shared.service.order_headers import MEDIA_TYPE, PLACE_HEADER, SOCKET_HEADER, TESTING_HEADER, check_for, place
 from shared.simulation.digital_twin import TwinList
 from shared.storage.key_value.base import answers
-from shared.tiers import AgentBeat, AgentBeatAnswer, NonceAnswer
-from shared.transport import MEDIA_TYPE, SOCKET_HEADER, TESTING_HEADER, BodyResponse, Received, read_body
 
 if TYPE_CHECKING:
     from edge_server.app import Edge

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from shared.core.validation import ID
-from shared.service import TierSettings
+from shared.service.settings import TierSettings
 
 
 class EdgeSettings(TierSettings):

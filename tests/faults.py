@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from shared.transport import CHECKSUM_HEADER
+from shared.service.order_headers import CHECKSUM_HEADER
 from tests.federation import PassOn, Tamper
 
 Reply = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]

@@ -23,7 +23,7 @@ from edge_server.app import create_app as create_edge
 from edge_server.settings import EdgeSettings
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import FINAL, RunInfo, SeatPage
-from shared.service import CommonSettings
+from shared.service.settings import CommonSettings
 from shared.storage.key_value import MemoryStore, StoreUnavailable
 
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200

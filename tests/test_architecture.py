@@ -37,18 +37,18 @@ REGISTRY = "shared/federation/registry.py"
 # Rooms of our own that touch the network, the disk or a process.
 IMPURE_ROOMS = (
     "shared.storage.blobs",
-    "shared.cli",
+    "strata",
     "shared.federation.experiment",
-    "shared.once",
-    "shared.redis_server",
+    "shared.service.idempotency",
+    "strata.launcher.redis_server",
     "shared.results",
-    "shared.service",
+    "shared.service.app",
     "shared.storage.key_value",
     "shared.training.data.dataset",
     "shared.training.data.image_folders",
     "shared.training.data.digit_domains",
     "shared.training.data.sources",
-    "shared.transport",
+    "shared.service.client",
     "shared.storage.states",
 )
 IMPURE_CALLS = frozenset({"open", "input", "print", "eval", "exec", "compile", "__import__"})
@@ -212,7 +212,7 @@ def product() -> list[str]:
 
 
 def algorithms() -> list[str]:
-    return python_files("shared/algorithms//")
+    return python_files("shared/algorithms///")
 
 
 def all_python() -> list[str]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from shared.cli.grid import cells
-from shared.cli.main import app
 from shared.core import parsing
 from shared.federation.spec_parser import parse_spec
-from shared.spec_files import read_spec
+from strata.main import app
+from strata.spec_files import read_spec
+from strata.sweeps.grid import cells
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

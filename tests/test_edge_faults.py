@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from shared.transport import GARBLED_TIMES
+from shared.service.client import GARBLED_TIMES
 from tests.faults import Reply, at, broken, ending_in, flipped, garbage, half, half_order
 from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, small_spec
 from tests.test_faults import lost_seats

@@ -20,7 +20,7 @@ from shared.federation.spec_parser import parse_spec
 from shared.federation.timeouts import PROFILE_HEADER
 from shared.federation.visits.trainer import trainer_for
 from shared.run_records.rounds import RoundDetail
-from shared.transport import GARBLED_TIMES
+from shared.service.client import GARBLED_TIMES
 from tests.faults import Reply, answer, at, broken, ending_in, flipped, garbage, half, half_order, hang, without_token
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 

@@ -12,7 +12,7 @@ from scipy import integrate, stats
 
 from shared.federation.experiment import Lab
 from shared.simulation.cost_model import LinkUse, visit_cost
-from shared.spec_files import read_spec
+from strata.spec_files import read_spec
 from tests.shared.algorithms.ways import lab_of, run
 
 SPEC = Path(__file__).parents[1] / "experiments" / "nvflare_stragglers.yaml"

@@ -11,7 +11,7 @@ from benchmarks.loops import Job
 from benchmarks.profiled.stages import FOLDER, STAGES, read_spans
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line
-from shared.cli.environment import Modules
+from strata.launcher.environment import Modules
 
 MODULES = Modules("benchmarks.profiled.cloud", "benchmarks.profiled.edge", "benchmarks.profiled.agent")
 

@@ -21,10 +21,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shared.core.errors import Forbidden
-from shared.hosts import refuse_foreign
-from shared.limits import KNOWN
-from shared.service import Network
-from shared.transport import inside
+from shared.service.auth import Network, inside, refuse_foreign
+from shared.service.body_limit import KNOWN
 
 PREFIX = "/ui"
 SESSION = f"{PREFIX}/session"

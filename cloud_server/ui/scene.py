@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloud_server.ui.watching import Watched
-from shared.nodes import AgentInfo, EdgeInfo
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import SeatRow
-from shared.topology import TopologyInfo
+from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 
 STATES = {
     "trains": "is at work now",

@@ -20,7 +20,8 @@ Deviations and readings (where the paper is silent, GradAug's way):
 - mu weighs the sum over i, as in the equation; algorithm 1 leaves it out. KL is summed over classes and averaged over
   the batch, temperature 1. F(x) is a soft label: no gradient flows through it.
 - Image channels and classes are never cut, all else is, a projection head too
-  (`shared/training/subnetworks/width_slices.py`). First channels, since so larger sub-networks hold the smaller ones; rounded up (GradAug: to the nearest).
+  (`shared/training/subnetworks/width_slices.py`). First channels, since so larger sub-networks hold
+  the smaller ones; rounded up (GradAug: to the nearest).
 - "Fixed" batch-norm: sub-networks leave running statistics alone. They normalise with those of their batch (bn
   "batch"), or with the running ones of the kept channels ("running").
 - T_i is a random resolution, 32, 28, 24 or 20 of 32 pixels for the whole batch, and the network is fed at that size; a

@@ -1,4 +1,6 @@
-"""The algorithms, one paper a file; found by module name.
+"""The algorithms, one file for each paper. `shared.federation.registry` loads them by module name.
+
+The algorithms, one paper a file; found by module name.
 
 A module `<name>.py` without a leading underscore holds `ALGORITHM`. Packages of one's own are searched too when
 `STRATA_ALGORITHMS` names them (comma-separated, importable).

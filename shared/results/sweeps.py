@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from shared.core.errors import Conflict, NotFound
 from shared.core.formatting import csv_text
 from shared.core.records import Record
-from shared.results.differences import text
-from shared.results.files import read_run, write_file
+from shared.results.folder import read_run, write_file
+from shared.results.spec_differences import text
 from shared.run_records.runs import RunInfo
 
 FIGURES = ("accuracy", "loss", "rounds", "bytes_up", "bytes_down", "simulated_s")

@@ -17,17 +17,6 @@ Status = Literal["pending", "starting", "running", "pausing", "paused", "stoppin
 FINAL: frozenset[str] = frozenset({"completed", "failed", "stopped"})
 
 
-class Problem(Record):
-    """RFC 9457 problem details; `field` is the path of the field at fault."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    code: str
-    detail: str
-    field: str | None = None
-
-
 class NewRun(Record):
     """Body of `POST /runs`. The raw spec is validated with its own message (field, cause, nearest known key)."""
 
@@ -113,26 +102,3 @@ class SeatPage(Record):
     """`GET /runs/{id}/devices`."""
 
     devices: tuple[SeatInfo, ...]
-
-
-class AlgorithmInfo(Record):
-    """One algorithm with the JSON schema of its parameters."""
-
-    name: str
-    paper: str
-    params: dict[str, Any]
-
-
-class AlgorithmList(Record):
-    """`GET /algorithms`."""
-
-    algorithms: tuple[AlgorithmInfo, ...]
-
-
-class Health(Record):
-    """`GET /healthz` and `GET /readyz`; `missing` names what is not there yet."""
-
-    status: Literal["ok", "not_ready"]
-    tier: str
-    version: str
-    missing: tuple[str, ...] = ()

@@ -8,10 +8,10 @@ from benchmarks.es_afl_table import table
 from shared.core.scores import Spread
 from shared.results.manifest import Manifest
 from shared.results.sweeps import Combination, Sweep, SweepFolder
-from shared.results.write import write_results
+from shared.results.writer import write_results
 from shared.run_records.rounds import Evaluation
 from shared.spec.fields import AlgorithmSpec
-from tests.cli.samples import SPEC, a_round, a_run
+from tests.strata.samples import SPEC, a_round, a_run
 
 WHOLE = {"n_weights": {"a": 3_000_000, "head": 1_000_000}, "multiply_adds": {"a": 40_000_000, "head": 1_000_000}}
 

@@ -18,8 +18,8 @@ from cloud_server.seating import Binding, Table
 from shared.federation.experiment import Lab, Labs
 from shared.federation.population import latencies
 from shared.federation.spec_parser import parse_spec
+from shared.service.client import Caller
 from shared.storage.key_value import MemoryStore
-from shared.transport import Caller
 
 TTL_S = 5.0
 

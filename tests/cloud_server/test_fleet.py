@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from cloud_server.entries import AgentEntry
+from shared.service.api.membership import FleetReport
 from shared.storage import redis_keys
-from shared.tiers import FleetReport
 from tests.federation import Federation, Gate, small_spec
 
 

@@ -14,12 +14,12 @@ from cloud_server import folder as module
 from cloud_server.folder import ResultsFolder, RoundDone
 from cloud_server.judge import Judge
 from shared.core.errors import NotFound
-from shared.results.files import read_rounds
+from shared.results.folder import read_rounds
 from shared.run_records.rounds import Evaluation
 from shared.runtime.worker import Worker
 from shared.storage.blobs import StorageFailed
-from tests.cli.samples import a_round, a_run
 from tests.federation import Federation, Gate, small_spec
+from tests.strata.samples import a_round, a_run
 
 LIMIT_S = 120.0
 """A busy machine needs a while to its first round."""

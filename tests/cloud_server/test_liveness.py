@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud_server.liveness import Changes
-from shared.nodes import State
+from shared.service.api.nodes import State
 
 
 def told(*looks: State) -> list[str]:

@@ -14,7 +14,7 @@ from safetensors.torch import load
 from shared.core.tensors import digest
 from shared.plots.picture import Spans
 from shared.plots.timeline import timeline
-from shared.results.files import read_round
+from shared.results.folder import read_round
 from shared.storage import redis_keys
 from tests.federation import Federation, small_spec
 

@@ -14,7 +14,7 @@ import yaml
 from cloud_server.entries import AgentEntry
 from cloud_server.seating import bind
 from shared.core.errors import NotReady
-from shared.results.files import read_run
+from shared.results.folder import read_run
 from tests.federation import Federation, Gate, small_spec
 
 

@@ -12,10 +12,10 @@ import pytest
 from fastapi import FastAPI
 
 from cloud_server import trackers
+from shared.results.tracking.live import Told
+from shared.results.tracking.progress import TrackerNote, read_notes
+from shared.results.tracking.scalars import Step, read_tracked
 from shared.run_records.events import Event
-from shared.tracking.live import Told
-from shared.tracking.notes import TrackerNote, read_notes
-from shared.tracking.scalars import Step, read_tracked
 from tests.federation import Federation, PassOn, small_spec
 from tests.mlflow_server import Mlflow
 

@@ -13,8 +13,8 @@ import httpx
 import pytest
 import yaml
 
-from shared.cli.client import Client
-from shared.cli.launch import Topology
+from strata.api.client import Client
+from strata.launcher.topology import Topology
 from tests.compose.stack import ENDED, PROJECT, ROOT, compose, docker, ended, events, round_with, seat_of, submit, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]

@@ -12,8 +12,8 @@ import pytest
 
 from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
-from shared.tiers import AgentBeat, AgentHello
-from shared.transport import Caller
+from shared.service.api.membership import AgentBeat, AgentHello
+from shared.service.client import Caller
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 
 HELLO = AgentHello(agent="a-1", name="a", devices=1, profile="standard", port=1, nonce="0" * 16)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.limits import STRANGER_BYTES
+from shared.service.body_limit import STRANGER_BYTES
 from tests.e2e.browser import Visitor, browser
 from tests.e2e.test_scaling import STRATA, environment, until
 

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from shared.cli.client import Client
-from shared.cli.launch import Topology
 from shared.core.tensors import digest
-from shared.results.files import read_rounds, read_run
+from shared.results.folder import read_rounds, read_run
+from strata.api.client import Client
+from strata.launcher.topology import Topology
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -27,7 +27,7 @@ FIGURES = ("model_sha256", "bytes_up", "bytes_down", "simulated_s", "accuracy", 
 
 def strata(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command line, in a folder of its own."""
-    command = [sys.executable, "-m", "shared.cli.main", *words]
+    command = [sys.executable, "-m", "strata.main", *words]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     path = {"PYTHONPATH": str(ROOT), "STRATA_CACHE_DIR": str(cwd / "cache"), **env}
     return subprocess.run(command, cwd=cwd, env=clean | path, capture_output=True, text=True, timeout=250, check=False)

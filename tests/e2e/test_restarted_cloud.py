@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shared.cli.client import Client
 from shared.run_records.events import Event
 from shared.run_records.runs import FINAL
+from strata.api.client import Client
 from tests.e2e.browser import Visitor, browser
 from tests.e2e.real_faults import TRAINS
 from tests.soak.waits import until

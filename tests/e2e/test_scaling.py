@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from shared.cli.client import Client
+from strata.api.client import Client
 from tests.e2e.test_processes import processes_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).resolve().parents[2]
-STRATA = [sys.executable, "-m", "shared.cli.main"]
+STRATA = [sys.executable, "-m", "strata.main"]
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 
 from edge_server.roster import Roster
 from shared.core.errors import NotFound
-from shared.tiers import AgentBeat, BeatAnswer
+from shared.service.api.membership import AgentBeat, BeatAnswer
 
 
 def test_silence_is_counted_from_the_last_word_here_or_elsewhere_and_from_the_question_at_the_earliest(

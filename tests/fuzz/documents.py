@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.cli.client import Client
-from shared.cli.launch import Topology
 from shared.federation.spec_parser import parse_spec
+from strata.api.client import Client
+from strata.launcher.topology import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")

@@ -6,7 +6,7 @@ from typing import Any
 
 import schemathesis
 
-from shared.transport import MEDIA_TYPE
+from shared.service.order_headers import MEDIA_TYPE
 
 
 @schemathesis.serializer(MEDIA_TYPE)

@@ -17,9 +17,9 @@ from shared.core.records import canonical
 from shared.core.validation import explain
 from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
+from shared.service.api.membership import AgentBeat, AgentHello, BeatAnswer, EdgeBeat, EdgeHello, RosterLine
 from shared.spec.experiment import ExperimentSpec
-from shared.spec_files import read_spec
-from shared.tiers import AgentBeat, AgentHello, BeatAnswer, EdgeBeat, EdgeHello, RosterLine
+from strata.spec_files import read_spec
 from tests.fuzz.bodies import check_said, other_value
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from shared import server
-from shared.service import TierSettings
+from shared.service import server
+from shared.service.settings import TierSettings
 
 PATIENT_S = 30.0
 """How long a test waits for what must happen; nothing is compared with it."""

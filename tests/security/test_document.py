@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from cloud_server.settings import CloudSettings
-from shared.service import TierSettings
+from shared.service.settings import TierSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")

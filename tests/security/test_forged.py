@@ -16,8 +16,8 @@ from shared.core.scores import Score
 from shared.federation.messages import VisitAnswer
 from shared.federation.registry import load_algorithm
 from shared.run_records.visits import FailureInfo
+from shared.service.order_headers import CHECKSUM_HEADER
 from shared.training.data.channel_statistics import Statistics
-from shared.transport import CHECKSUM_HEADER
 from shared.wire import codec
 from tests.faults import answer, at
 from tests.federation import AGENT_PORT, PassOn, Tamper

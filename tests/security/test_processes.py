@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from shared.cli.client import Client as Api
-from shared.cli.launch import Topology
 from shared.run_records.runs import FINAL
+from strata.api.client import Client as Api
+from strata.launcher.topology import Topology
 from tests.security.sockets import Client, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]

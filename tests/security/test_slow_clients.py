@@ -13,8 +13,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
-from shared.service import make_app
-from shared.transport import read_body
+from shared.service.app import make_app
+from shared.service.bodies import read_body
 from tests.security.sockets import Client, running, until
 
 POST = b"POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"

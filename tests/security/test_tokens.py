@@ -12,8 +12,9 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI
 
-from shared.limits import STRANGER_BYTES, BodyLimit
-from shared.service import guard, make_app
+from shared.service.app import make_app
+from shared.service.auth import guard
+from shared.service.body_limit import STRANGER_BYTES, BodyLimit
 from tests.federation import AGENT_PORT, CLOUD_PORT, Federation, PassOn
 
 TOKENS = {"tier_token": "the-tiers-own", "api_token": "the-users-own"}

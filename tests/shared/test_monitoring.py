@@ -19,10 +19,10 @@ from device_agent.app import build as build_agent
 from device_agent.settings import AgentSettings
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
-from shared.metrics import TierMetrics
-from shared.service import CommonSettings
+from shared.service.client import Caller
+from shared.service.metrics import TierMetrics
+from shared.service.settings import CommonSettings
 from shared.storage.key_value import MemoryStore
-from shared.transport import Caller
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")

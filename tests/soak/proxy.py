@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from shared.places import PLACE_HEADER
+from shared.service.order_headers import PLACE_HEADER
 from tests.soak.http11 import Broken, Message, read_message
 
 T = TypeVar("T")

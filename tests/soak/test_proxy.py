@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from shared.places import PLACE_HEADER
+from shared.service.order_headers import PLACE_HEADER
 from tests.soak.proxy import HOST, Fault, Proxy
 
 BODY = bytes(range(256)) * 40

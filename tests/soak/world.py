@@ -12,9 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from shared.cli.client import Client
-from shared.cli.launch import Topology
-from shared.cli.readiness import look
 from shared.core.errors import StrataError
 from shared.nodes import AgentInfo
 from tests.soak.gate import ENV as GATE_ENV

@@ -15,11 +15,11 @@ from shared.core.formatting import scale
 from shared.plots.curves import By, accuracy, bytes_on_links, clients
 from shared.plots.partition import partition
 from shared.plots.timeline import timeline
-from shared.results.files import file_names
-from shared.results.told import own_pictures
+from shared.results.folder import file_names
+from shared.results.reader import own_pictures
+from shared.results.tracking.progress import tracked_lines
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
-from shared.tracking.notes import tracked_lines
 
 _BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}
 _CAN = {

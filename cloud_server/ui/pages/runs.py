@@ -12,7 +12,7 @@ from cloud_server.ui.frame import Board, Desk, Sheet, card, saying, sheet
 from shared.core.errors import StrataError
 from shared.core.formatting import scale
 from shared.plots.curves import beside
-from shared.results.compare import Comparison, compare
+from shared.results.comparison import Comparison, compare
 from shared.run_records.runs import FINAL, RunInfo
 
 _COLUMNS = ("name", "algorithm", "status", "rounds", "accuracy", "loss", "bytes up", "simulated", "created", "run")

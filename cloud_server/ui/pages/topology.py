@@ -15,9 +15,9 @@ from cloud_server.ui.scene import STATES, Node, counted, scene
 from cloud_server.ui.watching import Watched
 from shared.core.errors import NotFound, StrataError
 from shared.plots.partition import partition
+from shared.service.api.nodes import DeviceChange, TopologyInfo
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
-from shared.topology import DeviceChange, TopologyInfo
 
 _HISTORY = ("round", "outcome", "seconds", "up", "down", "accuracy")
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from starlette.types import Message, Receive, Scope, Send
 
 from cloud_server.ui.door import COOKIE, MOST_SESSIONS, SESSION, Door, Sessions
-from shared.limits import STRANGER_BYTES, BodyLimit
+from shared.service.body_limit import STRANGER_BYTES, BodyLimit
 
 NEAR = [ipaddress.ip_network("127.0.0.0/8")]
 HTML = {"accept": "text/html"}

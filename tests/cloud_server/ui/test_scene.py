@@ -10,12 +10,11 @@ from cloud_server.ui.charts import LIGHT
 from cloud_server.ui.graph import graph
 from cloud_server.ui.scene import STATES, counted, scene
 from cloud_server.ui.watching import Watched
-from shared.nodes import AgentInfo, EdgeInfo
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.visits import SeatRow
+from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 from shared.simulation.digital_twin import Telemetry, Twin
-from shared.topology import TopologyInfo
-from tests.cli.samples import a_round, a_run, a_seat
+from tests.strata.samples import a_round, a_run, a_seat
 
 
 def an_agent(name: str, **changes) -> AgentInfo:

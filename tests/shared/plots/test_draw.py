@@ -7,7 +7,7 @@ import re
 import pytest
 
 from shared.plots.picture import Axis, Bars, Box, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree
-from shared.results.draw import drawn
+from shared.results.matplotlib_figures import drawn
 
 TIME = Axis(label="time", unit="seconds", from_zero=True)
 SHARE = Axis(label="accuracy", unit="share")

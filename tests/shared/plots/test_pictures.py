@@ -17,11 +17,11 @@ from shared.plots.history import Told, Visit
 from shared.plots.partition import partition
 from shared.plots.picture import Bars, Boxes, Cells, Lines, Spans, Tree
 from shared.plots.timeline import timeline
-from shared.results.files import file_names
+from shared.results.folder import file_names
 from shared.results.manifest import Manifest
-from shared.results.write import write_results
+from shared.results.writer import write_results
 from shared.run_records.rounds import Evaluation
-from tests.cli.samples import a_round, a_run, a_seat
+from tests.strata.samples import a_round, a_run, a_seat
 
 
 def told(*rounds, visits=()) -> Told:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from shared.plots.subnetworks import sizes_of
-from shared.results.files import file_names, read_rounds
+from shared.results.folder import file_names, read_rounds
 from shared.results.manifest import Manifest
-from shared.results.write import write_results
-from tests.cli.samples import a_round, a_run
+from shared.results.writer import write_results
+from tests.strata.samples import a_round, a_run
 
 WHOLE = {"n_weights": {"features.0": 30, "head": 10}, "multiply_adds": {"features.0": 600, "head": 10}}
 

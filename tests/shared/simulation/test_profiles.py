@@ -33,8 +33,8 @@ from shared.simulation.availability import is_on
 from shared.simulation.catalogue import DEVICES, LINKS, PROFILES
 from shared.simulation.cost_model import LinkUse, visit_cost
 from shared.spec.experiment import ExperimentSpec
-from shared.spec_files import read_spec
 from shared.training.flops import training_flops
+from strata.spec_files import read_spec
 
 PAGE = Path(__file__).parents[3] / "docs" / "profiles.md"
 

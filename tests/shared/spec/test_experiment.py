@@ -12,7 +12,7 @@ from shared.core.errors import BadInput, UnknownName
 from shared.core.records import canonical
 from shared.federation.spec_parser import parse_spec
 from shared.spec.experiment import ExperimentSpec
-from shared.spec_files import override_field, read_spec
+from strata.spec_files import override_field, read_spec
 
 
 def refusal(raw: Any) -> BadInput:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.cli.driving import sized
-from shared.cli.grid import cells
 from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_run_spec, parse_spec
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
-from shared.spec_files import read_spec
+from strata.runs.attend import sized
+from strata.spec_files import read_spec
+from strata.sweeps.grid import cells
 
 
 def test_trackers_are_no_part_of_the_experiment() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.redis_server import RedisServer, start_redis
+from strata.launcher.redis_server import RedisServer, start_redis
 
 
 @pytest.fixture(scope="session")

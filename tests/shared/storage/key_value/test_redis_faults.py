@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared.redis_server import RedisServer, start_redis
 from shared.storage.key_value import Batch, GuardFailed, RedisStore, StoreUnavailable
+from strata.launcher.redis_server import RedisServer, start_redis
 
 TIMEOUT_S = 0.5
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from shared.core.errors import Conflict
-from shared.redis_server import RedisServer
 from shared.storage.key_value import BadEntryId, Batch, GuardFailed, MemoryStore, RedisStore, Store, WrongKind
 from shared.storage.key_value.base import parse_entry_id
+from strata.launcher.redis_server import RedisServer
 
 TTL_S = 0.15
 

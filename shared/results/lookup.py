@@ -1,0 +1,55 @@
+"""Results folders by what a person calls runs: an id, a name, `latest`, the folder itself, or that of a sweep."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.core.errors import NotFound
+from shared.results.folder import newest_run, run_folders
+from shared.results.sweeps import Sweep, read_sweep
+
+_RUN = "run.json"
+
+
+def find_folders(runs_dir: Path, wanted: Sequence[str]) -> list[Path]:
+    """The folders of runs, each once, in the order asked for.
+
+    A name stands for all its runs, the oldest first; a sweep's folder for those of its runs that have results.
+
+    Raises:
+        NotFound: nothing is called so; names what is nearest.
+    """
+    found = dict.fromkeys(folder.resolve() for word in wanted for folder in _find(runs_dir, word))
+    return list(found)
+
+
+def _find(runs_dir: Path, word: str) -> list[Path]:
+    if word == "latest":
+        return [newest_run(runs_dir)]
+    for folder in (runs_dir / word, Path(word)):
+        if not os.path.isdir(folder):  # `Path.is_dir` raises where a run's name is too long for a file's
+            continue
+        if (folder / _RUN).is_file():
+            return [folder]
+        sweep = read_sweep(folder)
+        if sweep is not None:
+            return _of_sweep(sweep, runs_dir)
+    known = run_folders(runs_dir)
+    named = [folder for folder, info in reversed(known) if info.name == word]
+    if named:
+        return named
+    words = {info.name for _, info in known} | {info.run for _, info in known}
+    near = difflib.get_close_matches(word, sorted(words), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise NotFound(f"no run, name of a run or results folder {word!r} in {runs_dir}{hint}")
+
+
+def _of_sweep(sweep: Sweep, runs_dir: Path) -> list[Path]:
+    folders = [runs_dir / each.run for each in sweep.combinations if each.run]
+    found = [folder for folder in folders if (folder / _RUN).is_file()]
+    if not found:
+        raise NotFound(f"the sweep ({' '.join(sweep.arguments)}) has no results in {runs_dir} yet")
+    return found

@@ -1,0 +1,275 @@
+"""Pictures drawn with Matplotlib, imported late and without pyplot: no global state, safe in a thread."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shared.core.formatting import scale
+from shared.plots.dendrogram_layout import bars_of
+from shared.plots.palette import CELLS, colour
+from shared.plots.picture import Axis, Bars, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree, Value
+from shared.results.folder import write_file
+
+_WIDTH_IN = 8.5
+_NARROW_IN = 6.0
+"""Below, legends stand above their panels."""
+_MOST_NAMED, _MOST_NUMBERED, _MOST_MARKED = 60, 120, 40
+"""Names on an axis; cells with their number written in, both at the usual width; points of a line that are marked."""
+_MOST_TOLD, _LONGEST_WORD = 3, 24
+"""Ends that the legend of a timeline names, and letters of each."""
+EXACT: dict[Any, Any] = {"pdf.fonttype": 42}
+"""Fonts as TrueType: many journals take no other."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """How a picture is drawn.
+
+    Attributes:
+        width_in: in inches; heights follow from what is to be seen.
+        text_pt: size of the letters.
+        dpi: of what is no vector.
+    """
+
+    width_in: float = _WIDTH_IN
+    text_pt: float = 10.0
+    dpi: int = 120
+
+
+SCREEN = Sheet()
+COLUMNS = {"single": Sheet(3.5, 7.0, 300), "double": Sheet(7.2, 8.0, 300)}
+"""For print: the width of one column of a journal, or of both."""
+
+
+def draw(path: Path, picture: Picture, sheet: Sheet = SCREEN) -> None:
+    """Write a picture; the suffix says the format (.png, .svg, .pdf)."""
+    write_file(path, drawn(picture, path.suffix.removeprefix("."), sheet))
+
+
+def drawn(picture: Picture, form: str = "png", sheet: Sheet = SCREEN) -> bytes:
+    """A picture as a file of that format. The same picture gives the same bytes."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    looks: dict[Any, Any] = {"svg.hashsalt": picture.name, "svg.fonttype": "none", "font.size": sheet.text_pt, **EXACT}
+    with rc_context(looks):
+        heights = [_height(panel) * (0.4 + 0.06 * sheet.text_pt) for panel in picture.panels]
+        figure = Figure(figsize=(sheet.width_in, sum(heights) + 0.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        one_x = len({(panel.kind, panel.x.label) for panel in picture.panels if not isinstance(panel, Tree)}) == 1
+        all_axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights, sharex=one_x)[:, 0]
+        figure.suptitle(picture.title, fontsize="large", parse_math=False, wrap=sheet.width_in < _NARROW_IN)
+        for axes, panel in zip(all_axes, picture.panels, strict=True):
+            axes.spines[["top", "right"]].set_visible(False)
+            _DRAW[panel.kind](axes, panel)
+        figure.align_ylabels(list(all_axes))
+        buffer = io.BytesIO()
+        when = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+        figure.savefig(buffer, format=form, dpi=sheet.dpi, metadata=when)
+    return buffer.getvalue()
+
+
+def _height(panel: Panel) -> float:
+    if isinstance(panel, Spans):
+        return float(np.clip(0.22 * len(panel.rows) + 1, 2, 20))
+    if isinstance(panel, Cells):
+        return float(np.clip(0.2 * len(panel.rows) + 1.2, 2.4, 12))
+    return 2.4 if isinstance(panel, Boxes) else 2.7
+
+
+# ---- axes
+
+
+def _unit(axis: Axis, values: Iterable[Value]) -> tuple[float, str]:
+    """How much one is of the unit that suits these values, and its name; 1 and none where the axis has no such unit."""
+    if axis.unit not in ("bytes", "seconds"):
+        return 1.0, ""
+    return scale(axis.unit, max((value for value in values if value is not None), default=0.0))
+
+
+def _label(axes: Any, x: Axis | None, y: Axis | None, units: tuple[str, str] = ("", "")) -> None:
+    """Labels with units, and what stands at the ticks."""
+    for axis, side, unit in ((x, axes.xaxis, units[0]), (y, axes.yaxis, units[1])):
+        if axis is not None:
+            _label_one(side, axis, unit)
+    if x is not None and x.from_zero:
+        axes.set_xlim(left=0)
+    if y is not None and y.from_zero:
+        axes.set_ylim(bottom=0)
+
+
+def _label_one(side: Any, axis: Axis, unit: str = "") -> None:
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    if axis.unit == "share":
+        side.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
+    if axis.whole:
+        side.set_major_locator(MaxNLocator(integer=True))
+    side.set_label_text(f"{axis.label} ({unit})" if unit else axis.label, parse_math=False)
+
+
+def _legend(axes: Any, n: int, **given: Any) -> None:
+    """Beside the curves or above them, never on one; none for a single series."""
+    if n > 1:
+        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+        if axes.figure.get_figwidth() < _NARROW_IN:
+            place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2, "borderaxespad": 0.2}
+        for text in axes.legend(frameon=False, **place, **given).get_texts():
+            text.set_parse_math(False)
+
+
+def _room(axes: Any) -> float:
+    """By how much narrower than usual a picture is."""
+    return min(float(axes.figure.get_figwidth()) / _WIDTH_IN, 1.0)
+
+
+def _name_ticks(side: Any, names: Sequence[str], label: str) -> None:
+    """Names at 0, 1, ...: all if there is room, else every so many, and the label says how many there are."""
+    across = side.axis_name == "x"
+    step = -(-len(names) // int(_MOST_NAMED * (_room(side.axes) if across else 1)))
+    longest = max(map(len, names), default=0)
+    turned = 90 if across and longest * len(names[::step]) > 90 * _room(side.axes) else 0
+    side.set_ticks(range(0, len(names), step), names[::step], rotation=turned, parse_math=False, fontsize="small")
+    side.set_label_text(label, parse_math=False)
+
+
+# ---- panels
+
+
+def _lines(axes: Any, panel: Lines) -> None:
+    shared: Sequence[float] = next((series.x for series in panel.series if series.x), ())
+    across, along = _unit(panel.x, (x for series in panel.series for x in series.x))
+    up, above = _unit(panel.y, (y for series in panel.series for y in (*series.y, *series.high)))
+    for at, series in enumerate(panel.series):
+        places = [x / across for x in series.x or shared]
+        _line(axes, series, places, up, colour(at if series.colour is None else series.colour))
+    axes.grid(alpha=0.3)
+    _label(axes, panel.x, panel.y, (along, above))
+    _legend(axes, len(panel.series))
+
+
+def _line(axes: Any, series: Series, places: Sequence[float], up: float, hue: str) -> None:
+    """A line through the values there are, and its band; a few points are marked, since one alone is no line."""
+    if series.low:
+        edges = [np.array(side, np.float64) / up for side in (series.low, series.high)]
+        line = any(y is not None for y in series.y)
+        axes.fill_between(places, *edges, color=hue, alpha=0.2, linewidth=0, label=None if line else series.name)
+    known = [(x, y / up) for x, y in zip(places, series.y, strict=True) if y is not None]
+    if known:
+        marker = "o" if len(known) <= _MOST_MARKED else ""
+        style = "--" if series.dashed else "-"
+        axes.plot(
+            *zip(*known, strict=True), linestyle=style, color=hue, marker=marker, markersize=3.5, label=series.name
+        )
+
+
+def _bars(axes: Any, panel: Bars) -> None:
+    places, below = np.arange(len(panel.names)), np.zeros(len(panel.names))
+    up, unit = _unit(panel.y, (value for series in panel.series for value in series.y))
+    width = 0.8 if panel.stacked else 0.8 / len(panel.series)
+    for at, series in enumerate(panel.series):
+        hue = colour(at if series.colour is None else series.colour)
+        values = np.array([value or 0.0 for value in series.y]) / up
+        left = places if panel.stacked else places + (at - (len(panel.series) - 1) / 2) * width
+        axes.bar(left, values, width, bottom=below if panel.stacked else 0, color=hue, label=series.name)
+        below = below + values
+    axes.grid(alpha=0.3, axis="y")
+    axes.set_axisbelow(True)
+    _label(axes, None, panel.y, ("", unit))
+    _name_ticks(axes.xaxis, panel.names, panel.x.label)
+    axes.set_xlim(-0.6, len(panel.names) - 0.4)
+    _legend(axes, len(panel.series))
+
+
+def _cells(axes: Any, panel: Cells) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    values = np.array([[np.nan if value is None else value for value in row] for row in panel.values], np.float64)
+    low = 0.0 if panel.value.from_zero else None
+    hues = LinearSegmentedColormap.from_list("cells", CELLS)
+    image = axes.imshow(values, aspect="auto", origin="lower", cmap=hues, vmin=low, interpolation="nearest")
+    axes.set_xticks(np.arange(1, values.shape[1]) - 0.5, minor=True)
+    axes.tick_params(which="minor", length=0)
+    axes.grid(which="minor", axis="x", color="white", linewidth=1)  # neighbours of one colour stay apart
+    _name_ticks(axes.xaxis, panel.columns, panel.x.label)
+    _name_ticks(axes.yaxis, panel.rows, panel.y.label)
+    axes.figure.colorbar(image, ax=axes, label=panel.value.label, pad=0.01)
+    if values.size <= _MOST_NUMBERED * _room(axes):
+        middle = (image.norm.vmin + image.norm.vmax) / 2
+        for row, column in np.argwhere(~np.isnan(values)):
+            value = values[row, column]
+            ink = "white" if value > middle else "#111111"  # said in the file: a page may draw all else light on dark
+            axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="small", color=ink)
+
+
+def _boxes(axes: Any, panel: Boxes) -> None:
+    found = [
+        {"label": b.name, "mean": b.mean, "whislo": b.low, "q1": b.q1, "med": b.median, "q3": b.q3, "whishi": b.high}
+        for b in panel.boxes
+    ]
+    axes.bxp(found, showfliers=False, showmeans=True, widths=0.5, orientation="horizontal")
+    axes.grid(alpha=0.3, axis="x")
+    _label_one(axes.xaxis, panel.y)
+    axes.set_title(panel.x.label, fontsize="medium", parse_math=False)
+
+
+def _tree(axes: Any, panel: Tree) -> None:
+    order, joints = bars_of(panel)
+    for joint in joints:
+        hue = "0.4" if joint.group is None else colour(joint.group)
+        axes.plot(*zip(*joint.corners, strict=True), color=hue, linewidth=1.2)
+    axes.axhline(panel.threshold, color="0.4", linestyle="--", linewidth=0.9)
+    where = (1.01, panel.threshold)  # beside the lines, never on one
+    axes.annotate(f"cut {where[1]:.3g}", where, xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
+    _label(axes, None, panel.y)
+    _name_ticks(axes.xaxis, [panel.leaves[leaf] for leaf in order], "")
+
+
+def _spans(axes: Any, panel: Spans) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    across, unit = _unit(panel.x, (span.end for span in panel.spans))
+    hues = {what: colour(at) for at, what in enumerate(panel.whats)}
+    lengths, begins = ([value / across for value in found] for found in zip(*map(_length, panel.spans), strict=True))
+    axes.barh([s.row for s in panel.spans], lengths, 0.7, left=begins, color=[hues[s.what] for s in panel.spans])
+    dashed: dict[str, Any] = {"color": "0.4", "linestyle": "--", "linewidth": 0.9}
+    for instant, _ in panel.ends:
+        axes.axvline(instant / across, **dashed)
+    axes.grid(alpha=0.3, axis="x")
+    axes.set_axisbelow(True)
+    _label(axes, panel.x, None, (unit, ""))
+    _name_ticks(axes.yaxis, panel.rows, "")
+    axes.set_ylim(len(panel.rows) - 0.4, -0.6)
+    handles: list[Any] = [Patch(color=hue, label=what) for what, hue in hues.items()]
+    if panel.ends:
+        handles.append(Line2D([], [], label=_ends_told([word for _, word in sorted(panel.ends)]), **dashed))
+    _legend(axes, len(handles), handles=handles)
+
+
+def _ends_told(words: Sequence[str]) -> str:
+    """What ended, the first one first, a line each; of many the first ones."""
+    cut = [word if len(word) <= _LONGEST_WORD else f"{word[: _LONGEST_WORD - 1]}…" for word in words[:_MOST_TOLD]]
+    return "\n".join([*cut, f"and {len(words) - _MOST_TOLD} more"] if len(words) > _MOST_TOLD else cut)
+
+
+def _length(span: Span) -> tuple[float, float]:
+    """How long it is, and where it begins."""
+    return span.end - span.begin, span.begin
+
+
+_DRAW: dict[str, Callable[[Any, Any], None]] = {
+    "lines": _lines,
+    "bars": _bars,
+    "cells": _cells,
+    "boxes": _boxes,
+    "tree": _tree,
+    "spans": _spans,
+}

@@ -1,0 +1,141 @@
+"""A results folder as what a run tells of itself, and all pictures of that."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from shared.core.errors import NotFound, UnknownName
+from shared.core.records import Record
+from shared.federation.registry import load_algorithm
+from shared.plots.curves import accuracy, bytes_on_links, clients
+from shared.plots.history import Told, Visit
+from shared.plots.picture import Picture
+from shared.results.folder import DEVICES, EDGES, SEATS, read_rounds, read_run
+from shared.run_records.rounds import EdgeRow
+from shared.run_records.runs import RunInfo, SeatInfo
+from shared.run_records.visits import SeatRow
+
+log = logging.getLogger(__name__)
+R = TypeVar("R", bound=Record)
+
+
+def read_told(folder: Path, info: RunInfo | None = None) -> Told:
+    """What a results folder tells so far; `info` where it is known better than `run.json` has it.
+
+    Raises:
+        NotFound: the folder holds no run, or a file cannot be read.
+    """
+    return Told(info or read_run(folder), read_rounds(folder), tuple(_visits(folder / DEVICES)))
+
+
+def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a file of JSON objects, with their numbers; a last one that a crash cut short is left out.
+
+    Raises:
+        NotFound: the file cannot be read, or a line is no object; names it. A file that is not there has no lines.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read: {error.strerror}") from None
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise NotFound(f"{path}, line {number}: {error}") from None
+        if not isinstance(row, dict):
+            raise NotFound(f"{path}, line {number}: no object")
+        yield number, row
+
+
+def _visits(path: Path) -> Iterator[Visit]:
+    """Visits of training rounds."""
+    for number, row in rows_of(path):
+        try:
+            if row["kind"] == "train":
+                told = (row.get("label"), row.get("figures") or {})
+                yield Visit(row["round_no"], row["seat"], row["edge"], row["outcome"], *told)
+        except (LookupError, TypeError) as error:
+            raise NotFound(f"{path}, line {number}: {error}") from None
+
+
+def _as(kind: type[R], row: dict[str, Any], where: str) -> R:
+    """A row of a table as a record, without what stands beside it."""
+    try:
+        return kind.model_validate({name: row[name] for name in kind.model_fields if name in row})
+    except ValidationError as error:
+        raise NotFound(f"{where}: {error.errors()[0]['msg']}") from None
+
+
+def read_visits(folder: Path) -> Iterator[tuple[str, SeatRow]]:
+    """Every visit of a results folder, with the kind of its round.
+
+    Raises:
+        NotFound: the file cannot be read; names the line.
+    """
+    path = folder / DEVICES
+    for number, row in rows_of(path):
+        yield str(row.get("kind")), _as(SeatRow, row, f"{path}, line {number}")
+
+
+class EdgeRound(NamedTuple):
+    """An edge in a round, by the number and kind of the round."""
+
+    round_no: int
+    kind: str
+    row: EdgeRow
+
+
+def read_edges(folder: Path) -> Iterator[EdgeRound]:
+    """Every edge in every round; nothing of rounds that an earlier version wrote.
+
+    Raises:
+        NotFound: the file cannot be read; names the line.
+    """
+    path = folder / EDGES
+    for number, row in rows_of(path):
+        edge = _as(EdgeRow, row, f"{path}, line {number}")
+        try:
+            yield EdgeRound(int(row["round_no"]), str(row["kind"]), edge)
+        except (LookupError, TypeError, ValueError) as error:
+            raise NotFound(f"{path}, line {number}: {type(error).__name__}: {error}") from None
+
+
+def read_seats(folder: Path) -> tuple[SeatInfo, ...]:
+    """The seats of a run as they were at its beginning; none where a folder does not tell.
+
+    Raises:
+        NotFound: the file cannot be read; names the line.
+    """
+    path, found = folder / SEATS, []
+    for number, row in rows_of(path):
+        try:
+            found.append(SeatInfo.model_validate(row))
+        except ValidationError as error:
+            raise NotFound(f"{path}, line {number}: {error.errors()[0]['msg']}") from None
+    return tuple(found)
+
+
+def pictures_of(told: Told) -> list[Picture]:
+    """What every run shows that has something to show, and what its algorithm shows beside."""
+    usual = [accuracy(told), bytes_on_links(told), clients(told)]
+    return [*(picture for picture in usual if picture is not None), *own_pictures(told)]
+
+
+def own_pictures(told: Told) -> list[Picture]:
+    """What the run's algorithm shows beside; none where it fails to, or is not here: a picture stops no run."""
+    try:
+        return list(load_algorithm(told.info.algorithm).pictures(told))
+    except UnknownName:  # a plug-in that is not here
+        return []
+    except Exception:
+        log.exception("the pictures of %s could not be made", told.info.algorithm)
+        return []

@@ -1,0 +1,84 @@
+"""The pictures of a report, and as files of their own for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from shared.core.errors import NotFound
+from shared.plots.curves import accuracy
+from shared.plots.history import Told
+from shared.plots.partition import partition
+from shared.plots.picture import Boxes, Lines, Picture
+from shared.plots.timeline import timeline
+from shared.results.folder import read_round
+from shared.results.matplotlib_figures import Sheet, draw
+from shared.results.reader import pictures_of, read_seats, read_told
+
+PAGE = Sheet(width_in=5.4, text_pt=9.0)
+"""Letters keep a readable size on a phone, and two pictures stand beside each other on a desk."""
+WIDE = Sheet(width_in=8.5, text_pt=9.0)
+_MOST_SEATS = 120
+"""Rows of a timeline: of more, those that took longest."""
+
+
+class Shown(NamedTuple):
+    """A picture, and whether it needs the whole width of a page."""
+
+    picture: Picture
+    wide: bool
+
+
+def pictures(folder: Path, told: Told, round_no: int | None = None) -> list[Shown]:
+    """All that a results folder shows.
+
+    Args:
+        round_no: whose timeline; None = that of the slowest round.
+
+    Raises:
+        NotFound: there is no such round, or a file cannot be read.
+    """
+    further = [accuracy(told, "time"), accuracy(told, "bytes")]
+    held = partition(read_seats(folder), f"{told.info.name}: samples of each class by seat")
+    found = [*pictures_of(told), *further, held, _timeline(folder, told, round_no)]
+    return [Shown(picture, _is_wide(picture)) for picture in found if picture is not None]
+
+
+def write_pictures(folder: Path, into: Path, form: str, sheet: Sheet, round_no: int | None = None) -> list[Path]:
+    """Draw each picture of a results folder into a file of its own; answers with their paths.
+
+    Raises:
+        NotFound: the folder holds no run, or no such round.
+    """
+    told, paths = read_told(folder), []
+    for picture, _ in pictures(folder, told, round_no):
+        path = into / f"{picture.name}.{form}"
+        draw(path, picture, sheet)
+        paths.append(path)
+    return paths
+
+
+def _timeline(folder: Path, told: Told, round_no: int | None) -> Picture | None:
+    if not told.trained:
+        if round_no is not None:
+            raise NotFound(f"run {told.info.run} has no round {round_no}")
+        return None
+    slowest = max(told.trained, key=lambda row: (row.simulated_s, -row.round_no)).round_no
+    row = read_round(folder, slowest if round_no is None else round_no)
+    which = f"round {row.round_no}" + (", the slowest" if row.round_no == slowest and len(told.trained) > 1 else "")
+    took: dict[int, float] = {}
+    for visit in row.seats:
+        took[visit.seat] = took.get(visit.seat, 0.0) + visit.simulated_s
+    longest = sorted(took, key=lambda seat: (-took[seat], seat))[:_MOST_SEATS]
+    if len(longest) < len(took):
+        kept, which = set(longest), f"{which}: the {len(longest)} of {len(took)} seats that took longest"
+        seats = tuple(visit for visit in row.seats if visit.seat in kept)
+        edges = {visit.edge for visit in seats}
+        row = row.but(seats=seats, edges=tuple(edge for edge in row.edges if edge.edge in edges))
+    return timeline(row, f"{told.info.name}: who did what when in {which}")
+
+
+def _is_wide(picture: Picture) -> bool:
+    panels: Sequence[object] = picture.panels
+    return not all(isinstance(panel, Lines | Boxes) for panel in panels)

@@ -1,0 +1,332 @@
+"""The tables of a report, as text in cells."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shared.core.errors import NotFound
+from shared.core.formatting import duration, number, percent, size
+from shared.core.scores import Spread
+from shared.results.comparison import Comparison
+from shared.results.reader import EdgeRound
+from shared.results.spec_differences import described
+from shared.run_records.rounds import EdgeRow, RoundInfo
+from shared.run_records.runs import SeatInfo
+from shared.run_records.visits import FailureInfo, SeatRow
+from shared.simulation.cost_model import LinkUse
+
+MOST_ROWS = 1000
+"""Lines of a table: a page of more would not open."""
+_OPEN = 12
+"""Lines of a table that shows itself without being asked."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: the first cell of a line says what the line is about.
+
+    Attributes:
+        name: its heading.
+        columns: their headings.
+        rows: of cells, as many as columns.
+        words: numbers of the columns that hold words rather than figures, from 0.
+        note: said below it.
+        absent: said in the place of lines where there are none.
+    """
+
+    name: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: frozenset[int] = frozenset({0})
+    note: str = ""
+    absent: str = "None."
+
+    @property
+    def shown(self) -> Sequence[Sequence[str]]:
+        """The lines that are shown."""
+        return self.rows[:MOST_ROWS]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it shows itself without being asked."""
+        return len(self.rows) <= _OPEN
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Runs side by side: what tells them apart, what each reached, what it needed to the target and in all."""
+    goal = percent(comparison.target)
+    columns = ["run", "differs in", "status", "accuracy", "clients", f"rounds to {goal}", f"simulated to {goal}"]
+    columns += [f"up to {goal}", "rounds", "simulated", "up", "down"]
+    rows = []
+    for course in comparison.courses:
+        info, first = course.info, course.reached(comparison.target)
+        rows.append(
+            [
+                f"{info.name} ({info.run})",
+                described(course.differs) or "-",
+                info.status,
+                percent(course.accuracy),
+                spread(course.clients),
+                str(first.round_no) if first else "-",
+                duration(first.simulated_s) if first else "-",
+                size(first.bytes_up) if first else "-",
+                f"{info.rounds}/{info.num_rounds}",
+                duration(info.simulated_s),
+                size(info.bytes_up),
+                size(info.bytes_down),
+            ]
+        )
+    return Table("Runs side by side", columns, rows, frozenset({0, 1, 2}))
+
+
+def spread(found: Spread | None) -> str:
+    """Mean, least and most."""
+    return f"{percent(found.mean)} ({percent(found.min)} to {percent(found.max)})" if found else "-"
+
+
+def rounds_table(rounds: Sequence[RoundInfo]) -> Table:
+    """A line for each round."""
+    columns = ["round", "phase", "used", "accuracy", "loss", "clients", "train loss"]
+    columns += ["up", "down", "simulated", "energy", "wall", "attempts", "lost"]
+    rows = []
+    for row in rounds:
+        on_global = (row.evaluation or {}).get("global")
+        rows.append(
+            [
+                str(row.round_no),
+                row.phase if row.kind == "train" else row.kind,
+                f"{row.n_used}/{row.n_visits}",
+                percent(on_global.accuracy if on_global else None),
+                number(on_global.loss if on_global else None),
+                spread(row.clients.get("own") or row.clients.get("received")),
+                number(row.train_loss),
+                size(row.bytes_up),
+                size(row.bytes_down),
+                duration(row.simulated_s),
+                f"{row.energy_j:.3g} J" if row.energy_j else "-",
+                duration(row.wall_s),
+                str(row.attempts),
+                str(len(row.failures)),
+            ]
+        )
+    note = "clients: accuracies on their own test sets, mean (least to most); up, down: bytes on both modelled links"
+    return Table("Rounds", columns, rows, frozenset({0, 1}), note)
+
+
+def failures_table(rounds: Iterable[RoundInfo]) -> Table:
+    """Lost contributions by reason."""
+    by_reason: dict[str, list[tuple[int, FailureInfo]]] = defaultdict(list)
+    for row in rounds:
+        for failure in row.failures:
+            by_reason[failure.reason].append((row.round_no, failure))
+    rows = []
+    for reason, found in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        seats = {seat for _, failure in found for seat in (failure.seat, *failure.seats) if seat is not None}
+        numbers = sorted({round_no for round_no, _ in found})
+        rows.append([reason, str(len(found)), str(len(seats)), _listed(numbers), found[0][1].detail])
+    return Table(
+        "Failures by reason", ["reason", "times", "seats", "rounds", "the first one"], rows, frozenset({0, 3, 4})
+    )
+
+
+def _listed(numbers: Sequence[int], most: int = 12) -> str:
+    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    return ", ".join(map(str, numbers[:most])) + more
+
+
+@dataclass
+class _Sum:
+    """What visits of one seat, or at one edge, add up to; accuracies are the last ones told."""
+
+    seats: set[int] = field(default_factory=set)
+    edges: dict[str, None] = field(default_factory=dict)
+    profiles: dict[str, None] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    use: LinkUse = field(default_factory=LinkUse)
+    simulated_s: float = 0.0
+    energy_j: float = 0.0
+    received: float | None = None
+    own: float | None = None
+
+    def add(self, kind: str, visit: SeatRow) -> None:
+        """Count a visit; of an evaluation after the last round the accuracies alone."""
+        self.received = self.received if visit.received_accuracy is None else visit.received_accuracy
+        self.own = self.own if visit.own_accuracy is None else visit.own_accuracy
+        if kind != "train":
+            return
+        self.seats.add(visit.seat)
+        self.edges[visit.edge] = None
+        if visit.profile is not None:
+            self.profiles[visit.profile] = None
+        self.outcomes[visit.outcome] += 1
+        self.use += LinkUse(down_bytes=visit.down_bytes, up_bytes=visit.up_bytes)
+        self.simulated_s += visit.simulated_s
+        self.energy_j += visit.energy_j
+
+
+_OUTCOMES = ("used", "used_late", "refused", "failed")
+
+
+def visits_tables(visits: Iterable[tuple[str, SeatRow]], seats: Sequence[SeatInfo], links: Path) -> list[Table]:
+    """Clients, edges and links, from the visits of a run and the table of its links.
+
+    Raises:
+        NotFound: the table of links cannot be read.
+    """
+    by_seat: dict[int, _Sum] = defaultdict(_Sum)
+    by_edge: dict[str, _Sum] = defaultdict(_Sum)
+    for kind, visit in visits:
+        by_seat[visit.seat].add(kind, visit)
+        by_edge[visit.edge].add(kind, visit)
+    used = _read_links(links)
+    return [_clients_table(by_seat, seats), _edges_table(by_edge, used), _links_table(used)]
+
+
+def _clients_table(by_seat: dict[int, _Sum], seats: Sequence[SeatInfo]) -> Table:
+    columns = ["seat", "edge", "profile", "samples", *map(_word, _OUTCOMES), "received", "own", "up", "down"]
+    columns += ["simulated", "energy"]
+    samples, rows = {seat.seat: seat.n_train for seat in seats}, []
+    for seat, total in sorted(by_seat.items()):
+        rows.append(
+            [
+                str(seat),
+                ", ".join(filter(None, total.edges)) or "-",
+                ", ".join(total.profiles) or "-",
+                str(samples.get(seat, "-")),
+                *(str(total.outcomes[outcome]) for outcome in _OUTCOMES),
+                percent(total.received),
+                percent(total.own),
+                size(total.use.up_bytes),
+                size(total.use.down_bytes),
+                duration(total.simulated_s),
+                f"{total.energy_j:.3g} J" if total.energy_j else "-",
+            ]
+        )
+    note = "received, own: the last accuracies of the model received and of the client's own, on its own test set"
+    return Table("Clients", columns, rows, frozenset({0, 1, 2}), note)
+
+
+def _edges_table(by_edge: dict[str, _Sum], used: dict[tuple[str, str], LinkUse]) -> Table:
+    columns = ["edge", "seats", *map(_word, _OUTCOMES), "up from devices", "down to devices", "up to cloud"]
+    columns += ["down from cloud"]
+    rows = []
+    for edge, total in sorted(by_edge.items()):
+        cloud = sum((use for (link, _), use in used.items() if link == f"{edge}/cloud"), LinkUse())
+        rows.append(
+            [
+                edge or "-",
+                str(len(total.seats)),
+                *(str(total.outcomes[outcome]) for outcome in _OUTCOMES),
+                size(total.use.up_bytes),
+                size(total.use.down_bytes),
+                size(cloud.up_bytes),
+                size(cloud.down_bytes),
+            ]
+        )
+    return Table("Edges", columns, rows, note="visits by what became of them; bytes of both modelled links")
+
+
+@dataclass
+class _EdgeSum:
+    """What the rounds of an edge at a home add up to; accuracies are the last ones told."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    n_used: int = 0
+    down_s: float = 0.0
+    up_s: float = 0.0
+    simulated_s: float = 0.0
+    received: float | None = None
+    own: float | None = None
+
+    def add(self, kind: str, row: EdgeRow) -> None:
+        """Count a round; of an evaluation after the last round the accuracies alone."""
+        self.received = self.received if row.received_accuracy is None else row.received_accuracy
+        self.own = self.own if row.own_accuracy is None else row.own_accuracy
+        if kind != "train":
+            return
+        self.outcomes[row.outcome] += 1
+        if row.reason is not None:
+            self.reasons[row.reason] += 1
+        self.n_used += row.n_used
+        self.down_s += row.down_s
+        self.up_s += row.up_s
+        self.simulated_s += row.simulated_s
+
+
+_EDGE_OUTCOMES = ("used", "idle", "failed", "away")
+
+
+def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound]) -> Table:
+    """What became of each edge's rounds; says of which rounds a folder of an earlier version tells nothing.
+
+    Args:
+        trained: the training rounds of the run.
+        edges: the rows of edges that its folder has.
+    """
+    columns = ["edge", "home", *_EDGE_OUTCOMES, "reasons", "updates", "received", "own"]
+    columns += ["download", "upload", "simulated"]
+    sums: dict[tuple[str, int], _EdgeSum] = defaultdict(_EdgeSum)
+    told: set[int] = set()
+    for round_no, kind, row in edges:
+        told |= {round_no} if kind == "train" else set()
+        sums[row.edge, row.home].add(kind, row)
+    rows = [
+        [
+            edge or "-",
+            str(home),
+            *(str(total.outcomes[outcome]) for outcome in _EDGE_OUTCOMES),
+            ", ".join(f"{reason} {n}" for reason, n in sorted(total.reasons.items())) or "-",
+            str(total.n_used),
+            percent(total.received),
+            percent(total.own),
+            duration(total.down_s),
+            duration(total.up_s),
+            duration(total.simulated_s),
+        ]
+        for (edge, home), total in sorted(sums.items())
+    ]
+    note = "rounds by what became of them; seconds of the link to the cloud, and with those of its devices' rounds"
+    untold = [row.round_no for row in trained if row.round_no not in told]
+    absent = _UNTOLD if untold else "None."
+    if untold:
+        note += f". Not told: rounds {_listed(untold)}"
+    return Table("Rounds of edges", columns, rows, frozenset({0, 6}), note, absent)
+
+
+_UNTOLD = (
+    "This results folder tells of no edge (edges.ndjson): an earlier version wrote it. What became of each edge in "
+    "each round is not known, and the timeline marks no edge as done."
+)
+
+
+def _word(outcome: str) -> str:
+    return outcome.replace("_", " ")
+
+
+def _read_links(path: Path) -> dict[tuple[str, str], LinkUse]:
+    """Bytes by link and purpose; a last line that a crash cut short is left out."""
+    try:
+        content = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFound(f"{path} cannot be read: {error}") from None
+    found: dict[tuple[str, str], LinkUse] = defaultdict(LinkUse)
+    lines = content[: content.rfind("\n") + 1].splitlines()
+    for number_, row in enumerate(csv.DictReader(lines), start=2):
+        try:
+            use = LinkUse(down_bytes=int(row["down_bytes"]), up_bytes=int(row["up_bytes"]))
+            found[row["link"], row["purpose"]] += use
+        except (LookupError, TypeError, ValueError) as error:
+            raise NotFound(f"{path}, line {number_}: {error}") from None
+    return dict(found)
+
+
+def _links_table(used: dict[tuple[str, str], LinkUse]) -> Table:
+    rows = [[link, purpose, size(use.up_bytes), size(use.down_bytes)] for (link, purpose), use in used.items()]
+    return Table("Links", ["link", "purpose", "up", "down"], rows, frozenset({0, 1}), "all rounds together")

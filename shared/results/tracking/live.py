@@ -1,0 +1,143 @@
+"""Trackers that are told of runs as they go: each time what is new.
+
+Whether the trackers that a spec names can be told anything here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+
+from shared.core.errors import BadInput, NotFound
+from shared.results.tracking.mlflow import MlflowServer, tracking_uri
+from shared.results.tracking.scalars import Step, Tracked
+from shared.results.tracking.tensorboard import EventFiles, check_tensorboard, write_tensorboard
+from shared.run_records.runs import FINAL
+from shared.runtime.worker import Worker
+from shared.spec.run import Tracker, Trackers
+
+_CHECKS: Mapping[Tracker, Callable[[], object]] = {"tensorboard": check_tensorboard, "mlflow": tracking_uri}
+
+
+def check_trackers(wanted: Trackers) -> None:
+    """Raise if one of these cannot be told anything here, whatever becomes of the run.
+
+    Raises:
+        BadInput: names the field `tracking` and what is missing.
+    """
+    for tracker in wanted:
+        try:
+            _CHECKS[tracker]()
+        except (BadInput, NotFound) as error:
+            raise BadInput(f"tracking: {error.detail}", field="tracking") from None
+
+
+class Live(Protocol):
+    """A tracker."""
+
+    async def bring(self, tracked: Tracked) -> str:
+        """Bring a run up to date; answers with where it is found. May be tried again after any error."""
+        ...
+
+    def forget(self, run_id: str) -> None:
+        """Begin anew with a run the next time, if it comes again."""
+        ...
+
+
+@dataclass
+class Told:
+    """What of a run has been told, so that only what is new is told next."""
+
+    _figures: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
+
+    def news(self, steps: Iterable[Step]) -> tuple[Step, ...]:
+        """The figures that are new, or others than were told; an evaluation comes later than its round."""
+        found = []
+        for step in steps:
+            before = self._figures.get((step.round_no, step.kind), {})
+            figures = {name: value for name, value in step.figures.items() if before.get(name) != value}
+            if figures:
+                found.append(replace(step, figures=figures))
+        return tuple(found)
+
+    def note(self, steps: Iterable[Step]) -> None:
+        """These have been told."""
+        self._figures = {(step.round_no, step.kind): step.figures for step in steps}
+
+
+class LiveTensorboard:
+    """Event files in a folder for each run, which are written anew at its end as an export would write them.
+
+    Args:
+        folder: for all runs.
+        worker: the thread that writes.
+    """
+
+    def __init__(self, folder: Path, worker: Worker) -> None:
+        self._folder, self._worker = folder, worker
+        self._open: dict[str, tuple[EventFiles, Told]] = {}
+
+    async def bring(self, tracked: Tracked) -> str:
+        """Add what is new."""
+        return await self._worker.run(self._bring, tracked)
+
+    def _bring(self, tracked: Tracked) -> str:
+        run = tracked.info.run
+        try:
+            self._add(tracked)
+        except BaseException:
+            self._open.pop(run, None)
+            raise
+        return str(self._folder / run)
+
+    def _add(self, tracked: Tracked) -> None:
+        run, folder = tracked.info.run, self._folder / tracked.info.run
+        if tracked.info.status in FINAL:
+            self._close(run)
+            write_tensorboard(tracked, folder)
+            return
+        if run not in self._open:
+            self._open[run] = EventFiles(tracked, folder), Told()
+        files, told = self._open[run]
+        files.add(told.news(tracked.steps))
+        told.note(tracked.steps)
+
+    def forget(self, run_id: str) -> None:
+        """Nothing more of this run comes for now."""
+        self._close(run_id)
+
+    def _close(self, run: str) -> None:
+        files, _ = self._open.pop(run, (None, None))
+        if files is not None:
+            files.close()
+
+
+class LiveMlflow:
+    """The tracking server that the environment names.
+
+    Args:
+        transport: what carries the requests, for tests.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._transport = transport
+        self._told: dict[str, Told] = {}
+
+    async def bring(self, tracked: Tracked) -> str:
+        """Send what is new."""
+        run = tracked.info.run
+        told = self._told.setdefault(run, Told())
+        async with MlflowServer(tracking_uri(), self._transport) as server:
+            await server.write(replace(tracked, steps=told.news(tracked.steps)))
+        told.note(tracked.steps)
+        if tracked.info.status in FINAL:
+            self.forget(run)
+        return server.address
+
+    def forget(self, run_id: str) -> None:
+        """Nothing more of this run comes for now."""
+        self._told.pop(run_id, None)

@@ -1,0 +1,224 @@
+"""Writing a results folder: after every round, and with the pictures at the end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+import yaml
+from safetensors.torch import save
+
+from shared.core.records import Record, canonical
+from shared.plots.partition import partition
+from shared.plots.picture import Picture
+from shared.results.folder import DEVICES, EDGES, ROUND_FIELDS, SEATS, append_file, read_last_line, write_file
+from shared.results.manifest import Manifest
+from shared.results.matplotlib_figures import draw
+from shared.results.reader import pictures_of, read_told
+from shared.run_records.rounds import RoundDetail, RoundInfo
+from shared.run_records.runs import FINAL, RunInfo, SeatInfo
+from shared.simulation.cost_model import LinkUse
+from shared.spec.experiment import ExperimentSpec
+
+log = logging.getLogger(__name__)
+_FIRST = ("round_no", "kind")
+_COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in _FIRST))
+_ROUNDS_HEADER = (*_COLUMNS, "accuracy", "loss")
+_LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes")
+_PARTITION = Path("plots", "partition.png")
+_PURPOSES = {"evaluated": "evaluate", "collected": "collect"}
+
+Key = tuple[int, bool]
+"""A round in a table: its number, and whether it only evaluated (which comes after training). Number and kind
+stand in a fixed form at the start of each line."""
+
+
+def write_results(
+    folder: Path,
+    info: RunInfo,
+    rounds: Sequence[RoundInfo],
+    *,
+    model: dict[str, torch.Tensor] | None,
+    manifest: Manifest,
+    seats: Sequence[SeatInfo] = (),
+) -> None:
+    """Write or bring up to date the results folder of a run.
+
+    `run.json` comes last: if it tells that the run has ended, everything else is there.
+
+    Rounds are merged by (number, kind) with what the tables hold, so new and changed ones will do. Those that
+    follow the last one are appended without a look at the lines before them.
+
+    Args:
+        folder: `runs/<id>`; made if absent.
+        info: the run as the API shows it now.
+        rounds: all rounds, or those since the last call. Lines of a round's visits, links and edges are replaced
+            only if it comes with some: a plain `RoundInfo` with its late evaluation leaves visits and links.
+        model: the global model; None leaves the file as it is.
+        manifest: see `Manifest.of`.
+        seats: for their list and the picture of the partition, made once.
+    """
+    _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+    _write_spec(folder, info)
+    _merge(folder / "rounds.csv", _line(_ROUNDS_HEADER), {_key(row): [_round_line(row)] for row in rounds})
+    links = {_key(row): _link_lines(row) for row in rounds}
+    _merge(folder / "links.csv", _line(_LINKS_HEADER), links)
+    _merge(folder / EDGES, b"", {_key(row): _row_lines(row, row.edges) for row in rounds})
+    visits = {_key(row): _row_lines(row, row.seats) for row in rounds if isinstance(row, RoundDetail)}
+    _merge(folder / DEVICES, b"", visits)
+    if model is not None:
+        write_file(folder / "model.safetensors", save({name: t.detach().contiguous() for name, t in model.items()}))
+    if seats and not (folder / SEATS).exists():
+        write_file(folder / SEATS, b"".join(seat.model_dump_json().encode() + b"\n" for seat in seats))
+    _draw(folder, info, seats)
+    _write_json(folder / "run.json", info.model_dump(mode="json"))
+
+
+def write_begun(folder: Path, info: RunInfo) -> None:
+    """Make the results folder of a run that has committed nothing yet: its spec, and why it waits or failed."""
+    _write_spec(folder, info)
+    _write_json(folder / "run.json", info.model_dump(mode="json"))
+
+
+def _write_spec(folder: Path, info: RunInfo) -> None:
+    write_file(folder / "spec.yaml", _spec_text(canonical(info.spec)))
+
+
+@lru_cache(maxsize=8)
+def _spec_text(spec: str) -> bytes:
+    """A spec as YAML, given as canonical JSON: written every round, made once."""
+    fields = ExperimentSpec.model_validate_json(spec).model_dump(mode="json", exclude_none=True)
+    return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).encode()
+
+
+def is_drawn(folder: Path) -> bool:
+    """Whether the picture of the partition is there, so that no seats need be given for it."""
+    return (folder / _PARTITION).exists()
+
+
+def last_round(folder: Path) -> int:
+    """The last round with lines in all tables, perhaps not all of its lines; 0 for none, or a line cut short."""
+    path = folder / DEVICES  # the last one written
+    line = read_last_line(path) if path.exists() else b""
+    last = _key_of(line) if line.endswith(b"\n") else None
+    return last[0] if last else 0
+
+
+def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:
+    """Pictures cost a second: the partition once, the courses when the run has ended."""
+    held = partition(seats, f"{info.name}: samples of each class by seat")
+    if held is not None and not is_drawn(folder):
+        draw(folder / _PARTITION, held)
+    if info.status in FINAL:
+        for picture in pictures_of(read_told(folder, info)):
+            _drawn(folder / "plots" / f"{picture.name}.png", picture)
+
+
+def _drawn(path: Path, picture: Picture) -> None:
+    """A picture that cannot be drawn is missed; the run goes on. A full disk is told as for all files."""
+    try:
+        draw(path, picture)
+    except OSError:
+        raise
+    except Exception:
+        log.exception("the picture %s could not be drawn", path.name)
+
+
+def _write_json(path: Path, value: object) -> None:
+    write_file(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+# ---- lines
+
+
+def _key(row: RoundInfo) -> Key:
+    return (row.round_no, row.kind == "evaluate")
+
+
+def _round_line(row: RoundInfo) -> bytes:
+    """All fields but the edges; structures as JSON; the global test set once more in columns of its own."""
+    values = row.model_dump(mode="json", include=set(ROUND_FIELDS))
+    cells = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
+    on_global = (row.evaluation or {}).get("global")
+    return _line(
+        ["" if cells[name] is None else cells[name] for name in _COLUMNS]
+        + ([on_global.accuracy, on_global.loss] if on_global else ["", ""])
+    )
+
+
+def _row_lines(row: RoundInfo, rows: Sequence[Record]) -> list[bytes]:
+    """Visits or edges of a round as JSON."""
+    head = {"round_no": row.round_no, "kind": row.kind}
+    return [json.dumps({**head, **one.model_dump(mode="json")}, separators=(",", ":")).encode() for one in rows]
+
+
+def _link_lines(row: RoundInfo) -> list[bytes]:
+    """Bytes by link and purpose; several visits of a seat in a round add up. None of a round without its visits."""
+    if not isinstance(row, RoundDetail):
+        return []
+    used: dict[tuple[str, str], LinkUse] = defaultdict(LinkUse)
+    for edge in row.edges:
+        used[f"{edge.edge}/cloud", row.kind] += LinkUse(down_bytes=edge.down_bytes, up_bytes=edge.up_bytes)
+    for seat in row.seats:
+        purpose = _PURPOSES.get(seat.outcome, row.kind)
+        used[f"seat-{seat.seat}/{seat.edge}", purpose] += LinkUse(down_bytes=seat.down_bytes, up_bytes=seat.up_bytes)
+    return [
+        _line((row.round_no, row.kind, link, purpose, use.down_bytes, use.up_bytes))
+        for (link, purpose), use in used.items()
+    ]
+
+
+def _line(cells: Sequence[object]) -> bytes:
+    """One line of CSV without its end; a line break within a cell becomes a blank, so that lines are rows."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="").writerow([" ".join(str(cell).splitlines()) for cell in cells])
+    return buffer.getvalue().encode()
+
+
+# ---- merging
+
+
+def _merge(path: Path, header: bytes, new: dict[Key, list[bytes]]) -> None:
+    """Put lines of rounds into a table: behind the others, or in the place of lines of the same rounds."""
+    fresh = {key: lines for key, lines in sorted(new.items()) if lines}
+    head = header + b"\n" * bool(header)
+    if not path.exists():
+        write_file(path, head + _joined(fresh))
+        return
+    last_line = read_last_line(path)
+    last = _key_of(last_line) if last_line.endswith(b"\n") else None
+    if fresh and last is not None and min(fresh) > last:
+        append_file(path, _joined(fresh))
+    elif fresh:
+        write_file(path, head + _regrouped(path.read_bytes(), fresh))
+
+
+def _joined(groups: Mapping[Key, list[bytes]]) -> bytes:
+    return b"".join(line + b"\n" for lines in groups.values() for line in lines)
+
+
+def _regrouped(old: bytes, fresh: Mapping[Key, list[bytes]]) -> bytes:
+    """Old and new lines by round; a last line that a crash cut short is dropped."""
+    groups: dict[Key, list[bytes]] = defaultdict(list)
+    for line in old[: old.rfind(b"\n") + 1].splitlines():
+        key = _key_of(line)
+        if key is not None and key not in fresh:
+            groups[key].append(line)
+    groups.update(fresh)
+    return _joined(dict(sorted(groups.items())))
+
+
+def _key_of(line: bytes) -> Key | None:
+    """Round and kind at the start of a line, of CSV or JSON; None for a header or an empty file."""
+    if line.startswith(b"{"):
+        number, kind = line.split(b",", 2)[:2]
+        return int(number.rpartition(b":")[2]), kind.endswith(b'"evaluate"')
+    number, _, rest = line.partition(b",")
+    return (int(number), rest.startswith(b"evaluate,")) if number.isdigit() else None

@@ -1,0 +1,1 @@
+"""HTTP without federated learning: servers, clients, tokens, limits, errors."""

@@ -1,0 +1,1 @@
+"""Bodies of the REST API that do not belong to a run."""

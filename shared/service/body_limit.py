@@ -1,0 +1,69 @@
+"""Bodies are measured before anything reads them.
+
+FastAPI reads and parses a JSON body before it asks any dependency, the one that looks at tokens included: so what
+anybody may send is bounded here, in front of it, and what a stranger may send more tightly.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection
+
+from fastapi import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from shared.core.errors import StrataError, TooLarge, Unauthorised, WireError
+from shared.service.auth import bearer
+from shared.service.problems import problem_of
+
+JSON_BYTES = 2**24
+"""Largest JSON body between tiers."""
+STRANGER_BYTES = 2**16
+"""Largest body of who shows no token: it is refused anyway, and until then must not cost memory."""
+
+KNOWN = "strata.known"
+"""Key of the ASGI scope by which a door in front of the app says that it has let in who showed a token before."""
+
+
+class BodyLimit:
+    """Refuses requests whose body is too long, or does not say how long it is.
+
+    Args:
+        app: what is behind.
+        tokens: those that open any door of the app; None among them, a door that is open to all in the networks.
+        limit: in bytes.
+        apart: paths whose endpoints read their bodies themselves, each with its own limit.
+    """
+
+    def __init__(
+        self, app: ASGIApp, tokens: Collection[str | None], limit: int = JSON_BYTES, apart: Collection[str] = ()
+    ) -> None:
+        self.app, self.limit, self.apart = app, limit, frozenset(apart)
+        self.tokens = [token.encode() for token in tokens if token]
+        self.all_known = len(self.tokens) < len(tokens)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what fits."""
+        refused = self._refusal(scope) if scope["type"] == "http" and scope["path"] not in self.apart else None
+        if refused is None:
+            await self.app(scope, receive, send)
+        else:
+            await problem_of(refused)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> StrataError | None:
+        headers = dict(scope["headers"])
+        claimed = headers.get(b"content-length", b"0").decode("latin-1")
+        if b"transfer-encoding" in headers or not claimed.isascii() or not claimed.isdigit():
+            return WireError("a body needs a Content-Length")
+        # Compared by length first: `int` refuses, and is slow on, very many digits.
+        if len(claimed) > 18 or int(claimed) > self.limit:
+            return TooLarge(f"a body of {claimed[:18]} bytes, the limit is {self.limit}")
+        if int(claimed) > STRANGER_BYTES and not self._is_known(scope):
+            return Unauthorised(f"a body of {claimed} bytes needs a token")
+        return None
+
+    def _is_known(self, scope: Scope) -> bool:
+        if scope.get(KNOWN) is True:
+            return True
+        shown = bearer(Request(scope)).encode()
+        return self.all_known or any(hmac.compare_digest(shown, token) for token in self.tokens)

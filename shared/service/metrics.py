@@ -1,0 +1,147 @@
+"""What the tiers' Prometheus metrics have in common: a registry a tier, bounded labels, the endpoint, its guard.
+
+Metrics are written and shown, and read by nothing that decides. Every label has a fixed set of values, all of which
+are there from the start: whatever runs, seats, agents or reasons are called, no series is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Depends, Request
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+from shared.core.versions import version
+from shared.service.app import metrics_response
+from shared.service.auth import guard
+from shared.service.openapi import content
+from shared.service.settings import TierSettings
+
+M = TypeVar("M", bound=MetricWrapperBase)
+WALL_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+"""Buckets of wall seconds."""
+SIMULATED_S = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
+"""Buckets of simulated seconds."""
+OTHER = "other"
+DIRECTIONS = ("up", "down")
+OUTCOMES = ("used", "used_late", "refused", "failed", "evaluated", "collected", "idle", OTHER)
+# fmt: off
+REASONS = (
+    "unreachable", "timeout", "deadline", "lost", "offline", "left_out", "unavailable", "busy", "dropped", "late",
+    "not_finite", "out_of_bound", "wire", "garbled", "too_large", "too_slow", "error", "cancelled", "conflict",
+    "seating_unknown", "misdirected", "bad_input", "unknown_name", "not_found", "not_ready", "too_many",
+    "unauthorised", "forbidden", "internal", "remote", "state_gone", "store_unavailable", "storage_failed",
+    "guard_failed", "blob_missing", "blob_corrupt", "data_unavailable", "data_malformed", OTHER,
+)
+# fmt: on
+"""Why a contribution was lost: the words of `Failure`, and the codes of errors."""
+
+
+def one_of(value: object, known: Sequence[str]) -> str:
+    """The value if it is a known one, else `other`."""
+    return value if isinstance(value, str) and value in known else OTHER
+
+
+class TierMetrics:
+    """The metrics of one tier in a registry of their own, with those of its process.
+
+    Args:
+        tier: `cloud`, `edge` or `agent`: every name begins with `strata_` and this.
+    """
+
+    def __init__(self, tier: str) -> None:
+        # Else an instant beside every counter: a third of the page, of no use to Prometheus.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._prefix = f"strata_{tier}"
+        ProcessCollector(registry=self.registry)
+        Info(f"{self._prefix}_build", "The version that runs", registry=self.registry).info({"version": version()})
+
+    def counter(self, name: str, what: str, **labels: Sequence[str]) -> Counter:
+        """A counter `strata_<tier>_<name>`, with a series for every combination of the labels' values."""
+        return _filled(Counter(f"{self._prefix}_{name}", what, tuple(labels), registry=self.registry), labels)
+
+    def gauge(self, name: str, what: str, **labels: Sequence[str]) -> Gauge:
+        """A gauge; the same."""
+        return _filled(Gauge(f"{self._prefix}_{name}", what, tuple(labels), registry=self.registry), labels)
+
+    def histogram(self, name: str, what: str, buckets: Sequence[float], **labels: Sequence[str]) -> Histogram:
+        """A histogram; the same."""
+        name = f"{self._prefix}_{name}"
+        return _filled(Histogram(name, what, tuple(labels), registry=self.registry, buckets=buckets), labels)
+
+    def shown(self, name: str, what: str, look: Callable[[], float]) -> None:
+        """A gauge that is looked up when somebody asks."""
+        self.gauge(name, what).set_function(look)
+
+    def shown_by(
+        self, name: str, what: str, label: str, known: Sequence[str], look: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Gauges by a label; `look` tells, when somebody asks, those that are not 0."""
+        self.registry.register(_ShownBy(f"{self._prefix}_{name}", what, label, known, look))
+
+
+@dataclass(frozen=True)
+class _ShownBy(Collector):
+    """One gauge by a label, looked up at once for all its values."""
+
+    name: str
+    what: str
+    label: str
+    known: Sequence[str]
+    look: Callable[[], Mapping[str, int]]
+
+    def describe(self) -> list[Metric]:
+        return [GaugeMetricFamily(self.name, self.what, labels=[self.label])]
+
+    def collect(self) -> list[Metric]:
+        found, family = self.look(), GaugeMetricFamily(self.name, self.what, labels=[self.label])
+        for value in self.known:
+            family.add_metric([value], found.get(value, 0))
+        return [family]
+
+
+def _filled(metric: M, labels: Mapping[str, Sequence[str]]) -> M:
+    """The metric with a series for every combination of the labels' values."""
+    for values in product(*labels.values()) if labels else ():
+        metric.labels(*values)
+    return metric
+
+
+def metrics_router(settings: TierSettings, token: str | None, what: str, of: Callable[[Request], Any]) -> APIRouter:
+    """`GET /metrics` of a tier, for whoever has the tier's own token, or the one for metrics alone.
+
+    Args:
+        settings: of the tier.
+        token: the tier's own.
+        what: its name in a refusal.
+        of: finds the tier's `TierMetrics` for a request.
+    """
+    also = settings.common.metrics_token
+    router = APIRouter(
+        dependencies=[Depends(guard(token, settings.allowed_networks, what, also, settings.allowed_hosts))]
+    )
+
+    @router.get(
+        "/metrics", tags=["health"], response_class=Response, responses=content("text/plain", "Prometheus text")
+    )
+    async def metrics(request: Request) -> Response:
+        """Prometheus metrics."""
+        return metrics_response(of(request).registry)
+
+    return router

@@ -1,0 +1,97 @@
+"""The OpenAPI documents as they are: every answer that a tier may give is declared, errors are problem+json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path
+from fastapi.openapi.utils import get_openapi
+
+from shared.service.order_headers import MEDIA_TYPE, PROBLEM_TYPE
+from shared.service.problems import Problem
+
+OPEN = ("/healthz", "/readyz")
+BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+EVENT: dict[str, Any] = {
+    "schema": {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+        "required": ["id", "event", "data"],
+    }
+}
+"""One server-sent event, of which a stream has any number."""
+MEANING = {
+    400: "The body broke off, has no length, or is no record of the expected type",
+    401: "The token is missing or wrong",
+    403: "Who asks is outside the allowed networks, or cannot show what it claims",
+    404: "There is no such thing",
+    405: "This path has no such method",
+    408: "The request came too slowly",
+    409: "Not in a state that allows this",
+    413: "The body is too large",
+    421: "An order for somebody else",
+    422: "A field is wrong; `field` names it",
+    428: "The edge must be told the seating first",
+    429: "More than a limit allows; the message names the setting",
+    431: "The head of the request is too large",
+    502: "Another tier did not answer",
+    503: "Something that is needed is not there yet, or more connections than this process takes",
+    504: "A wait ended; the message says for whom",
+}
+ANYWHERE = (400, 405, 408, 413, 422, 431, 503)
+"""What may be answered wherever one asks."""
+GUARDED = (401, 403)
+
+RunId = Annotated[str, Path(min_length=1, max_length=64, description="id of a run; the cloud also knows `latest`")]
+Answers = dict[int | str, dict[str, Any]]
+
+
+def problems(*statuses: int) -> Answers:
+    """The errors that a route answers beside those of every route, for its `responses`."""
+    return {status: {"description": MEANING[status]} for status in statuses}
+
+
+def content(media_type: str, description: str, schema: dict[str, Any] = BINARY) -> Answers:
+    """A successful answer that is no JSON, for a route's `responses`."""
+    return {200: {"description": description, "content": {media_type: schema}}}
+
+
+def record_body(description: str) -> dict[str, Any]:
+    """An encoded record as a route's body, for its `openapi_extra`."""
+    return {"requestBody": {"description": description, "required": True, "content": {MEDIA_TYPE: BINARY}}}
+
+
+def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """The maker of the document, for `app.openapi`."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=app.description)
+            for path, operations in document["paths"].items():
+                for operation in operations.values():
+                    _finish(operation, is_open=path in OPEN)
+            schemas = document["components"]["schemas"]
+            schemas["Problem"] = Problem.model_json_schema()
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(unused, None)
+            document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    return openapi
+
+
+def _finish(operation: dict[str, Any], *, is_open: bool) -> None:
+    answers = operation["responses"]
+    answers.pop("422", None)  # FastAPI's own, which is not what is answered
+    error = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for status in (*ANYWHERE, *(() if is_open else GUARDED)):
+        answers.setdefault(str(status), {"description": MEANING[status]})
+    for status, answer in answers.items():
+        if int(status) >= 400:
+            answer["content"] = {**answer.get("content", {}), **error}
+    operation["responses"] = dict(sorted(answers.items()))
+    if not is_open:
+        # Without a token set (development mode) the allowed networks may ask without one.
+        operation["security"] = [{"token": []}, {}]

@@ -1,0 +1,87 @@
+"""Every error that a service answers is `application/problem+json` (RFC 9457), whoever raised it."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Match
+
+from shared.core.errors import StrataError
+from shared.core.records import Record
+from shared.service.order_headers import PROBLEM_TYPE
+
+
+class Problem(Record):
+    """RFC 9457 problem details; `field` is the path of the field at fault."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | None = None
+
+
+log = logging.getLogger("strata")
+DETAIL_CHARS = 2000
+
+
+def problem(status: int, code: str, detail: str, field: str | None = None) -> JSONResponse:
+    """An error response; what is told may quote what came, but not all of a book."""
+    body = Problem(title=code.replace("_", " "), status=status, code=code, detail=detail[:DETAIL_CHARS], field=field)
+    return JSONResponse(body.model_dump(mode="json"), status_code=status, media_type=PROBLEM_TYPE)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of a path: Starlette names those of the first route only."""
+    found = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
+    return sorted({method for route in found for method in getattr(route, "methods", None) or ()})
+
+
+def problem_of(error: StrataError) -> JSONResponse:
+    """An error of ours as a response."""
+    return problem(error.status, error.code, error.detail, error.field)
+
+
+def install_problems(app: FastAPI) -> None:
+    """Turn every error into problem+json."""
+
+    async def strata(request: Request, error: Exception) -> Response:
+        assert isinstance(error, StrataError)  # noqa: S101 - registered for this class only
+        return problem_of(error)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class only
+        first = error.errors()[0]
+        loc = () if first["type"] == "json_invalid" else first["loc"]  # there it is a position in the text
+        path = ".".join(str(part) for part in (loc[1:] if loc[:1] == ("body",) else loc))[:200]
+        cause = str(first["msg"]).removeprefix("Value error, ")
+        return problem(422, "bad_input", f"{path}: {cause}" if path else cause, path or None)
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
+        answer = problem(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}")
+        if error.status_code == 405:
+            answer.headers["allow"] = ", ".join(_allowed(request))
+        return answer
+
+    async def gone(request: Request, error: Exception) -> Response:
+        log.info("%s %s: the client broke off", request.method, request.url.path)
+        return problem(400, "broken_off", "the body broke off")  # heard by nobody
+
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return problem(500, "internal", f"{type(error).__name__} in {request.method} {request.url.path}; see the log")
+
+    app.add_exception_handler(StrataError, strata)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientDisconnect, gone)
+    app.add_exception_handler(Exception, unforeseen)

@@ -1,0 +1,271 @@
+"""A client of the cloud's public REST API, typed by `shared.api`."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from shared.core.errors import BadInput, DeadlineExceeded, Unreachable, WireError
+from shared.core.records import Record
+from shared.run_records.events import Event
+from shared.run_records.rounds import RoundDetail, RoundPage
+from shared.run_records.runs import RunInfo, RunPage, SeatPage
+from shared.service.api.algorithms import AlgorithmList
+from shared.service.api.health import Health
+from shared.service.api.nodes import AgentPage, EdgePage, TopologyInfo
+from shared.service.auth import token_of
+from shared.simulation.digital_twin import TwinList
+from strata.api import answers
+from strata.api.answers import parse, path, refused
+from strata.api.sse import messages
+
+R = TypeVar("R", bound=Record)
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_TRIES = 4
+_BACKOFF_S = 0.2
+_BACKOFF_CAP_S = 2.0
+
+
+class Client:
+    """A connection to one cloud; a context manager.
+
+    GETs and the creation of a run (which carries an idempotency key) are repeated when the connection breaks.
+
+    Args:
+        url: of the cloud, as `http://host:port`.
+        token: for `Authorization: Bearer`; None = STRATA_API_TOKEN, or what STRATA_API_TOKEN_FILE holds, if set.
+        timeout_s: longest wait for an answer.
+        reconnect_s: how long a broken stream of events is tried again before it counts as lost.
+        transport: what carries the requests, for tests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        reconnect_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        token = token or _token_of_environment()
+        self.url = url.rstrip("/")
+        self._reconnect_s = reconnect_s
+        try:
+            host = httpx.URL(self.url).host
+            self._http = httpx.Client(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {token}"} if token else {},
+                timeout=timeout_s,
+                transport=transport,
+                trust_env=host not in _LOOPBACK,  # no proxy between this machine and itself
+            )
+        except httpx.InvalidURL as error:
+            raise Unreachable(f"{url!r} is no address of a cloud: {error}") from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- runs
+
+    def create_run(self, spec: Mapping[str, Any], key: str | None = None) -> RunInfo:
+        """Start a run; with the same key a second time it answers with the same run."""
+        key = key or uuid.uuid4().hex
+        response = self._ask("POST", "/runs", json={"spec": spec}, headers={"Idempotency-Key": key}, again=True)
+        return parse(RunInfo, response)
+
+    def runs(self, limit: int = 50) -> tuple[RunInfo, ...]:
+        """The newest runs first."""
+        return self._get(RunPage, "/runs", params={"limit": limit}).runs
+
+    def run(self, run: str) -> RunInfo:
+        """One run; `latest` is the newest."""
+        return self._get(RunInfo, path("runs", run))
+
+    def pause(self, run: str) -> RunInfo:
+        """Pause after the round that runs."""
+        return self._post(run, "pause")
+
+    def resume(self, run: str) -> RunInfo:
+        """Go on with a paused, stopped or failed run."""
+        return self._post(run, "resume")
+
+    def stop(self, run: str) -> RunInfo:
+        """End a run now; what it reached stays."""
+        return self._post(run, "stop")
+
+    def more_rounds(self, run: str, num_rounds: int) -> RunInfo:
+        """Start more rounds of a run that has ended."""
+        return self._post(run, "rounds", json={"num_rounds": num_rounds})
+
+    def rounds(self, run: str) -> RoundPage:
+        """All committed rounds in order."""
+        return self._get(RoundPage, path("runs", run, "rounds"))
+
+    def round(self, run: str, round_no: int) -> RoundDetail:
+        """One round with a row for each visit."""
+        return self._get(RoundDetail, path("runs", run, "rounds", str(round_no)))
+
+    def seats(self, run: str) -> SeatPage:
+        """The seats of a run and who sits there."""
+        return self._get(SeatPage, path("runs", run, "devices"))
+
+    def file_names(self, run: str) -> list[str]:
+        """Names of the files in the run's results folder."""
+        names = self._json(self._ask("GET", path("runs", run, "files"))).get("files")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise WireError(f"{self.url} listed the files of run {run} in no known form")
+        return names
+
+    def download(self, run: str, *parts: str) -> Iterator[bytes]:
+        """The bytes of `files/<name>` or `models/<name>` of a run, piece by piece."""
+        try:
+            with self._http.stream("GET", path("runs", run, *parts)) as response:
+                if response.is_error:
+                    response.read()
+                    raise refused(response)
+                yield from response.iter_bytes()
+        except httpx.HTTPError as error:
+            raise self._broken(error) from error
+
+    # ---- what is there
+
+    def topology(self) -> TopologyInfo:
+        """Edges, agents and how many devices are wanted."""
+        return self._get(TopologyInfo, "/topology")
+
+    def scale(self, devices: int | Mapping[str, int]) -> TopologyInfo:
+        """Have the fleet make it so many devices, or so many of each service."""
+        response = self._ask("PUT", "/topology", json={"devices": devices})
+        return parse(TopologyInfo, response)
+
+    def edges(self) -> EdgePage:
+        """The registered edges."""
+        return self._get(EdgePage, "/edges")
+
+    def agents(self) -> AgentPage:
+        """The registered agents (device processes)."""
+        return self._get(AgentPage, "/devices")
+
+    def twins(self, edge: str, run: str) -> TwinList:
+        """The digital twins that an edge keeps of its workers in a run."""
+        return self._get(TwinList, path("edges", edge, "twins"), params={"run": run})
+
+    def device_twins(self, agent: str, run: str) -> TwinList:
+        """Those of the seats that an agent has in a run."""
+        return self._get(TwinList, path("devices", agent, "twin"), params={"run": run})
+
+    def algorithms(self) -> AlgorithmList:
+        """The algorithms that this cloud knows, with their parameters."""
+        return self._get(AlgorithmList, "/algorithms")
+
+    def readiness(self) -> Health:
+        """Whether enough is there for a run; not being ready is an answer here, not an error."""
+        response = self._ask("GET", "/readyz", errors=False)
+        if response.is_error and response.status_code != 503:
+            raise refused(response)
+        return parse(Health, response)
+
+    # ---- events
+
+    def events(self, run: str, *, after: str | None = None, idle_s: float = 5.0) -> Iterator[Event | None]:
+        """The events of a run, from its first or from after an id, without end: whoever reads decides when.
+
+        A broken connection is taken up again where it broke. None comes when nothing came for a while or the
+        connection was renewed: time for the reader to look for itself.
+
+        Raises:
+            Unreachable: the cloud could not be reached again in time.
+        """
+        last, lost_at, backoff_s = after, None, _BACKOFF_S
+        while True:
+            try:
+                for event in self._stream(run, last, idle_s):
+                    lost_at, backoff_s = None, _BACKOFF_S
+                    last = event.id if event is not None else last
+                    yield event
+            except httpx.ReadTimeout:
+                lost_at = None  # it was there, and silent
+            except httpx.HTTPError as error:
+                lost_at = lost_at or time.monotonic()
+                if time.monotonic() - lost_at > self._reconnect_s:
+                    raise self._broken(error) from error
+            yield None
+            time.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _BACKOFF_CAP_S)
+
+    def _stream(self, run: str, last: str | None, idle_s: float) -> Iterator[Event | None]:
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
+        timeout = httpx.Timeout(self._http.timeout.connect, read=idle_s)
+        with self._http.stream("GET", path("runs", run, "events"), headers=headers, timeout=timeout) as response:
+            if response.is_error:
+                response.read()
+                raise refused(response)
+            for message in messages(response.iter_lines()):
+                yield None if message is None else answers.event(message.text)
+
+    # ---- requests
+
+    def _get(self, kind: type[R], where: str, **options: Any) -> R:
+        return parse(kind, self._ask("GET", where, **options))
+
+    def _post(self, run: str, verb: str, **options: Any) -> RunInfo:
+        return parse(RunInfo, self._ask("POST", path("runs", run, verb), **options))
+
+    def _ask(
+        self, method: str, where: str, *, errors: bool = True, again: bool = False, **options: Any
+    ) -> httpx.Response:
+        """Send a request; what may be repeated safely is repeated with a growing wait.
+
+        Args:
+            errors: raise on an error status.
+            again: this POST may be repeated.
+        """
+        tries = _TRIES if again or method == "GET" else 1
+        for left in reversed(range(tries)):
+            try:
+                response = self._http.request(method, where, **options)
+                break
+            except httpx.ConnectError as error:  # nobody listens: said at once, without waiting for somebody
+                raise self._broken(error) from error
+            except httpx.HTTPError as error:
+                if not left or isinstance(error, httpx.TimeoutException):
+                    raise self._broken(error) from error
+                time.sleep(_BACKOFF_S * 2 ** (tries - 1 - left))
+        if errors and response.is_error:
+            raise refused(response)
+        return response
+
+    def _broken(self, error: httpx.HTTPError) -> Unreachable:
+        if isinstance(error, httpx.TimeoutException):
+            return DeadlineExceeded(f"the cloud at {self.url} did not answer in time")
+        return Unreachable(f"no cloud answers at {self.url} ({error})")
+
+    def _json(self, response: httpx.Response) -> dict[str, Any]:
+        try:
+            value = response.json()
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise WireError(f"{self.url} answered with something that is no JSON object: is it a cloud?")
+        return value
+
+
+def _token_of_environment() -> str | None:
+    name = "STRATA_API_TOKEN"
+    try:
+        return token_of(name, os.environ.get(name), os.environ.get(f"{name}_FILE"))
+    except ValueError as error:
+        raise BadInput(str(error)) from None

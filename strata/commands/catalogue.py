@@ -1,0 +1,100 @@
+"""What there is to choose from and to run on: `algorithms`, `devices`, `edges`, `twins`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata.options import Format, FormatOption, UrlOption, connect, known_url, named_url
+
+if TYPE_CHECKING:
+    from shared.service.api.algorithms import AlgorithmInfo
+
+
+def algorithms(url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """List the algorithms with their parameters and papers; without a cloud, those installed here."""
+    from strata.output import print_json, stdout
+    from strata.tables import algorithms_table
+
+    found = _algorithms(url)
+    if format is Format.json:
+        print_json([algorithm.model_dump(mode="json") for algorithm in found])
+    else:
+        stdout().print(algorithms_table(found))
+
+
+def _algorithms(url: str | None) -> list[AlgorithmInfo]:
+    """Those of the cloud that is named or running, else those installed here."""
+    from shared.core.errors import Unreachable
+    from shared.federation.registry import all_algorithms
+    from shared.service.api.algorithms import AlgorithmInfo
+
+    if known_url(url):
+        try:
+            with connect(url) as client:
+                return list(client.algorithms().algorithms)
+        except Unreachable:
+            if named_url(url):
+                raise
+    return [
+        AlgorithmInfo(name=name, paper=algorithm.paper, params=algorithm.params.model_json_schema())
+        for name, algorithm in all_algorithms().items()
+    ]
+
+
+def devices(
+    run: Annotated[str | None, typer.Argument(help="A run's id, or `latest`: its seats.")] = None,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """List the agents (device processes) of the cloud, or with a run its seats and who sits there."""
+    from strata.output import print_json, stdout
+    from strata.tables import agents_table, seats_table
+
+    with connect(url) as client:
+        page = client.agents() if run is None else None
+        seats = client.seats(run) if run is not None else None
+    shown = page or seats
+    if format is Format.json and shown is not None:
+        print_json(shown.model_dump(mode="json")["devices"])
+    elif page is not None:
+        stdout().print(agents_table(page.devices))
+    elif seats is not None:
+        stdout().print(seats_table(seats.devices))
+
+
+def edges(url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """List the edges of the cloud."""
+    from strata.output import print_json, stdout
+    from strata.tables import edges_table
+
+    with connect(url) as client:
+        page = client.edges()
+    if format is Format.json:
+        print_json(page.model_dump(mode="json")["edges"])
+    else:
+        stdout().print(edges_table(page.edges))
+
+
+def twins(
+    edge: Annotated[str | None, typer.Argument(help="An edge's name; without one, all edges.")] = None,
+    run: Annotated[str, typer.Option(help="A run's id, or `latest`.")] = "latest",
+    device: Annotated[str | None, typer.Option(help="Instead: a device agent's id.")] = None,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """List the digital twins that edges keep of their workers in a run."""
+    from strata.output import print_json, stdout
+    from strata.tables import twins_table
+
+    with connect(url) as client:
+        if device is not None:
+            found = client.device_twins(device, run).twins
+        else:
+            names = [edge] if edge is not None else [info.edge for info in client.edges().edges]
+            found = tuple(twin for name in names for twin in client.twins(name, run).twins)
+    if format is Format.json:
+        print_json([twin.model_dump(mode="json") for twin in found])
+    else:
+        stdout().print(twins_table(found))

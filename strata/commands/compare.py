@@ -1,0 +1,74 @@
+"""`strata compare`: runs side by side, from their results folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata.options import RUNS_DIR, RunsDirOption, TableFormat, TableFormatOption
+
+if TYPE_CHECKING:
+    from shared.results.comparison import Comparison
+
+_PICTURE = "compare.png"
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Ids, names (all runs of it), `latest`, folders of runs or sweeps."),
+    ],
+    target: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="An accuracy, as 0.9; default: the highest that all runs reach."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The picture, .png, .svg or .pdf; default: compare.png in --runs-dir.")
+    ] = None,
+    format: TableFormatOption = TableFormat.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Lay runs side by side: accuracy against rounds, simulated time and bytes up, and what a target took.
+
+    Prints a table and draws a picture of three panels. Reads results folders (rounds.csv, run.json); no cloud is
+    needed, and `strata pull` fetches folders from one.
+    """
+    from shared.results.comparison import compare as lay_side_by_side
+    from shared.results.comparison_figure import draw_comparison, file_format
+    from shared.results.lookup import find_folders
+    from strata.output import stderr
+
+    picture = out or runs_dir / _PICTURE
+    file_format(picture)  # refused before anything is read
+    comparison = lay_side_by_side(find_folders(runs_dir, runs), target)
+    drawn = draw_comparison(picture, comparison)
+    console = stderr()
+    for remark in comparison.remarks:
+        console.print(f"note: {remark}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if target is None and comparison.target is not None:
+        highest = f"target: {100 * comparison.target:.4g} %, the highest accuracy that all reach (--target for another)"
+        console.print(highest, highlight=False, soft_wrap=True)
+    _print(comparison, picture if drawn else None, format)
+    said = f"picture: {picture}" if drawn else "no picture: no run has been evaluated yet"
+    console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print(comparison: Comparison, picture: Path | None, format: TableFormat) -> None:
+    from strata.comparison_table import comparison_rows, comparison_table
+    from strata.output import print_csv, print_json, stdout
+
+    if format is TableFormat.json:
+        print_json(
+            {
+                "target": comparison.target,
+                "remarks": list(comparison.remarks),
+                "picture": str(picture.resolve()) if picture else None,
+                "runs": comparison_rows(comparison),
+            }
+        )
+    elif format is TableFormat.csv:
+        print_csv(comparison_rows(comparison))
+    else:
+        stdout().print(comparison_table(comparison))

@@ -1,0 +1,144 @@
+"""`strata export`: runs for other programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strata.options import RUNS_DIR, FetchOption, RunsArgument, RunsDirOption, named_url
+
+if TYPE_CHECKING:
+    from shared.results.tracking.scalars import Tracked
+
+
+_EVERY_S = 10.0
+"""Between two looks at runs that are followed."""
+
+
+class Target(StrEnum):
+    """Where to."""
+
+    tensorboard = "tensorboard"
+    mlflow = "mlflow"
+    csv = "csv"
+    ndjson = "ndjson"
+
+
+def export(
+    runs: RunsArgument,
+    to: Annotated[Target, typer.Option(help="A tracker, or a flat table with a row for each round.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Of tensorboard a folder, by default tensorboard in --runs-dir; of tables a file."
+        ),
+    ] = None,
+    experiment: Annotated[str, typer.Option(help="Of mlflow, the experiment that the runs belong to.")] = "stratafl",
+    follow: Annotated[
+        bool, typer.Option(help="To a tracker: bring rounds as they come, until the runs have ended.")
+    ] = False,
+    url: FetchOption = None,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Export figures by round, parameters and tags of runs. Doing it again brings what is there up to date.
+
+    It reads results folders and changes nothing of a run: a tracker that is away cannot harm one. With --follow it is
+    tried again then; Ctrl-C ends it, and the runs go on.
+    The server of mlflow is that of MLFLOW_TRACKING_URI (with MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD).
+    """
+    from shared.results.tracking.scalars import read_tracked
+    from strata.output import stderr
+    from strata.runs.download import results_folders
+
+    if follow and to in (Target.csv, Target.ndjson):
+        raise typer.BadParameter("--follow is for tensorboard and mlflow")
+    while True:
+        with results_folders(runs, named_url(url), runs_dir) as folders:
+            found = [read_tracked(folder) for folder in folders]
+        said = _exported(found, to, out, experiment, runs_dir, patient=follow)
+        if said:
+            stderr().print(said, markup=False, highlight=False, soft_wrap=True)
+        if not follow or _all_ended(found):
+            return
+        time.sleep(_EVERY_S)
+
+
+def _exported(
+    found: Sequence[Tracked], to: Target, out: Path | None, experiment: str, runs_dir: Path, *, patient: bool
+) -> str:
+    """Export once; answers with what is to be said. Who is patient comes again where a server is away for now."""
+    from shared.core.errors import Unreachable
+
+    if to is Target.tensorboard:
+        return _to_tensorboard(found, out or runs_dir / "tensorboard")
+    if to is not Target.mlflow:
+        return _to_table(found, to, out)
+    try:
+        return _to_mlflow(found, experiment)
+    except Unreachable as error:
+        if not patient or _all_ended(found):
+            raise
+        return f"{error.detail}; tried again in {_EVERY_S:g} s"
+
+
+def _all_ended(found: Sequence[Tracked]) -> bool:
+    from shared.run_records.runs import FINAL
+
+    return all(tracked.info.status in FINAL for tracked in found)
+
+
+def _to_mlflow(found: Sequence[Tracked], experiment: str) -> str:
+    import asyncio
+
+    from shared.results.tracking.mlflow import MlflowServer, tracking_uri
+
+    async def write() -> str:
+        async with MlflowServer(tracking_uri()) as server:
+            for tracked in found:
+                await server.write(tracked, experiment)
+        return server.address
+
+    return f"{len(found)} runs in experiment {experiment} at {asyncio.run(write())}"
+
+
+def _to_tensorboard(found: Sequence[Tracked], folder: Path) -> str:
+    from shared.results.tracking.tensorboard import write_tensorboard
+
+    for tracked in found:
+        write_tensorboard(tracked, folder / tracked.info.run)
+    return f"{len(found)} runs in {folder}; to look at them: tensorboard --logdir {folder}"
+
+
+def _to_table(found: Sequence[Tracked], to: Target, out: Path | None) -> str:
+    import json
+    import sys
+
+    from shared.core.formatting import csv_text
+    from shared.results.folder import write_file
+
+    rows: list[dict[str, Any]] = [
+        {
+            "run": tracked.info.run,
+            "name": tracked.info.name,
+            "round_no": step.round_no,
+            "kind": step.kind,
+            **step.figures,
+        }
+        for tracked in found
+        for step in tracked.steps
+    ]
+    if to is Target.csv:
+        columns = dict.fromkeys(name for row in rows for name in row)
+        text = csv_text([{name: row.get(name) for name in columns} for row in rows])
+    else:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if out is None:
+        sys.stdout.write(text)
+        return ""
+    write_file(out, text.encode())
+    return f"{len(rows)} rows in {out}"

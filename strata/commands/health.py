@@ -1,0 +1,33 @@
+"""`strata doctor`: what this machine has, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, known_url
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(url: UrlOption = None, format: FormatOption = Format.table, runs_dir: RunsDirOption = RUNS_DIR) -> None:
+    """Check what runs need: versions, Redis, data sets, cores, memory, disk, Docker, a running topology.
+
+    Exit status 1 if something fails without which nothing runs.
+    """
+    from strata.doctor import check_all
+    from strata.output import print_json, stdout
+
+    checks = check_all(known_url(url), Path(runs_dir))
+    if format is Format.json:
+        print_json([asdict(check) for check in checks])
+    else:
+        table = Table("check", "", "found", "what to do")
+        for check in checks:
+            table.add_row(check.name, Text(check.state, _STYLES[check.state]), Text(check.found), Text(check.todo))
+        stdout().print(table)
+    raise typer.Exit(1 if any(check.state == "fail" for check in checks) else 0)

@@ -1,0 +1,113 @@
+"""`strata log`: the lines of a run, or of one of its rounds, through all tiers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shared.core.errors import BadInput, NotFound
+from strata.launcher import home
+from strata.options import RUNS_DIR, RunsDirOption
+
+if TYPE_CHECKING:
+    from strata.log_reader import Line, Wanted
+
+
+class LineFormat(StrEnum):
+    """How a line is printed."""
+
+    text = "text"
+    json = "json"
+
+
+class TierName(StrEnum):
+    """Who logs."""
+
+    cloud = "cloud"
+    edge = "edge"
+    agent = "agent"
+
+
+def log(
+    run: Annotated[str, typer.Argument(help="A run's id, `latest`, or `all` lines.")] = "latest",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run has ended.")] = False,
+    round_no: Annotated[int | None, typer.Option("--round", min=1, help="Of this round only.")] = None,
+    tier: Annotated[TierName | None, typer.Option(help="Of this tier only.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PATH | -", help="Logs, or what is piped in; else those of `strata up`."),
+    ] = None,
+    format: Annotated[LineFormat, typer.Option("--format", help="For people, or NDJSON.")] = LineFormat.text,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Show what cloud, edges and agents logged of a run, merged by their clocks.
+
+    Of containers: `docker compose logs --no-log-prefix cloud edge-1 edge-2 device | strata log --from -`.
+    """
+    from strata.log_reader import Wanted
+    from strata.output import print_error
+
+    wanted, shown = Wanted(run, round_no, tier.value if tier else None), False
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            for line in _lines(wanted, source, follow, runs_dir):
+                _print(line, format)
+                shown = True
+        if not shown:
+            print_error(_nothing(wanted))
+            raise typer.Exit(1)
+    except BrokenPipeError:  # nobody reads any more, as in `strata log | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _lines(wanted: Wanted, source: str | None, follow: bool, runs_dir: Path) -> Iterator[Line]:
+    from strata import log_reader
+
+    if source == "-":
+        piped = log_reader.of_stream(sys.stdin)
+        yield from filter(wanted.takes, piped) if follow else log_reader.history(piped, wanted)
+        return
+    files = log_reader.Files(_path(wanted, source, runs_dir))
+    yield from log_reader.follow(files, wanted) if follow else log_reader.history(files.new(), wanted)
+
+
+def _path(wanted: Wanted, source: str | None, runs_dir: Path) -> Path:
+    """Where logs lie: as named, of the running `strata up`, or what `strata run` kept of a run that failed.
+
+    Raises:
+        NotFound: nowhere; says where they may be.
+        BadInput: what was named is not there.
+    """
+    if source is not None:
+        if not Path(source).exists():
+            raise BadInput(f"there is no {source!r}", field="from")
+        return Path(source)
+    kept = runs_dir / wanted.run / "logs"
+    if Path(wanted.run).name == wanted.run and kept.is_dir():
+        return kept
+    running = home.running()
+    if running is not None and running.logs:
+        return Path(running.logs)
+    where = "`docker compose logs --no-log-prefix cloud edge-1 edge-2 device | strata log --from -`"
+    raise NotFound(f"no `strata up` runs here; logs of containers: {where}; other processes': --from FOLDER")
+
+
+def _nothing(wanted: Wanted) -> NotFound:
+    foreign = f"; {wanted.n_foreign} lines are no JSON: was STRATA_LOG_FORMAT=text set?" if wanted.n_foreign else ""
+    return NotFound(f"no line of this{foreign}")
+
+
+def _print(line: Line, format: LineFormat) -> None:
+    from shared.runtime.logs import unfolded
+
+    text = json.dumps(line, ensure_ascii=True) if format is LineFormat.json else unfolded(line)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

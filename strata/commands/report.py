@@ -1,0 +1,90 @@
+"""`strata report`: runs as one HTML file, and their pictures as files for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata.options import RUNS_DIR, FetchOption, RunsArgument, RunsDirOption, named_url
+
+_REPORT = "report.html"
+
+
+class PictureFormat(StrEnum):
+    """Of pictures: two of vectors, and one of points."""
+
+    svg = "svg"
+    pdf = "pdf"
+    png = "png"
+
+
+class Width(StrEnum):
+    """Of pictures: one column of a journal (3.5 inches), or both (7.2)."""
+
+    single = "single"
+    double = "double"
+
+
+def report(
+    runs: RunsArgument,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file; default: report.html in --runs-dir.")
+    ] = None,
+    round_no: Annotated[
+        int | None, typer.Option("--round", min=1, help="Whose timeline is shown; default: the slowest round.")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Of several runs: as for `strata compare`.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Write each picture into this folder; the report then only with --out.")
+    ] = None,
+    format: Annotated[PictureFormat, typer.Option("--format", help="Of these pictures; png has 300 dpi.")] = (
+        PictureFormat.svg
+    ),
+    width: Annotated[Width, typer.Option(help="Of these pictures, in columns of a journal.")] = Width.double,
+    url: FetchOption = None,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Write a report: one HTML file that needs no network, with figures, tables, spec, manifest and how to rerun.
+
+    Several runs are laid side by side first. The same results folders give the same file.
+    """
+    from shared.results.folder import write_file
+    from shared.results.report.page import report as make_report
+    from strata.output import stdout
+    from strata.runs.download import results_folders
+
+    console = stdout()
+    with results_folders(runs, named_url(url), runs_dir) as folders:
+        if figures is not None:
+            paths = _write_figures(folders, figures, format.value, width.value, round_no, target)
+            console.print(f"{len(paths)} pictures in {figures}", markup=False, highlight=False, soft_wrap=True)
+        if figures is None or out is not None:
+            path = out or runs_dir / _REPORT
+            write_file(path, make_report(folders, target, round_no).encode())
+            console.print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _write_figures(
+    folders: Sequence[Path], into: Path, form: str, width: str, round_no: int | None, target: float | None
+) -> list[Path]:
+    """The pictures of each run, of several in a folder of its own, beside that of all."""
+    from shared.results.comparison import compare
+    from shared.results.comparison_figure import draw_comparison
+    from shared.results.matplotlib_figures import COLUMNS
+    from shared.results.report.figures import write_pictures
+
+    if len(folders) == 1:
+        return write_pictures(folders[0], into, form, COLUMNS[width], round_no)
+    found = [
+        path
+        for folder in folders
+        for path in write_pictures(folder, into / folder.name, form, COLUMNS[width], round_no)
+    ]
+    picture = into / f"compare.{form}"
+    return [*found, picture] if draw_comparison(picture, compare(folders, target)) else found

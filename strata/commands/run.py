@@ -1,0 +1,113 @@
+"""`strata run`: one experiment from its spec to its results folder."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata.launcher.signals import INTERRUPTED, as_interrupt
+from strata.options import RUNS_DIR, AgentsOption, Format, FormatOption, RunsDirOption, ServerOption, server_of
+
+if TYPE_CHECKING:
+    from shared.run_records.rounds import RoundInfo
+    from shared.run_records.runs import RunInfo
+    from shared.spec.run import RunSpec
+    from strata.fleet.reconciler import Fleet
+    from strata.launcher.topology import Topology
+
+
+def run(
+    spec: Annotated[Path, typer.Argument(help="YAML or JSON file of an experiment.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="For instance partition.alpha=0.1")
+    ] = None,
+    url: ServerOption = None,
+    agents: AgentsOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Run an experiment; without --url on a local topology of its size, which is stopped at the end.
+
+    Exit status 0 only if the run completed. With --format json the last line of stdout is one JSON object.
+    """
+    from strata.spec_files import read_spec
+
+    for override in overrides or []:
+        if not override.partition("=")[0] or "=" not in override:
+            raise typer.BadParameter(f"an override reads key=value, not {override!r}")
+    cloud = server_of(url, agents)
+    experiment = read_spec(spec, overrides or [])
+    with as_interrupt():
+        if cloud:
+            code = _on_cloud(cloud, experiment, runs_dir, format)
+        else:
+            code = _locally(experiment, agents, runs_dir, format)
+    raise typer.Exit(code)
+
+
+def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
+    from strata.api.client import Client
+    from strata.runs.attend import attend
+
+    with Client(url) as client:
+        info, interrupted = attend(client, client.create_run(spec.model_dump(mode="json", exclude_none=True)))
+        return report(info, client.rounds(info.run).rounds, runs_dir, format, interrupted)
+
+
+def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
+    from strata.api.client import Client
+    from strata.fleet.processes import fleet_of
+    from strata.runs.attend import attend, await_results, local_topology, size_of, sized
+
+    edges, devices = size_of(spec)
+    spec = sized(spec)
+    with local_topology(edges, devices, agents, runs_dir, spec.timeouts.ready_s) as topology:
+        with Client(topology.url) as client, fleet_of(topology, "strata-run") as fleet:
+            info = client.create_run(spec.model_dump(mode="json", exclude_none=True))
+            info, interrupted = attend(client, info, check=partial(_tend, topology, fleet))
+            rounds = client.rounds(info.run).rounds
+        await_results(info, runs_dir / info.run)
+        if info.status == "failed":
+            _keep_logs(topology, runs_dir / info.run)
+    return report(info, rounds, runs_dir, format, interrupted)
+
+
+def _tend(topology: Topology, fleet: Fleet) -> None:
+    """See that all processes run, and bring their number to what `strata scale` asks for."""
+    topology.check()
+    fleet.settle()
+
+
+def _keep_logs(topology: Topology, folder: Path) -> None:
+    from strata.output import stderr
+
+    topology.keep_logs(folder / "logs")
+    stderr().print(f"logs of all processes: {folder / 'logs'}", highlight=False)
+
+
+def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format: Format, interrupted: bool) -> int:
+    """Print how a run ended; answers with the exit status."""
+    from shared.results.folder import summary
+    from shared.results.tracking.progress import tracked_lines
+    from strata.output import print_json, stderr, stdout
+    from strata.tables import rounds_table, run_table
+
+    folder = runs_dir / info.run if (runs_dir / info.run / "run.json").is_file() else None
+    console = stderr() if format is Format.json else stdout()
+    if rounds:
+        console.print(rounds_table(rounds))
+    console.print(run_table(info))
+    if folder is not None:
+        console.print(f"results: {folder}", highlight=False, soft_wrap=True)
+    elif info.rounds:
+        console.print(f"results: with the cloud; `strata pull {info.run}` fetches them", highlight=False)
+    for line in tracked_lines(folder, info.tracking) if folder is not None else ():
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if format is Format.json:
+        print_json(summary(info, folder), indent=None)
+    if interrupted:
+        return INTERRUPTED
+    return 0 if info.status == "completed" else 1

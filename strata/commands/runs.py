@@ -1,0 +1,236 @@
+"""Runs that are there: `ls`, `show`, `watch`, `pause`, `resume`, `stop`, `pull`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from strata.commands.run import report
+from strata.options import RUNS_DIR, Format, FormatOption, RunArgument, RunsDirOption, UrlOption, connect, known_url
+
+if TYPE_CHECKING:
+    from shared.run_records.rounds import RoundDetail, RoundInfo
+    from shared.run_records.runs import RunInfo
+    from strata.api.client import Client
+
+T = TypeVar("T")
+
+
+def ls(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """List the newest runs, of the cloud or, where none runs, of the results folders."""
+    from shared.results.folder import run_folders, summary
+    from strata.output import print_json, stdout
+    from strata.tables import runs_table
+
+    if known_url(url):
+        with connect(url) as client:
+            runs = list(client.runs(limit))
+    else:
+        runs = [info for _, info in run_folders(runs_dir)[:limit]]
+    if format is Format.json:
+        print_json([summary(info, _local(runs_dir, info.run)) for info in runs])
+    else:
+        stdout().print(runs_table(runs) if runs else "no runs")
+
+
+def show(
+    run: RunArgument,
+    round_no: Annotated[int | None, typer.Option("--round", min=1, help="Show this round's visits instead.")] = None,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Show a run and its rounds, from the cloud or, where none knows it, from its results folder."""
+    from shared.plots.groups import newest_grouping
+    from shared.results.folder import read_rounds, read_run, summary
+    from strata.output import print_json, stdout
+    from strata.tables import groups_table, labels_table, rounds_table, run_table
+
+    if round_no is not None:
+        _show_round(run, round_no, url, format, runs_dir)
+        return
+
+    def asked(client: Client, info: RunInfo) -> tuple[RunInfo, tuple[RoundInfo, ...]]:
+        return info, client.rounds(info.run).rounds
+
+    (info, rounds), folder = _found(run, url, runs_dir, asked, lambda path: (read_run(path), read_rounds(path)))
+    if format is Format.json:
+        print_json(summary(info, folder), indent=None)
+        return
+    console = stdout()
+    console.print(run_table(info))
+    if rounds:
+        console.print(rounds_table(rounds))
+    if any(row.labels for row in rounds):
+        console.print(labels_table(rounds))
+    if grouping := newest_grouping(rounds):
+        console.print(groups_table(grouping.threshold, grouping.groups))
+    if folder is not None:
+        console.print(f"results: {folder}", highlight=False, soft_wrap=True)
+
+
+def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_dir: Path) -> None:
+    """One training round, with a line for each visit."""
+    from shared.results.folder import read_round
+    from strata.output import print_json, stdout
+    from strata.tables import rounds_table, visits_table
+
+    def asked(client: Client, info: RunInfo) -> RoundDetail:
+        return client.round(info.run, round_no)
+
+    detail, _ = _found(run, url, runs_dir, asked, lambda folder: read_round(folder, round_no))
+    if format is Format.json:
+        print_json(detail.model_dump(mode="json"), indent=None)
+        return
+    stdout().print(rounds_table([detail]))
+    stdout().print(visits_table(detail.seats))
+
+
+def groups(
+    run: RunArgument,
+    at: Annotated[
+        list[float] | None, typer.Option(min=0, max=2, help="A cosine distance, as 0.3; may be given several times.")
+    ] = None,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Show into which groups a run's clients fall at some thresholds, by the distances at which it clustered them."""
+    from shared.core.errors import NotFound
+    from shared.plots.groups import cut, newest_tree
+    from shared.results.folder import read_rounds
+    from strata.output import print_json, stdout
+    from strata.tables import groups_table
+
+    def asked(client: Client, info: RunInfo) -> tuple[RoundInfo, ...]:
+        return client.rounds(info.run).rounds
+
+    rounds, _ = _found(run, url, runs_dir, asked, read_rounds)
+    tree = newest_tree(rounds)
+    if tree is None:
+        raise NotFound(f"run {run} has clustered nobody")
+    found = {threshold: cut(tree, threshold) for threshold in at or [tree["threshold"]]}
+    if format is Format.json:
+        print_json([{"threshold": threshold, "groups": members} for threshold, members in found.items()])
+        return
+    for threshold, members in found.items():
+        stdout().print(groups_table(threshold, members))
+
+
+def watch(
+    run: RunArgument = "latest",
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Follow a run until it ends. Ctrl-C leaves it running. Exit status 0 only if it completed."""
+    from strata.output import stderr
+    from strata.runs.progress import follow, view_on
+
+    with connect(url) as client:
+        with view_on(stderr()) as view:
+            info = follow(client, client.run(run).run, view)
+        rounds = client.rounds(info.run).rounds
+    raise typer.Exit(report(info, rounds, runs_dir, format, interrupted=False))
+
+
+def pause(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """Pause a run after the round that runs."""
+    with connect(url) as client:
+        _print(client.pause(client.run(run).run), format)
+
+
+def resume(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """Go on with a paused, stopped or failed run, from its last committed round."""
+    with connect(url) as client:
+        _print(client.resume(client.run(run).run), format)
+
+
+def stop(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
+    """End a run now; what it reached stays, and `resume` goes on from there."""
+    with connect(url) as client:
+        _print(client.stop(client.run(run).run), format)
+
+
+def pull(
+    run: RunArgument,
+    into: Annotated[Path, typer.Option(help="The run's folder is made in here.")] = RUNS_DIR,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Fetch a run's spec, rounds, devices, links, pictures and global model from the cloud."""
+    from strata.output import print_json, stdout
+    from strata.runs.download import pull_run
+
+    with connect(url) as client:
+        info = client.run(run)
+        names = pull_run(client, info, into / info.run)
+    if format is Format.json:
+        print_json({"run": info.run, "results": str((into / info.run).resolve()), "files": names})
+    else:
+        stdout().print(f"{len(names)} files in {into / info.run}: {', '.join(names)}", highlight=False, soft_wrap=True)
+
+
+def _print(info: RunInfo, format: Format) -> None:
+    from shared.results.folder import summary
+    from strata.output import print_json, status_text, stdout
+
+    if format is Format.json:
+        print_json(summary(info, None), indent=None)
+    else:
+        stdout().print(f"run {info.run}:", status_text(info.status, info.reason), highlight=False)
+
+
+def _local(runs_dir: Path, run: str) -> Path | None:
+    """The results folder of a run, if it lies here."""
+    folder = runs_dir / run
+    return folder if (folder / "run.json").is_file() else None
+
+
+def _found(
+    run: str,
+    url: str | None,
+    runs_dir: Path,
+    asked: Callable[[Client, RunInfo], T],
+    read: Callable[[Path], T],
+) -> tuple[T, Path | None]:
+    """What is told of a run by the cloud; where none is known, answers or knows it, by its results folder.
+
+    Raises:
+        StrataError: it is in neither; a cloud's own answer is told rather than the folder's.
+    """
+    from shared.core.errors import NotFound, StrataError, Unreachable
+    from shared.results.folder import newest_run
+
+    refusal: StrataError | None = None
+    if known_url(url):
+        try:
+            with connect(url) as client:
+                info = client.run(run)
+                return asked(client, info), _local(runs_dir, info.run)
+        except StrataError as error:
+            if not isinstance(error, Unreachable) and error.status != NotFound.status:
+                raise
+            refusal = error
+    try:
+        folder = newest_run(runs_dir) if run == "latest" else _inside(runs_dir, run)
+        return read(folder), folder
+    except NotFound as error:
+        raise refusal or error from None
+
+
+def _inside(runs_dir: Path, run: str) -> Path:
+    """A run's folder; a name with a path in it names none."""
+    from shared.core.errors import NotFound
+
+    if Path(run).name != run or run in {".", ".."}:
+        raise NotFound(f"{run!r} is no run's id")
+    return runs_dir / run

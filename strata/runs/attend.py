@@ -1,0 +1,116 @@
+"""A run from its start to its end, at a cloud that is there: what `strata run` and `strata sweep` share."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from shared.core.errors import NotFound, StrataError
+from shared.federation.spec_parser import parse_run_spec
+from shared.results.folder import read_run
+from shared.results.tracking.live import check_trackers
+from shared.results.tracking.progress import read_notes
+from shared.run_records.runs import FINAL, RunInfo
+from shared.runtime.memory import check_processes
+from shared.spec.experiment import ExperimentSpec
+from shared.spec.run import RunSpec
+from strata.api.client import Client
+from strata.launcher import home
+from strata.launcher.topology import Topology
+from strata.output import stderr
+from strata.runs.progress import follow, view_on
+
+_EDGES, _DEVICES = 2, 10
+_STOP_S = 15.0
+_RESULTS_S = 20.0
+_TRACKING_S = 60.0
+
+
+def size_of(spec: ExperimentSpec) -> tuple[int, int]:
+    """Edges and devices of the local topology that a spec runs on: its own numbers, else those of the house."""
+    devices = spec.num_devices or _DEVICES
+    return spec.num_edges or min(_EDGES, devices), devices
+
+
+def sized(spec: RunSpec) -> RunSpec:
+    """The spec with its numbers of edges and devices, refused before anything is started if it cannot be run here."""
+    check_trackers(spec.tracking)
+    edges, devices = size_of(spec)
+    return parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
+
+
+@contextlib.contextmanager
+def local_topology(
+    edges: int, devices: int, agents: int | None, runs_dir: Path, ready_s: float, folder: Path | None = None
+) -> Iterator[Topology]:
+    """A local topology that is ready, said aloud, and stopped at the end; a given `folder` keeps its state.
+
+    Raises:
+        BadInput: so many processes do not fit into this machine.
+        StrataError: it did not start, or was not ready in time.
+    """
+    console = stderr()
+    running = home.running()
+    if running:
+        console.print(f"`strata up` runs at {running.url}; to run there: --url {running.url}", highlight=False)
+    topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder)
+    check_processes(1 + edges + len(topology.rooms))
+    words = f"cloud, {edges} edges, {len(topology.rooms)} agents with {devices} devices"
+    with contextlib.ExitStack() as stack:
+        with console.status(f"starting {words}"):
+            stack.enter_context(topology)
+            topology.wait_ready(ready_s)
+        console.print(f"{words} at {topology.url}", highlight=False)
+        yield topology
+
+
+def attend(client: Client, info: RunInfo, *, check: Callable[[], None] = lambda: None) -> tuple[RunInfo, bool]:
+    """Show a run until it ends; Ctrl-C stops it. Answers with its end, and whether it was Ctrl-C."""
+    try:
+        with view_on(stderr()) as view:
+            return follow(client, info.run, view, check=check), False
+    except KeyboardInterrupt:
+        stderr().print(f"stopping run {info.run}; once more Ctrl-C does not wait for it", highlight=False)
+        return _stopped(client, info), True
+
+
+def _stopped(client: Client, info: RunInfo) -> RunInfo:
+    """Stop a run and wait a little for its end, so that what it reached is on record."""
+    with contextlib.suppress(StrataError, KeyboardInterrupt):
+        info = client.stop(info.run)
+        deadline = time.monotonic() + _STOP_S
+        while info.status not in FINAL and time.monotonic() < deadline:
+            time.sleep(0.1)
+            info = client.run(info.run)
+    return info
+
+
+def await_results(info: RunInfo, folder: Path) -> None:
+    """Give the cloud time to bring the results folder, and its trackers, to the run's end before it is stopped."""
+    if info.rounds and info.status in {"completed", "stopped"}:
+        _until(lambda: ended_in(folder) == info.status, _RESULTS_S)
+    if info.tracking:
+        with stderr().status(f"bringing the run to {', '.join(info.tracking)}"):
+            _until(lambda: all(_is_told(folder, tracker, info) for tracker in info.tracking), _TRACKING_S)
+
+
+def _is_told(folder: Path, tracker: str, info: RunInfo) -> bool:
+    """Whether a tracker knows of the run's end, or was given up."""
+    note = read_notes(folder).get(tracker)
+    return note is not None and note.status == info.status
+
+
+def _until(there: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not there() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def ended_in(folder: Path) -> str | None:
+    """The status that a results folder tells, None where it tells none."""
+    try:
+        return read_run(folder).status
+    except NotFound:
+        return None

@@ -1,0 +1,217 @@
+"""Following a run: from its events to a line on the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from shared.core.formatting import duration, number, percent, size
+from shared.run_records.events import Event
+from shared.run_records.runs import FINAL, RunInfo
+from strata.api.client import Client
+
+_IDLE_S = 2.0
+_CHECK_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.2
+_BAR = (10, 24)
+"""Columns of the bar, at least and at most."""
+
+
+class View(Protocol):
+    """Something that shows how a run stands."""
+
+    def show(self, info: RunInfo, n_lost: int) -> None:
+        """Show it; so many contributions were lost since it is followed."""
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = lambda: None) -> RunInfo:
+    """Show a run until it has ended; answers with how it ended.
+
+    Events say when to look, the run itself says what is so: a missed or repeated event changes nothing.
+
+    Args:
+        client: of the run's cloud.
+        run: its id.
+        view: what shows it.
+        check: called every few seconds, to raise if nothing more can come.
+    """
+    info = client.run(run)
+    view.show(info, 0)
+    if info.status in FINAL:
+        return info
+    heard, looked_at, checked_at, n_noted = _Heard(), 0.0, time.monotonic(), 0
+    for event in client.events(info.run, idle_s=_IDLE_S):
+        if event is None or time.monotonic() - checked_at > _CHECK_EVERY_S:
+            check()
+            checked_at = time.monotonic()
+        if event is not None:
+            heard.take(event)
+        if event is not None and event.kind != "run.status" and time.monotonic() - looked_at < _LOOK_EVERY_S:
+            continue
+        info, looked_at = client.run(info.run), time.monotonic()
+        for text in info.notes[n_noted:]:
+            view.note(text)
+        n_noted = len(info.notes)
+        view.show(heard.joined(info), heard.n_lost)
+        if info.status in FINAL:
+            break
+    return info
+
+
+@dataclass
+class _Heard:
+    """What events told that a run does not say of itself before its end."""
+
+    n_lost: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+
+    def take(self, event: Event) -> None:
+        """Count lost contributions; keep the newest evaluation of the global model."""
+        if event.kind == "contribution.lost":
+            self.n_lost += len(event.data.get("seats") or ()) or 1
+        elif event.kind == "round.evaluated":
+            on_global = (event.data.get("evaluation") or {}).get("global") or {}
+            self.accuracy = on_global.get("accuracy", self.accuracy)
+            self.loss = on_global.get("loss", self.loss)
+
+    def joined(self, info: RunInfo) -> RunInfo:
+        """The run with the newest evaluation; a headline figure of its own is the newest once the run has ended."""
+        if self.accuracy is None or (info.status in FINAL and info.accuracy is not None):
+            return info
+        return info.but(accuracy=self.accuracy, loss=self.loss)
+
+
+class LiveView:
+    """One line on a terminal that is drawn anew. In a narrow terminal it goes without some figures."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = BarColumn(bar_width=_BAR[1])
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            self._bar,
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._progress.add_task("starting", total=None, figures="")
+
+    def show(self, info: RunInfo, n_lost: int) -> None:
+        """Draw the line again."""
+        words = " ".join(filter(None, [info.name, info.status, info.phase]))
+        n_rounds = len(str(info.num_rounds))
+        room = self._progress.console.width - cell_len(f"{words} {'':{2 * n_rounds}}/  0:00:00 ETA 0:00:00 ")
+        text = figures(info, n_lost, room - _BAR[0])
+        self._bar.bar_width = min(max(room - cell_len(text), _BAR[0]), _BAR[1])
+        self._progress.update(
+            self._task,
+            description=f"{escape(info.name)} [bold]{info.status}[/bold] {info.phase or ''}".rstrip(),
+            completed=info.rounds,
+            total=info.num_rounds,
+            figures=text,
+        )
+
+    def note(self, text: str) -> None:
+        """Print a line above it."""
+        self._progress.console.print(f"note: {text}", markup=False, highlight=False)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+class LineView:
+    """A line for each change, where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: tuple[str, int, float | None, str | None] | None = None
+
+    def show(self, info: RunInfo, n_lost: int) -> None:
+        """Print a line if round, status, accuracy or what it waits for changed."""
+        now = (info.status, info.rounds, info.accuracy, info.reason)
+        if now != self._shown:
+            self._shown = now
+            eta = _eta_s(info)
+            line = f"{info.status:<9} round {info.rounds}/{info.num_rounds}  {figures(info, n_lost)}"
+            self._console.print(line + (f"  ETA {duration(eta)}" if eta else ""), markup=False, highlight=False)
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        self._console.print(f"note: {text}", markup=False, highlight=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+def view_on(console: Console) -> View:
+    """The view that suits a console."""
+    return LiveView(console) if console.is_terminal else LineView(console)
+
+
+def figures(info: RunInfo, n_lost: int, room: int | None = None) -> str:
+    """The figures of a run on one line; of one that waits, what it waits for.
+
+    Args:
+        info: the run.
+        n_lost: contributions.
+        room: columns; figures that find no room are left out, least needed first. None: as many as it takes.
+    """
+    if info.reason and info.status not in FINAL:
+        return info.reason
+    parts = {
+        "accuracy": percent(info.accuracy),
+        "loss": number(info.loss),
+        "up": size(info.bytes_up),
+        "down": size(info.bytes_down),
+        "simulated": duration(info.simulated_s),
+    }
+    lost = [f"{n_lost} lost"] if n_lost else []
+    while True:
+        text = "  ".join([*(f"{name} {value}" for name, value in parts.items()), *lost])
+        if room is None or cell_len(text) <= room or len(parts) == 1:
+            return text
+        parts.popitem()
+
+
+def _eta_s(info: RunInfo) -> float | None:
+    """Seconds to go at the pace so far."""
+    left = info.num_rounds - info.rounds
+    return left * info.wall_s / info.rounds if info.rounds and left > 0 and info.status not in FINAL else None

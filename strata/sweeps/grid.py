@@ -1,0 +1,114 @@
+"""The grid of a sweep: `key=v1,v2` for each key, and every combination of their values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.core import parsing
+from shared.core.errors import BadInput
+from shared.results.spec_differences import described, text
+from shared.spec.run import RunSpec
+from strata.spec_files import read_spec
+
+MAX_COMBINATIONS = 1000
+"""As many runs as a cloud keeps by default."""
+
+Finish = Callable[[RunSpec], RunSpec]
+_OPENING, _CLOSING, _QUOTES = "[{", "]}", "\"'"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination.
+
+    Attributes:
+        values: of the keys that have several, as YAML reads them.
+        spec: the spec with these, validated.
+    """
+
+    values: dict[str, Any]
+    spec: RunSpec
+
+
+def cells(path: Path, arguments: Sequence[str], finish: Finish) -> list[Cell]:
+    """All combinations of the values, the last key changing fastest; each is a valid spec.
+
+    Args:
+        path: of the spec.
+        arguments: `key=v1,v2`; dotted keys, YAML values; what stands within brackets or quotes is one value.
+        finish: fills in what a spec leaves open to where it runs.
+
+    Raises:
+        BadInput: an argument, or the spec of a combination, is wrong, or two are the same; names the combination.
+    """
+    axes = [_axis(argument) for argument in arguments]
+    keys = [key for key, _ in axes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise BadInput(f"{key} is given twice; its values stand in one argument, {key}=v1,v2", field=key)
+    size = 1
+    for _, texts in axes:
+        size *= len(texts)
+    if size > MAX_COMBINATIONS:
+        raise BadInput(f"{size} combinations, {MAX_COMBINATIONS} at most")
+    swept = {key for key, texts in axes if len(texts) > 1}
+    choices = itertools.product(*(texts for _, texts in axes))
+    found = [_cell(path, dict(zip(keys, choice, strict=True)), swept, finish) for choice in choices]
+    first: dict[str, Cell] = {}
+    for cell in found:
+        twin = first.setdefault(cell.spec.digest(), cell)
+        if twin is not cell:  # 1 and 1.0 are two texts and one rate
+            raise BadInput(f"{described(twin.values)} and {described(cell.values)} make the same spec")
+    return found
+
+
+def _cell(path: Path, chosen: dict[str, str], swept: set[str], finish: Finish) -> Cell:
+    overrides = [f"{key}={value}" for key, value in chosen.items()]
+    values = {key: _value(key, value) for key, value in chosen.items() if key in swept}
+    try:
+        spec = finish(read_spec(path, overrides))
+    except BadInput as error:
+        where = f" (with {described(values)})" if values else ""
+        raise BadInput(f"{error.detail}{where}", field=error.field) from None
+    return Cell(values, spec)
+
+
+def _axis(argument: str) -> tuple[str, list[str]]:
+    """The key of an argument and the texts of its values, none twice."""
+    key, found, rest = argument.partition("=")
+    if not found or not key:
+        raise BadInput(f"a key to sweep reads key=v1,v2, not {argument!r}")
+    texts = [part.strip() for part in _split(rest)]
+    if not all(texts):
+        raise BadInput(f"{key}: a value is missing in {argument!r}", field=key)
+    seen = set()
+    for each in texts:
+        value = text(_value(key, each))
+        if value in seen:
+            raise BadInput(f"{key}: {value} is given twice", field=key)
+        seen.add(value)
+    return key, texts
+
+
+def _value(key: str, written: str) -> Any:
+    return parsing.load(written, f"the value of {key}")
+
+
+def _split(written: str) -> list[str]:
+    """The parts between commas that stand outside brackets and quotes; a quote opens only where a value begins."""
+    parts, depth, quote = [""], 0, ""
+    for letter in written:
+        if letter == "," and not depth and not quote:
+            parts.append("")
+            continue
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in _QUOTES and not parts[-1].strip():
+            quote = letter
+        depth += (letter in _OPENING and not quote) - (letter in _CLOSING and not quote)
+        parts[-1] += letter
+    return parts

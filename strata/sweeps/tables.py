@@ -1,0 +1,88 @@
+"""A sweep on the terminal: what it is made of, and what came out of it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shared.core.formatting import duration, number, percent, size
+from shared.results.spec_differences import text
+from shared.results.sweeps import FIGURES, Combination, Row, Sweep, over_seeds
+from shared.run_records.runs import RunInfo
+from strata.output import Column, FittedTable, status_text
+
+_REASON = 80
+"""Letters of a reason in the table; `results.csv` has all."""
+
+_SHOWN: dict[str, Any] = {
+    "accuracy": percent,
+    "loss": number,
+    "rounds": lambda value: number(value, 0),
+    "bytes_up": lambda value: "-" if value is None else size(value),
+    "bytes_down": lambda value: "-" if value is None else size(value),
+    "simulated_s": duration,
+}
+_TITLES = (("accuracy", 0), ("loss", 3), ("rounds", 4), ("up", 0), ("down", 6), ("simulated", 2))
+"""Headings of those figures, and how well a narrow terminal does without them."""
+
+
+def plan_table(sweep: Sweep) -> Table:
+    """The combinations and how each stands, before anything is run."""
+    table = Table("", *sweep.keys, "status", "run")
+    for index, each in enumerate(sweep.combinations, start=1):
+        values = [Text(text(value)) for value in each.values.values()]
+        table.add_row(str(index), *values, status_text(each.status, each.reason), each.run or "-")
+    return table
+
+
+def plan_rows(sweep: Sweep) -> list[dict[str, Any]]:
+    """The same as rows of equal columns."""
+    return [
+        {**each.values, "status": each.status, "reason": each.reason, "run": each.run} for each in sweep.combinations
+    ]
+
+
+def results_table(sweep: Sweep, rows: Sequence[Row]) -> FittedTable:
+    """A line for each combination; runs that differ by seed alone stand together, above their mean and deviation."""
+    lines: list[list[str | Text]] = []
+    bold, lined = set[int](), set[int]()
+    for group, means in over_seeds(rows):
+        lines += [_result(each, info) for each, info in group]
+        if means:
+            bold |= {len(lines), len(lines) + 1}
+            lines += [
+                _over_seeds(sweep, means, "mean", f"mean of {means['n']}"),
+                _over_seeds(sweep, means, "sd", "± sd"),
+            ]
+            lined.add(len(lines) - 1)
+    cells = list(zip(*lines, strict=True)) or [()] * (len(sweep.keys) + len(_TITLES) + 3)
+    n_keys, rest = len(sweep.keys), len(sweep.keys) + len(_TITLES)
+    columns = [Column(key.replace(".", ".\n"), own) for key, own in zip(sweep.keys, cells, strict=False)]
+    columns += [Column(name, own, spare) for (name, spare), own in zip(_TITLES, cells[n_keys:rest], strict=True)]
+    columns += [
+        Column("digest", cells[rest], 7, "left"),
+        Column("run", cells[rest + 1], 5, "left"),
+        Column("status", cells[rest + 2], 1, "left", fold=True),
+    ]
+    return FittedTable(columns, bold=frozenset(bold), lined=frozenset(lined))
+
+
+def _result(each: Combination, info: RunInfo | None) -> list[str | Text]:
+    """The line of a combination, and of its run where it has one."""
+    return [
+        *(Text(text(value)) for value in each.values.values()),
+        *(_SHOWN[name](getattr(info, name) if info else None) for name in FIGURES),
+        (info.model_sha256 or "-")[:12] if info else "-",
+        each.run or "-",
+        status_text(each.status, textwrap.shorten(each.reason or "", _REASON, placeholder=" …")),
+    ]
+
+
+def _over_seeds(sweep: Sweep, means: Mapping[str, Any], kind: str, word: str) -> list[str | Text]:
+    """The line of the means, or of the deviations, of runs that differ by seed alone."""
+    values = [Text(word if key == "seed" else text(means[key])) for key in sweep.keys]
+    return [*values, *(_SHOWN[name](means[f"{name}_{kind}"]) for name in FIGURES), "", "", ""]

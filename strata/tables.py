@@ -1,0 +1,241 @@
+"""Runs, rounds, devices, edges and algorithms as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from rich.table import Table
+from rich.text import Text
+
+from shared.core.formatting import duration, number, percent, size
+from shared.core.scores import Spread
+from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import RunInfo, SeatInfo
+from shared.run_records.visits import SeatRow
+from shared.service.api.algorithms import AlgorithmInfo
+from shared.service.api.nodes import AgentInfo, EdgeInfo
+from shared.simulation.digital_twin import Twin
+from strata.output import Column, FittedTable, status_text
+
+_MOST_ROUNDS = 40
+
+
+def runs_table(runs: Sequence[RunInfo]) -> Table:
+    """A line for each run."""
+    table = Table("run", "name", "algorithm", "status", "rounds", "accuracy", "loss", "wall", "created")
+    for info in runs:
+        table.add_row(
+            info.run,
+            Text(info.name),
+            info.algorithm,
+            status_text(info.status, info.reason),
+            f"{info.rounds}/{info.num_rounds}",
+            percent(info.accuracy),
+            number(info.loss),
+            duration(info.wall_s),
+            info.created_at,
+        )
+    return table
+
+
+def run_table(info: RunInfo) -> Table:
+    """One run, a line for each figure."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    spec = info.spec
+    rows: list[tuple[str, str | Text]] = [
+        ("run", info.run),
+        ("name", Text(info.name)),
+        ("status", status_text(info.status, info.reason)),
+        ("algorithm", str(spec.algorithm)),
+        ("data, model", f"{spec.data.name}, {spec.model}"),
+        ("devices, edges", f"{spec.num_devices or 'open'}, {spec.num_edges or 'open'}"),
+        ("rounds", f"{info.rounds} of {info.num_rounds}"),
+        ("accuracy", f"{percent(info.accuracy)} ({info.accuracy_of})"),
+        ("loss", number(info.loss)),
+        *((f"clients, {name}", _spread_text(spread)) for name, spread in sorted(info.clients.items())),
+        ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
+        ("time", f"{duration(info.wall_s)} here, {duration(info.simulated_s)} simulated"),
+        ("model", info.model_sha256 or "-"),
+        *(("note", Text(note)) for note in info.notes),
+    ]
+    for label, value in rows:
+        table.add_row(Text(label, style="dim"), value)
+    return table
+
+
+def _spread_text(spread: Spread) -> str:
+    return f"{percent(spread.mean)} in the mean of {spread.n}, from {percent(spread.min)} to {percent(spread.max)}"
+
+
+def rounds_table(rounds: Sequence[RoundInfo]) -> FittedTable:
+    """A line for each round; of very many, the first, evenly spaced ones and the last."""
+    shown = thinned(rounds, _MOST_ROUNDS)
+    on_global = [(row.evaluation or {}).get("global") for row in shown]
+    lost = [Text(str(len(row.failures)), style="red" if row.failures else "dim") for row in shown]
+    columns = [
+        Column("round", [str(row.round_no) for row in shown]),
+        Column("phase", [row.phase if row.kind == "train" else row.kind for row in shown], spare=1, justify="left"),
+        Column("used", [f"{row.n_used}/{row.n_visits}" for row in shown]),
+        Column("accuracy", [percent(found.accuracy if found else None) for found in on_global]),
+        Column("loss", [number(found.loss if found else None) for found in on_global], spare=2),
+        Column("clients", [percent(row.client_accuracy) for row in shown], spare=3),
+        Column("least", [percent(_own(row, "min")) for row in shown], spare=7),
+        Column("most", [percent(_own(row, "max")) for row in shown], spare=7),
+        Column("train\nloss", [number(row.train_loss) for row in shown], spare=6),
+        Column("up", [size(row.bytes_up) for row in shown]),
+        Column("down", [size(row.bytes_down) for row in shown], spare=4),
+        Column("simulated", [duration(row.simulated_s) for row in shown]),
+        Column("wall", [duration(row.wall_s) for row in shown], spare=5),
+        Column("lost", lost),
+    ]
+    return FittedTable(columns, None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds")
+
+
+def _own(row: RoundInfo, field: str) -> float | None:
+    """A figure of the spread over clients' own models."""
+    return getattr(row.clients["own"], field) if "own" in row.clients else None
+
+
+def groups_table(threshold: float, groups: Sequence[Sequence[str]]) -> Table:
+    """A line for each group of clients."""
+    table = Table("group", "clients", title=f"groups at distances up to {threshold:.4g}", title_justify="left")
+    for place, members in enumerate(groups):
+        table.add_row(str(place), " ".join(members))
+    return table
+
+
+def visits_table(visits: Sequence[SeatRow]) -> FittedTable:
+    """A line for each visit of a round: what came of it and why, what it took, and the algorithm's own figures."""
+    figures = dict.fromkeys(name for row in visits for name, found in row.figures.items() if _is_number(found))
+    columns = [
+        Column("seat", [str(row.seat) for row in visits]),
+        Column("edge", [row.edge for row in visits], spare=1, justify="left"),
+        Column("edge\nround", [str(row.edge_round) for row in visits], spare=3),
+        Column("wave", [str(row.wave) for row in visits], spare=3),
+        Column("outcome", [row.outcome for row in visits], justify="left"),
+        Column("reason", [row.reason or "-" for row in visits], spare=1, justify="left"),
+        Column("label", [row.label or "-" for row in visits], justify="left"),
+        *(Column(name.replace("_", "\n"), [_figure(name, row) for row in visits], 2) for name in figures),
+        Column("samples", [str(row.n_samples) for row in visits], spare=7),
+        Column("share\nof work", [f"{row.work_share:.2f}" for row in visits], spare=8),
+        Column("up", [size(row.up_bytes) for row in visits], spare=4),
+        Column("down", [size(row.down_bytes) for row in visits], spare=6),
+        Column("moved", [size(row.moved_bytes) for row in visits], spare=8),
+        Column("simulated", [duration(row.simulated_s) for row in visits], spare=1),
+        Column("predicted", ["-" if row.predicted_s is None else duration(row.predicted_s) for row in visits], spare=3),
+        Column("energy", [f"{row.energy_j:.3g} J" for row in visits], spare=8),
+    ]
+    telling = {"label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
+    return FittedTable([column for column in columns if column.name not in telling or len(set(column.cells)) > 1])
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float)
+
+
+def _figure(name: str, row: SeatRow) -> str:
+    """One of the algorithm's figures of a visit; one that is called `..._bytes` is bytes."""
+    value = row.figures.get(name)
+    if not _is_number(value):
+        return "-"
+    return size(int(value)) if name.endswith("_bytes") else f"{value:.4g}"
+
+
+def labels_table(rounds: Sequence[RoundInfo]) -> Table:
+    """Visits by the algorithm's word for them, a line for each round in which it had one; of many, as above."""
+    labelled = [row for row in rounds if row.labels]
+    names = sorted({name for row in labelled for name in row.labels})
+    table = Table("round", *names, "retired", "reports", "updates")
+    for column in table.columns:
+        column.justify = "right"
+    for row in thinned(labelled, _MOST_ROUNDS):
+        counts = [str(row.labels.get(name, 0)) for name in names]
+        rest = size(row.device_bytes_up - row.report_bytes)
+        table.add_row(str(row.round_no), *counts, str(len(row.retired)), size(row.report_bytes), rest)
+    return table
+
+
+def thinned(rounds: Sequence[RoundInfo], most: int) -> list[RoundInfo]:
+    """At most so many, evenly spaced, the first and the last among them."""
+    if len(rounds) <= most:
+        return list(rounds)
+    last = len(rounds) - 1
+    return [rounds[index * last // (most - 1)] for index in range(most)]
+
+
+def agents_table(agents: Sequence[AgentInfo]) -> Table:
+    """A line for each agent."""
+    table = Table("agent", "name", "state", "seen", "devices", "profile", "edge", "seats", "visiting")
+    for agent in agents:
+        table.add_row(
+            agent.agent,
+            agent.name,
+            Text(agent.state, style="" if agent.state == "alive" else "red"),
+            f"{agent.last_seen_s:.1f} s ago",
+            str(agent.devices),
+            agent.profile,
+            agent.edge or "-",
+            " ".join(map(str, agent.seats)) or "-",
+            "-" if agent.visiting is None else str(agent.visiting),
+        )
+    return table
+
+
+def seats_table(seats: Sequence[SeatInfo]) -> Table:
+    """A line for each seat of a run."""
+    table = Table("seat", "role", "state", "edge", "agent", "profile", "train", "test", "label counts")
+    for seat in seats:
+        table.add_row(
+            str(seat.seat),
+            seat.role,
+            status_text(seat.state, seat.reason),
+            seat.edge or "-",
+            seat.agent or "-",
+            seat.profile,
+            str(seat.n_train),
+            str(seat.n_test),
+            " ".join(map(str, seat.label_counts)),
+        )
+    return table
+
+
+def edges_table(edges: Sequence[EdgeInfo]) -> Table:
+    """A line for each edge."""
+    table = Table("edge", "address", "state", "seen", "agents")
+    for edge in edges:
+        state = Text(edge.state, style="" if edge.state == "alive" else "red")
+        table.add_row(edge.edge, edge.url, state, f"{edge.last_seen_s:.1f} s ago", str(edge.n_agents))
+    return table
+
+
+def twins_table(twins: Sequence[Twin]) -> Table:
+    """A line for each twin: what it makes of its worker, and its newest prediction beside what came."""
+    table = Table("seat", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
+    for twin in twins:
+        newest = twin.history[-1] if twin.history else None
+        table.add_row(
+            str(twin.seat),
+            Text(twin.health, style="" if twin.health == "healthy" else "red"),
+            f"{twin.telemetry.free_sps:.4g} /s",
+            str(twin.telemetry.n_collected),
+            f"{twin.ratio:.2f} ± {twin.ratio_var**0.5:.2f}",
+            str(twin.strikes),
+            "-" if newest is None else duration(newest.predicted_s),
+            "-" if newest is None or newest.took_s is None else duration(newest.took_s),
+        )
+    return table
+
+
+def algorithms_table(algorithms: Sequence[AlgorithmInfo]) -> Table:
+    """A line for each algorithm: its parameters with their defaults, and its paper."""
+    table = Table("name", "parameters", "paper")
+    for algorithm in algorithms:
+        table.add_row(algorithm.name, Text(_parameters(algorithm)), Text(algorithm.paper))
+    return table
+
+
+def _parameters(algorithm: AlgorithmInfo) -> str:
+    fields = algorithm.params.get("properties", {})
+    known = [f"{name}={field['default']}" if "default" in field else name for name, field in fields.items()]
+    return ", ".join(known) or "-"

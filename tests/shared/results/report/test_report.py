@@ -1,0 +1,279 @@
+"""Reports from made-up results folders: what stands in them, that it is only text, that it is the same each time."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.core.errors import NotFound
+from shared.federation.spec_parser import parse_spec
+from shared.results.manifest import Manifest
+from shared.results.matplotlib_figures import COLUMNS
+from shared.results.report.figures import write_pictures
+from shared.results.report.page import report
+from shared.results.report.svg import inline
+from shared.results.report.tables import MOST_ROWS, Table
+from shared.results.writer import write_results
+from shared.run_records.rounds import EdgeRow
+from shared.run_records.visits import FailureInfo, SeatRow
+from tests.strata.samples import SPEC, a_round, a_run, some_seats
+
+EVIL = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, its text, and the cells of each table by its heading."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self._cell: list[str] | None = None
+        self._caption = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in ("th", "td", "caption"):
+            self._cell = []
+        if tag == "tr":
+            self.tables.setdefault(self._caption, []).append([])
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._cell is None or tag not in ("th", "td", "caption"):
+            return
+        words, self._cell = "".join(self._cell), None
+        if tag == "caption":
+            self._caption = words
+        else:
+            self.tables[self._caption][-1].append(words)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+        if self._cell is not None:
+            self._cell.append(data)
+
+    def column(self, table: str, name: str) -> list[str]:
+        head, *rows = self.tables[table]
+        return [row[head.index(name)] for row in rows]
+
+
+def in_folder(folder: Path, told: Any = None, **changes: Any) -> Path:
+    info = a_run(run=folder.name, **changes)
+    told = [a_round(1), a_round(2, simulated_s=9.0, seats=busy()), a_round(3)] if told is None else told
+    write_results(folder, info, told, model=None, manifest=Manifest.of(info), seats=some_seats())
+    return folder
+
+
+def busy() -> tuple[SeatRow, ...]:
+    """Visits that took time: seat 0 longer than seat 1, which was refused."""
+    fast = SeatRow(seat=1, edge="edge-2", outcome="refused", down_s=1.0, compute_s=1.0, up_s=1.0, simulated_s=3.0)
+    slow = fast.but(seat=0, edge="edge-1", outcome="used", compute_s=7.0, simulated_s=9.0, energy_j=2.5, up_bytes=50)
+    return slow, fast
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return in_folder(tmp_path / "r1")
+
+
+def test_one_run_with_its_figures_tables_spec_and_manifest(folder: Path) -> None:
+    text = report([folder])
+    page = Page(text)
+    words = " ".join(page.text)
+    assert "93.00 % (global model)" in words
+    assert page.column("Rounds", "accuracy") == ["91.00 %", "92.00 %", "93.00 %"]
+    assert page.column("Edges", "up to cloud") == ["75 B", "75 B"]
+    assert page.column("Clients", "refused") == ["0", "1"]
+    assert page.column("Clients", "energy") == ["2.5 J", "-"]
+    assert page.column("Clients", "samples") == ["30", "12"]
+    assert page.column("Failures by reason", "times") == ["3"]
+    assert page.column("Failures by reason", "rounds") == ["1, 2, 3"]
+    labels = [attrs.get("aria-label") or "" for tag, attrs in page.elements if tag == "svg"]
+    assert [
+        name
+        for name in ("accuracy", "bytes", "samples of each class", "round 2, the slowest")
+        if name in " ".join(labels)
+    ] == [
+        "accuracy",
+        "bytes",
+        "samples of each class",
+        "round 2, the slowest",
+    ]
+    assert SPEC.digest() in words
+    assert "num_rounds: 3" in words
+    assert json.loads(next(part for part in page.text if part.startswith('{\n  "run"')))["seed"] == 7
+    assert "Runs side by side" not in words
+
+
+def test_the_same_folders_give_the_same_bytes(tmp_path: Path, folder: Path) -> None:
+    other = in_folder(tmp_path / "r2", name="other")
+    assert report([folder, other]) == report([folder, other])
+
+
+def test_several_runs_are_compared_first(tmp_path: Path, folder: Path) -> None:
+    other = in_folder(tmp_path / "r2", spec=parse_spec({**SPEC.model_dump(mode="json"), "lr": 0.5}))
+    page = Page(report([folder, other], target=0.92))
+    assert next(iter(page.tables)) == "Runs side by side"
+    assert page.column("Runs side by side", "differs in") == ["lr=0.05", "lr=0.5"]
+    assert page.column("Runs side by side", "rounds to 92.00 %") == ["2", "2"]
+    assert "accuracy of all runs by rounds, simulated time and bytes" in [a.get("aria-label") for _, a in page.elements]
+
+
+def test_whatever_users_write_stays_text(tmp_path: Path) -> None:
+    spec = parse_spec({**SPEC.model_dump(mode="json"), "name": EVIL})
+    failure = FailureInfo(seat=1, edge=EVIL, reason=EVIL, detail=EVIL)
+    visit = SeatRow(seat=0, edge=EVIL, outcome=EVIL, profile=EVIL, label=EVIL, simulated_s=1.0, compute_s=1.0)
+    rows = (EdgeRow(edge=EVIL, home=0, outcome=EVIL, reason=EVIL, simulated_s=1.0),)
+    rounds = [a_round(1, failures=(failure,), seats=(visit,), edges=rows, phase=EVIL)]
+    changes = {"name": EVIL, "spec": spec, "reason": EVIL, "notes": (EVIL,), "accuracy_of": EVIL}
+    folders = [in_folder(tmp_path / name, rounds, **changes) for name in ("r1", "r2")]
+    page = Page(report(folders))
+    assert {tag for tag, _ in page.elements} & {"script", "iframe", "object", "embed", "form"} == set()
+    attributes = [(name, value or "") for _, attrs in page.elements for name, value in attrs.items()]
+    assert [name for name, _ in attributes if name.startswith("on")] == []
+    assert [tag for tag, attrs in page.elements if tag == "img" and attrs.get("src") == "x"] == []
+    assert "".join(page.text).count(EVIL) >= 8
+
+
+def test_nothing_is_asked_of_a_network_and_ids_are_told_apart(tmp_path: Path, folder: Path) -> None:
+    text = report([folder, in_folder(tmp_path / "r2")])
+    page = Page(text)
+    links = [attrs[name] or "" for _, attrs in page.elements for name in ("src", "href", "xlink:href") if name in attrs]
+    assert [link for link in links if not link.startswith(("#", "data:"))] == []
+    assert re.findall(r"url\((?!#)|@import|@font-face", text) == []
+    assert "default-src 'none'" in text
+    ids = [attrs["id"] or "" for _, attrs in page.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in links if link.startswith("#")} | set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
+
+
+def test_the_timeline_is_of_the_round_that_is_asked_for(folder: Path) -> None:
+    with pytest.raises(NotFound, match="no round 7"):
+        report([folder], round_no=7)
+    assert "round 2, the slowest" in report([folder], round_no=2)
+    assert "who did what" not in report([folder], round_no=1)  # in which nothing took time
+
+
+def test_a_run_without_a_round_has_a_page(tmp_path: Path) -> None:
+    words = " ".join(Page(report([in_folder(tmp_path / "r1", [], rounds=0, accuracy=None, status="failed")])).text)
+    assert "There are none before the first round." not in words  # the partition is known
+    assert "failed" in words
+
+
+def test_what_faults_lost_is_told_as_a_spec_repeats_it(tmp_path: Path) -> None:
+    off = FailureInfo(seat=0, reason="unavailable", detail="off")
+    gone = FailureInfo(edge="edge-2", seats=(3, 1), reason="lost", detail="silent")
+    rounds = [a_round(1, failures=(off,)), a_round(2, failures=(off, gone))]
+    text = "".join(Page(report([in_folder(tmp_path / "r1", rounds)])).text)
+    assert "losses:\n- round_no: 2\n  seats: [1, 3]" in text
+    assert "Faults lost contributions" not in "".join(Page(report([in_folder(tmp_path / "r2", rounds[:1])])).text)
+
+
+def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) -> None:
+    (folder / "seats.ndjson").unlink()
+    page = Page(report([folder]))
+    assert [attrs["alt"] for tag, attrs in page.elements if tag == "img"] == ["small: samples of each class by seat"]
+
+
+def edges(**changes: Any) -> tuple[EdgeRow, ...]:
+    """The first edge was used and timed, of the second as is told."""
+    first = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=2, down_s=0.5, up_s=1.0, simulated_s=9.0)
+    return first, EdgeRow.model_validate({"edge": "edge-2", "home": 1, "outcome": "used", **changes})
+
+
+def test_edges_have_a_table_of_their_rounds_and_marks_in_the_timeline(tmp_path: Path) -> None:
+    rounds = [
+        a_round(1, edges=edges(outcome="failed", reason="timeout")),
+        a_round(2, simulated_s=9.0, seats=busy(), edges=edges(n_used=1, own_accuracy=0.5, simulated_s=4.0)),
+        a_round(3, edges=edges(outcome="away", reason="lost")),
+        a_round(3, kind="evaluate", edges=edges(n_used=9, own_accuracy=0.75)),
+    ]
+    text = report([in_folder(tmp_path / "r1", rounds)])
+    page = Page(text)
+    assert page.column("Rounds of edges", "edge") == ["edge-1", "edge-2"]
+    assert [page.column("Rounds of edges", name) for name in ("used", "failed", "away")] == [
+        ["3", "1"],
+        ["0", "1"],
+        ["0", "1"],
+    ]
+    assert page.column("Rounds of edges", "reasons") == ["-", "lost 1, timeout 1"]
+    assert page.column("Rounds of edges", "updates") == ["6", "1"]
+    assert page.column("Rounds of edges", "own") == ["-", "75.00 %"]
+    assert [page.column("Rounds of edges", name)[0] for name in ("download", "upload", "simulated")] == [
+        "1.5 s",
+        "3.0 s",
+        "27.0 s",
+    ]
+    assert [word for word in page.text if word.endswith(" done")] == ["edge-2 done", "edge-1 done"]  # as they were
+
+
+def test_a_timeline_of_the_longest_seats_marks_their_edges_alone(tmp_path: Path) -> None:
+    slow, fast = busy()
+    seats = (*(slow.but(seat=n) for n in range(2, 122)), fast.but(seat=1))
+    both = a_round(1, seats=seats, edges=edges(simulated_s=4.0))
+    text = report([in_folder(tmp_path / "r1", [both])])
+    assert "the 120 of 121 seats that took longest" in text
+    assert "edge-1 done" in Page(text).text
+    assert "edge-2 done" not in Page(text).text
+
+
+def test_a_folder_of_an_earlier_version_has_no_rounds_of_edges_and_says_so(tmp_path: Path, folder: Path) -> None:
+    (folder / "edges.ndjson").unlink()
+    text = report([folder])
+    assert "tells of no edge (edges.ndjson): an earlier version wrote it" in text
+    assert text == report([folder])
+    assert "an earlier version" not in report([in_folder(tmp_path / "r0", [], rounds=0)])
+    part = in_folder(tmp_path / "r2")
+    lines = (part / "edges.ndjson").read_bytes().splitlines(keepends=True)
+    (part / "edges.ndjson").write_bytes(b"".join(lines[-2:]))
+    assert "Not told: rounds 1, 2" in report([part])
+
+
+def test_a_broken_line_is_named(folder: Path) -> None:
+    with (folder / "devices.ndjson").open("ab") as file:
+        file.write(b'{"round_no":3,"kind":"train"}\n')
+    with pytest.raises(NotFound, match=r"devices\.ndjson, line 9"):
+        report([folder])
+
+
+def test_a_table_shows_so_many_lines_and_says_how_many_there_are() -> None:
+    table = Table("Clients", ["seat"], [[str(n)] for n in range(MOST_ROWS + 5)])
+    assert len(table.shown) == MOST_ROWS
+    assert not table.is_open
+
+
+def test_a_picture_in_a_page_has_the_ink_of_the_page_and_ids_of_its_own() -> None:
+    svg = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt">'
+        '<metadata>when</metadata><g id="unused"><path id="m1" style="fill: #ffffff; stroke: #000000"/></g>'
+        '<use xlink:href="#m1" clip-path="url(#m1)"/><text style="fill: #ffffff">a &lt;b&gt;</text></svg>'
+    )
+    found = inline(svg.encode(), "r1-", 'so "it" is')
+    assert "when" not in found
+    assert "unused" not in found
+    assert '<path style="fill: none; stroke: currentColor" id="r1-m1"' in found
+    assert 'xlink:href="#r1-m1" clip-path="url(#r1-m1)"' in found
+    assert '<text style="fill: #ffffff">a &lt;b&gt;</text>' in found
+    assert 'aria-label="so &quot;it&quot; is"' in found
+
+
+@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF-")])
+def test_pictures_for_a_paper(folder: Path, tmp_path: Path, form: str, begins: bytes) -> None:
+    paths = write_pictures(folder, tmp_path / "out", form, COLUMNS["single"])
+    assert {path.stem for path in paths} >= {"accuracy", "bytes", "partition", "timeline"}
+    assert all(path.read_bytes().startswith(begins) for path in paths)
+    if form == "png":
+        from PIL import Image
+
+        with Image.open(tmp_path / "out" / "accuracy.png") as image:
+            assert image.width == round(3.5 * 300)
+            assert round(image.info["dpi"][0]) == 300
+    if form == "pdf":
+        assert b"/Subtype /Type3" not in (tmp_path / "out" / "accuracy.pdf").read_bytes()

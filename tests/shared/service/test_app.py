@@ -1,0 +1,402 @@
+"""What the services share: settings, tokens, problem+json, the worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI, Query
+from prometheus_client import CollectorRegistry, Counter
+from pydantic import Field, ValidationError
+from pydantic_settings import SettingsConfigDict
+from starlette.exceptions import HTTPException
+
+from shared.core import versions
+from shared.core.errors import NotReady, OutOfBound
+from shared.core.records import Record
+from shared.runtime.worker import Worker
+from shared.service import app as app_module
+from shared.service import settings
+from shared.service.auth import guard
+from shared.service.problems import install_problems
+from shared.service.settings import CommonSettings, TierSettings
+
+NETWORKS = [ipaddress.ip_network(text) for text in settings.PRIVATE]
+
+
+class ProbeSettings(TierSettings):
+    """A tier of these tests."""
+
+    model_config = SettingsConfigDict(env_prefix="PROBE_", extra="ignore", env_ignore_empty=True)
+
+    cloud_url: str = "http://127.0.0.1:8000"
+
+
+class Inner(Record):
+    lr: float = Field(gt=0)
+
+
+class Order(Record):
+    spec: Inner
+    body: int = 0
+
+
+def app(token: str | None = None) -> FastAPI:
+    found = FastAPI()
+    install_problems(found)
+
+    @found.get("/guarded", dependencies=[Depends(guard(token, NETWORKS, "tier"))])
+    async def guarded() -> str:
+        return "come in"
+
+    @found.post("/orders")
+    async def orders(order: Order, limit: int = Query(default=1, le=10)) -> float:
+        return order.spec.lr
+
+    @found.get("/fails/{how}")
+    async def fails(how: str) -> None:
+        raise {
+            "strata": OutOfBound("too much", field="delta.w"),
+            "ready": NotReady("1 of 2 edges"),
+            "http": HTTPException(418, "a teapot"),
+            "bug": ZeroDivisionError("the secret is 7"),
+        }[how]
+
+    return found
+
+
+async def ask(method: str, path: str, server: FastAPI | None = None, client: Any = ("127.0.0.1", 1), **options: Any):
+    inner = httpx.ASGITransport(server or app(), client=client, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=inner, base_url="http://cloud") as http:
+        return await http.request(method, path, **options)
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.upper().startswith(("STRATA_", "PROBE_"))]:
+        monkeypatch.delenv(name)
+
+
+# ---- who may ask
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Bearer secret", 200),
+        ("bearer secret", 200),
+        ("Bearer  secret ", 200),
+        ("Bearer secre", 401),
+        ("Bearer secret2", 401),
+        ("Bearer ", 401),
+        ("Basic secret", 401),
+        ("secret", 401),
+        ("Bearer \xe9", 401),
+        (None, 401),
+    ],
+)
+async def test_with_a_token_only_its_bearer_comes_in(header: str | None, status: int) -> None:
+    headers = {"authorization": header.encode("latin-1")} if header is not None else {}
+    answer = await ask("GET", "/guarded", app("secret"), headers=headers)
+    assert answer.status_code == status
+    if status == 401:
+        assert answer.json()["code"] == "unauthorised"
+        assert "tier token" in answer.json()["detail"]
+        assert "secret" not in answer.text
+
+
+async def test_with_a_token_the_address_does_not_matter() -> None:
+    headers = {"authorization": "Bearer secret"}
+    assert (await ask("GET", "/guarded", app("secret"), ("8.8.8.8", 1), headers=headers)).status_code == 200
+    assert (await ask("GET", "/guarded", app("secret"))).status_code == 401
+
+
+async def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return a == b
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    await ask("GET", "/guarded", app("secret"), headers={"authorization": "Bearer other"})
+    assert compared == [(b"other", b"secret")]
+
+
+@pytest.mark.parametrize("token", [None, ""])
+@pytest.mark.parametrize(
+    ("client", "status"),
+    [
+        (("127.0.0.1", 1), 200),
+        (("::1", 1), 200),
+        (("172.18.0.5", 1), 200),  # compose's own network
+        (("8.8.8.8", 1), 403),
+        (("2001:db8::1", 1), 403),
+        (None, 403),
+    ],
+)
+async def test_development_mode_answers_private_addresses_only(token: str | None, client: Any, status: int) -> None:
+    answer = await ask("GET", "/guarded", app(token), client)
+    assert answer.status_code == status
+    if status == 403:
+        assert "development mode" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("common", "said"),
+    [
+        ({}, "no tier and no API token set"),
+        ({"tier_token": "a"}, "no API token set"),
+        ({"api_token": "a"}, "no tier token set"),
+        ({"tier_token": "a", "api_token": "b"}, None),
+    ],
+)
+def test_development_mode_is_said_aloud(
+    common: dict[str, Any], said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    app_module.say_mode("cloud", ProbeSettings(common=CommonSettings(**common)))
+    assert (f"cloud: DEVELOPMENT MODE, {said}" in caplog.text) if said else not caplog.records
+
+
+def test_only_the_cloud_misses_the_token_of_the_api(caplog: pytest.LogCaptureFixture) -> None:
+    app_module.say_mode("edge", ProbeSettings(common=CommonSettings(tier_token="a")))  # noqa: S106 - made up
+    assert not caplog.records
+    app_module.say_mode("agent", ProbeSettings())
+    assert "agent: DEVELOPMENT MODE, no tier token set" in caplog.text
+
+
+# ---- errors
+
+
+def assert_problem(answer: httpx.Response, status: int, code: str, field: str | None = None) -> str:
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = answer.json()
+    assert set(body) == {"type", "title", "status", "code", "detail", "field"}
+    assert (body["status"], body["code"], body["field"]) == (status, code, field)
+    assert body["title"] == code.replace("_", " ")
+    return str(body["detail"])
+
+
+async def test_errors_of_ours_are_problems_with_their_field() -> None:
+    assert assert_problem(await ask("GET", "/fails/strata"), 422, "out_of_bound", "delta.w") == "too much"
+    assert assert_problem(await ask("GET", "/fails/ready"), 503, "not_ready") == "1 of 2 edges"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"json": {"spec": {"lr": 0}}}, "spec.lr"),
+        ({"json": {"spec": {}}}, "spec.lr"),
+        ({"json": {"spec": {"lr": 1, "mu": 1}}}, "spec.mu"),
+        ({"json": {"spec": {"lr": 1}, "body": "x"}}, "body"),
+        ({"json": {"spec": {"lr": 1}}, "params": {"limit": 11}}, "query.limit"),
+        ({"content": b"{", "headers": {"content-type": "application/json"}}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+async def test_bad_input_names_the_fields_path(options: dict[str, Any], field: str | None) -> None:
+    detail = assert_problem(await ask("POST", "/orders", **options), 422, "bad_input", field)
+    assert detail.startswith(f"{field}: ") if field else detail
+
+
+async def test_a_field_name_as_long_as_a_book_is_cut() -> None:
+    answer = await ask("POST", "/orders", json={"x" * 100_000: 1, "spec": {"lr": 1}})
+    assert answer.status_code == 422
+    assert len(answer.text) < 1000
+
+
+async def test_errors_of_the_framework_are_problems() -> None:
+    assert "GET /nowhere" in assert_problem(await ask("GET", "/nowhere"), 404, "not_found")
+    assert_problem(await ask("PUT", "/orders"), 405, "method_not_allowed")
+    assert "a teapot" in assert_problem(await ask("GET", "/fails/http"), 418, "http")
+
+
+async def test_a_bug_is_logged_and_its_words_stay_here(caplog: pytest.LogCaptureFixture) -> None:
+    detail = assert_problem(await ask("GET", "/fails/bug"), 500, "internal")
+    assert detail == "ZeroDivisionError in GET /fails/bug; see the log"
+    assert "the secret is 7" in caplog.text
+
+
+# ---- settings
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "PROBE_HOST": "0.0.0.0",  # noqa: S104 - only read
+        "PROBE_PORT": "8001",
+        "PROBE_STATE_DIR": "some/state",
+        "PROBE_ALLOWED_NETWORKS": "127.0.0.0/8, 10.0.0.0/8",
+        "PROBE_CLOUD_URL": "",  # empty is not set: Compose passes on what is empty
+        "STRATA_TIER_TOKEN": "t",
+        "STRATA_API_TOKEN": "",
+        "STRATA_DATA_DIR": "some/data",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    found = ProbeSettings()
+    assert (found.host, found.port, found.state_dir) == ("0.0.0.0", 8001, Path("some/state"))  # noqa: S104
+    assert found.allowed_networks == NETWORKS[:1] + NETWORKS[2:3]
+    assert found.cloud_url == "http://127.0.0.1:8000"
+    assert (found.common.tier_token, found.common.api_token) == ("t", None)
+    assert found.common.data_dir == Path("some/data")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PROBE_PORT", "65536"), ("PROBE_TTL_S", "0"), ("PROBE_ALLOWED_NETWORKS", "10.0.0.1/8"), ("PROBE_PORT", "x")],
+)
+def test_a_setting_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValidationError):
+        ProbeSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("PROBE_PROT", "PROBE_PORT"), ("PROBE_CLOUDURL", "PROBE_CLOUD_URL"), ("probe_hosts", "PROBE_HOST")],
+)
+def test_a_misspelt_variable_of_a_tier_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, near: str) -> None:
+    monkeypatch.setenv(name, "8001")
+    with pytest.raises(ValidationError, match=rf"unknown environment variable {name}; did you mean {near}\?"):
+        ProbeSettings()
+
+
+def test_a_refused_variable_does_not_tell_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBE_CLOUD_URL", "http://user:password@cloud")
+    monkeypatch.setenv("PROBE_PROT", "8001")
+    with pytest.raises(ValidationError) as caught:
+        ProbeSettings()
+    assert "password" not in str(caught.value)
+
+
+def test_another_programs_variable_is_only_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PROBE_SHELL", "true")
+    ProbeSettings()
+    assert caplog.messages == ["unknown environment variable PROBE_SHELL"]
+
+
+def test_a_misspelt_common_variable_is_warned_of_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STRATA_DATADIR", "data")
+    CommonSettings()
+    assert caplog.messages == ["unknown environment variable STRATA_DATADIR; did you mean STRATA_DATA_DIR?"]
+
+
+@pytest.mark.parametrize(
+    "name", ["ALGORITHMS", "LOG_LEVEL", "URL", "HOME", "IMAGE", "REDIS_SERVER", "PORT", "CACHE_DIR"]
+)
+def test_variables_that_are_read_elsewhere_are_known(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setenv(f"STRATA_{name}", "x")
+    CommonSettings()
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("name", ["tier_token", "api_token"])
+def test_a_token_may_stand_in_a_file(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret\n", encoding="ascii")
+    monkeypatch.setenv(f"STRATA_{name.upper()}", "")  # Compose passes on what is empty
+    monkeypatch.setenv(f"STRATA_{name.upper()}_FILE", str(tmp_path / "secret"))
+    found = ProbeSettings().common
+    assert {key: getattr(found, key) for key in ("tier_token", "api_token") if getattr(found, key)} == {name: "s3cret"}
+
+
+def test_an_empty_name_of_a_tokens_file_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "")
+    assert CommonSettings().tier_token is None
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "is empty"),  # it would otherwise open the tier to whoever is near
+        (b" \n", "is empty"),
+        (b"two words", "holds no token"),
+        (b"one\ntwo", "holds no token"),
+        ("sécret".encode(), "holds no token"),
+        (b"s" * 4097, "holds no token"),
+    ],
+    ids=str,
+)
+def test_a_file_without_a_token_is_refused_and_its_text_kept(
+    held: bytes | None, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "token.txt"
+    if held is not None:
+        path.write_bytes(held)
+    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", str(path))
+    with pytest.raises(ValidationError, match=f"STRATA_TIER_TOKEN_FILE: .*token.txt {why}") as caught:
+        CommonSettings()
+    assert not any(word in str(caught.value) for word in ("two", "cret", "sss"))
+
+
+def test_two_places_for_one_token_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("one", encoding="ascii")
+    monkeypatch.setenv("STRATA_API_TOKEN_FILE", str(tmp_path / "secret"))
+    monkeypatch.setenv("STRATA_API_TOKEN", "other")
+    with pytest.raises(ValidationError, match="STRATA_API_TOKEN and STRATA_API_TOKEN_FILE are both set"):
+        CommonSettings()
+
+
+# ---- the worker thread
+
+
+async def test_work_runs_on_one_thread_in_the_order_of_asking() -> None:
+    worker, ran = Worker(), []
+
+    def work(number: int) -> int:
+        ran.append((number, threading.current_thread().name))
+        return number * 2
+
+    try:
+        assert await asyncio.gather(*(worker.run(work, number) for number in range(5))) == [0, 2, 4, 6, 8]
+    finally:
+        worker.close()
+    assert [number for number, _ in ran] == [0, 1, 2, 3, 4]
+    assert len({name for _, name in ran}) == 1
+    assert ran[0][1] != threading.current_thread().name
+
+
+async def test_an_error_of_the_work_reaches_who_asked() -> None:
+    worker = Worker()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            await worker.run(lambda: 1 // 0)
+    finally:
+        worker.close()
+
+
+# ---- health
+
+
+def test_a_service_says_who_and_how_it_is() -> None:
+    assert app_module.health("edge").model_dump() == {
+        "status": "ok",
+        "tier": "edge",
+        "version": versions.version(),
+        "missing": (),
+    }
+    assert app_module.health("edge", ("the cloud",)).status == "not_ready"
+
+
+def test_metrics_are_prometheus_text() -> None:
+    registry = CollectorRegistry()
+    Counter("strata_visits", "Visits", registry=registry).inc(3)
+    answer = app_module.metrics_response(registry)
+    assert answer.media_type is not None
+    assert answer.media_type.startswith("text/plain; version=0.0.4")
+    assert b"strata_visits_total 3.0" in bytes(answer.body)

@@ -1,0 +1,398 @@
+"""Bodies between tiers: limits, digests, retries, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from fastapi import FastAPI, Request
+from starlette.responses import RedirectResponse, Response
+
+from shared.core.errors import (
+    Conflict,
+    DeadlineExceeded,
+    Garbled,
+    OutOfBound,
+    SeatingUnknown,
+    StrataError,
+    TooLarge,
+    Unreachable,
+    WireError,
+)
+from shared.core.records import Nothing, Record, Tensor
+from shared.service import auth, bodies, order_headers, retry
+from shared.service import client as client_module
+from shared.service.bodies import BodyResponse, read_body
+from shared.service.client import Caller, remote_error
+from shared.service.problems import install_problems
+from shared.wire import codec
+
+URL = "http://edge"
+LIMIT = 1000
+
+
+class Parcel(Record):
+    tensor: Tensor
+
+
+def app(limit: int = LIMIT) -> FastAPI:
+    """Answers a parcel with its tensor plus one; raises on demand."""
+    found = FastAPI()
+    install_problems(found)
+
+    @found.post("/plus")
+    async def plus(request: Request) -> Response:
+        body, digest = await read_body(request, limit)
+        assert digest == codec.digest_of(body)
+        answer = Parcel(tensor=codec.decode(Parcel, body).tensor + 1)
+        return BodyResponse(codec.encode(answer), headers={"strata-note": "well"})
+
+    @found.post("/elsewhere")
+    async def elsewhere() -> Response:
+        return RedirectResponse(f"{URL}/plus")
+
+    @found.post("/raise/{what}")
+    async def raised(what: str) -> None:
+        raise {
+            "seating": SeatingUnknown("which seating?"),
+            "bound": OutOfBound("too much", field="delta.w"),
+            "conflict": Conflict("not now"),
+        }[what]
+
+    @found.get("/json")
+    async def small() -> dict[str, int]:
+        return {"a": 1}
+
+    @found.delete("/json", status_code=204)
+    async def nothing() -> None:
+        return None
+
+    return found
+
+
+Handler = Callable[[httpx.Request], Awaitable[httpx.Response]]
+
+
+class Scripted(httpx.AsyncBaseTransport):
+    """Breaks the first connections, then passes on."""
+
+    def __init__(self, breaks: int = 0, then: Handler | None = None) -> None:
+        self.breaks, self.seen = breaks, 0
+        inner = httpx.ASGITransport(app(), raise_app_exceptions=False)
+        self.then: Handler = then or inner.handle_async_request
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.seen += 1
+        if self.seen <= self.breaks:
+            raise httpx.ConnectError("nobody listens", request=request)
+        return await self.then(request)
+
+
+async def post(
+    path: str, script: Scripted | None = None, limit_s: float = 5.0, kind: type[Record] = Parcel, **options: Any
+) -> client_module.Reply[Any]:
+    body = codec.encode(Parcel(tensor=torch.tensor([1.0, 2.0])))
+    async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
+        caller = Caller(client, **options)
+        return await caller.post_record(lambda: URL + path, body, kind, limit_s=limit_s, who="agent seven")
+
+
+async def call(method: str, path: str, script: Scripted | None = None, limit_s: float = 5.0) -> Any:
+    async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
+        return await Caller(client).call_json(method, URL + path, limit_s=limit_s, who="the cloud")
+
+
+def answering(status: int, content: bytes = b"", **headers: str) -> Scripted:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(status, content=content, headers=headers)
+
+    return Scripted(then=answer)
+
+
+# ---- the receiving side
+
+
+async def send_raw(chunks: list[bytes], length: str | None, digest: str | None = None) -> httpx.Response:
+    """POST chunks under any Content-Length."""
+    messages = [
+        {"type": "http.request", "body": chunk, "more_body": index < len(chunks) - 1}
+        for index, chunk in enumerate(chunks)
+    ]
+    sent: list[Any] = []
+    headers = [(b"content-length", length.encode("latin-1"))] if length is not None else []
+    headers += [(order_headers.DIGEST_HEADER.encode(), digest.encode())] if digest else []
+    scope = {"type": "http", "method": "POST", "path": "/plus", "headers": headers, "query_string": b""}
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app()(scope, receive, send)
+    content = b"".join(bytes(message.get("body", b"")) for message in sent[1:])
+    return httpx.Response(sent[0]["status"], headers=sent[0]["headers"], content=content, extensions={"left": messages})
+
+
+GOOD = bytes(codec.encode(Parcel(tensor=torch.tensor([1.0]))).join())
+
+
+async def test_a_body_in_pieces_is_read_whole() -> None:
+    found = await send_raw([GOOD[:7], GOOD[7:50], b"", GOOD[50:]], str(len(GOOD)), codec.digest_of(GOOD))
+    assert codec.decode(Parcel, found.content).tensor.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "length", "status", "said"),
+    [
+        ([GOOD], str(LIMIT + 1), 413, "a body of 1001 bytes, the limit is 1000"),
+        ([GOOD], "9" * 5000, 413, "the limit is 1000"),
+        ([GOOD], None, 400, "a body needs a Content-Length"),
+        ([GOOD], "many", 400, "a body needs a Content-Length"),
+        ([GOOD], "-5", 400, "a body needs a Content-Length"),
+        ([GOOD], "\xb2", 400, "a body needs a Content-Length"),
+        ([GOOD[:9]], str(len(GOOD)), 400, "broke off after 9 of"),
+        ([GOOD, b"x"], str(len(GOOD)), 413, "longer than the"),
+    ],
+)
+async def test_a_body_that_is_not_as_long_as_it_says_is_refused(
+    chunks: list[bytes], length: str | None, status: int, said: str
+) -> None:
+    found = await send_raw(chunks, length)
+    assert found.status_code == status
+    assert said in found.json()["detail"]
+
+
+async def test_what_is_too_large_is_refused_before_it_is_read() -> None:
+    found = await send_raw([GOOD], str(LIMIT + 1))
+    assert len(found.extensions["left"]) == 1
+
+
+async def test_a_garbled_body_is_refused() -> None:
+    found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), codec.digest_of(GOOD))
+    assert found.status_code == 400
+    assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body is not what its digest says")
+
+
+async def test_an_answer_says_its_length_and_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "CHUNK", 10)
+    body = codec.encode(Parcel(tensor=torch.arange(9.0)))
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await BodyResponse(body, headers={"a": "b"})({"type": "http"}, None, send)  # type: ignore[arg-type]
+    headers = dict(sent[0]["headers"])
+    assert headers[b"content-length"] == str(body.n_bytes).encode()
+    assert headers[b"content-type"] == b"application/x-safetensors"
+    assert headers[b"a"] == b"b"
+    assert b"".join(message["body"] for message in sent[1:]) == body.join()
+    assert max(len(message["body"]) for message in sent[1:]) == 10
+    assert [message["more_body"] for message in sent[1:]] == [True] * (len(sent) - 2) + [False]
+
+
+# ---- the asking side
+
+
+async def test_a_record_goes_and_comes() -> None:
+    reply = await post("/plus")
+    assert reply.record.tensor.tolist() == [2, 3]
+    assert reply.sent_bytes == reply.received_bytes == codec.size(reply.record)
+    assert reply.headers["strata-note"] == "well"
+
+
+async def test_an_answer_of_another_type_is_refused() -> None:
+    with pytest.raises(WireError, match="Nothing: tensor: Extra inputs"):
+        await post("/plus", kind=Nothing)
+
+
+@pytest.mark.parametrize(("status", "code"), [(408, "too_slow"), (503, "busy")])
+async def test_a_refusal_that_passes_is_asked_again_until_the_deadline(status: int, code: str) -> None:
+    busy = Scripted()
+    passing = httpx.Response(status, json={"detail": "not now", "code": code})
+    inner, busy.then = busy.then, lambda request: _first(busy.seen == 1, passing, inner, request)
+    assert (await post("/plus", busy)).record.tensor.tolist() == [2, 3]
+    assert busy.seen == 2
+    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0.2 s \(not now\)"):
+        await post("/plus", answering(status, b'{"detail": "not now", "code": "%s"}' % code.encode()), limit_s=0.2)
+    with pytest.raises(StrataError, match="not now"):
+        await post("/plus", answering(status, b'{"detail": "not now", "code": "another"}'))
+
+
+async def _first(now: bool, answer: httpx.Response, inner: Handler, request: httpx.Request) -> httpx.Response:
+    return answer if now else await inner(request)
+
+
+async def test_the_tier_token_travels() -> None:
+    seen: list[str | None] = []
+
+    async def look(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("authorization"))
+        return httpx.Response(200, content=GOOD)
+
+    await post("/plus", Scripted(then=look), token="secret")  # noqa: S106 - made up
+    await post("/plus", Scripted(then=look))
+    assert seen == ["Bearer secret", None]
+
+
+async def test_broken_connections_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "BACKOFF_S", (0.001,))
+    script = Scripted(breaks=3)
+    assert (await post("/plus", script)).record.tensor.tolist() == [2, 3]
+    assert script.seen == 4
+
+
+async def test_the_deadline_names_who_did_not_answer_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "BACKOFF_S", (0.01,))
+    script = Scripted(breaks=10_000)
+    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0.1 s \(ConnectError: nobody"):
+        await post("/plus", script, limit_s=0.1)
+    assert 3 <= script.seen <= 20
+
+
+async def test_a_slow_answer_is_waited_for_up_to_the_deadline_and_not_asked_twice() -> None:
+    async def slow(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(10)
+        raise AssertionError
+
+    script = Scripted(then=slow)
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0\.05 s"):
+        await post("/plus", script, limit_s=0.05)
+    assert time.monotonic() - began < 2
+    assert script.seen == 1
+
+
+def test_the_back_off_grows_to_a_cap() -> None:
+    waits = [retry.backoff(attempt) for attempt in range(50)]
+    for wait, base in zip(waits, [*retry.BACKOFF_S, *[5.0] * 44], strict=True):
+        assert 0.7 * base <= wait <= 1.3 * base
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "status", "code", "detail", "field"),
+    [
+        ("seating", SeatingUnknown, 428, "seating_unknown", "which seating?", None),
+        ("bound", StrataError, 422, "out_of_bound", "too much", "delta.w"),
+        ("conflict", StrataError, 409, "conflict", "not now", None),
+    ],
+)
+async def test_a_remote_error_comes_back_with_its_status_code_and_field(
+    what: str, kind: type[StrataError], status: int, code: str, detail: str, field: str | None
+) -> None:
+    script = Scripted()
+    with pytest.raises(kind) as caught:
+        await post(f"/raise/{what}", script)
+    error = caught.value
+    assert (error.status, error.code, error.detail, error.field) == (status, code, detail, field)
+    assert script.seen == 1  # an answer is an answer
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    for asking in (post("/elsewhere"), call("POST", "/elsewhere")):
+        with pytest.raises(StrataError, match="status 307") as caught:
+            await asking
+        assert (caught.value.status, caught.value.code) == (502, "remote")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"[]", b"3", b'{"detail":1}', b"[" * 100_000, b"\xff", b'{"detail":"x","code":"y","field":{}}'],
+)
+def test_an_error_that_is_no_problem_is_still_an_error(body: bytes) -> None:
+    error = remote_error(500, bytearray(body), URL)
+    assert error.status == 500
+    assert error.field is None
+
+
+def test_a_remote_errors_words_are_cut() -> None:
+    body = json.dumps({"detail": "x" * 10_000, "code": "y" * 1000, "field": "z" * 1000}).encode()
+    error = remote_error(400, bytearray(body), URL)
+    assert (len(error.detail), len(error.code), len(error.field or "")) == (2000, 64, 200)
+
+
+async def test_answers_that_are_too_large_are_not_read() -> None:
+    with pytest.raises(TooLarge, match="the limit is 100"):
+        await post("/plus", answering(200, GOOD), max_bytes=100)
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 60
+
+    async def pour(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=endless())
+
+    with pytest.raises(TooLarge, match="more than 100"):
+        await post("/plus", Scripted(then=pour), max_bytes=100)
+    with pytest.raises(TooLarge, match="more than"):
+        await call("GET", "/json", Scripted(then=pour))
+
+
+async def test_garbage_and_short_answers_are_refused() -> None:
+    with pytest.raises(WireError):
+        await post("/plus", answering(200, b"garbage"))
+    short = answering(200, b"abc", **{"content-length": "9"})
+    with pytest.raises(Garbled, match="broke off after 3 of 9"):
+        await post("/plus", short)
+    assert short.seen == client_module.GARBLED_TIMES
+
+
+# ---- small JSON
+
+
+async def test_json_goes_and_comes_and_nothing_is_none() -> None:
+    assert await call("GET", "/json") == {"a": 1}
+    assert await call("DELETE", "/json") is None
+
+
+async def test_json_errors_are_named() -> None:
+    with pytest.raises(StrataError, match="not now") as caught:
+        await call("POST", "/raise/conflict")
+    assert caught.value.status == 409
+    with pytest.raises(Unreachable, match="the cloud: ConnectError: nobody listens"):
+        await call("GET", "/json", Scripted(breaks=1))
+    with pytest.raises(WireError, match="the cloud answered with no JSON"):
+        await call("GET", "/json", answering(200, b"<html>"))
+
+
+async def test_a_slow_json_answer_is_given_up() -> None:
+    async def slow(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(10)
+        raise AssertionError
+
+    with pytest.raises(DeadlineExceeded, match=r"the cloud did not answer within 0\.05 s"):
+        await call("GET", "/json", Scripted(then=slow), limit_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("address", "there"),
+    [
+        ("127.0.0.1", True),
+        ("10.1.2.3", True),
+        ("::ffff:10.1.2.3", True),
+        ("8.8.8.8", False),
+        ("::1", False),
+        ("testclient", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_an_address_lies_in_a_network_or_not(address: str | None, there: bool) -> None:
+    networks = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "10.0.0.0/8", "fc00::/7")]
+    assert auth.inside(address, networks) is there
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("1.5", 1.5), ("0", 0.0), ("-1", 0.0), ("nan", 0.0), ("1e400", 0.0), ("soon", 0.0), (None, 0.0)],
+)
+def test_seconds_beside_an_answer_are_a_number_that_can_be_added(said: str | None, seconds: float) -> None:
+    assert bodies.testing_s({} if said is None else {order_headers.TESTING_HEADER: said}) == seconds

@@ -1,0 +1,228 @@
+"""Work that is done once, however often it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from shared.core.errors import Cancelled, WireError
+from shared.service import idempotency as module
+from shared.service.idempotency import Once
+
+
+class Job:
+    """Work that a test lets end; counts its starts and sees its stop events."""
+
+    def __init__(self) -> None:
+        self.stops: list[threading.Event] = []
+        self.gate = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def __call__(self, stop: threading.Event) -> str:
+        self.stops.append(stop)
+        number = len(self.stops)
+        while not self.gate.is_set():
+            if stop.is_set():
+                raise Cancelled("told to stop")
+            await asyncio.sleep(0.001)
+        if self.error:
+            raise self.error
+        return f"answer {number}"
+
+
+class Caller:
+    """A request whose connection a test breaks."""
+
+    gone = False
+
+    async def is_disconnected(self) -> bool:
+        return self.gone
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.002)
+
+
+@pytest.fixture
+async def once() -> AsyncIterator[Once[str]]:
+    found: Once[str] = Once(grace_s=0.03)
+    yield found
+    await found.close()
+
+
+def ask(once: Once[str], job: Job, place: int = 1, digest: str = "a", caller: Any = None) -> asyncio.Task[str]:
+    return asyncio.create_task(once.answer("line", place, digest, job, caller))
+
+
+async def started(job: Job, n: int = 1) -> None:
+    async with asyncio.timeout(5):
+        while len(job.stops) < n:  # noqa: ASYNC110 - a count is watched
+            await asyncio.sleep(0.001)
+
+
+async def test_the_same_order_again_gets_the_same_answer_without_work(once: Once[str]) -> None:
+    job = Job()
+    job.gate.set()
+    assert [await ask(once, job) for _ in range(3)] == ["answer 1"] * 3
+    assert len(job.stops) == 1
+
+
+async def test_the_same_order_while_it_runs_waits_for_the_same_work(once: Once[str]) -> None:
+    job = Job()
+    asked = [ask(once, job) for _ in range(3)]
+    await started(job)
+    job.gate.set()
+    assert await asyncio.gather(*asked) == ["answer 1"] * 3
+    assert len(job.stops) == 1
+
+
+async def test_another_body_is_new_work_and_ends_the_old(once: Once[str]) -> None:
+    job = Job()
+    old = ask(once, job, digest="a")
+    await started(job)
+    new = ask(once, job, digest="b")
+    await started(job, 2)
+    with pytest.raises(Cancelled, match="told to stop"):
+        await old
+    job.gate.set()
+    assert await new == "answer 2"
+    assert [stop.is_set() for stop in job.stops] == [True, False]
+    assert await ask(once, job, digest="b") == "answer 2"
+
+
+async def test_work_is_told_when_nobody_has_waited_for_the_grace(once: Once[str]) -> None:
+    job, caller = Job(), Caller()
+    asked = ask(once, job, caller=caller)
+    await started(job)
+    caller.gone = True
+    with pytest.raises(Cancelled, match="went away"):
+        await asked
+    assert not job.stops[0].is_set()
+    await asyncio.sleep(0.06)
+    assert job.stops[0].is_set()
+    job.gate.set()
+    assert await ask(once, job) == "answer 2"
+
+
+async def test_who_comes_back_within_the_grace_finds_the_work_running(once: Once[str]) -> None:
+    job, caller = Job(), Caller()
+    first = ask(once, job, caller=caller)
+    await started(job)
+    caller.gone = True
+    with pytest.raises(Cancelled):
+        await first
+    back = ask(once, job)
+    await asyncio.sleep(0.06)  # the first absence's grace is over: somebody waits
+    assert not job.stops[0].is_set()
+    job.gate.set()
+    assert await back == "answer 1"
+
+
+async def test_a_second_absence_has_the_whole_grace_again() -> None:
+    once: Once[str] = Once(grace_s=0.2)
+    job = Job()
+    for _ in range(2):
+        caller = Caller()
+        asked = ask(once, job, caller=caller)
+        await started(job)
+        await asyncio.sleep(0.1)
+        caller.gone = True
+        with pytest.raises(Cancelled):
+            await asked
+    await asyncio.sleep(0.14)  # 0.24 s after the first absence, 0.14 s after the second
+    assert not job.stops[0].is_set()
+    await once.close()
+
+
+async def test_an_answer_that_came_while_nobody_waited_is_kept(once: Once[str]) -> None:
+    job, caller = Job(), Caller()
+    asked = ask(once, job, caller=caller)
+    await started(job)
+    caller.gone = True
+    with pytest.raises(Cancelled):
+        await asked
+    job.gate.set()
+    await asyncio.sleep(0.06)  # done within the grace, which then ends
+    assert await ask(once, job) == "answer 1"
+    assert len(job.stops) == 1
+
+
+async def test_one_caller_of_two_may_go_away(once: Once[str]) -> None:
+    job, caller = Job(), Caller()
+    going, staying = ask(once, job, caller=caller), ask(once, job)
+    await started(job)
+    caller.gone = True
+    with pytest.raises(Cancelled):
+        await going
+    await asyncio.sleep(0.06)
+    job.gate.set()
+    assert await staying == "answer 1"
+
+
+async def test_errors_reach_all_who_wait_and_are_not_remembered(once: Once[str]) -> None:
+    job = Job()
+    job.error = WireError("bad")
+    asked = [ask(once, job), ask(once, job)]
+    await started(job)
+    job.gate.set()
+    for task in asked:
+        with pytest.raises(WireError, match="bad"):
+            await task
+    job.error = None
+    assert await ask(once, job) == "answer 2"
+
+
+async def test_an_error_that_nobody_waited_for_is_not_remembered(once: Once[str]) -> None:
+    job, caller = Job(), Caller()
+    job.error = WireError("bad")
+    asked = ask(once, job, caller=caller)
+    await started(job)
+    caller.gone = True
+    with pytest.raises(Cancelled):
+        await asked
+    job.gate.set()
+    await asyncio.sleep(0.01)
+    job.error = None
+    assert await ask(once, job) == "answer 2"
+
+
+async def test_answers_are_dropped_when_their_line_moves_on(once: Once[str]) -> None:
+    job = Job()
+    job.gate.set()
+    assert await ask(once, job, place=1) == "answer 1"
+    assert await ask(once, job, place=2) == "answer 2"
+    assert await ask(once, job, place=1) == "answer 3"
+    other = await once.answer("other line", 1, "a", job)
+    assert other == "answer 4"
+    assert await ask(once, job, place=1) == "answer 3"
+
+
+async def test_a_dropped_line_is_forgotten_and_its_work_told(once: Once[str]) -> None:
+    job = Job()
+    asked = ask(once, job)
+    await started(job)
+    once.drop_unless(lambda line: line == "line")
+    assert not job.stops[0].is_set()
+    once.drop("line")
+    with pytest.raises(Cancelled):
+        await asked
+    job.gate.set()
+    assert await ask(once, job) == "answer 2"
+
+
+async def test_closing_ends_all_work_also_what_was_replaced() -> None:
+    once: Once[str] = Once()
+    job = Job()
+    asked = [ask(once, job, digest="a")]
+    await started(job)
+    asked.append(ask(once, job, digest="b"))
+    await started(job, 2)
+    await once.close()
+    assert all(stop.is_set() for stop in job.stops)
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(error) for error in found] == [Cancelled, Cancelled]

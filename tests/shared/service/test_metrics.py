@@ -1,0 +1,285 @@
+"""Metrics of the three tiers after a real small federation: values against the record, labels against hostile names."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
+
+from cloud_server.happenings import Happening, to_all
+from cloud_server.metrics import CloudMetrics
+from device_agent.metrics import AgentMetrics
+from edge_server.book import Book
+from edge_server.metrics import EdgeMetrics
+from shared.core import errors
+from shared.core.errors import StrataError
+from shared.federation.messages import Failure, Outcome, SeatLine
+from shared.service.metrics import OTHER, REASONS, TierMetrics, metrics_router, one_of
+from shared.service.settings import CommonSettings, TierSettings
+from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, small_spec
+
+Series = tuple[str, tuple[tuple[str, str], ...]]
+HOSTILE = 'x"} 1\nstrata_evil{a="\u202e\x1b[31m'
+
+
+def parsed(text: str) -> dict[Series, float]:
+    """Every sample of a page, by name and labels, read by Prometheus' own parser."""
+    found: dict[Series, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+def of(metrics: TierMetrics) -> dict[Series, float]:
+    """Every sample of a tier's registry."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+    }
+
+
+def total(found: dict[Series, float], name: str, **labels: str) -> float:
+    """The sum over the series of a name with these labels; there must be one."""
+    values = [v for (n, given), v in found.items() if n == name and labels.items() <= dict(given).items()]
+    assert values, (name, labels)
+    return sum(values)
+
+
+async def pages(fed: Federation) -> tuple[dict[Series, float], list[dict[Series, float]], list[dict[Series, float]]]:
+    """Of the cloud, of each edge, of each agent."""
+
+    async def page(port: int) -> dict[Series, float]:
+        return parsed((await fed.client.get(f"http://127.0.0.1:{port}/metrics")).text)
+
+    edges = [await page(EDGE_PORT + n) for n in range(fed.n_edges)]
+    return await page(CLOUD_PORT), edges, [await page(AGENT_PORT + n) for n in range(len(fed.rooms))]
+
+
+async def test_after_a_run_the_tiers_metrics_are_the_records(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1,) * 6) as fed:
+        before, _, _ = await pages(fed)
+        assert math.isnan(total(before, "strata_cloud_run_accuracy_ratio", of="global"))
+        losses = [{"round_no": 2, "seats": [4]}]
+        info = await fed.run(small_spec(losses=losses))
+        assert info.status == "completed", info.reason
+        details = [await fed.round(info.run, number) for number in (1, 2)]
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.runner.course is None)
+        cloud, edges, agents = await pages(fed)
+    assert total(cloud, "strata_cloud_round_seconds_count") == 2
+    assert total(cloud, "strata_cloud_round_seconds_sum") == pytest.approx(sum(d.wall_s for d in details))
+    assert total(cloud, "strata_cloud_round_simulated_seconds_sum") == pytest.approx(info.simulated_s)
+    for direction in ("up", "down"):
+        for link in ("device", "edge"):
+            expected = sum(getattr(d, f"{link}_bytes_{direction}") for d in details)
+            assert total(cloud, "strata_cloud_link_bytes_total", link=link, direction=direction) == expected > 0
+    assert total(cloud, "strata_cloud_visits_total") == 12
+    assert total(cloud, "strata_cloud_updates_total") == 11
+    assert total(cloud, "strata_cloud_failures_total") == 1
+    assert total(cloud, "strata_cloud_failures_total", where="seat", reason="left_out") == 1
+    assert total(cloud, "strata_cloud_run_accuracy_ratio", of="global") == info.accuracy
+    assert total(cloud, "strata_cloud_run_loss", of="global") == info.loss
+    assert total(cloud, "strata_cloud_run_loss", of="train") == details[-1].train_loss
+    assert total(cloud, "strata_cloud_runs") == 0
+    assert total(cloud, "strata_cloud_exchange_seconds_count") == 6  # two rounds and the last evaluation, two edges
+    assert total(cloud, "strata_cloud_heartbeats_total") > 0
+    assert total(cloud, "strata_cloud_registrations_total", kind="agent") >= 6
+    assert total(cloud, "process_resident_memory_bytes") > 2**20
+
+    def over(tier: list[dict[Series, float]], name: str, **labels: str) -> float:
+        return sum(total(found, name, **labels) for found in tier)
+
+    assert over(edges, "strata_edge_rounds_total", outcome="answered") == 6
+    assert over(edges, "strata_edge_rounds_total", outcome="failed") == 0
+    assert over(edges, "strata_edge_visits_total", outcome="used") == 11
+    assert over(edges, "strata_edge_visits_total", outcome="failed") == 1
+    assert over(edges, "strata_edge_visits_total", outcome="evaluated") == 6
+    assert over(edges, "strata_edge_failures_total", reason="left_out") == 1
+    assert over(edges, "strata_edge_agents") >= 6  # an agent may be heard by two: at home, and where it worked
+    assert over(agents, "strata_agent_visits_begun_total") == 17
+    assert over(agents, "strata_agent_visits_total", kind="train", outcome="done") == 11
+    assert over(agents, "strata_agent_visits_total", kind="evaluate", outcome="done") == 6
+    assert over(agents, "strata_agent_visit_seconds_count") == 17
+    assert over(agents, "strata_agent_failures_total") == 0
+    assert over(agents, "strata_agent_heartbeats_total", outcome="answered") > 0
+    assert over(agents, "strata_agent_devices") == 6
+    for direction in ("up", "down"):  # one device an agent: what sockets carried is what links carry
+        carried = over(edges, "strata_edge_socket_bytes_total", direction=direction)
+        assert carried == over(agents, "strata_agent_socket_bytes_total", direction=direction)
+        assert carried == over(edges, "strata_edge_link_bytes_total", direction=direction) > 0
+
+
+async def test_runs_that_wait_are_counted_also_by_a_restarted_cloud(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(6,), n_edges=2) as fed:
+        first = await fed.begin(small_spec(num_rounds=50), 1)
+        await fed.ask(first, "resume")
+        await fed.until_status(first, "running")
+        waiting = [await fed.submit(small_spec()) for _ in range(3)]
+        cloud, _, _ = await pages(fed)
+        assert total(cloud, "strata_cloud_runs", status="pending") == 3
+        assert total(cloud, "strata_cloud_training") == 1
+        assert total(cloud, "strata_cloud_run_rounds_wanted") == 50
+        await fed.ask(waiting[0], "pause")
+        await fed.stop("cloud")
+        await fed.start_cloud()
+        await fed.until_status(first, "running")
+        cloud, _, _ = await pages(fed)
+        assert total(cloud, "strata_cloud_runs", status="pending") == 2
+        assert total(cloud, "strata_cloud_runs", status="paused") == 1
+        for run in waiting[1:]:
+            await fed.ask(run, "stop")
+        await fed.ask(first, "stop")
+        await fed.finish(first)
+        cloud, _, _ = await pages(fed)
+        assert total(cloud, "strata_cloud_runs") == total(cloud, "strata_cloud_runs", status="paused") == 1
+
+
+def committed(**changes: Any) -> Happening:
+    sizes = {f"{link}_bytes_{way}": 1 for link in ("device", "edge") for way in ("up", "down")}
+    known = {"wall_s": 1.0, "simulated_s": 2.0, "n_visits": 1, "n_used": 1, "energy_j": 0.5, "round_no": 1}
+    return Happening("round.committed", {**known, **sizes, "client_accuracy": None, "train_loss": 0.1, **changes})
+
+
+def lost(seat: int | None, reason: str) -> Happening:
+    return Happening("contribution.lost", {"seat": seat, "reason": reason, "edge": HOSTILE, "detail": HOSTILE})
+
+
+def line(seat: int, outcome: str) -> SeatLine:
+    return SeatLine(seat=seat, edge_round=0, wave=0, outcome=outcome, reason=HOSTILE, label=HOSTILE)
+
+
+def test_no_name_from_outside_makes_a_series() -> None:
+    cloud, edge, agent = CloudMetrics(), EdgeMetrics(), AgentMetrics()
+    before = [set(of(metrics)) for metrics in (cloud, edge, agent)]
+    for number in range(50):
+        run = f"{HOSTILE}{number}"
+        cloud.hear(run, Happening("run.status", {"status": "starting"}))
+        cloud.hear(run, Happening(f"{HOSTILE}{number}", {}))
+        cloud.hear(run, committed(round_no=number))
+        cloud.hear(run, lost(number, f"{HOSTILE}{number}"))
+        cloud.hear(run, lost(None, f"{number}"))
+        cloud.hear(run, Happening("round.evaluated", {"evaluation": {run: {"accuracy": 1.0, "loss": 1.0}}}))
+        cloud.exchanged(f"rounds{number}", 1, 1, 0.1)
+        edge.exchanged(f"visits{number}", 1, 1, 0.1)
+        failure = Failure(seat=number, reason=f"{HOSTILE}{number}", detail=HOSTILE)
+        agent.visited(Outcome[Any](seat=number, kind="train", failure=failure), 0.1)
+        book = Book(None, number)  # type: ignore[arg-type]
+        book.lines, book.failures = [line(number, f"{HOSTILE}{number}")], [failure]
+        edge.noted(book)
+    assert [set(of(metrics)) for metrics in (cloud, edge, agent)] == before
+    assert total(of(cloud), "strata_cloud_failures_total", where="edge", reason=OTHER) == 50
+    assert total(of(edge), "strata_edge_visits_total", outcome=OTHER) == 50
+    assert total(of(edge), "strata_edge_exchange_seconds_count", order=OTHER) == 50
+    assert total(of(agent), "strata_agent_failures_total", reason=OTHER) == 50
+    for metrics in (cloud, edge, agent):
+        assert "evil" not in str(of(metrics))
+
+
+def test_what_counts_or_logs_cannot_fail_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[str] = []
+
+    def broken(run: str, event: Happening) -> None:
+        raise KeyError(event.kind)
+
+    hear = to_all(broken, lambda run, event: heard.append(run), CloudMetrics().hear)
+    hear("a", Happening("round.committed", {}))  # whose figures are missing
+    assert heard == ["a"]
+    assert caplog.text.count("an event of run a was not taken") == 2
+
+
+def test_figures_of_one_run_are_not_those_of_the_next() -> None:
+    cloud = CloudMetrics()
+    scores = {"global": {"accuracy": 0.5, "loss": 1.5}}
+    for run, kinds in (("a", ("starting", "running")), ("b", ("pending",))):
+        for status in kinds:
+            cloud.hear(run, Happening("run.status", {"status": status}))
+    cloud.hear("a", committed(client_accuracy=0.25))
+    cloud.hear("a", Happening("round.evaluated", {"evaluation": scores}))
+    assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
+    assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="clients") == 0.25
+    cloud.hear("a", Happening("run.status", {"status": "starting"}))  # resumed
+    assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
+    cloud.hear("a", Happening("run.status", {"status": "failed"}))
+    cloud.hear("b", Happening("run.status", {"status": "starting"}))
+    assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
+    cloud.hear("a", Happening("round.evaluated", {"evaluation": scores}))
+    assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
+    assert total(of(cloud), "strata_cloud_runs") == 1
+
+
+def test_every_error_that_can_cost_a_contribution_is_a_reason() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, StrataError)]
+    assert len(kinds) > 15
+    assert {kind.code for kind in kinds} <= set(REASONS)
+    assert len(set(REASONS)) == len(REASONS)
+    assert [one_of(value, REASONS) for value in ("lost", "never heard", None, 7, ["lost"])] == ["lost", *[OTHER] * 4]
+
+
+def test_an_edge_order_that_fails_is_counted_as_that_and_is_not_running_any_more() -> None:
+    edge = EdgeMetrics()
+
+    def fail() -> None:
+        with edge.one_round():
+            assert total(of(edge), "strata_edge_rounds_running") == 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert total(of(edge), "strata_edge_rounds_total", outcome="failed") == 1
+    assert total(of(edge), "strata_edge_round_seconds_count") == 1
+    assert total(of(edge), "strata_edge_rounds_running") == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "also", "opens"),
+    [
+        ("own", None, {"own"}),
+        ("own", "extra", {"own", "extra"}),
+        (None, "extra", {None, "own", "extra", "guess"}),
+        (None, None, {None, "own", "extra", "guess"}),
+    ],
+    ids=["a token", "a token and one for metrics", "one for metrics only", "no token"],
+)
+async def test_the_token_for_metrics_opens_that_door_beside_the_tiers_own(
+    own: str | None, also: str | None, opens: set[str | None]
+) -> None:
+    settings = TierSettings(common=CommonSettings(metrics_token=also))
+    app = FastAPI()
+    app.include_router(metrics_router(settings, own, "tier", lambda request: AgentMetrics()))
+    opened = set()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://tier") as client:
+        for token in (None, "own", "extra", "guess"):
+            try:
+                headers = {} if token is None else {"authorization": f"Bearer {token}"}
+                answer = await client.get("/metrics", headers=headers)
+            except StrataError:
+                continue
+            assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+            opened.add(token)
+    assert opened == opens
+
+
+async def test_the_token_for_metrics_opens_no_other_door(tmp_path: Path) -> None:
+    tokens = {"tier_token": "the-tiers-own", "api_token": "the-users-own", "metrics_token": "for-metrics-alone"}
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), common=tokens) as fed:
+        headers = {"authorization": "Bearer for-metrics-alone"}
+        tried: Counter[int] = Counter()
+        for port, doors in (
+            (CLOUD_PORT, ("/metrics/targets", "/runs", "/topology")),
+            (EDGE_PORT, ("/nonce",)),
+            (AGENT_PORT, ("/nonce",)),
+        ):
+            for door in ("/metrics", *doors):
+                answer = await fed.client.get(f"http://127.0.0.1:{port}{door}", headers=headers)
+                assert (answer.status_code == 200) == door.startswith("/metrics"), (port, door)
+                tried[answer.status_code] += 1
+        assert tried == {200: 4, 401: 4}

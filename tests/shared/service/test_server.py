@@ -1,0 +1,106 @@
+"""The server that every tier runs: its socket, its settings, its start and end."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import socket
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+
+from shared.runtime import worker
+from shared.service import app as app_module
+from shared.service import server
+from shared.service.settings import TierSettings
+
+
+def app() -> FastAPI:
+    return app_module.make_app("probe")
+
+
+def test_a_free_port_is_bound_and_told() -> None:
+    settings = TierSettings(port=0)
+    with server.listen(settings) as bound:
+        assert settings.port == bound.getsockname()[1] > 0
+        with socket.create_connection(("127.0.0.1", settings.port), timeout=5):
+            pass
+
+
+def test_a_socket_can_be_inherited() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as given:
+        port = given.getsockname()[1]
+        settings = TierSettings(port=1, fd=given.detach())
+        with server.listen(settings) as bound:
+            assert settings.port == bound.getsockname()[1] == port
+
+
+class FakeServer:
+    """A server that starts, or not, and ends at once."""
+
+    starts = True
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        self.started = False
+
+    def run(self, sockets: list[Any]) -> None:
+        self.started = self.starts
+        for found in sockets:
+            found.close()
+
+
+@pytest.fixture
+def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """`serve` with a fake server and without effect on this process; the log levels that it set."""
+    levels: list[Any] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: levels.append(options["level"]))
+    monkeypatch.setattr(server, "Server", FakeServer)
+    monkeypatch.setattr(worker, "pin_threads", lambda: None)
+    return levels
+
+
+def test_the_log_level_may_be_written_small(monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]) -> None:
+    monkeypatch.setenv("STRATA_LOG_LEVEL", "debug")
+    server.serve("probe", TierSettings(port=0), lambda settings: app())
+    assert quiet_serve == ["DEBUG"]
+
+
+def test_a_tier_that_could_not_start_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]
+) -> None:
+    monkeypatch.setattr(FakeServer, "starts", False)
+    with pytest.raises(SystemExit, match="probe could not start"):
+        server.serve("probe", TierSettings(port=0), lambda settings: app())
+
+
+def test_connections_take_at_most_half_of_the_open_files(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
+    assert server.limits_of(TierSettings(max_connections=10_000)).connections == 2048
+    assert asked == [(4096, 4096)]
+    assert "no more than 2048 connections are taken" in caplog.text
+    caplog.clear()
+    assert server.limits_of(TierSettings(max_connections=100)).connections == 100
+    assert not caplog.records
+
+
+async def test_no_header_changes_the_address_of_a_caller() -> None:
+    """uvicorn believes X-Forwarded-For of callers on loopback, unless told not to: here the source is called back."""
+    probe = app()
+
+    @probe.get("/source")
+    async def source(request: Request) -> str:
+        return request.client.host if request.client else ""
+
+    config = server.configure(probe, TierSettings())
+    config.load()
+    inner = httpx.ASGITransport(config.loaded_app, client=("127.0.0.1", 1))
+    forged = {"x-forwarded-for": "10.1.2.3", "forwarded": "for=10.1.2.3", "x-real-ip": "10.1.2.3"}
+    async with httpx.AsyncClient(transport=inner, base_url="http://cloud") as http:
+        assert (await http.get("/source", headers=forged)).json() == "127.0.0.1"

@@ -1,0 +1,360 @@
+"""The commands against a fake cloud, and against results folders where no cloud runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shared.results.manifest import Manifest
+from shared.results.writer import write_results
+from tests.strata.conftest import Strata
+from tests.strata.fake_cloud import FILES, FakeCloud
+from tests.strata.samples import a_round, a_run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def in_folder(runs: Path, run: str = "r9", **changes: object) -> Path:
+    info = a_run(run=run, **changes)
+    rounds = [a_round(1), a_round(2)]
+    write_results(runs / run, info, rounds, model=None, manifest=Manifest.of(info))
+    return runs / run
+
+
+# ---- run
+
+
+def test_run_ends_with_one_json_object(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
+    said = strata(
+        "run", spec_file, "lr=0.2", "partition.alpha=0.1", "partition.name=dirichlet", "--url", url, "--format", "json"
+    )
+    assert said.code == 0
+    last = json.loads(said.out.splitlines()[-1])
+    assert (last["run"], last["status"], last["rounds"]) == ("r2", "completed", 3)
+    assert (last["accuracy"], last["accuracy_of"], last["loss"]) == (0.93, "global model", 0.3)
+    assert (last["bytes_up"], last["bytes_down"]) == (600, 6000)
+    assert (last["wall_s"], last["simulated_s"], last["model_sha256"]) == (1.5, 12.0, "ab" * 32)
+    assert last["results"] is None
+    assert cloud.specs[0]["lr"] == 0.2
+    assert cloud.specs[0]["partition"]["alpha"] == 0.1
+    assert "round 3/3" in said.err
+
+
+def test_run_prints_a_table_of_rounds_and_sends_a_key(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATA_URL", url)
+    said = strata("run", spec_file)
+    assert said.code == 0
+    assert "93.00 %" in said.out
+    assert all(f"9{number}.00 %" in said.out for number in (1, 2, 3))
+    assert cloud.keys[0] is not None
+    assert len(cloud.keys[0]) >= 16
+
+
+def test_newest_evaluation_is_shown_while_the_run_goes_on(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path
+) -> None:
+    cloud.n_rounds, cloud.pace_s = 1, 0.25  # slower than the screen is drawn
+    said = strata("run", spec_file, "--url", url)
+    assert "round 1/1  accuracy 10.00 %  loss 1.0000" in said.err
+
+
+def test_failed_run_exits_with_one_and_says_why(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
+    cloud.ends_as = "failed"
+    said = strata("run", spec_file, "--url", url)
+    assert said.code == 1
+    assert "no device left" in said.out
+
+
+def test_refused_spec_is_one_red_line_with_the_field(strata: Strata, url: str, spec_file: Path) -> None:
+    said = strata("run", spec_file, "lr=99", "--url", url)
+    assert said.code == 1
+    assert said.err == "error: lr: too large\n"
+    assert said.out == ""
+
+
+def test_wrong_field_is_found_before_anything_starts(strata: Strata, spec_file: Path, tmp_path: Path) -> None:
+    said = strata("run", spec_file, "num_roundz=3")
+    assert said.code == 1
+    assert said.err == "error: num_roundz: unknown field; did you mean 'num_rounds'?\n"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("run", "small.yaml", "no_equals_sign"), ("run",), ("ls", "--format", "xml"), ("nonsense",)],
+)
+def test_wrong_usage_exits_with_two(strata: Strata, spec_file: Path, arguments: tuple[str, ...]) -> None:
+    assert strata(*arguments).code == 2
+
+
+def test_agents_are_refused_where_the_cloud_has_its_own(strata: Strata, url: str, spec_file: Path) -> None:
+    said = strata("run", spec_file, "--url", url, "--agents", "2")
+    assert said.code == 2
+
+
+def test_broken_event_stream_is_taken_up_where_it_broke(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path
+) -> None:
+    cloud.breaks_after = 6
+    said = strata("run", spec_file, "--url", url, "--format", "json")
+    assert said.code == 0
+    assert cloud.stream_starts == [None, "6"]
+    assert json.loads(said.out.splitlines()[-1])["rounds"] == 3
+
+
+def test_interrupt_stops_the_run(url: str, cloud: FakeCloud, spec_file: Path) -> None:
+    cloud.holds = True
+    command = [sys.executable, "-m", "strata.main", "run", str(spec_file), "--url", url, "--format", "json"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not cloud.stream_starts and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert ("POST", "/runs/r2/stop") in cloud.seen
+    assert process.returncode == 130, err
+    assert json.loads(out.splitlines()[-1])["status"] == "stopped"
+
+
+# ---- runs
+
+
+def test_show_prints_the_same_object_later(strata: Strata, url: str, spec_file: Path) -> None:
+    first = strata("run", spec_file, "--url", url, "--format", "json").out.splitlines()[-1]
+    assert strata("show", "r2", "--url", url, "--format", "json").out.splitlines()[-1] == first
+    assert strata("show", "latest", "--url", url, "--format", "json").out.splitlines()[-1] == first
+
+
+def test_show_reads_the_results_folder_when_nothing_runs(strata: Strata, tmp_path: Path) -> None:
+    folder = in_folder(tmp_path / "runs", "old", created_at="2026-01-01T00:00:00Z")
+    in_folder(tmp_path / "runs", "new", created_at="2026-01-03T00:00:00Z", accuracy=0.5)
+    latest = json.loads(strata("show", "latest", "--format", "json").out)
+    assert (latest["run"], latest["accuracy"]) == ("new", 0.5)
+    said = strata("show", "old")
+    assert said.code == 0
+    assert "91.00 %" in said.out
+    assert "92.00 %" in said.out
+    assert json.loads(strata("show", "old", "--format", "json").out)["results"] == str(folder.resolve())
+
+
+def test_show_counts_visits_by_the_algorithm_s_word_for_them(strata: Strata, tmp_path: Path) -> None:
+    info, plain = a_run(run="r9"), a_run(run="plain")
+    labelled = {"device_bytes_up": 5_000_000, "report_bytes": 1_000_000, "retired": {1: "refused 8 times"}}
+    rounds = [a_round(1, labels={"A": 3, "leader": 2}, **labelled), a_round(2, labels={"C": 7}, retired={})]
+    write_results(tmp_path / "runs" / "r9", info, rounds, model=None, manifest=Manifest.of(info))
+    write_results(tmp_path / "runs" / "plain", plain, [a_round(1)], model=None, manifest=Manifest.of(plain))
+    table = strata("show", "r9").out.splitlines()
+    head = next(index for index, line in enumerate(table) if "leader" in line)
+    cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in table[head:]]
+    assert cells[0] == ["round", "A", "C", "leader", "retired", "reports", "updates"]
+    assert cells[2] == ["1", "3", "0", "2", "1", "1 MB", "4 MB"]
+    assert cells[3][:5] == ["2", "0", "7", "0", "0"]
+    assert "reports" not in strata("show", "plain").out
+
+
+def test_show_of_an_earlier_topology_s_run_comes_from_its_folder(strata: Strata, url: str, tmp_path: Path) -> None:
+    in_folder(tmp_path / "runs", "r9")
+    assert json.loads(strata("show", "r9", "--url", url, "--format", "json").out)["run"] == "r9"
+
+
+def test_show_of_nothing_tells_the_cloud_s_answer(strata: Strata, url: str) -> None:
+    said = strata("show", "r77", "--url", url)
+    assert (said.code, said.err) == (1, "error: no run r77\n")
+
+
+@pytest.mark.parametrize("run", ["../secret", "..", "a/b"])
+def test_show_reads_no_folder_outside(strata: Strata, tmp_path: Path, run: str) -> None:
+    in_folder(tmp_path, "secret")
+    in_folder(tmp_path / "runs" / "a", "b")
+    assert strata("show", run).code == 1
+
+
+def test_ls_lists_the_newest_first_from_both_sources(strata: Strata, url: str, tmp_path: Path, spec_file: Path) -> None:
+    in_folder(tmp_path / "runs", "r9")
+    assert [run["run"] for run in json.loads(strata("ls", "--format", "json").out)] == ["r9"]
+    strata("run", spec_file, "--url", url)
+    listed = json.loads(strata("ls", "--url", url, "--format", "json").out)
+    assert [run["run"] for run in listed] == ["r2", "r1"]
+    assert [run["run"] for run in json.loads(strata("ls", "--url", url, "--limit", 1, "--format", "json").out)] == [
+        "r2"
+    ]
+
+
+@pytest.mark.parametrize(("verb", "status"), [("pause", "pausing"), ("resume", "running"), ("stop", "stopped")])
+def test_verbs_change_the_run_that_latest_names(
+    strata: Strata, url: str, cloud: FakeCloud, verb: str, status: str
+) -> None:
+    said = strata(verb, "latest", "--url", url, "--format", "json")
+    assert json.loads(said.out)["status"] == status
+    assert ("POST", f"/runs/r1/{verb}") in cloud.seen
+
+
+def test_watch_follows_to_the_end(strata: Strata, url: str, cloud: FakeCloud) -> None:
+    cloud.change("r1", status="running", rounds=0, accuracy=None)
+    said = strata("watch", "latest", "--url", url, "--format", "json")
+    assert said.code == 0
+    assert json.loads(said.out.splitlines()[-1])["status"] == "completed"
+
+
+def test_pull_fetches_every_file_and_the_model(strata: Strata, url: str, tmp_path: Path) -> None:
+    said = strata("pull", "latest", "--into", tmp_path / "here", "--url", url, "--format", "json")
+    folder = tmp_path / "here" / "r1"
+    assert json.loads(said.out)["files"] == sorted([*FILES, "model.safetensors"])
+    assert {name: (folder / name).read_bytes() for name in FILES} == FILES
+    assert (folder / "model.safetensors").read_bytes() == b"tensors of global"
+    assert not list(folder.rglob("*.part"))
+
+
+@pytest.mark.parametrize("resolved", [True, False])
+def test_pull_of_a_run_without_a_model_fetches_its_files(
+    strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, resolved: bool
+) -> None:
+    cloud.change("r1", rounds=0, status="failed", resolved=resolved)
+    said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url, "--format", "json")
+    assert said.code == 0
+    assert json.loads(said.out)["files"] == sorted(FILES)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "..\\evil"])
+def test_pull_refuses_names_that_lead_elsewhere(
+    strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, name: str
+) -> None:
+    cloud.files[name] = b"evil"
+    said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
+    assert said.code == 1
+    assert "does not stay in its folder" in said.err
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("run", ["../evil", "/tmp/evil", "..", "a/b", ""])  # noqa: S108
+def test_run_whose_id_is_a_path_is_refused(
+    strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, run: str
+) -> None:
+    cloud.runs["r1"] = a_run().model_copy(update={"run": run})
+    said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
+    assert said.code == 1
+    assert "answered with no RunInfo (at run: String should match pattern" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- what is there
+
+
+def test_algorithms_are_listed_without_a_cloud(strata: Strata) -> None:
+    found = {entry["name"]: entry for entry in json.loads(strata("algorithms", "--format", "json").out)}
+    assert "McMahan" in found["fedavg"]["paper"]
+    assert "mu" in found["fedprox"]["params"]["properties"]
+    assert "fedprox" in strata("algorithms").out
+
+
+def test_algorithms_of_a_named_cloud_are_its_own(strata: Strata, url: str) -> None:
+    assert [entry["name"] for entry in json.loads(strata("algorithms", "--url", url, "--format", "json").out)] == [
+        "remote_avg"
+    ]
+    assert "mu=1" in strata("algorithms", "--url", url).out
+
+
+def test_devices_edges_and_seats_are_listed(strata: Strata, url: str) -> None:
+    (agent,) = json.loads(strata("devices", "--url", url, "--format", "json").out)
+    assert (agent["name"], agent["devices"]) == ("agent-1", 5)
+    (edge,) = json.loads(strata("edges", "--url", url, "--format", "json").out)
+    assert edge["edge"] == "edge-1"
+    seats = json.loads(strata("devices", "r1", "--url", url, "--format", "json").out)
+    assert [seat["label_counts"] for seat in seats] == [[10, 20, 0], [0, 5, 7]]
+    assert "10 20 0" in strata("devices", "r1", "--url", url).out
+
+
+def test_twins_are_listed_of_all_edges_of_one_and_of_a_device(strata: Strata, url: str, cloud: FakeCloud) -> None:
+    for words in (["twins"], ["twins", "edge-1"], ["twins", "--device", "a1", "--run", "r1"]):
+        (twin,) = json.loads(strata(*words, "--url", url, "--format", "json").out)
+        assert (twin["seat"], twin["history"][0]["error_s"]) == (3, 2.0)
+    assert [path for _, path in cloud.seen if "twin" in path] == ["/edges/edge-1/twins"] * 2 + ["/devices/a1/twin"]
+    said = strata("twins", "--url", url).out
+    for told in ("recovering", "120 /s", "1.50 ± 0.25"):
+        assert told in said
+
+
+def test_doctor_has_a_line_for_each_need_and_tells_what_is_missing(
+    strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mnist.npz").write_bytes(b"x" * 2_000_000)
+    monkeypatch.setenv("STRATA_DATA_DIR", str(tmp_path))
+    cloud.missing = ("a device",)
+    said = strata("doctor", "--url", url, "--format", "json")
+    found = {check["name"]: check for check in json.loads(said.out)}
+    assert said.code == 0
+    assert found["torch"]["state"] == found["redis-server"]["state"] == found["data: digits"]["state"] == "ok"
+    assert found["data: mnist"]["found"] == "mnist.npz, 2.0 MB"
+    assert found["data: femnist"] == {
+        "name": "data: femnist",
+        "state": "warn",
+        "found": "absent",
+        "todo": "put femnist.npz into STRATA_DATA_DIR",
+    }
+    assert found["topology"]["todo"] == "missing: a device"
+    assert {"python", "torchvision", "cores", "memory", "docker engine", "docker compose"} <= found.keys()
+
+
+def test_doctor_fails_without_a_redis_server(strata: Strata, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_REDIS_SERVER", "/nowhere/redis-server")
+    said = strata("doctor")
+    assert said.code == 1
+    assert "cannot be run" in said.out
+
+
+# ---- the connection
+
+
+def test_token_from_the_environment_opens_the_api(
+    strata: Strata, url: str, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.token = "secret"  # noqa: S105 - made up
+    assert strata("edges", "--url", url).err == "error: the API token is missing or wrong\n"
+    monkeypatch.setenv("STRATA_API_TOKEN", "secret")
+    assert strata("edges", "--url", url).code == 0
+
+
+def test_token_from_a_file_opens_the_api(
+    strata: Strata, url: str, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cloud.token = "secret"  # noqa: S105 - made up
+    monkeypatch.setenv("STRATA_API_TOKEN_FILE", str(tmp_path / "token"))
+    said = strata("edges", "--url", url)
+    assert said.code == 1
+    assert said.err.startswith("error: STRATA_API_TOKEN_FILE: ")
+    (tmp_path / "token").write_text("secret\n", encoding="ascii")
+    assert strata("edges", "--url", url).code == 0
+
+
+def test_no_known_cloud_says_what_to_do(strata: Strata) -> None:
+    said = strata("edges")
+    assert said.code == 1
+    assert "`strata up`" in said.err
+
+
+def test_silent_address_is_named(strata: Strata) -> None:
+    said = strata("edges", "--url", "http://127.0.0.1:9")
+    assert said.code == 1
+    assert "no cloud answers at http://127.0.0.1:9" in said.err
+
+
+def test_down_without_a_topology_points_to_compose(strata: Strata) -> None:
+    said = strata("down")
+    assert said.code == 0
+    assert "docker compose down" in said.out
+
+
+def test_help_needs_no_torch() -> None:
+    code = "import sys; from shared.cli import main; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == 0

@@ -1,0 +1,310 @@
+"""`strata compare` on made-up results folders."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.core.errors import NotFound
+from shared.core.scores import Spread
+from shared.federation.spec_parser import parse_spec
+from shared.results.comparison import compare
+from shared.results.comparison_figure import draw_comparison
+from shared.results.lookup import find_folders
+from shared.results.manifest import Manifest
+from shared.results.writer import write_results
+from shared.run_records.rounds import Evaluation
+from tests.strata.conftest import Strata
+from tests.strata.samples import SPEC, a_round, a_run
+
+
+def in_folder(
+    runs: Path, run: str, accuracies: Sequence[float | None], *, spec: dict[str, Any] | None = None, **changes: Any
+) -> Path:
+    """A run whose rounds take 4 s and 200 bytes up each; None is a round without evaluation."""
+    fields = SPEC.model_dump(mode="json", exclude_none=True) | {"name": changes.get("name", "small")} | (spec or {})
+    n = len(accuracies)
+    totals = {"rounds": n, "num_rounds": n, "bytes_up": 200 * n, "simulated_s": 4.0 * n}
+    info = a_run(run=run, spec=parse_spec(fields), **{**totals, "accuracy": accuracies[-1] if n else None, **changes})
+    rounds = [
+        a_round(number, evaluation=None if value is None else {"global": Evaluation(n=10, accuracy=value, loss=1.0)})
+        for number, value in enumerate(accuracies, start=1)
+    ]
+    after = [a_round(n, kind="evaluate", bytes_up=999, simulated_s=99.0, evaluation=None)] if n else []
+    write_results(runs / run, info, rounds + after, model=None, manifest=Manifest.of(info))
+    return runs / run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def compared(strata: Strata, *arguments: object) -> dict[str, Any]:
+    said = strata("compare", *arguments, "--format", "json")
+    assert said.code == 0, said.err
+    found: dict[str, Any] = json.loads(said.out)
+    return found
+
+
+# ---- figures
+
+
+def test_target_is_counted_in_rounds_seconds_and_bytes_of_training(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "slow", [0.2, 0.5, 0.7, 0.8])
+    in_folder(runs, "fast", [0.6, 0.85, 0.84, 0.9], spec={"lr": 0.5})
+    found = compared(strata, "slow", "fast", "--target", "0.7")
+    slow, fast = found["runs"]
+    assert (slow["rounds_to_target"], slow["simulated_s_to_target"], slow["bytes_up_to_target"]) == (3, 12.0, 600)
+    assert (fast["rounds_to_target"], fast["simulated_s_to_target"], fast["bytes_up_to_target"]) == (2, 8.0, 400)
+    assert (fast["accuracy"], fast["rounds"], fast["simulated_s"], fast["bytes_up"]) == (0.9, 4, 16.0, 800)
+    assert (slow["lr"], fast["lr"]) == (0.05, 0.5)
+    assert "seed" not in slow
+    assert found["remarks"] == []
+
+
+def test_target_is_by_default_the_highest_that_all_reach_and_said_so(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "a", [0.2, 0.8, 0.75])
+    in_folder(runs, "b", [0.6, 0.9, 0.95])
+    said = strata("compare", "a", "b", "--format", "json")
+    assert json.loads(said.out)["target"] == 0.8
+    assert "target: 80 %, the highest accuracy that all reach" in said.err
+    assert [row["rounds_to_target"] for row in json.loads(said.out)["runs"]] == [2, 2]
+
+
+def test_target_that_nobody_reaches_is_a_dash(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "a", [0.2, 0.8])
+    (row,) = compared(strata, "a", "--target", "0.99")["runs"]
+    assert row["rounds_to_target"] is row["simulated_s_to_target"] is row["bytes_up_to_target"] is None
+    line = next(line for line in strata("compare", "a", "--target", "0.99").out.splitlines() if "80.00 %" in line)
+    assert line.count(" - ") == 3
+
+
+def test_rounds_without_evaluation_still_cost(runs: Path) -> None:
+    folder = in_folder(runs, "a", [None, None, 0.5, None, None, 0.7], spec={"eval_every": 3})
+    (course,) = compare([folder]).courses
+    assert [(point.round_no, point.simulated_s, point.bytes_up, point.accuracy) for point in course.points] == [
+        (3, 12.0, 600, 0.5),
+        (6, 24.0, 1200, 0.7),
+    ]
+
+
+def test_run_whose_headline_is_its_clients_is_compared_by_them(runs: Path) -> None:
+    clients = in_folder(runs, "a", [0.1, 0.2], accuracy_of="mean over clients")
+    other = in_folder(runs, "b", [0.1, 0.2])
+    comparison = compare([clients, other])
+    assert [point.accuracy for point in comparison.courses[0].points] == [0.6, 0.7]  # `client_accuracy` of the rounds
+    assert comparison.remarks == ("different accuracies (mean over clients; global model): they do not compare",)
+
+
+# ---- remarks
+
+
+def test_different_data_steps_and_running_runs_are_said_aloud(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "a", [0.2, 0.8])
+    in_folder(runs, "b", [None, 0.7], spec={"eval_every": 2, "data": "mnist"}, status="running", num_rounds=9)
+    said = strata("compare", "a", "b")
+    assert said.code == 0
+    assert "note: different test sets (digits; mnist): their accuracies do not compare" in said.err
+    assert "note: evaluated every 1 or 2 rounds" in said.err
+    assert "b: running, 2/9" in said.err
+
+
+def test_run_without_an_evaluation_has_a_line_and_no_say(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "a", [0.2, 0.8])
+    in_folder(runs, "b", [None], status="running", accuracy=None)
+    in_folder(runs, "c", [], status="failed", reason="no device left", accuracy=None)
+    said = strata("compare", "a", "b", "c", "--format", "json")
+    found = json.loads(said.out)
+    assert found["target"] == 0.8
+    assert [row["accuracy"] for row in found["runs"]] == [0.8, None, None]
+    assert "without an evaluation, so in no panel and without a say in the target (b; c)" in said.err
+
+
+def test_nothing_evaluated_gives_a_table_and_no_picture(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "a", [], status="pending", accuracy=None)
+    said = strata("compare", "a")
+    assert said.code == 0
+    assert "pending" in said.out
+    assert "no picture: no run has been evaluated yet" in said.err
+    assert not (runs / "compare.png").exists()
+
+
+# ---- which runs
+
+
+def test_runs_are_found_by_id_name_latest_and_folder_each_once(runs: Path, tmp_path: Path) -> None:
+    first = in_folder(runs, "r1", [0.5], name="tried", created_at="2026-01-01T00:00:00Z")
+    second = in_folder(runs, "r2", [0.5], name="tried", created_at="2026-01-02T00:00:00Z")
+    third = in_folder(runs, "r3", [0.5], name="other", created_at="2026-01-03T00:00:00Z")
+    elsewhere = in_folder(tmp_path / "pulled", "r4", [0.5])
+    assert find_folders(runs, ["tried"]) == [first, second]
+    assert find_folders(runs, ["r2", "latest", "tried", "other"]) == [second, third, first]
+    assert find_folders(runs, [str(elsewhere), str(runs / "r1")]) == [elsewhere, first]
+
+
+def test_run_is_found_by_a_name_too_long_for_a_folder(strata: Strata, runs: Path) -> None:
+    name = "\N{SNOWMAN}" * 100  # 300 bytes
+    folder = in_folder(runs, "r1", [0.5], name=name)
+    assert find_folders(runs, [name]) == [folder]
+    said = strata("compare", "x" * 300)
+    assert said.code == 1
+    assert f"no run, name of a run or results folder '{'x' * 300}'" in said.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cause"),
+    [
+        (b"\n2,train,", b"\nmany,train,", "round_no: Input should be a valid integer"),
+        (b"\n2,train,", b"\n2\0,train,", "round_no: Input should be a valid integer"),
+        (b"\n2,train,", b"\n2,tr\xffin,", "can't decode byte 0xff"),
+        (b"\n2,train,", b"\n2,guess,", "kind: Input should be 'train' or 'evaluate'"),
+        (b'""accuracy"": 0.6', b'""accuracy"": 0.6.7', "evaluation: broken JSON"),
+        (b'""accuracy"": 0.6', b'""accuracy"": ' + b"[" * 10**5, "evaluation: broken JSON"),
+        (b'""accuracy"": 0.6', b'""accuracy"": ""high""', "evaluation.global.accuracy: Input should be a valid number"),
+    ],
+)
+def test_broken_line_of_a_table_is_named_with_its_cause(
+    strata: Strata, runs: Path, old: bytes, new: bytes, cause: str
+) -> None:
+    table = in_folder(runs, "r1", [0.5, 0.6]) / "rounds.csv"
+    assert table.read_bytes().count(old) == 1
+    table.write_bytes(table.read_bytes().replace(old, new))
+    said = strata("compare", "r1")
+    assert said.code == 1
+    assert "runs/r1/rounds.csv, line 3: " in said.err
+    assert cause in said.err
+
+
+def test_unknown_run_is_named_with_the_nearest(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "r1", [0.5], name="quickstart")
+    said = strata("compare", "quickstrat")
+    assert said.code == 1
+    assert "'quickstrat' in runs; did you mean 'quickstart'?" in said.err
+    with pytest.raises(NotFound, match="no run in"):
+        find_folders(runs / "empty", ["latest"])
+
+
+def test_namesakes_show_the_keys_in_which_they_differ(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "r1", [0.5], spec={"lr": 0.1, "partition": {"name": "dirichlet", "alpha": 0.1}})
+    in_folder(runs, "r2", [0.5], spec={"lr": 0.1, "partition": {"name": "dirichlet", "alpha": 10}})
+    out = strata("compare", "small").out
+    assert "alpha=0.1" in out
+    assert "alpha=10.0" in out
+    assert "lr=" not in out
+
+
+# ---- forms
+
+
+def test_csv_has_a_row_a_run_with_what_differs_after_the_name(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "r1", [0.5], spec={"lr": 0.1})
+    in_folder(runs, "r2", [0.6], spec={"lr": 0.2})
+    first, second = csv.DictReader(strata("compare", "r1", "r2", "--format", "csv").out.splitlines())
+    assert list(first)[:4] == ["run", "name", "lr", "status"]
+    assert (first["lr"], first["accuracy"], second["lr"], second["accuracy"]) == ("0.1", "0.5", "0.2", "0.6")
+
+
+def test_picture_goes_where_asked_and_its_path_is_printed(strata: Strata, runs: Path, tmp_path: Path) -> None:
+    in_folder(runs, "r1", [0.5, 0.6])
+    assert "picture: runs/compare.png" in strata("compare", "r1").err
+    assert (runs / "compare.png").read_bytes()[:4] == b"\x89PNG"
+    assert compared(strata, "r1", "--out", "mine/a.svg")["picture"] == str(tmp_path / "mine" / "a.svg")
+    assert (tmp_path / "mine" / "a.svg").read_text().startswith("<?xml")
+
+
+def test_picture_of_no_known_format_is_refused(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "r1", [0.5])
+    said = strata("compare", "r1", "--out", "a.docx")
+    assert (said.code, said.err) == (1, "error: out: 'a.docx' ends in none of .png, .svg, .pdf\n")
+
+
+@pytest.mark.parametrize("target", ["90", "-1", "many"])
+def test_target_is_a_share(strata: Strata, runs: Path, target: str) -> None:
+    assert strata("compare", "r1", "--target", target).code == 2
+
+
+# ---- the picture
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folders: Sequence[Path]) -> Any:
+    """The figure as it was saved."""
+    from matplotlib.figure import Figure
+
+    saved: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(self: Figure, *given: Any, **named: Any) -> None:
+        saved.append(self)
+        save(self, *given, **named)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    assert draw_comparison(tmp_path / "picture.png", compare(folders))
+    return saved[0]
+
+
+def test_run_looks_the_same_in_all_panels_and_axes_tell_their_units(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
+) -> None:
+    names = ("a", "_b", "c$d$")
+    folders = [in_folder(runs, f"r{n}", [0.1, 0.5, 0.9], name=name) for n, name in enumerate(names)]
+    figure = drawn(monkeypatch, tmp_path, folders)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["rounds", "simulated time (s)", "bytes up (B)"]
+    assert figure.axes[0].get_ylabel() == "accuracy (global model)"
+    curves = [[line for line in axes.lines if len(line.get_xdata()) == 3] for axes in figure.axes]
+    for of_one_run in zip(*curves, strict=True):
+        assert len({(line.get_color(), line.get_linestyle()) for line in of_one_run}) == 1
+    assert len({line.get_color() for line in curves[0]}) == 3
+    assert [list(lines[0].get_xdata()) for lines in curves] == [[1, 2, 3], [4, 8, 12], [200, 400, 600]]
+    written = [entry.get_text().strip() for entry in figure.legends[0].get_texts()]
+    assert written == ["a", "_b", "c$d$", "target 90 %, and where a run first reaches it"]
+
+
+def test_a_run_over_another_with_the_same_accuracies_is_dashed_so_that_both_are_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
+) -> None:
+    courses = ([0.1, 0.5, 0.9], [0.1, 0.6, 0.9], [0.1, 0.5, 0.9])
+    figure = drawn(monkeypatch, tmp_path, [in_folder(runs, f"r{n}", each) for n, each in enumerate(courses)])
+    for axes in figure.axes:
+        curves = [line for line in axes.lines if len(line.get_xdata()) == 3]
+        assert [line.get_linestyle() for line in curves] == ["-", "-", "--"]
+
+
+def test_clients_of_each_run_have_a_box_in_its_colour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
+) -> None:
+    """Runs that tell how accuracies spread over clients; the one in the middle does not."""
+    spreads: list[dict[str, Spread]] = [
+        {"received": Spread.of([0.1, 0.5, 0.9])},
+        {},
+        {"received": Spread.of([0.4, 0.5, 0.7])},
+    ]
+    folders = [in_folder(runs, f"r{n}", [0.1, 0.5], clients=each) for n, each in enumerate(spreads)]
+    figure = drawn(monkeypatch, tmp_path, folders)
+    *curves, boxes = figure.axes
+    assert (len(curves), boxes.get_xlabel()) == (3, "clients at the end")
+    spans: dict[str, set[float]] = {}
+    for line in boxes.lines:
+        spans.setdefault(line.get_color(), set()).update(round(float(y), 6) for y in line.get_ydata())
+    assert spans.keys() == {"#0072B2", "#009E73"} <= {line.get_color() for line in curves[0].lines}
+    assert spans["#0072B2"] == {0.1, 0.3, 0.5, 0.7, 0.9}  # least, quartiles, most; the mean is the median here
+    assert {0.4, 0.45, 0.5, 0.6, 0.7, 0.533333} == spans["#009E73"]
+
+
+def test_many_runs_are_all_told_apart_and_inside_the_picture(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
+) -> None:
+    folders = [in_folder(runs, f"r{n}", [0.1, 0.5], spec={"seed": n}, status="running") for n in range(60)]
+    figure = drawn(monkeypatch, tmp_path, folders)
+    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 2][:60]
+    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}) == 60
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.y0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)

@@ -1,0 +1,85 @@
+"""Groups of clients and how their accuracies spread: what is said, what is drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.core.clustering import average_linkage, cosine_distances
+from shared.core.scores import Spread
+from shared.plots.groups import newest_grouping
+from shared.results.folder import file_names, read_rounds, read_run
+from shared.results.manifest import Manifest
+from shared.results.writer import write_results
+from tests.strata.conftest import Strata
+from tests.strata.samples import a_round, a_run
+
+VECTORS = [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]
+USERS = [f"edge-{n}" for n in range(4)]
+SPREAD = Spread.of([0.5, 0.9, 0.7, 0.8, 0.6])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run that clustered in round 2 and placed a late client in round 3."""
+    apart = cosine_distances(np.array(VECTORS))
+    tree: dict[str, Any] = {"users": USERS, "linkage": average_linkage(apart).tolist(), "threshold": 0.1}
+    groups = [["edge-0", "edge-1"], ["edge-2", "edge-3"]]
+    later = {"threshold": 0.1, "groups": [*groups, ["edge-4"]]}
+    spreads = {"own": SPREAD, "received": Spread.of([0.4])}
+    rounds = [
+        a_round(1, clients=spreads),
+        a_round(2, clients=spreads, figures={"0": {"group": None}, "cloud": {**tree, "groups": groups}}),
+        a_round(3, clients=spreads, figures={"cloud": later}),
+        a_round(3, kind="evaluate", clients=spreads, figures={}),
+    ]
+    info = a_run(run="r9", algorithm="dtpfl", clients=spreads)
+    write_results(tmp_path / "r9", info, rounds, model=None, manifest=Manifest.of(info))
+    return tmp_path
+
+
+def test_spread_is_what_a_box_plot_shows() -> None:
+    known = {"n": 5, "mean": 0.7, "min": 0.5, "q1": 0.6, "median": 0.7, "q3": 0.8, "max": 0.9}
+    assert SPREAD.model_dump() == pytest.approx(known)
+    assert Spread.of([0.25]) == Spread(n=1, mean=0.25, min=0.25, q1=0.25, median=0.25, q3=0.25, max=0.25)
+
+
+def test_spreads_and_groups_are_read_back_and_drawn(folder: Path) -> None:
+    assert read_run(folder / "r9").clients["own"] == SPREAD
+    rounds = read_rounds(folder / "r9")
+    assert [row.clients["own"] for row in rounds] == [SPREAD] * 4
+    found = newest_grouping(rounds)
+    assert found is not None
+    assert (found.round_no, found.groups[-1]) == (3, ("edge-4",))
+    assert {"plots/clients.png", "plots/groups.png"} <= set(file_names(folder / "r9"))
+
+
+def test_show_says_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
+    said = strata("show", "r9", "--runs-dir", folder)
+    assert said.code == 0
+    assert "70.00 % in the mean of 5, from 50.00 % to 90.00 %" in said.out
+    assert "edge-2 edge-3" in said.out
+    assert "edge-4" in said.out
+
+
+def test_groups_at_other_thresholds_follow_from_the_record(folder: Path, strata: Strata) -> None:
+    said = strata("groups", "r9", "--at", 0.001, "--at", 0.1, "--at", 1, "--runs-dir", folder, "--format", "json")
+    assert [found["groups"] for found in json.loads(said.out)] == [
+        [["edge-0"], ["edge-1"], ["edge-2"], ["edge-3"]],
+        [["edge-0", "edge-1"], ["edge-2", "edge-3"]],
+        [USERS],
+    ]
+    assert "edge-0 edge-1" in strata("groups", "r9", "--runs-dir", folder).out
+
+
+def test_run_that_clustered_nobody_is_said_so(tmp_path: Path, strata: Strata) -> None:
+    info = a_run(run="r8")
+    write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    said = strata("groups", "r8", "--runs-dir", tmp_path)
+    assert said.code == 1
+    assert "run r8 has clustered nobody" in said.err
+    assert "plots/groups.png" not in file_names(tmp_path / "r8")

@@ -1,0 +1,269 @@
+"""The results folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from shared.core.errors import NotFound
+from shared.federation.spec_parser import parse_spec
+from shared.results.folder import (
+    file_names,
+    newest_run,
+    read_round,
+    read_rounds,
+    read_run,
+    run_folders,
+    summary,
+    write_file,
+)
+from shared.results.manifest import Manifest
+from shared.results.reader import read_edges
+from shared.results.writer import write_results
+from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail, RoundInfo
+from shared.run_records.visits import FailureInfo
+from tests.strata.samples import SPEC, a_round, a_run, some_seats
+
+TABLES = ("rounds.csv", "devices.ndjson", "edges.ndjson", "links.csv")
+
+
+def lines_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def written(folder: Path, *rounds: RoundInfo, status: str = "running") -> Path:
+    info = a_run(status=status, rounds=len(rounds))
+    write_results(folder, info, rounds, model=None, manifest=Manifest.of(info))
+    return folder
+
+
+def test_complete_run_leaves_every_file(tmp_path: Path) -> None:
+    info = a_run()
+    model = {"w": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3)}  # a view that is not contiguous
+    rounds = [a_round(n) for n in (1, 2, 3)]
+    write_results(tmp_path, info, rounds, model=model, manifest=Manifest.of(info), seats=some_seats())
+    assert file_names(tmp_path) == [
+        "devices.ndjson",
+        "edges.ndjson",
+        "links.csv",
+        "manifest.json",
+        "model.safetensors",
+        "plots/accuracy.png",
+        "plots/bytes.png",
+        "plots/partition.png",
+        "rounds.csv",
+        "run.json",
+        "seats.ndjson",
+        "spec.yaml",
+    ]
+    loaded = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(loaded["w"], model["w"])
+    assert int(loaded["n"]) == 3
+    assert all((tmp_path / "plots" / name).read_bytes()[:4] == b"\x89PNG" for name in ("accuracy.png", "bytes.png"))
+
+
+def test_run_and_rounds_are_read_back_as_written(tmp_path: Path) -> None:
+    rounds = [a_round(n) for n in (1, 2)]
+    rounds[0] = rounds[0].but(failures=(), evaluation=None, train_loss=None)
+    info = a_run()
+    write_results(tmp_path, info, rounds, model=None, manifest=Manifest.of(info))
+    assert read_run(tmp_path) == info
+    first, second = read_rounds(tmp_path)
+    expected = [RoundInfo.model_validate(row.model_dump(exclude={"seats", "edges"})) for row in rounds]
+    assert first == expected[0]
+    assert second == expected[1]
+    assert second.failures[0].detail == "no answer\nin 3 s"
+    assert second.retired == {1: "too slow"}
+
+
+def test_line_that_a_crash_cut_short_is_no_round(tmp_path: Path) -> None:
+    table = written(tmp_path, a_round(1), a_round(2)) / "rounds.csv"
+    table.write_bytes(table.read_bytes()[:-40])
+    assert [row.round_no for row in read_rounds(tmp_path)] == [1]
+
+
+def test_round_that_lost_thousands_of_seats_is_written_read_and_drawn(tmp_path: Path) -> None:
+    lost = tuple(FailureInfo(seat=n, edge="edge-1", reason="unavailable", detail="off " * 20) for n in range(5000))
+    written(tmp_path, a_round(1, failures=lost), status="completed")
+    assert read_rounds(tmp_path)[0].failures[4999].seat == 4999
+    assert (tmp_path / "plots" / "accuracy.png").exists()
+    assert (tmp_path / "plots" / "bytes.png").exists()
+
+
+def test_spec_file_gives_the_same_spec_again(tmp_path: Path) -> None:
+    written(tmp_path, a_round(1))
+    again = parse_spec(yaml.safe_load((tmp_path / "spec.yaml").read_text(encoding="utf-8")))
+    assert again.digest() == SPEC.digest()
+
+
+def test_global_evaluation_has_columns_of_its_own(tmp_path: Path) -> None:
+    (line,) = lines_of(written(tmp_path, a_round(2)) / "rounds.csv")
+    assert (line["round_no"], line["kind"], line["accuracy"], line["loss"]) == ("2", "train", "0.92", "0.25")
+
+
+def test_late_evaluation_joins_its_round_and_leaves_visits(tmp_path: Path) -> None:
+    late = a_round(1, evaluation=None)
+    written(tmp_path, late)
+    written(tmp_path, a_round(2))
+    ready = RoundInfo.model_validate(late.model_dump(exclude={"seats", "edges"}))
+    written(tmp_path, ready.but(evaluation={"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}))
+    assert [(line["round_no"], line["accuracy"]) for line in lines_of(tmp_path / "rounds.csv")] == [
+        ("1", "0.25"),
+        ("2", "0.92"),
+    ]
+    rows = [json.loads(line) for line in (tmp_path / "devices.ndjson").read_text().splitlines()]
+    assert [row["round_no"] for row in rows] == [1, 1, 1, 2, 2, 2]
+    assert len(lines_of(tmp_path / "links.csv")) == 8
+    assert len((tmp_path / "edges.ndjson").read_text().splitlines()) == 4
+
+
+def test_round_told_again_without_its_visits_leaves_their_links(tmp_path: Path) -> None:
+    first, second = a_round(1), a_round(2)
+    once = (written(tmp_path, first, second) / "links.csv").read_bytes()
+    written(tmp_path, *(RoundInfo.model_validate(row.model_dump(exclude={"seats"})) for row in (first, second)))
+    assert (tmp_path / "links.csv").read_bytes() == once
+
+
+def test_edges_of_each_round_are_read_back_as_written(tmp_path: Path) -> None:
+    failed = EdgeRow(edge="edge-2", home=1, outcome="failed", reason="timeout")
+    own = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=3, own_accuracy=0.1 + 0.2, own_on={"union": 1 / 3})
+    rounds = [a_round(1), a_round(2, edges=(own.but(down_s=0.1, up_s=1e-9, simulated_s=1 / 7), failed))]
+    written(tmp_path, *rounds, a_round(2, kind="evaluate"))
+    assert read_round(tmp_path, 2) == RoundDetail.model_validate(rounds[1].model_dump())
+    expected = [(row.round_no, row.kind, edge) for row in (*rounds, a_round(2, kind="evaluate")) for edge in row.edges]
+    assert list(read_edges(tmp_path)) == expected
+
+
+def test_edges_of_a_line_that_a_crash_cut_short_come_with_the_round_again(tmp_path: Path) -> None:
+    rounds = [a_round(n) for n in (1, 2)]
+    table = written(tmp_path, *rounds) / "edges.ndjson"
+    whole = table.read_bytes()
+    table.write_bytes(whole[:-9])
+    assert [edge.edge for edge in read_round(tmp_path, 2).edges] == ["edge-1"]
+    written(tmp_path, rounds[1])
+    assert table.read_bytes() == whole
+
+
+def test_folder_without_edges_is_read_and_gets_those_of_all_rounds_with_the_next_full_write(tmp_path: Path) -> None:
+    rounds = [a_round(n) for n in (1, 2)]
+    whole = (written(tmp_path, *rounds) / "edges.ndjson").read_bytes()
+    (tmp_path / "edges.ndjson").unlink()
+    assert read_round(tmp_path, 2).edges == ()
+    assert list(read_edges(tmp_path)) == []
+    written(tmp_path, *(RoundInfo.model_validate(row.model_dump(exclude={"seats"})) for row in rounds))
+    assert (tmp_path / "edges.ndjson").read_bytes() == whole
+
+
+def test_broken_line_of_edges_is_named(tmp_path: Path) -> None:
+    table = written(tmp_path, a_round(1)) / "edges.ndjson"
+    for line in ('{"round_no":1,"kind":"train"}', '{"edge":"e","home":0,"outcome":"used"}', "[1]"):
+        table.write_text(line + "\n")
+        with pytest.raises(NotFound, match=r"edges\.ndjson, line 1"):
+            list(read_edges(tmp_path))
+
+
+def test_rounds_given_again_are_not_doubled(tmp_path: Path) -> None:
+    rounds = [a_round(n) for n in (1, 2)]
+    written(tmp_path, *rounds)
+    once = {name: (tmp_path / name).read_bytes() for name in TABLES}
+    written(tmp_path, rounds[1])
+    written(tmp_path, *rounds)
+    assert {name: (tmp_path / name).read_bytes() for name in once} == once
+
+
+def test_table_is_the_same_round_by_round_and_at_once(tmp_path: Path) -> None:
+    rounds = [a_round(n) for n in (1, 2, 10)] + [a_round(10, kind="evaluate")]
+    at_once = written(tmp_path / "a", *rounds)
+    for row in rounds:
+        written(tmp_path / "b", row)
+    for name in TABLES:
+        assert (tmp_path / "b" / name).read_bytes() == (at_once / name).read_bytes()
+    kinds = [(line["round_no"], line["kind"]) for line in lines_of(at_once / "rounds.csv")]
+    assert kinds == [("1", "train"), ("2", "train"), ("10", "train"), ("10", "evaluate")]
+
+
+def test_links_add_the_visits_of_a_seat_and_name_the_purpose(tmp_path: Path) -> None:
+    links = lines_of(written(tmp_path, a_round(1)) / "links.csv")
+    found = {(line["link"], line["purpose"]): (line["down_bytes"], line["up_bytes"]) for line in links}
+    assert found == {
+        ("edge-1/cloud", "train"): ("250", "25"),
+        ("edge-2/cloud", "train"): ("250", "25"),
+        ("seat-0/edge-1", "train"): ("1000", "100"),
+        ("seat-1/edge-2", "evaluate"): ("500", "50"),
+    }
+
+
+def test_run_before_its_first_round_has_empty_tables(tmp_path: Path) -> None:
+    written(tmp_path)
+    assert read_rounds(tmp_path) == ()
+    assert (tmp_path / "devices.ndjson").read_bytes() == b""
+    assert not (tmp_path / "plots").exists()
+
+
+def test_manifest_tells_versions_and_ends_only_with_the_run() -> None:
+    still = Manifest.of(a_run(status="running"), ended_at="2026-01-02T04:00:00Z")
+    ended = Manifest.of(a_run(), ended_at="2026-01-02T04:00:00Z", data_digest="d", population_digest="p")
+    assert still.ended_at is None
+    assert ended.ended_at == "2026-01-02T04:00:00Z"
+    assert (ended.seed, ended.spec_digest) == (7, SPEC.digest())
+    assert (ended.data_digest, ended.population_digest) == ("d", "p")
+    assert ended.versions["torch"] == torch.__version__
+    assert ended.cpu
+
+
+def test_interrupted_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_file(path, b"old")
+
+    def fails(self: Path, target: Path) -> Path:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(OSError, match="disk full"):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_newest_run_is_by_creation_and_foreign_folders_are_passed_over(tmp_path: Path) -> None:
+    for run, created in (
+        ("a", "2026-01-03T00:00:00Z"),
+        ("b", "2026-01-05T00:00:00Z"),
+        ("c", "2026-01-04T00:00:00Z"),
+    ):
+        info = a_run(run=run, created_at=created)
+        write_results(tmp_path / run, info, [], model=None, manifest=Manifest.of(info))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.json").write_text("{}")
+    assert newest_run(tmp_path) == tmp_path / "b"
+    assert [info.run for _, info in run_folders(tmp_path)] == ["b", "c", "a"]
+
+
+def test_missing_results_are_said_so(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no results in"):
+        read_run(tmp_path)
+    with pytest.raises(NotFound, match="no run in"):
+        newest_run(tmp_path)
+
+
+def test_summary_has_the_promised_keys(tmp_path: Path) -> None:
+    found = summary(a_run(), tmp_path)
+    assert found["run"] == "r1"
+    assert (found["accuracy"], found["accuracy_of"]) == (0.93, "global model")
+    assert {
+        "status",
+        "rounds",
+        "loss",
+        "bytes_up",
+        "bytes_down",
+        "wall_s",
+        "simulated_s",
+        "model_sha256",
+    } <= set(found)
+    assert found["results"] == str(tmp_path.resolve())

@@ -1,0 +1,128 @@
+"""`strata scale` against a cloud whose fleet does what the test says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from shared.core.errors import NotReady
+from shared.service.api.nodes import FleetInfo, TopologyInfo, WantedTopology
+from shared.service.problems import problem_of
+from tests.strata.conftest import Strata
+from tests.strata.fake_cloud import served
+
+
+class FakeFleet:
+    """Shows one answer after another to who asks again; the last stays."""
+
+    def __init__(self) -> None:
+        self.wanted: Any = {}
+        self.steps: list[dict[str, Any]] = [{}]
+        self.put: list[Any] = []
+        self.app = FastAPI()
+        self.app.get("/topology")(self.get)
+        self.app.put("/topology")(self.want)
+
+    async def get(self) -> Any:
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        fleet = FleetInfo(
+            fleet="f",
+            since_s=9,
+            last_seen_s=0,
+            services={"device": 1},
+            wanted=step.get("heard", self.wanted),
+            running=step.get("running", step.get("present", {})),
+            leaving=step.get("leaving", ()),
+            error=step.get("error"),
+        )
+        info = TopologyInfo(
+            wanted=step.get("wanted", self.wanted),
+            present=step.get("present", {}),
+            n_devices=sum(step.get("present", {}).values()),
+            n_agents=1,
+            fleet=None if step.get("silent") else fleet,
+            edges=(),
+            devices=(),
+        )
+        return info.model_dump(mode="json")
+
+    async def want(self, body: WantedTopology) -> Any:
+        self.put.append(body.devices)
+        if body.devices == 13:
+            return problem_of(NotReady("thirteen brings bad luck", field="devices"))
+        self.wanted = {"device": body.devices} if isinstance(body.devices, int) else body.devices
+        return await self.get()
+
+
+@pytest.fixture
+def fleet() -> FakeFleet:
+    return FakeFleet()
+
+
+@pytest.fixture
+def there(fleet: FakeFleet) -> Iterator[str]:
+    with served(fleet.app) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.commands.topology._LOOK_S", 0.01)
+
+
+def test_the_number_is_put_and_told_without_a_wait(strata: Strata, there: str, fleet: FakeFleet) -> None:
+    fleet.steps = [{"present": {"device": 4}}]
+    said = strata("scale", "12", "--url", there)
+    assert (said.code, said.out, fleet.put) == (0, "device: 4 of 12\n", [12])
+    said = strata("scale", "device=3", "device_slow=2", "--url", there, "--format", "json")
+    assert fleet.put[1] == {"device": 3, "device_slow": 2}
+    assert json.loads(said.out) == {
+        "wanted": {"device": 3, "device_slow": 2}, "present": {"device": 4}, "n_devices": 4,
+    }  # fmt: skip
+
+
+def test_waiting_tells_each_step_once_and_ends_when_it_is_so(strata: Strata, there: str, fleet: FakeFleet) -> None:
+    four, three = {"present": {"device": 4}}, {"present": {"device": 3}}
+    ends = {**three, "running": {"device": 4}, "leaving": ("x",)}
+    fleet.steps = [four, four, {**four, "leaving": ("x",)}, ends, ends, three]
+    said = strata("scale", "3", "--wait", "--url", there)
+    assert (said.code, said.out) == (0, "device: 3 of 3\n")
+    assert said.err.splitlines() == [
+        "device: 4 of 3",
+        "device: 4 of 3; leaving after this round: x",
+        "device: 3 of 3; leaving after this round: x",
+        "device: 3 of 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ({"error": "no such image"}, "device: 0 of 5: no such image"),
+        ({"silent": True}, "the fleet is not heard any more"),
+        ({"wanted": {"device": 9}}, "somebody wants something else: device: 0 of 9"),
+        ({}, "after 1 s device: 0 of 5"),
+    ],
+    ids=["an error", "no fleet", "another wish", "too late"],
+)
+def test_waiting_ends_with_a_named_reason(
+    strata: Strata, there: str, fleet: FakeFleet, step: dict[str, Any], says: str
+) -> None:
+    stale = {"error": "of an earlier number", "heard": {"device": 4}}
+    fleet.steps = [stale, stale, step]
+    said = strata("scale", "5", "--wait", "--limit-s", "1", "--url", there)
+    assert said.code == 1
+    assert says in said.err
+    assert "of an earlier number" not in said.err
+
+
+def test_a_refusal_and_a_slip_are_told_apart(strata: Strata, there: str, fleet: FakeFleet) -> None:
+    refused = strata("scale", "13", "--url", there)
+    assert (refused.code, "thirteen brings bad luck" in refused.err) == (1, True)
+    for words in (["many"], ["3", "4"], ["device=x"], ["=3"], ["-3"]):
+        assert strata("scale", *words, "--url", there).code == 2, words
+    assert fleet.put == [13]

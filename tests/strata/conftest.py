@@ -1,0 +1,66 @@
+"""A fake cloud, a home of one's own, and the command in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from strata.main import app_entry
+from tests.strata.fake_cloud import FakeCloud, served
+
+
+class Said(NamedTuple):
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+Strata = Callable[..., Said]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has a folder of its own to run in, and nobody's settings."""
+    for name in ("STRATA_URL", "STRATA_API_TOKEN", "STRATA_API_TOKEN_FILE", "STRATA_HOME", "STRATA_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def strata(capsys: pytest.CaptureFixture[str]) -> Strata:
+    """Run the command with these arguments."""
+
+    def run(*arguments: object) -> Said:
+        with pytest.raises(SystemExit) as ended:
+            app_entry([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Said(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def cloud() -> FakeCloud:
+    """A fake cloud, to be told how to behave."""
+    return FakeCloud()
+
+
+@pytest.fixture
+def url(cloud: FakeCloud) -> Iterator[str]:
+    """Where the fake cloud listens."""
+    with served(cloud.app) as address:
+        yield address
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    """A spec for a few rounds."""
+    path = tmp_path / "small.yaml"
+    path.write_text("name: small\nseed: 7\nnum_rounds: 3\ndata: digits\n", encoding="utf-8")
+    return path

@@ -1,0 +1,61 @@
+"""The fleet's way to the cloud, and its settings."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from shared.core.errors import StrataError, Unreachable, WireError
+from shared.service.api.membership import FleetOrders, FleetReport
+from strata.fleet.cloud_client import CloudLine
+from strata.fleet.settings import FleetSettings
+
+REPORT = FleetReport(fleet="f", services={"device": None}, wanted={"device": 3}, error="no room")
+
+
+def line(answer: httpx.Response | Exception, seen: list[httpx.Request]) -> CloudLine:
+    def answered(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return CloudLine("http://cloud:1", "secret", httpx.MockTransport(answered))
+
+
+def test_a_report_goes_with_the_tier_token_and_comes_back_as_orders() -> None:
+    seen: list[httpx.Request] = []
+    with line(httpx.Response(200, json={"wanted": {"device": 4}, "released": ["x"]}), seen) as cloud:
+        assert cloud.report(REPORT) == FleetOrders(wanted={"device": 4}, released=("x",))
+    assert (seen[0].method, str(seen[0].url)) == ("POST", "http://cloud:1/fleet")
+    assert seen[0].headers["authorization"] == "Bearer secret"
+    assert FleetReport.model_validate(json.loads(seen[0].content)) == REPORT
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (httpx.Response(409, json={"detail": "fleet g serves already", "code": "conflict"}), StrataError, "g serves"),
+        (httpx.Response(302, headers={"location": "http://evil"}), StrataError, "status 302"),
+        (httpx.Response(200, text="hello"), WireError, "gave no orders"),
+        (httpx.ConnectError("refused"), Unreachable, "refused"),
+        (httpx.ReadTimeout("late"), Unreachable, "late"),
+    ],
+)
+def test_whatever_else_comes_is_an_error_of_ours(
+    answer: httpx.Response | Exception, kind: type[StrataError], says: str
+) -> None:
+    with line(answer, []) as cloud, pytest.raises(kind, match=says):
+        cloud.report(REPORT)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_SERVICES", "device, device_slow")
+    monkeypatch.setenv("FLEET_DRAIN_S", "5")
+    settings = FleetSettings()
+    assert (settings.services, settings.drain_s) == (("device", "device_slow"), 5.0)
+    monkeypatch.setenv("FLEET_SERVICE", "device")
+    with pytest.raises(ValueError, match="did you mean FLEET_SERVICES"):
+        FleetSettings()

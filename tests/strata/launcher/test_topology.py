@@ -1,0 +1,372 @@
+"""The local launcher, with fake tiers and a real redis-server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from shared.core.errors import BadInput, Conflict, NotReady
+from strata.launcher import home as strata_home
+from strata.launcher.environment import Modules, spread
+from strata.launcher.process import ProcessDied
+from strata.launcher.topology import Topology
+from strata.launcher.work_folder import WorkFolder
+from tests.strata.conftest import Strata
+
+ROOT = Path(__file__).resolve().parents[3]
+FAKE = "tests.strata.fake_tier"
+FAKES = Modules(FAKE, FAKE, FAKE)
+
+
+def topology(**options: Any) -> Topology:
+    everything: dict[str, Any] = {"edges": 2, "devices": 5, "agents": 2, "modules": FAKES} | options
+    return Topology(**everything)
+
+
+def env_of(folder: Path, name: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads((folder / name / "env.json").read_text())
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> list[int]:
+    """Those that still live after ten seconds."""
+    deadline = time.monotonic() + 10
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [pid for pid in pids if alive(pid)]
+
+
+def everybody(running: Topology) -> list[int]:
+    """All processes of a topology, what they started themselves included."""
+    pids = [process.pid for process in running.processes.values()]
+    grandchildren = [int(env_of(running.folder, name)["GRANDCHILD"]) for name in running.processes]
+    return [*pids, *grandchildren, running.redis.pid]
+
+
+@pytest.mark.parametrize(
+    ("devices", "agents", "rooms"), [(10, 3, [4, 3, 3]), (5, 5, [1] * 5), (7, 1, [7]), (1, None, [1])]
+)
+def test_devices_are_spread_evenly(devices: int, agents: int | None, rooms: list[int]) -> None:
+    assert spread(devices, agents) == rooms
+
+
+def test_default_is_one_agent_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert spread(10) == [3, 3, 2, 2]
+    assert spread(3) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"devices": 2, "agents": 3}, "agents"),
+        ({"devices": 0}, "devices"),
+        ({"edges": 0}, "edges"),
+        ({"order": [0, 0]}, "order"),
+        ({"profiles": ["fast"]}, "profiles"),
+    ],
+)
+def test_impossible_topology_is_refused_by_field(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        topology(**options)
+    assert refused.value.field == field
+
+
+def test_everybody_registers_and_gets_the_promised_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_DATA_DIR", "/data/sets")
+    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "/secrets/of/another")  # a topology draws a token of its own
+    with topology(runs_dir=tmp_path / "results", profiles=["slow", "fast"]) as running:
+        info = running.wait_ready(30)
+        cloud, edge, agents = (
+            env_of(running.folder, "cloud"),
+            env_of(running.folder, "edge-2"),
+            [env_of(running.folder, name) for name in ("agent-1", "agent-2")],
+        )
+        folder = running.folder
+    assert (info.n_devices, info.n_agents) == (5, 2)
+    assert sorted(edge.edge for edge in info.edges) == ["edge-1", "edge-2"]
+    tokens = {env["STRATA_TIER_TOKEN"] for env in (cloud, edge, *agents)}
+    assert tokens == {running.tier_token}
+    assert not any(env["STRATA_TIER_TOKEN_FILE"] for env in (cloud, edge, *agents))
+    assert all(env[f"{library}_NUM_THREADS"] == "1" for env in agents for library in ("OMP", "MKL", "OPENBLAS"))
+    set_alike = {(env["GLIBC_TUNABLES"], env["STRATA_FSYNC"]) for env in (cloud, edge, *agents)}
+    assert set_alike == {("glibc.malloc.hugetlb=1", "0")}
+    assert cloud["CLOUD_RUNS_DIR"] == str(tmp_path / "results")
+    assert cloud["CLOUD_REDIS_URL"] == edge["EDGE_REDIS_URL"]
+    assert cloud["STRATA_DATA_DIR"] == "/data/sets"
+    assert (edge["EDGE_NAME"], edge["EDGE_HOST"], edge["EDGE_PORT"]) == ("edge-2", "127.0.0.1", "0")
+    assert [env["AGENT_DEVICES"] for env in agents] == ["3", "2"]
+    assert [env["AGENT_PROFILE"] for env in agents] == ["slow", "fast"]
+    assert edge["EDGE_CLOUD_URL"] == agents[0]["AGENT_CLOUD_URL"] == f"http://127.0.0.1:{cloud['CLOUD_PORT']}"
+    assert agents[1]["AGENT_STATE_DIR"] == str(folder / "agent-2")
+
+
+def test_tier_token_differs_between_topologies() -> None:
+    assert topology().tier_token != topology().tier_token
+
+
+def test_stop_leaves_no_process_and_no_folder() -> None:
+    running = topology().start()
+    running.wait_ready(30)
+    folder, pids = running.folder, everybody(running)
+    assert len(pids) == 11
+    assert all(map(alive, pids))
+    running.stop()
+    assert wait_until_gone(pids) == []
+    assert not folder.exists()
+    running.stop()  # once more: nothing to do
+
+
+def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
+    with topology(folder=tmp_path / "kept") as running:
+        running.wait_ready(30)
+        with pytest.raises(Conflict, match="another topology works in"):
+            topology(folder=tmp_path / "kept").start()
+    assert (tmp_path / "kept" / "logs" / "agent-1.log").read_text() == "agent-1 is here\n"
+    assert (tmp_path / "kept" / "edge-1" / "env.json").exists()
+    with topology(folder=tmp_path / "kept") as again:
+        again.wait_ready(30)
+
+
+def test_environment_of_one_process_stands_over_that_of_all() -> None:
+    own = {"edge-2": {"WHOSE": "its own", "EDGE_PORT": "29001", "PYTHONPATH": "/its/own"}}
+    with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
+        running.wait_ready(30)
+        edges = [env_of(running.folder, name) for name in running.edge_names]
+        agent = env_of(running.folder, "agent-1")
+    assert [edge["WHOSE"] for edge in edges] == ["everybody's", "its own"]
+    assert [edge["EDGE_PORT"] for edge in edges] == ["0", "29001"]
+    assert edges[1]["PYTHONPATH"] == f"{ROOT}:/its/own"
+    assert agent["WHOSE"] == "everybody's"
+
+
+def becomes(pid: int, *letters: str) -> bool:
+    """Whether the kernel soon gives a process one of these letters: T = stopped."""
+    deadline = time.monotonic() + 10
+    while (found := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) not in letters:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return found in letters
+
+
+def test_frozen_process_stands_still_until_it_is_thawed_and_can_be_ended() -> None:
+    with topology() as running:
+        running.wait_ready(30)
+        pid = running.processes["agent-1"].pid
+        running.freeze("agent-1")
+        assert becomes(pid, "T")
+        assert running.dead() == []
+        running.thaw("agent-1")
+        assert becomes(pid, "S", "R")
+        running.freeze("agent-1")
+        running.end("agent-1")
+        assert wait_until_gone([pid]) == []
+
+
+def test_killed_redis_is_found_again_with_its_data() -> None:
+    with topology() as running:
+        running.wait_ready(30)
+        with redis.Redis.from_url(running.redis.url) as client:
+            client.set("kept", "yes")
+            running.redis.kill()
+            with pytest.raises(ProcessDied, match="redis-server ended"):
+                running.check()
+            running.redis.restart()
+            assert client.get("kept") == b"yes"
+        running.check()
+
+
+def test_process_that_dies_at_its_start_is_named_with_its_log() -> None:
+    with topology(env={"FAKE_DIES": "agent-2"}) as running:
+        with pytest.raises(ProcessDied) as died:
+            running.wait_ready(30)
+        folder = running.folder
+    assert died.value.detail == (
+        "agent-2 ended (exit status 1); its log ends:\nagent-2 is here\nagent-2: no such sensor"
+    )
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("silent", "missing"), [("edge-2", "missing: edge-2"), ("agent-1", r"missing: 3 of 5 devices \(agent-1\)")]
+)
+def test_who_is_missing_at_the_deadline_is_named(silent: str, missing: str) -> None:
+    with topology(env={"FAKE_SILENT": silent}) as running, pytest.raises(NotReady, match=f"{missing}$"):
+        running.wait_ready(2.0)
+
+
+def test_process_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.launcher.topology._GRACE_S", 0.5)
+    running = topology(env={"FAKE_DEAF": "edge-1"}).start()
+    running.wait_ready(30)
+    pids = everybody(running)
+    running.stop()
+    assert wait_until_gone(pids) == []
+
+
+def test_agents_start_in_the_given_order() -> None:
+    with topology(agents=3, order=[2, 0, 1]) as running:
+        assert running.wait_ready(30).n_devices == 5
+        assert [name for name in running.processes if name.startswith("agent")] == ["agent-3", "agent-1", "agent-2"]
+        assert env_of(running.folder, "agent-3")["AGENT_DEVICES"] == "1"
+
+
+def test_late_agent_joins_and_a_killed_cloud_returns_to_its_port() -> None:
+    with topology() as running:
+        running.wait_ready(30)
+        url = running.url
+        assert running.add_agent(2) == "agent-3"
+        assert running.wait_ready(30).n_devices == 7
+        assert running.processes["agent-3"].resident_bytes > 1_000_000
+        running.end("agent-3")
+        assert running.processes["agent-3"].resident_bytes == 0
+        running.retire(["agent-3"])
+        running.end("cloud")
+        assert [process.name for process in running.dead()] == ["cloud"]
+        with pytest.raises(ProcessDied, match=r"cloud ended \(signal SIGKILL\)"):
+            running.check()
+        running.start_again("cloud")
+        running.check()
+        assert running.url == url
+
+
+def test_an_agent_that_could_not_be_started_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    with topology() as running:
+        before = running.agents()
+        with monkeypatch.context() as patched:
+            patched.setattr("subprocess.Popen", no_process)
+            with pytest.raises(BlockingIOError):
+                running.add_agent(2)
+        assert running.agents() == before
+        assert running.add_agent(2) == f"agent-{len(before) + 1}"
+
+
+def no_process(*_: object, **__: object) -> None:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
+def test_taken_port_is_refused_and_leaves_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        running = topology(port=taken.getsockname()[1])
+        with pytest.raises(BadInput, match="cannot be had") as refused:
+            running.start()
+    assert refused.value.field == "port"
+    assert running.processes == {}
+
+
+def test_abandoned_temporary_folder_is_removed_and_a_used_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    abandoned, used = WorkFolder(None), WorkFolder(None)
+    os.close(abandoned._lock)  # what the kernel does when its launcher is killed
+    third = WorkFolder(None)
+    assert sorted(tmp_path.iterdir()) == sorted([used.path, third.path])
+    used.close()
+    third.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- `strata up` as a process of its own
+
+UP = f"""
+import sys
+from shared.cli import environment, launch
+launch.Modules = lambda: environment.Modules({FAKE!r}, {FAKE!r}, {FAKE!r})
+from shared.cli.main import app_entry
+app_entry(["up", "--edges", "1", "--devices", "3", "--agents", "2", "--port", "0", "--format", "json"])
+"""
+
+
+def start_up() -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
+    """A running `strata up`: its process, what it said, and all processes that it started."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", UP], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    said = json.loads(process.stdout.readline())
+    folder = Path(said["folder"])
+    names = ("cloud", "edge-1", "agent-1", "agent-2")
+    grandchildren = [int(env_of(folder, name)["GRANDCHILD"]) for name in names]
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert len(children) == 5
+    return process, said, children + grandchildren
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_up_leaves_nothing_behind(home: Path, number: signal.Signals) -> None:
+    process, said, pids = start_up()
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert wait_until_gone(pids) == []
+    assert not Path(said["folder"]).exists()
+    assert not (home / ".strata" / "topology.json").exists()
+
+
+def test_impatient_second_interrupt_leaves_nothing_behind() -> None:
+    process, said, pids = start_up()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert wait_until_gone(pids) == []
+    assert not Path(said["folder"]).exists()
+
+
+def test_killed_launcher_takes_its_processes_along(home: Path) -> None:
+    process, said, pids = start_up()
+    own = pids[:5]  # grandchildren die with a signal to their group only, which no kernel sends here
+    process.kill()
+    process.communicate(timeout=30)
+    for pid in pids[5:]:
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until_gone(own) == []
+    assert strata_home.running() is None
+    WorkFolder(None).close()  # the next launcher sweeps
+    assert not Path(said["folder"]).exists()
+
+
+def test_other_commands_find_up_and_down_ends_it(home: Path, strata: Strata) -> None:
+    process, said, pids = start_up()
+    note = json.loads((home / ".strata" / "topology.json").read_text())
+    assert note == {"url": said["url"], "pid": process.pid, "logs": f"{said['folder']}/logs"}
+    assert (said["edges"], said["agents"], said["devices"]) == (1, 2, 3)
+    second = strata("up")
+    assert second.code == 1
+    assert said["url"] in second.err
+    doctor = {check["name"]: check for check in json.loads(strata("doctor", "--format", "json").out)}
+    assert doctor["topology"]["found"] == f"{said['url']}: 1 edges, 2 agents, 3 devices"
+    ended = strata("down", "--format", "json")
+    process.communicate(timeout=30)
+    assert (ended.code, json.loads(ended.out)) == (0, {"stopped": True, "url": said["url"]})
+    assert wait_until_gone(pids) == []
+
+
+def test_note_of_a_killed_up_counts_for_nothing(home: Path, strata: Strata) -> None:
+    folder = home / ".strata"
+    folder.mkdir()
+    (folder / "topology.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid()}))
+    (folder / "topology.lock").touch()
+    assert strata_home.running() is None
+    assert strata("down", "--format", "json").out == '{"stopped": false, "url": null}\n'

@@ -1,0 +1,98 @@
+"""Following a run: what is shown while it goes, waits, loses and is resumed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from shared.run_records.events import Event
+from shared.run_records.runs import RunInfo
+from strata.api.client import Client
+from strata.runs.progress import LineView, LiveView, follow
+from tests.strata.samples import a_run
+
+
+class Cloud:
+    """Answers with a run's documents one after another, each after one event."""
+
+    def __init__(self, first: RunInfo, *then: tuple[str, dict[str, Any], RunInfo]) -> None:
+        self.now, self.then = first, then
+
+    def run(self, run: str) -> RunInfo:
+        return self.now
+
+    def events(self, run: str, **options: Any) -> Iterator[Event]:
+        for number, (kind, data, info) in enumerate(self.then):
+            self.now = info
+            yield Event(id=str(number), kind=kind, at="2026-01-02T03:04:05Z", data=data)
+
+
+def shown(first: RunInfo, *then: tuple[str, dict[str, Any], RunInfo]) -> list[str]:
+    text = io.StringIO()
+    follow(cast(Client, Cloud(first, *then)), "r1", LineView(Console(file=text, width=400)))
+    return text.getvalue().splitlines()
+
+
+def evaluated(accuracy: float) -> dict[str, Any]:
+    return {"round_no": 1, "evaluation": {"global": {"accuracy": accuracy, "loss": 0.5}}}
+
+
+def test_a_resumed_run_shows_its_newest_accuracy_and_not_that_of_its_pause() -> None:
+    """Its document keeps the accuracy of the pause until the run ends; the events know better."""
+    paused = a_run(status="running", rounds=1, accuracy=0.50)
+    lines = shown(
+        paused,
+        ("run.status", {}, paused),
+        ("round.evaluated", evaluated(0.75), paused),
+        ("run.status", {}, paused.but(rounds=2)),
+        ("run.status", {}, paused.but(status="completed", rounds=3, accuracy=0.80)),
+    )
+    found = [line.split("accuracy ")[1].split("  ")[0] for line in lines]
+    assert found[0] == "50.00 %"
+    assert found[-2:] == ["75.00 %", "80.00 %"]
+
+
+def test_a_run_that_waits_says_for_what_and_losses_are_counted() -> None:
+    running = a_run(status="running", rounds=1)
+    waits = running.but(reason="waiting: 2 of at least 3 devices are alive")
+    lines = shown(
+        running,
+        ("contribution.lost", {"seat": 4}, running),
+        ("contribution.lost", {"seat": None, "seats": [0, 1]}, running),
+        ("run.status", {}, running.but(rounds=2)),
+        ("run.status", {}, waits),
+        ("run.status", {}, running.but(status="completed", rounds=3)),
+    )
+    assert "lost" not in lines[0]
+    assert any("3 lost" in line for line in lines)
+    assert any("waiting: 2 of at least 3 devices are alive" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown", "left_out"),
+    [
+        (80, ("accuracy 93.00 %",), ("loss", "up ", "down ", "simulated")),
+        (100, ("accuracy 93.00 %", "loss 0.3000"), ("down ", "simulated")),
+        (160, ("accuracy 93.00 %", "loss 0.3000", "up 8.63 MB", "down 7.83 MB", "simulated 12.0 s"), ()),
+    ],
+)
+def test_a_narrow_terminal_keeps_bar_rounds_and_times_and_goes_without_figures(
+    columns: int, shown: tuple[str, ...], left_out: tuple[str, ...]
+) -> None:
+    text = io.StringIO()
+    run = a_run(name="quickstart", status="running", rounds=7, num_rounds=30, bytes_up=8_630_000, bytes_down=7_830_000)
+    with LiveView(Console(file=text, width=columns, force_terminal=True, color_system=None)) as view:
+        view.show(run, 0)
+    line = text.getvalue().rpartition("\x1b[2K")[2].splitlines()[0]
+    assert line.startswith("quickstart running train ━")
+    assert line.count("━") >= 2, "of at least ten columns, seven thirtieths are drawn"
+    assert " 7/30 " in line
+    assert line.rstrip().endswith("ETA -:--:--")
+    assert "…" not in line
+    assert len(line) <= columns
+    assert all(figure in line for figure in shown)
+    assert not any(figure in line for figure in left_out)

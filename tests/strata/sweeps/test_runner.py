@@ -1,0 +1,259 @@
+"""`strata sweep` against a fake cloud; `test_sweep_real.py` has real ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from shared.core.errors import Conflict
+from shared.results.sweeps import Combination, Sweep, SweepFolder, over_seeds, read_sweep
+from shared.run_records.runs import RunInfo
+from tests.strata.conftest import Strata
+from tests.strata.fake_cloud import FakeCloud
+from tests.strata.samples import a_run
+
+
+@pytest.fixture(autouse=True)
+def results(cloud: FakeCloud) -> None:
+    """The fake cloud's folders tell how their runs are."""
+    cloud.files["run.json"] = lambda run: cloud.runs[run].model_dump_json().encode()
+    cloud.files["rounds.csv"] = b""
+
+
+def sweep_folder(tmp_path: Path) -> Path:
+    (folder,) = (tmp_path / "runs").glob("sweep-*")
+    return folder
+
+
+def table_of(tmp_path: Path) -> list[dict[str, str]]:
+    text = (sweep_folder(tmp_path) / "results.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_every_combination_becomes_a_run_and_a_row(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    said = strata("sweep", spec_file, "lr=0.1,0.2", "batch_size=8,16", "--url", url)
+    assert said.code == 0, said.err
+    assert [(spec["lr"], spec["batch_size"]) for spec in cloud.specs] == [(0.1, 8), (0.1, 16), (0.2, 8), (0.2, 16)]
+    assert len(set(cloud.keys)) == 4
+    rows = table_of(tmp_path)
+    assert list(rows[0]) == [
+        "lr",
+        "batch_size",
+        "accuracy",
+        "loss",
+        "rounds",
+        "bytes_up",
+        "bytes_down",
+        "simulated_s",
+        "model_sha256",
+        "run",
+        "status",
+        "reason",
+    ]
+    assert [(row["lr"], row["batch_size"], row["run"]) for row in rows] == [
+        ("0.1", "8", "r2"),
+        ("0.1", "16", "r3"),
+        ("0.2", "8", "r4"),
+        ("0.2", "16", "r5"),
+    ]
+    assert {(row["accuracy"], row["bytes_up"], row["status"]) for row in rows} == {("0.93", "600", "completed")}
+    assert "3 of 4: lr=0.2, batch_size=8" in said.err
+    assert said.out.count("completed") == 4
+
+
+def test_same_arguments_again_run_nothing_that_is_complete(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url, "--format", "csv")
+    first = strata(*arguments)
+    posts = [seen for seen in cloud.seen if seen[0] == "POST"]
+    assert strata(*arguments).out == first.out
+    assert [seen for seen in cloud.seen if seen[0] == "POST"] == posts == [("POST", "/runs")] * 2
+    shutil.rmtree(tmp_path / "runs" / "r3")  # a run without results is not complete
+    again = strata(*arguments)
+    assert again.out == first.out
+    assert "1 of 2 combinations are complete" in again.err
+    assert len(cloud.keys) == 2
+
+
+def test_other_values_are_another_sweep(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
+    strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
+    strata("sweep", spec_file, "lr=0.1,0.3", "--url", url)
+    assert len(set(cloud.keys)) == len(cloud.keys) == 4
+    assert strata("sweep", spec_file, "lr=0.1,0.2", "--into", "mine", "--dry-run", "--url", url).code == 0
+
+
+def test_failed_run_is_recorded_and_taken_up_next_time(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    cloud.ends_as = "failed"
+    arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url)
+    said = strata(*arguments)
+    assert said.code == 1
+    assert said.err.count("failed: no device left") == 2
+    assert [(row["status"], row["reason"]) for row in table_of(tmp_path)] == [("failed", "no device left")] * 2
+    cloud.ends_as = "completed"
+    assert strata(*arguments).code == 0
+    assert [(row["run"], row["status"], row["reason"]) for row in table_of(tmp_path)] == [
+        ("r2", "completed", ""),
+        ("r3", "completed", ""),
+    ]
+    assert ("POST", "/runs/r2/resume") in cloud.seen
+    assert len(cloud.keys) == 2
+
+
+def test_refused_combination_does_not_keep_the_others_from_running(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    said = strata("sweep", spec_file, "lr=0.1,99,0.2", "--url", url)  # the fake cloud takes no 99
+    assert said.code == 1
+    assert [(row["run"], row["status"], row["reason"]) for row in table_of(tmp_path)] == [
+        ("r2", "completed", ""),
+        ("", "failed", "lr: too large"),
+        ("r3", "completed", ""),
+    ]
+
+
+def test_lost_answer_makes_no_second_run(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url)
+    strata(*arguments)
+    path = sweep_folder(tmp_path) / "sweep.json"
+    kept = json.loads(path.read_text())
+    for each in kept["combinations"]:  # as if it had been killed before it could note its runs
+        each |= {"run": None, "status": "waiting"}
+    path.write_text(json.dumps(kept))
+    assert strata(*arguments).code == 0
+    assert [row["run"] for row in table_of(tmp_path)] == ["r2", "r3"]
+
+
+def test_dry_run_lists_the_combinations_and_starts_nothing(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    said = strata("sweep", spec_file, "lr=0.1,0.2", "seed=1,2", "--dry-run", "--format", "json")
+    assert said.code == 0
+    assert [(row["lr"], row["seed"], row["status"]) for row in json.loads(said.out)] == [
+        (0.1, 1, "waiting"),
+        (0.1, 2, "waiting"),
+        (0.2, 1, "waiting"),
+        (0.2, 2, "waiting"),
+    ]
+    assert "4 of 4 combinations to run, into runs/sweep-small-" in said.err
+    assert not (tmp_path / "runs").exists()
+    assert "0.2" in strata("sweep", spec_file, "lr=0.1,0.2", "--dry-run").out
+
+
+def test_wrong_key_is_named_before_the_first_run(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
+    said = strata("sweep", spec_file, "lr=0.1,0.2", "sed=1,2", "--url", url)
+    assert said.code == 1
+    assert "sed: unknown field; did you mean 'seed'?" in said.err
+    assert cloud.seen == []
+
+
+def test_run_whose_id_is_a_path_is_refused(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    cloud.runs["r3"] = a_run().model_copy(update={"run": "../../evil"})  # where the fake cloud puts the next one
+    said = strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
+    assert said.code == 1
+    assert "answered with no RunInfo (at run: String should match pattern" in said.err
+    assert list(tmp_path.iterdir()) == [spec_file]
+
+
+def test_state_of_somebody_else_is_neither_used_nor_removed(strata: Strata, spec_file: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "mine" / "state" / "thesis.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("years of work")
+    said = strata("sweep", spec_file, "lr=0.1,0.2", "--into", "mine")
+    assert (said.code, said.err) == (
+        1,
+        "error: mine/state is there and no sweep's: choose another folder with --into\n",
+    )
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["small.yaml", "thesis.txt"]
+    assert theirs.read_text() == "years of work"
+
+
+def test_compare_takes_a_sweep_s_folder(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
+    strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
+    found = json.loads(strata("compare", sweep_folder(tmp_path), "--format", "json").out)
+    assert [(row["run"], row["lr"]) for row in found["runs"]] == [("r2", 0.1), ("r3", 0.2)]
+
+
+# ---- the folder
+
+
+def a_sweep(*values: dict[str, object]) -> Sweep:
+    combinations = tuple(Combination(values=each, spec_digest=str(each)) for each in values)
+    return Sweep(sweep="s", name="small", arguments=("a.yaml",), keys=tuple(values[0]), combinations=combinations)
+
+
+def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path)
+    folder.note(0, run="r1", status="running")
+    assert SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path).sweep.combinations[0].run == "r1"
+    with pytest.raises(Conflict, match=r"holds another sweep \(a.yaml\)"):
+        SweepFolder(tmp_path / "s", a_sweep({"lr": 2}), tmp_path)
+
+
+def test_state_is_the_sweep_s_own_once_that_is_noted(tmp_path: Path) -> None:
+    SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path).own_state()
+    (tmp_path / "s" / "state").mkdir()  # by its topology, which may be killed before it has a run
+    again = SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path)
+    again.own_state()
+    assert read_sweep(tmp_path / "s") == again.sweep
+
+
+def test_folder_without_a_sweep_has_none(tmp_path: Path) -> None:
+    assert read_sweep(tmp_path) is None
+
+
+def test_mean_and_deviation_are_over_the_completed_seeds_of_a_combination() -> None:
+    def row(lr: float, seed: int, accuracy: float | None, status: str = "completed") -> tuple[Combination, RunInfo]:
+        combination = Combination(values={"seed": seed, "lr": lr}, spec_digest="", status=status)
+        return combination, a_run(accuracy=accuracy)
+
+    rows = [row(0.1, 1, 0.5), row(0.2, 1, 0.6), row(0.1, 2, 0.7), row(0.2, 2, 0.9, "failed"), row(0.1, 3, 0.9)]
+    (first, means), (second, alone) = over_seeds(rows)
+    assert [combination.values["seed"] for combination, _ in first] == [1, 2, 3]
+    assert means is not None
+    assert (means["lr"], means["n"]) == (0.1, 3)
+    assert means["accuracy_mean"] == pytest.approx(0.7)
+    assert means["accuracy_sd"] == pytest.approx(0.2)  # sqrt((0.04 + 0 + 0.04) / 2)
+    assert [combination.status for combination, _ in second] == ["completed", "failed"]
+    assert alone is not None
+    assert (alone["n"], alone["accuracy_mean"], alone["accuracy_sd"]) == (1, 0.6, None)
+
+
+def test_sweep_without_seeds_has_no_means() -> None:
+    rows = [(Combination(values={"lr": lr}, spec_digest=""), a_run()) for lr in (0.1, 0.2)]
+    assert [means for _, means in over_seeds(rows)] == [None, None]
+
+
+def test_means_stand_below_their_seeds_and_in_a_file(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
+    said = strata("sweep", spec_file, "seed=1,2", "lr=0.1,0.2", "--url", url)
+    lines = [line.split("│")[1:3] for line in said.out.splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in line] for line in lines] == [
+        ["1", "0.1"],
+        ["2", "0.1"],
+        ["mean of 2", "0.1"],
+        ["± sd", "0.1"],
+        ["1", "0.2"],
+        ["2", "0.2"],
+        ["mean of 2", "0.2"],
+        ["± sd", "0.2"],
+    ]
+    means = list(csv.DictReader((sweep_folder(tmp_path) / "over_seeds.csv").read_text().splitlines()))
+    assert [(row["lr"], row["n"], float(row["accuracy_mean"]), float(row["accuracy_sd"])) for row in means] == [
+        ("0.1", "2", 0.93, 0.0),
+        ("0.2", "2", 0.93, 0.0),
+    ]
+    assert len(table_of(tmp_path)) == 4
+    again = strata("sweep", spec_file, "seed=1,2", "lr=0.1,0.2", "--url", url, "--format", "json")
+    assert [(row["lr"], row["rounds_mean"]) for row in json.loads(again.out)["over_seeds"]] == [(0.1, 3.0), (0.2, 3.0)]

@@ -1,0 +1,80 @@
+"""A sweep on real local processes: killed, interrupted, and brought to its end by the same command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared.results.folder import read_run, run_folders
+from tests.strata.conftest import Strata
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+ROOT = Path(__file__).resolve().parents[3]
+SPEC = "name: real\nnum_rounds: 25\nnum_edges: 2\nnum_devices: 4\ndata: {name: digits, n_train: 400}\n"
+KEYS = ("lr=0.05,0.2", "seed=1,2", "--agents", "2")
+SWEEP = [sys.executable, "-m", "strata.main", "sweep", "real.yaml", *KEYS]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "real.yaml").write_text(SPEC, encoding="utf-8")
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def broken_off(env: dict[str, str], combination: str, number: int) -> int:
+    """Start the sweep and send it a signal once rounds of that combination are committed; its exit status."""
+    with subprocess.Popen(SWEEP, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        begun = False
+        for line in process.stderr:
+            begun = begun or line.startswith(combination)
+            if begun and line.startswith("running") and "round 0/" not in line:
+                break
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    return process.returncode
+
+
+def statuses(folder: Path) -> list[str]:
+    return [each["status"] for each in json.loads((folder / "sweep.json").read_text())["combinations"]]
+
+
+def test_sweep_that_was_killed_and_interrupted_ends_as_if_it_had_not_been(
+    tmp_path: Path, env: dict[str, str], strata: Strata
+) -> None:
+    assert broken_off(env, "2 of 4", signal.SIGKILL) == -signal.SIGKILL
+    (folder,) = (tmp_path / "runs").glob("sweep-real-*")
+    assert statuses(folder)[0] == "completed"
+    assert statuses(folder)[2:] == ["waiting"] * 2
+
+    assert broken_off(env, "3 of 4", signal.SIGINT) == 130
+    assert statuses(folder) == ["completed", "completed", "stopped", "waiting"]
+
+    done = subprocess.run(SWEEP, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 4 combinations are complete" in done.stderr
+    assert statuses(folder) == ["completed"] * 4
+    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    assert [(row["lr"], row["seed"], row["rounds"]) for row in rows] == [
+        ("0.05", "1", "25"),
+        ("0.05", "2", "25"),
+        ("0.2", "1", "25"),
+        ("0.2", "2", "25"),
+    ]
+    assert {row["run"] for row in rows} == {
+        info.run for _, info in run_folders(tmp_path / "runs")
+    }  # no run beside them
+    assert len({row["model_sha256"] for row in rows}) == 4
+    assert (folder / "compare.png").stat().st_size > 10_000
+    assert not (folder / "state").exists()
+
+    plain = strata("run", "real.yaml", "lr=0.2", "seed=1", "--agents", 1, "--format", "json", "--runs-dir", "plain")
+    assert json.loads(plain.out.splitlines()[-1])["model_sha256"] == rows[2]["model_sha256"]
+    assert read_run(tmp_path / "runs" / rows[2]["run"]).spec.lr == 0.2

@@ -1,0 +1,35 @@
+"""What `strata doctor` finds of data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.training.data.sources import DATASETS, Known
+from strata.doctor import Check, data_sets
+
+
+def test_doctor_knows_folders_of_pictures_and_what_the_digits_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> dict[str, Check]:
+        return {check.name: check for check in data_sets()}
+
+    monkeypatch.setenv("STRATA_DATA_DIR", str(tmp_path))
+    assert found()["data: tiny_imagenet"].found == "absent"
+    assert found()["data: tiny_imagenet"].todo.endswith("or the folder tiny_imagenet as it is published")
+    folder = tmp_path / "tiny_imagenet"
+    folder.mkdir()
+    assert found()["data: tiny_imagenet"].state == "warn"
+    assert found()["data: tiny_imagenet"].found == f"{folder} cannot be read: wnids.txt is missing or no file"
+    listed = {"train": [(folder / "a.JPEG", 0)] * 3, "test": [(folder / "b.JPEG", 0)]}
+    monkeypatch.setitem(DATASETS, "tiny_imagenet", Known(200, None, lambda _: listed))
+    assert found()["data: tiny_imagenet"] == Check("data: tiny_imagenet", "ok", "folder tiny_imagenet, 4 pictures")
+    for name in ("mnist", "usps"):
+        (tmp_path / f"{name}.npz").write_bytes(b"x")
+    assert found()["data: digit_domains"].state == "warn"
+    assert found()["data: digit_domains"].found == "not here: mnist_m, svhn"
+    for name in ("svhn", "mnist_m"):
+        (tmp_path / f"{name}.npz").write_bytes(b"x")
+    assert found()["data: digit_domains"].state == "ok"

@@ -1,0 +1,206 @@
+"""`strata log`: the lines of several processes as one story, of a folder, of what is piped in, as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata.launcher import home
+from strata.launcher.process import Process
+from strata.log_reader import Files, Wanted, follow, history, parsed
+
+ROOT = Path(__file__).resolve().parents[2]
+OLD, NEW = "r20260101-000000-0001", "r20260102-000000-0001"
+TIERS = {"cloud": "cloud", "edge-1": "edge", "agent-1": "agent"}
+
+
+def line(second: int, process: str, event: str, **fields: Any) -> str:
+    at = f"2026-01-02T00:00:{second:02}.000+00:00"
+    return json.dumps({"at": at, "level": "info", "tier": TIERS[process], "process": process, "event": event, **fields})
+
+
+CLOUD = [
+    line(1, "cloud", "run.status", run=OLD, status="completed"),
+    line(2, "cloud", "run.status", run=NEW, status="running"),
+    line(3, "cloud", "round.started", run=NEW, round=1),
+    line(8, "cloud", "round.committed", run=NEW, round=1),
+    line(9, "cloud", "round.started", run=NEW, round=2),
+]
+EDGE = [line(4, "edge-1", "order.taken", run=NEW, round=1), line(7, "edge-1", "update.sent", run=NEW, round=1)]
+AGENT = [
+    "Traceback of who knows what \x1b[31m",
+    line(5, "agent-1", "visit.begun", run=NEW, round=1, seat=0),
+    line(6, "agent-1", "visit.ended", run=NEW, round=1, seat=0),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    into = tmp_path / "logs"
+    into.mkdir()
+    for name, lines in (("cloud", CLOUD), ("edge-1", EDGE), ("agent-1", AGENT)):
+        (into / f"{name}.log").write_text("".join(f"{text}\n" for text in lines), encoding="utf-8")
+    return into
+
+
+def strata(*words: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
+    env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(cwd / ".strata")}
+    code = "from shared.cli.main import app_entry; app_entry()"
+    command = [sys.executable, "-c", code, "log", *words]
+    return subprocess.run(
+        command, cwd=cwd, env=env, input=given, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def test_one_round_of_the_latest_run_is_one_story_through_three_processes(folder: Path, tmp_path: Path) -> None:
+    done = strata("--round", "1", "--from", str(folder), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"00:00:03.000 cloud    round.started run={NEW} round=1",
+        f"00:00:04.000 edge-1   order.taken run={NEW} round=1",
+        f"00:00:05.000 agent-1  visit.begun run={NEW} round=1 seat=0",
+        f"00:00:06.000 agent-1  visit.ended run={NEW} round=1 seat=0",
+        f"00:00:07.000 edge-1   update.sent run={NEW} round=1",
+        f"00:00:08.000 cloud    round.committed run={NEW} round=1",
+    ]
+
+
+def test_what_compose_prints_is_read_from_a_pipe_with_its_prefix_or_without(tmp_path: Path) -> None:
+    piped = "".join(f"{text}\n" for text in [*AGENT, *CLOUD, *(f"edge-1-1  | {text}" for text in EDGE)])
+    done = strata("latest", "--tier", "edge", "--format", "json", "--from", "-", cwd=tmp_path, given=piped)
+    assert [json.loads(text) for text in done.stdout.splitlines()] == [json.loads(text) for text in EDGE]
+    as_it_comes = strata(NEW, "--follow", "--format", "json", "--from", "-", cwd=tmp_path, given=piped)
+    assert as_it_comes.stdout.splitlines() == [*AGENT[1:], *CLOUD[1:], *EDGE]
+
+
+def test_all_lines_have_those_that_are_none_of_ours_unable_to_move_a_cursor(folder: Path, tmp_path: Path) -> None:
+    done = strata("all", "--from", str(folder), cwd=tmp_path)
+    told = done.stdout.splitlines()
+    assert len(told) == len(CLOUD) + len(EDGE) + len(AGENT)
+    assert told[0] == "? ?        text Traceback of who knows what \\x1b[31m"
+    assert f"run={OLD}" in told[1]
+
+
+def test_where_no_logs_are_the_error_says_where_to_look(tmp_path: Path) -> None:
+    nowhere = strata(cwd=tmp_path)
+    assert nowhere.returncode == 1
+    assert "docker compose logs --no-log-prefix" in nowhere.stderr
+    gone = strata("--from", "gone", cwd=tmp_path)
+    assert (gone.returncode, "from: there is no 'gone'" in gone.stderr) == (1, True)
+    text = strata("--from", "-", cwd=tmp_path, given="00:00:01.000 cloud round.started\n")
+    assert text.returncode == 1
+    assert "STRATA_LOG_FORMAT=text" in text.stderr
+    assert strata("../x", cwd=tmp_path).returncode == 1
+
+
+def test_logs_of_a_running_topology_and_of_a_run_that_failed_are_found(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATA_HOME", str(tmp_path / ".strata"))
+    with home.announced("http://127.0.0.1:1", folder):
+        done = strata("--tier", "edge", cwd=tmp_path)
+    assert len(done.stdout.splitlines()) == len(EDGE)
+    kept = tmp_path / "runs" / OLD / "logs"
+    kept.parent.mkdir(parents=True)
+    folder.rename(kept)
+    assert strata(OLD, cwd=tmp_path).stdout == f"00:00:01.000 cloud    run.status run={OLD} status=completed\n"
+
+
+def test_who_stops_reading_gets_no_traceback(folder: Path, tmp_path: Path) -> None:
+    code = "from shared.cli.main import app_entry; app_entry()"
+    words = f"{sys.executable} -c '{code}' log all --from {folder} | head -1; exit ${{PIPESTATUS[0]}}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", words], env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- following
+
+
+def following(path: Path, wanted: Wanted) -> tuple[list[dict[str, Any]], threading.Thread]:
+    found: list[dict[str, Any]] = []
+
+    def collect() -> None:
+        for item in follow(Files(path), wanted):
+            found.append(item)
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    return found, thread
+
+
+def until(there: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_a_run_is_followed_into_new_files_and_to_its_end_with_what_comes_shortly_after(folder: Path) -> None:
+    found, thread = following(folder, Wanted())
+    until(lambda: len(found) == 8)
+    append(folder / "agent-2.log", AGENT[1].replace("agent-1", "agent-2") + "\n")
+    until(lambda: len(found) == 9)
+    half = line(10, "cloud", "round.committed", run=NEW, round=2)
+    append(folder / "cloud.log", half[:40])
+    time.sleep(0.5)
+    assert len(found) == 9
+    append(folder / "cloud.log", half[40:] + "\n" + line(11, "cloud", "run.status", run=NEW, status="completed") + "\n")
+    until(lambda: len(found) == 11)
+    append(folder / "edge-1.log", line(11, "edge-1", "run.deleted", run=NEW) + "\n")
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [item["event"] for item in found[9:]] == ["round.committed", "run.status", "run.deleted"]
+
+
+def test_a_run_that_was_taken_up_again_has_not_ended(folder: Path) -> None:
+    states = [line(10, "cloud", "run.status", run=NEW, status=status) for status in ("stopped", "pending")]
+    append(folder / "cloud.log", "".join(f"{text}\n" for text in states))
+    found, thread = following(folder, Wanted(NEW))
+    until(lambda: len(found) == 10)
+    time.sleep(2.0)
+    assert thread.is_alive()
+    append(folder / "cloud.log", line(11, "cloud", "run.status", run=NEW, status="completed") + "\n")
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_of_latest_the_lines_of_older_runs_are_not_kept() -> None:
+    wanted = Wanted()
+    found = history((parsed(text) for text in [*CLOUD, *EDGE]), wanted)
+    assert wanted.of == NEW
+    assert {item["run"] for item in found} == {NEW}
+
+
+def test_a_file_that_was_begun_anew_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "cloud.log"
+    path.write_text("".join(f"{text}\n" for text in CLOUD), encoding="utf-8")
+    files = Files(path)
+    assert len(list(files.new())) == len(CLOUD)
+    path.write_text(CLOUD[0] + "\n", encoding="utf-8")
+    assert len(list(files.new())) == 1
+    assert list(files.new()) == []
+
+
+def test_the_end_of_a_dead_process_log_is_for_people(tmp_path: Path) -> None:
+    program = "import json; print(json.dumps({'at': '2026-01-02T00:00:01.000+00:00', 'level': 'error', 'tier': 'cloud',"
+    program += "'process': 'cloud', 'event': 'log', 'text': 'it failed', 'traceback': 'Trace\\n  ValueError: x'}))"
+    (tmp_path / "dying.py").write_text(program, encoding="utf-8")
+    process = Process("cloud", "dying", {**os.environ, "PYTHONPATH": str(tmp_path)}, tmp_path / "cloud.log")
+    assert process.wait(60)
+    assert process.tail() == "00:00:01.000 cloud    ERROR log it failed\n    | Trace\n    |   ValueError: x"

@@ -1,0 +1,101 @@
+"""The command against the real tiers: one small experiment, as a person would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shared.results.folder import file_names, read_rounds
+from tests.strata.conftest import Strata
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = "name: real\nseed: 3\nnum_rounds: 2\nnum_edges: 2\nnum_devices: 4\ndata: {name: digits, n_train: 400}\n"
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "strata.main", *map(str, arguments)]
+
+
+@pytest.fixture
+def env(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A temporary folder of one's own, so that whatever is left behind is seen."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "real.yaml").write_text(SPEC, encoding="utf-8")
+    return {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp")}
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Processes that were given this folder as their temporary one, and what lies in it."""
+    mark = f"TMPDIR={folder}".encode()
+    found = [path.name for path in folder.iterdir() if not path.name.startswith("torchinductor")]
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_run_trains_writes_its_folder_and_leaves_nothing_behind(
+    tmp_path: Path, env: dict[str, str], strata: Strata
+) -> None:
+    arguments = ("run", "real.yaml", "--agents", 2, "--format", "json")
+    done = subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["status"], result["rounds"]) == ("completed", 2)
+    assert len(result["model_sha256"]) == 64
+    folder = Path(result["results"])
+    assert folder == (tmp_path / "runs" / result["run"]).resolve()
+    assert {"model.safetensors", "plots/accuracy.png", "links.csv", "manifest.json"} <= set(file_names(folder))
+    rounds = [row for row in read_rounds(folder) if row.kind == "train"]
+    assert sum(row.bytes_up for row in rounds) == result["bytes_up"]
+    assert (rounds[-1].evaluation or {})["global"].accuracy == result["accuracy"]
+    assert left_behind(tmp_path / "tmp") == []
+    assert json.loads(strata("show", "latest", "--format", "json").out) == result
+
+
+def test_a_tracked_run_is_where_it_was_to_be_when_the_command_ends(tmp_path: Path, env: dict[str, str]) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    digests = []
+    for tracking in ("[]", "tensorboard"):
+        arguments = ("run", "real.yaml", f"tracking={tracking}", "--agents", 2, "--format", "json")
+        done = subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout.splitlines()[-1])
+        digests.append((result["model_sha256"], result["bytes_up"], result["bytes_down"]))
+    assert digests[0] == digests[1]
+    files = [path.name for path in (tmp_path / "runs" / "tensorboard" / result["run"]).iterdir()]
+    assert len(files) == 1
+    assert files[0].startswith("events.out.tfevents.")
+    assert "tensorboard: 2 rounds at " in done.stderr
+    note = json.loads((tmp_path / "runs" / result["run"] / "tracking.json").read_text())["tensorboard"]
+    assert (note["status"], note["rounds"], note["reason"]) == ("completed", 2, None)
+
+
+def test_interrupt_ends_run_and_topology(tmp_path: Path, env: dict[str, str]) -> None:
+    arguments = ("run", "real.yaml", "num_rounds=10000", "--agents", 2, "--format", "json")
+    with subprocess.Popen(
+        command(*arguments), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("running") and "round 0/" not in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    result = json.loads(out.splitlines()[-1])
+    assert process.returncode == 130, err
+    assert result["status"] == "stopped"
+    assert 1 <= result["rounds"] < 10000
+    time.sleep(0.2)
+    assert left_behind(tmp_path / "tmp") == []

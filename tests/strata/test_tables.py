@@ -1,0 +1,113 @@
+"""Tables in terminals of several widths, and the visits of a round."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from shared.core.formatting import duration
+from shared.federation.spec_parser import parse_spec
+from shared.results.manifest import Manifest
+from shared.results.writer import write_results
+from shared.run_records.visits import SeatRow
+from strata.output import Column, FittedTable
+from strata.tables import rounds_table, visits_table
+from tests.strata.conftest import Strata
+from tests.strata.samples import a_round, a_run
+
+SAMPLE: dict[str, Any] = {"wall_s": 61.0, "simulated_s": 4_000.0, "device_bytes_up": 10**8, "bytes_up": 10**8}
+FIGURES = {"accuracy": 0.25, "rho": 145, "sigma": 352, "refusals": 3, "edge_model_bytes": 19_240, "note": "far"}
+VISITS = (
+    SeatRow(seat=4, edge="edge-1", outcome="refused", reason="rho 145 is above 140.8", label="C", figures=FIGURES),
+    SeatRow(seat=7, edge="edge-2", outcome="failed", reason="dropped", simulated_s=0.0634, up_bytes=1320),
+)
+
+
+def lines_of(what: RenderableType, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("│┃ ").replace("┃", "│").split("│")]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+@pytest.mark.parametrize("table", [rounds_table([a_round(200, **SAMPLE)] * 3), visits_table(VISITS)])
+def test_no_cell_is_cut_or_folded_in_any_usual_terminal(table: FittedTable, width: int) -> None:
+    lines = lines_of(table, width)
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines)
+    assert len([line for line in lines if line.startswith("│")]) == len(table.columns[0].cells)
+
+
+def test_what_is_left_out_is_said_and_is_what_is_least_needed() -> None:
+    columns = [
+        Column("seat", ["1"]),
+        Column("name\nof it", ["x" * 30], spare=2),
+        Column("cost", ["y" * 30], spare=1),
+        Column("end", ["z" * 5]),
+    ]
+    rows = [line for width in (90, 60, 42) for line in lines_of(FittedTable(columns), width) if line.startswith("│")]
+    assert [len(cells_of(row)) for row in rows] == [4, 3, 2]
+    assert lines_of(FittedTable(columns), 60)[-1] == "in a wider terminal also: name of it"
+    assert lines_of(FittedTable(columns), 42)[-1] == "in a wider terminal also: name of it, cost"
+    assert "wider" not in lines_of(FittedTable(columns), 90)[-1]
+
+
+def test_words_that_may_be_folded_take_the_room_of_the_longest_only() -> None:
+    columns = [Column("differs in", ["margin=literal, phi=0.2, omega=0.4"], fold=True), Column("up", ["1 MB"], spare=1)]
+    lines = lines_of(FittedTable(columns), 32)
+    assert cells_of(lines[1]) == ["differs in", "up"]
+    assert any("margin=literal" in line for line in lines)
+
+
+def test_a_run_is_shown_with_the_objective_that_its_devices_borrow(strata: Strata, tmp_path: Path) -> None:
+    algorithm = {"name": "bofl", "local": {"name": "fedser"}}
+    spec = parse_spec({"algorithm": algorithm, "model": {"name": "resnet50", "projection": 256}})
+    info = a_run(run="r8", algorithm="bofl", spec=spec)
+    write_results(tmp_path / "runs" / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    shown = strata("show", "r8").out
+    assert re.search(r"^algorithm +bofl, local fedser *$", shown, re.MULTILINE)
+    assert re.search(r"^data, model +digits, resnet50, projection 256 *$", shown, re.MULTILINE)
+
+
+def test_a_rounds_visits_are_shown_with_the_algorithms_figures_of_each(strata: Strata, tmp_path: Path) -> None:
+    info = a_run(run="r9")
+    rounds = [a_round(1), a_round(2, seats=VISITS)]
+    write_results(tmp_path / "runs" / "r9", info, rounds, model=None, manifest=Manifest.of(info))
+    lines = strata("show", "r9", "--round", 2).out.splitlines()
+    head = next(index for index, line in enumerate(lines) if "┃ seat" in line)
+    names, first, second = (cells_of(lines[index]) for index in (head, head + 2, head + 3))
+    rows = [dict(zip(names, cells, strict=True)) for cells in (first, second)]
+    assert rows[0].items() >= {"label": "C", "rho": "145", "sigma": "352", "refusals": "3", "bytes": "19.2 kB"}.items()
+    assert rows[0]["reason"] == "rho 145 is above 140.8"
+    assert (rows[1]["outcome"], rows[1]["reason"], rows[1]["simulated"]) == ("failed", "dropped", "0.063 s")
+    assert "note" not in names
+    told = json.loads(strata("show", "r9", "--round", 2, "--format", "json").out)
+    assert [row["seat"] for row in told["seats"]] == [4, 7]
+    assert told["seats"][0]["figures"] == FIGURES
+    refused = strata("show", "r9", "--round", 3)
+    assert (refused.code, refused.err.strip()) == (1, f"error: no round 3 in {Path('runs', 'r9')}")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(None, "-"), (0, "0 s"), (0.0634, "0.063 s"), (0.5, "0.5 s"), (8.31, "8.3 s"), (125, "2:05"), (3725, "1:02:05")],
+)
+def test_seconds_are_said_so_that_short_ones_differ(seconds: float | None, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_a_line_stands_below_the_rows_that_are_to_have_one() -> None:
+    lines = lines_of(FittedTable([Column("lr", ["1", "2", "3"])], lined=frozenset({1})), 80)
+    assert [cells_of(line)[0] for line in lines[3:-1]] == ["1", "2", lines[5].strip(), "3"]
+    assert lines[5].startswith("├")
