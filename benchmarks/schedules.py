@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from edge_server.arrivals import Arrivals, Gate
-from edge_server.clock import EdgeClock
-from edge_server.lines import seat_line
-from edge_server.twins import Twins
-from edge_server.wave import Wave
+from edge_server.rounds.round_log import seat_line
+from edge_server.rounds.simulated_clock import EdgeClock
+from edge_server.rounds.twins import Twins
+from edge_server.rounds.wave import Wave
+from edge_server.rounds.wave_timing import Arrivals, Gate
 from shared.federation import scheduling, visit_estimates
 from shared.federation.experiment import Lab
 from shared.federation.messages import Outcome, Stage

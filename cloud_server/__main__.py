@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from cloud_server.app import create_app
+from cloud_server.dashboard.mount import attach
 from cloud_server.settings import CloudSettings
-from cloud_server.ui.attach import attach
 from shared.service.server import serve
 
 

@@ -9,21 +9,21 @@ from contextlib import asynccontextmanager
 import httpx
 from fastapi import Depends, FastAPI
 
-from cloud_server import metrics_routes, routes, tier_routes, topology_routes
-from cloud_server.archive import Archive
+from cloud_server.api import membership, nodes, runs
+from cloud_server.api import metrics as metrics_module
 from cloud_server.dependencies import Cloud
-from cloud_server.edges import Edges
-from cloud_server.fleet import Fleet
-from cloud_server.folder import ResultsFolder
-from cloud_server.happenings import to_all
-from cloud_server.judge import Judge
 from cloud_server.metrics import CloudMetrics
-from cloud_server.registry import Registry
-from cloud_server.runner import Runner
+from cloud_server.nodes.fleet import Fleet
+from cloud_server.nodes.registry import Registry
+from cloud_server.runs.edge_client import Edges
+from cloud_server.runs.evaluation import Judge
+from cloud_server.runs.events import to_all, told
+from cloud_server.runs.manager import Runner
+from cloud_server.runs.repository import Archive
+from cloud_server.runs.results_writer import ResultsFolder
+from cloud_server.runs.state import Tools
+from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
-from cloud_server.standing import Tools
-from cloud_server.telling import told
-from cloud_server.trackers import tracking_of
 from shared.federation.experiment import Labs
 from shared.runtime.worker import Worker
 from shared.service.app import make_app
@@ -60,12 +60,12 @@ def create_app(
     app = make_app("StrataFL cloud", lifespan)
     tokens, networks, hosts = settings.common, settings.allowed_networks, settings.allowed_hosts
     app.add_middleware(BodyLimit, tokens=(tokens.api_token, tokens.tier_token), limit=settings.max_spec_bytes)
-    app.include_router(routes.open_router)
-    for public in (routes.router, topology_routes.router):
+    app.include_router(runs.open_router)
+    for public in (runs.router, nodes.router):
         app.include_router(public, dependencies=[Depends(guard(tokens.api_token, networks, "API", hosts=hosts))])
-    app.include_router(metrics_routes.router_of(settings))
+    app.include_router(metrics_module.router_of(settings))
     app.include_router(
-        tier_routes.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier", hosts=hosts))]
+        membership.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier", hosts=hosts))]
     )
     app.openapi = describe(app)  # type: ignore[method-assign]
     return app

@@ -8,14 +8,14 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from cloud_server.archive import Archive
-from cloud_server.fleet import Fleet
-from cloud_server.folder import ResultsFolder
 from cloud_server.metrics import CloudMetrics
-from cloud_server.registry import Registry
-from cloud_server.runner import Runner
+from cloud_server.nodes.fleet import Fleet
+from cloud_server.nodes.registry import Registry
+from cloud_server.runs.manager import Runner
+from cloud_server.runs.repository import Archive
+from cloud_server.runs.results_writer import ResultsFolder
+from cloud_server.runs.tracking import Tracking
 from cloud_server.settings import CloudSettings
-from cloud_server.trackers import Tracking
 from shared.runtime.worker import Worker
 from shared.storage.key_value import Store
 

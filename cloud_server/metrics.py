@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from cloud_server.happenings import Happening
-from cloud_server.judge import Judge
-from cloud_server.registry import Registry
-from cloud_server.runner import Runner
+from cloud_server.nodes.registry import Registry
+from cloud_server.runs.evaluation import Judge
+from cloud_server.runs.events import Happening
+from cloud_server.runs.manager import Runner
 from shared.run_records.runs import FINAL, Status
 from shared.service.api.nodes import State
 from shared.service.metrics import DIRECTIONS, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of

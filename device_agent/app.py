@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import httpx
 from fastapi import FastAPI
 
 from device_agent import routes
-from device_agent.host import Host
+from device_agent.dependencies import Agent
+from device_agent.device_host import Host
 from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
@@ -19,20 +19,8 @@ from shared.federation.experiment import Labs
 from shared.runtime.worker import Worker
 from shared.service.api.membership import AgentBeat, AgentHello
 from shared.service.app import make_app
-from shared.service.bodies import Made
 from shared.service.client import Caller
 from shared.service.idempotency import Once
-
-
-@dataclass
-class Agent:
-    """What an agent owns while it runs."""
-
-    settings: AgentSettings
-    host: Host
-    membership: Membership
-    once: Once[Made]
-    metrics: AgentMetrics
 
 
 def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from device_agent.host import Host
+from device_agent.device_host import Host
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import StrataError
 from shared.core.validation import ID

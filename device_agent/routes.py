@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
+from device_agent.dependencies import agent_of
 from shared.federation.messages import Stage, UploadOrder
 from shared.federation.order_keys import lane_in, lane_of, stage_of
 from shared.federation.timeouts import PROFILE_HEADER
@@ -25,14 +26,7 @@ from shared.service.order_headers import EDGE_URL_HEADER, MEDIA_TYPE, PLACE_HEAD
 from shared.wire import codec
 
 if TYPE_CHECKING:
-    from device_agent.app import Agent
     from device_agent.settings import AgentSettings
-
-
-def agent_of(request: Request) -> Agent:
-    """The agent behind the app."""
-    found: Agent = request.app.state.agent
-    return found
 
 
 def install(app: FastAPI, settings: AgentSettings) -> None:

@@ -5,41 +5,26 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import httpx
 from fastapi import FastAPI
 
 from edge_server import routes
-from edge_server.desk import Desk
+from edge_server.dependencies import Edge
 from edge_server.membership import Membership
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
+from edge_server.round_handler import Desk
 from edge_server.settings import EdgeSettings
 from shared.federation.experiment import Labs
 from shared.runtime.worker import Worker
 from shared.service.api.membership import EdgeHello
 from shared.service.app import make_app
-from shared.service.bodies import Answered
 from shared.service.client import Caller
 from shared.service.idempotency import Once
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import RedisStore, Store
 from shared.storage.states import FileVersions
-
-
-@dataclass
-class Edge:
-    """What an edge owns while it runs."""
-
-    settings: EdgeSettings
-    store: Store
-    roster: Roster
-    membership: Membership
-    desk: Desk
-    once: Once[Answered]
-    worker: Worker
-    metrics: EdgeMetrics
 
 
 def create_app(

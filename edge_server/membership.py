@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from edge_server.desk import Desk
 from edge_server.roster import Roster
+from edge_server.round_handler import Desk
 from shared.core.errors import StrataError
 from shared.service.api.membership import BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome
 from shared.service.client import Caller

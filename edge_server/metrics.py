@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from edge_server.book import Book
 from edge_server.roster import Roster
+from edge_server.rounds.round_log import Book
 from shared.service.metrics import DIRECTIONS, OUTCOMES, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of
 
 ORDERS = ("visits", "uploads", "other")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
+from edge_server.dependencies import edge_of
 from shared.core.records import Record
 from shared.federation.messages import Seating
 from shared.federation.order_keys import order_place
@@ -24,7 +25,6 @@ from shared.simulation.digital_twin import TwinList
 from shared.storage.key_value.base import answers
 
 if TYPE_CHECKING:
-    from edge_server.app import Edge
     from edge_server.settings import EdgeSettings
 
 
@@ -33,12 +33,6 @@ class SeatingBody(Record):
 
     seating: Seating
     loads: dict[str, int]
-
-
-def edge_of(request: Request) -> Edge:
-    """The edge behind the app."""
-    found: Edge = request.app.state.edge
-    return found
 
 
 def install(app: FastAPI, settings: EdgeSettings) -> None:

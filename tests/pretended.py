@@ -169,6 +169,6 @@ def pretending() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Worker, "run", run_there)
         patch.setattr(codec, "encode", encode_here)
-        for room in ("shared.federation.experiment", "cloud_server.runner", "cloud_server.course"):
+        for room in ("shared.federation.experiment", "cloud_server.runs.manager", "cloud_server.runs.executor"):
             patch.setattr(f"{room}.processor_of", processor)
         yield left

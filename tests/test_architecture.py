@@ -212,7 +212,7 @@ def product() -> list[str]:
 
 
 def algorithms() -> list[str]:
-    return python_files("shared/algorithms///")
+    return python_files("shared/algorithms////")
 
 
 def all_python() -> list[str]:

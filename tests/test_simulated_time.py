@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from edge_server.clock import EdgeClock
+from edge_server.rounds.simulated_clock import EdgeClock
 from shared.federation.messages import Outcome, Work
 from shared.federation.visit_estimates import samples_due
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import SeatRow
 from shared.simulation import PROFILES, REFERENCE_FLOPS
 from shared.simulation.cost_model import LinkUse
-from tests.edge_server.test_states import refuse_spec
+from tests.edge_server.test_state_store import refuse_spec
 from tests.federation import AGENT_PORT, Federation, small_spec
 from tests.shared.algorithms.ways import Ended, resolved, run
 

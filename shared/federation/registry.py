@@ -1,5 +1,7 @@
 """The algorithms, one file for each paper. `shared.federation.registry` loads them by module name.
 
+The algorithms, one file for each paper. `shared.federation.registry` loads them by module name.
+
 The algorithms, one paper a file; found by module name.
 
 A module `<name>.py` without a leading underscore holds `ALGORITHM`. Packages of one's own are searched too when

@@ -20,7 +20,7 @@ import torch
 
 import shared.algorithms
 import tests.probes
-from cloud_server.archive import Committed
+from cloud_server.runs.repository import Committed
 from shared.core.aggregation_rules import Mean
 from shared.core.errors import BadInput
 from shared.core.records import ModelState, Record

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from edge_server.scores import own_scores
+from edge_server.rounds.evaluation import own_scores
 from shared.federation.hooks import Broadcast
 from shared.federation.messages import Work
 from shared.federation.test_sets import Samples

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from cloud_server.happenings import Happening
-from cloud_server.telling import told
+from cloud_server.runs.events import Happening, told
 from shared.runtime import logs
 from shared.runtime.logs import LineFormatter, about, plain, read, shown, tell, unfolded
 from shared.runtime.worker import Worker

@@ -12,11 +12,11 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloud_server.happenings import Happening, to_all
 from cloud_server.metrics import CloudMetrics
+from cloud_server.runs.events import Happening, to_all
 from device_agent.metrics import AgentMetrics
-from edge_server.book import Book
 from edge_server.metrics import EdgeMetrics
+from edge_server.rounds.round_log import Book
 from shared.core import errors
 from shared.core.errors import StrataError
 from shared.federation.messages import Failure, Outcome, SeatLine

@@ -1,0 +1,1 @@
+"""The connected edges and agents: registration, liveness, the fleet, twins."""

@@ -1,0 +1,169 @@
+"""The fleet as the cloud knows it: what is wanted of it, what it runs, whom it may stop."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from cloud_server.nodes.registry import Registry
+from shared.core.errors import BadInput, Conflict, UnknownName
+from shared.service.api.membership import FleetOrders, FleetReport
+from shared.service.api.nodes import MAX_DEVICES, FleetInfo
+from shared.storage import redis_keys
+from shared.storage.key_value import Store
+
+NO_FLEET = (
+    "no fleet is heard that could change the number of devices; of local processes `strata up` and "
+    "`strata run` have one, in containers start it by `docker compose --profile scale up -d fleet`"
+)
+
+
+@dataclass
+class _Heard:
+    """The last report of the fleet that serves, and when (monotonic)."""
+
+    report: FleetReport
+    since: float
+    at: float
+
+
+class Fleet:
+    """Hears the fleet, one at a time, and tells it what is wanted. Wall time only: nothing here decides a result.
+
+    Args:
+        store: keeps the wanted numbers.
+        registry: who is alive.
+        seats_by_agent: the seats of each agent that has some in the run that trains.
+        ttl_s: a fleet that is silent for longer serves no more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        seats_by_agent: Callable[[], Mapping[str, tuple[int, ...]]],
+        ttl_s: float,
+    ) -> None:
+        self.store, self.registry, self.seats_by_agent, self.ttl_s = store, registry, seats_by_agent, ttl_s
+        self._heard: _Heard | None = None
+
+    async def wanted(self) -> dict[str, int]:
+        """Devices by service, as last put."""
+        kept = await self.store.get(redis_keys.cloud_topology())
+        return dict(json.loads(kept)) if kept else {}
+
+    # ---- the fleet's side
+
+    async def hear(self, report: FleetReport) -> FleetOrders:
+        """Take a report in; answers with what is wanted, and with the leaving agents that no round needs any more.
+
+        Raises:
+            Conflict: another fleet serves.
+        """
+        now, before = time.monotonic(), self._serving()
+        if before is not None and before.report.fleet != report.fleet:
+            raise Conflict(f"fleet {before.report.fleet} serves already", field="fleet")
+        if report.begins:
+            await self.store.delete(redis_keys.cloud_topology())
+        for agents in self.registry.named(report.left).values():
+            for agent in agents:
+                await self.registry.part_with(agent)
+        leaving, seated = self.registry.named(report.leaving), self.seats_by_agent()
+        self.registry.mark_leaving((agent for agents in leaving.values() for agent in agents), self.ttl_s)
+        self._heard = _Heard(report, before.since if before else now, now)
+        released = [name for name, agents in leaving.items() if seated.keys().isdisjoint(agents)]
+        return FleetOrders(wanted=await self.wanted(), released=tuple(released))
+
+    def _serving(self) -> _Heard | None:
+        heard = self._heard
+        return heard if heard is not None and time.monotonic() - heard.at <= self.ttl_s else None
+
+    # ---- the user's side
+
+    async def want(self, devices: int | Mapping[str, int]) -> None:
+        """Write down how many devices are wanted; what was wanted of services that the fleet has no more is forgotten.
+
+        Raises:
+            Conflict: no fleet is heard.
+            BadInput: the fleet cannot make that so; names the field and the cause.
+        """
+        heard = self._serving()
+        if heard is None:
+            raise Conflict(NO_FLEET, field="devices")
+        services = heard.report.services
+        named = _by_service(devices, services)
+        kept = {name: number for name, number in (await self.wanted()).items() if name in services}
+        wanted = {**kept, **named}
+        if sum(wanted.values()) > MAX_DEVICES:
+            raise BadInput(f"{sum(wanted.values())} devices, at most {MAX_DEVICES}", field="devices")
+        await self.store.put(redis_keys.cloud_topology(), json.dumps(wanted, sort_keys=True).encode())
+
+    def present(self) -> dict[str, int]:
+        """Devices of the fleet's agents that are alive and stay, by service."""
+        heard = self._serving()
+        if heard is None:
+            return {}
+        staying = {entry.name for entry in self.registry.agents.values() if self._stays(entry.agent)}
+        report = heard.report
+        found = Counter(dict.fromkeys(report.services, 0))
+        found.update(_devices((agent.service, agent.devices) for agent in report.agents if agent.name in staying))
+        return dict(sorted(found.items()))
+
+    def _stays(self, agent: str) -> bool:
+        return self.registry.agent_is_live(agent) and not self.registry.is_going(agent)
+
+    def info(self) -> FleetInfo | None:
+        """The fleet that serves, None if none is heard."""
+        heard = self._serving()
+        if heard is None:
+            return None
+        now, report = time.monotonic(), heard.report
+        return FleetInfo(
+            fleet=report.fleet,
+            since_s=round(now - heard.since, 3),
+            last_seen_s=round(now - heard.at, 3),
+            services=dict(report.services),
+            wanted=dict(report.wanted),
+            running=dict(_devices((agent.service, agent.devices) for agent in report.agents)),
+            leaving=report.leaving,
+            error=report.error,
+        )
+
+
+def _devices(agents: Iterable[tuple[str, int]]) -> Counter[str]:
+    """Devices by service."""
+    found: Counter[str] = Counter()
+    for service, devices in agents:
+        found[service] += devices
+    return found
+
+
+def _by_service(devices: int | Mapping[str, int], services: Mapping[str, int | None]) -> dict[str, int]:
+    """The wanted numbers by service.
+
+    Raises:
+        BadInput: which service is meant is not clear, or there is none of that name, or it cannot have that number.
+    """
+    if isinstance(devices, int):
+        if len(services) > 1:
+            raise BadInput(
+                f"the fleet scales {', '.join(sorted(services))}: say how many of each, as a mapping", field="devices"
+            )
+        named = dict.fromkeys(services, devices)
+    else:
+        named = dict(devices)
+    for service, number in named.items():
+        field = "devices" if isinstance(devices, int) else f"devices.{service}"
+        if service not in services:
+            raise UnknownName("service", service, list(services), field=field)
+        each = services[service] or 1
+        if number % each:
+            low = number - number % each
+            raise BadInput(
+                f"an agent of {service} hosts {each} devices: {number} is no multiple, {low} and {low + each} are",
+                field=field,
+            )
+    return named

@@ -1,0 +1,345 @@
+"""Who is alive. Wall time and addresses only: nothing here decides a result."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import time
+from collections.abc import Iterable
+
+from cloud_server.nodes.liveness import AgentEntry, Change, Changes, EdgeEntry, Seen
+from shared.core.errors import Forbidden, NotFound, StrataError
+from shared.service.api.membership import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer
+from shared.service.api.nodes import AgentInfo, EdgeInfo, State
+from shared.service.auth import Network, inside
+from shared.service.client import Caller
+from shared.storage import redis_keys
+from shared.storage.key_value import Batch, Store, StoreUnavailable
+
+log = logging.getLogger(__name__)
+KEEP_S = 3600.0
+"""How long somebody silent is remembered."""
+CALL_BACK_S = 5.0
+MOVED_S = 120.0
+"""How long edges are told where a node is found that came back at another address."""
+
+
+class Registry:
+    """Edges and agents, written through to Redis with a TTL."""
+
+    def __init__(self, store: Store, caller: Caller, networks: list[Network], ttl_s: float) -> None:
+        self.store, self.caller, self.networks, self.ttl_s = store, caller, networks, ttl_s
+        self.agents: dict[str, AgentEntry] = {}
+        self.edges: dict[str, EdgeEntry] = {}
+        self.seen_agents: dict[str, Seen] = {}
+        self.seen_edges: dict[str, Seen] = {}
+        self.moved_at: dict[str, float] = {}
+        self._leaving: tuple[frozenset[str], float] = (frozenset(), 0.0)
+        self.began_at = self.changed_at = time.monotonic()
+        self._changes = Changes()
+        self._written: dict[tuple[str, str], float] = {}
+
+    async def load(self) -> None:
+        """Read what an earlier cloud process knew.
+
+        They count as just seen and must beat within the TTL: nobody who has a seat is lost by a restart. But some may
+        be gone for long, so nothing new is given to one before it is heard.
+        """
+        agents, edges = await self.store.scan(redis_keys.CLOUD_AGENTS), await self.store.scan(redis_keys.CLOUD_EDGES)
+        now = time.monotonic()
+        for agent in map(AgentEntry.model_validate_json, agents.values()):
+            if agent.agent not in self.agents:
+                known = Seen(now, self.ttl_s, first_hand=False)
+                self.agents[agent.agent], self.seen_agents[agent.agent] = agent, known
+        for edge in map(EdgeEntry.model_validate_json, edges.values()):
+            if edge.edge not in self.edges:
+                known = Seen(now, self.ttl_s, first_hand=False)
+                self.edges[edge.edge], self.seen_edges[edge.edge] = edge, known
+
+    # ---- registration
+
+    async def greet_agent(self, hello: AgentHello, source: str | None) -> str:
+        """Register an agent at the address from which it asked; answers with the edge that hears its heartbeats."""
+        entry = AgentEntry(
+            agent=hello.agent,
+            name=hello.name,
+            url=await self._called_back(source, hello.port, hello.nonce),
+            devices=hello.devices,
+            profile=hello.profile,
+        )
+        if entry.agent in self.agents:  # what a user said of it holds, whatever its environment says again
+            known = self.agents[entry.agent]
+            entry = entry.but(online=known.online, given_profile=known.given_profile)
+        if self.agents.get(entry.agent) != entry:
+            log.info("agent %s (%s) at %s with room for %s", entry.agent, entry.name, entry.url, entry.devices)
+            self.changed_at = time.monotonic()
+            self._note_move(self.agents.get(entry.agent), entry)
+        if entry.agent in self.agents and self.agents[entry.agent].left:
+            del self.seen_agents[entry.agent]  # it is no revival that one comes back who went on purpose
+        self.agents[entry.agent] = entry
+        _heard(self.seen_agents, entry.agent, time.monotonic(), self.ttl_s)
+        await self.store.put(redis_keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
+        return self._hearing_edge(entry.agent)
+
+    async def greet_edge(self, hello: EdgeHello, source: str | None) -> str:
+        """Register an edge at the address from which it asked; answers with that address."""
+        entry = EdgeEntry(edge=hello.edge, url=await self._called_back(source, hello.port, hello.nonce))
+        if self.edges.get(entry.edge) != entry:
+            log.info("edge %s at %s", entry.edge, entry.url)
+            self.changed_at = time.monotonic()
+        self.edges[entry.edge] = entry
+        _heard(self.seen_edges, entry.edge, time.monotonic(), self.ttl_s)
+        await self.store.put(redis_keys.cloud_edge(entry.edge), entry.model_dump_json().encode(), KEEP_S)
+        return entry.url
+
+    async def _called_back(self, source: str | None, port: int, nonce: str) -> str:
+        """The caller's address, once the process there has shown the nonce of the registration.
+
+        Raises:
+            Forbidden: outside the allowed networks, or somebody else answers there.
+        """
+        if not inside(source, self.networks):
+            raise Forbidden(f"{source} is outside the allowed networks")
+        url = f"http://[{source}]:{port}" if ":" in str(source) else f"http://{source}:{port}"
+        try:
+            raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=CALL_BACK_S, who=url)
+            shown = NonceAnswer.model_validate(raw).nonce
+        except (StrataError, ValueError) as error:
+            raise Forbidden(f"{url} could not be asked for its nonce: {error}") from None
+        if not hmac.compare_digest(shown.encode(), nonce.encode()):
+            raise Forbidden(f"{url} did not send this registration")
+        return url
+
+    def _note_move(self, before: AgentEntry | None, entry: AgentEntry) -> None:
+        if before is not None and before.url != entry.url:
+            self.moved_at[entry.agent] = time.monotonic()
+
+    def _moved(self, now: float) -> dict[str, str]:
+        """Where those agents are found that came back at another address lately."""
+        self.moved_at = {agent: at for agent, at in self.moved_at.items() if now - at < MOVED_S}
+        return {agent: self.agents[agent].url for agent in sorted(self.moved_at) if agent in self.agents}
+
+    def _hearing_edge(self, agent: str) -> str:
+        names = self.live_edges()
+        if not names:
+            return ""
+        spread = int.from_bytes(hashlib.sha256(agent.encode()).digest()[:4], "big")
+        return self.edges[names[spread % len(names)]].url
+
+    # ---- heartbeats
+
+    async def beat(self, beat: EdgeBeat) -> BeatAnswer:
+        """An edge is alive, and so are the agents that it heard; answers with what it cannot know itself.
+
+        Raises:
+            NotFound: the edge is not registered; it should be again.
+        """
+        if beat.edge not in self.edges:
+            raise NotFound(f"edge {beat.edge} is not registered")
+        now = time.monotonic()
+        self.seen_edges[beat.edge].heard(now)
+        for line in beat.roster:
+            seen = self.seen_agents.get(line.agent)
+            if seen is not None and now - line.age_s >= seen.at:
+                seen.heard(now - line.age_s)
+                seen.edge, seen.visiting = beat.edge, line.visiting
+        self._forget_silent(now)
+        await self._refresh(beat)
+        fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
+        told = {agent: seen for agent, seen in self.seen_agents.items() if seen.first_hand and agent not in fresh}
+        elsewhere = {agent: now - seen.at for agent, seen in told.items()}
+        heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
+        return BeatAnswer(
+            unknown=tuple(sorted(fresh - self.agents.keys())),
+            heard=heard,
+            moved=self._moved(now),
+            left=tuple(sorted(agent for agent, entry in self.agents.items() if entry.left)),
+        )
+
+    async def _refresh(self, beat: EdgeBeat) -> None:
+        """Signs of life with a TTL in Redis, for whoever looks from outside and for a restarted cloud."""
+        now = time.monotonic()
+        batch = self._signs(Batch(), now, ("edge", beat.edge), redis_keys.cloud_edge_alive(beat.edge), b"1")
+        if self._is_stale(now, ("edge entry", beat.edge), KEEP_S):
+            batch.put(redis_keys.cloud_edge(beat.edge), self.edges[beat.edge].model_dump_json().encode(), KEEP_S)
+        for line in beat.roster:
+            agent = self.agents.get(line.agent)
+            if agent is None or line.age_s >= self.ttl_s:
+                continue
+            seen = json.dumps({"edge": beat.edge, "visiting": line.visiting}).encode()
+            self._signs(batch, now, ("agent", line.agent), redis_keys.cloud_agent_alive(line.agent), seen)
+            if self._is_stale(now, ("agent entry", line.agent), KEEP_S):
+                batch.put(redis_keys.cloud_agent(line.agent), agent.model_dump_json().encode(), KEEP_S)
+        if not batch.puts:
+            return
+        try:
+            await self.store.commit(batch)
+        except StoreUnavailable as error:  # who is alive is alive, whether it can be written down or not
+            self._written.clear()
+            log.warning("signs of life are not written: %s", error.detail)
+
+    def _signs(self, batch: Batch, now: float, who: tuple[str, str], key: str, value: bytes) -> Batch:
+        return batch.put(key, value, self.ttl_s) if self._is_stale(now, who, self.ttl_s) else batch
+
+    def _is_stale(self, now: float, what: tuple[str, str], ttl_s: float) -> bool:
+        """Whether something with a TTL should be written again: thousands beat every second, few writes are due."""
+        due = now - self._written.get(what, -ttl_s) >= ttl_s / 4
+        if due:
+            self._written[what] = now
+        return due
+
+    def _forget_silent(self, now: float) -> None:
+        """Drop who was silent for long: agents come and go, each under an id of its own."""
+        for agent in [name for name, seen in self.seen_agents.items() if now - seen.at > KEEP_S]:
+            del self.agents[agent], self.seen_agents[agent]
+        for edge in [name for name, seen in self.seen_edges.items() if now - seen.at > KEEP_S]:
+            del self.edges[edge], self.seen_edges[edge]
+
+    # ---- who comes and goes on purpose
+
+    def named(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Ids of the agents of each of these names, heard or not, those apart that have left."""
+        found: dict[str, list[str]] = {name: [] for name in names}
+        for agent, entry in self.agents.items():
+            if entry.name in found and not entry.left:
+                found[entry.name].append(agent)
+        return found
+
+    def mark_leaving(self, agents: Iterable[str], for_s: float) -> None:
+        """These, and no others, are about to be stopped; forgotten after a while, since who said so may be gone."""
+        self._leaving = frozenset(agents), time.monotonic() + for_s
+
+    def is_going(self, agent: str) -> bool:
+        """Whether an agent is about to be stopped, or was."""
+        leaving, until = self._leaving
+        left = agent in self.agents and self.agents[agent].left
+        return left or (agent in leaving and time.monotonic() < until)
+
+    async def part_with(self, agent: str) -> None:
+        """An agent was stopped on purpose; if it registers again, it is here again."""
+        await self._change(agent, left=True)
+
+    async def change(self, agent: str, **changes: bool | str | None) -> None:
+        """Let an agent visit, or not (`online`), or give it a profile (`given_profile`), from the next round on.
+
+        Raises:
+            NotFound: no such agent.
+        """
+        if agent not in self.agents:
+            raise NotFound(f"no device {agent!r}")
+        await self._change(agent, **changes)
+
+    def is_offline(self, agent: str) -> bool:
+        """Whether an agent makes no visits because somebody took it offline."""
+        return agent in self.agents and not self.agents[agent].online
+
+    async def _change(self, agent: str, **changes: bool | str | None) -> None:
+        """Change an entry once that is written; written again if it became another meanwhile (it registered anew)."""
+        written: AgentEntry | None = None
+        while agent in self.agents and (entry := self.agents[agent].but(**changes)) != written:
+            await self.store.put(redis_keys.cloud_agent(agent), entry.model_dump_json().encode(), KEEP_S)
+            written = entry
+        if agent in self.agents and written is not None:
+            self.agents[agent] = written
+            self.changed_at = time.monotonic()
+
+    # ---- who is there
+
+    def changes(self) -> list[Change]:
+        """Nodes that became another state since this was last asked."""
+        now = time.monotonic()
+        states = {("agent", name): self._state(name, now) for name in self.seen_agents}
+        return self._changes.since(states | {("edge", name): seen.state(now) for name, seen in self.seen_edges.items()})
+
+    def _state(self, agent: str, now: float) -> State:
+        entry, heard = self.agents[agent], self.seen_agents[agent].state(now)
+        if entry.left:
+            return "left"
+        if heard in ("suspect", "lost"):
+            return heard
+        if self.is_going(agent):
+            return "leaving"
+        return heard if entry.online else "offline"
+
+    def agent_is_live(self, agent: str) -> bool:
+        """Heard within the TTL, and not stopped since."""
+        return agent in self.agents and not self.agents[agent].left and self.seen_agents[agent].is_live
+
+    def edge_is_live(self, edge: str) -> bool:
+        """Heard within the TTL."""
+        return edge in self.seen_edges and self.seen_edges[edge].is_live
+
+    def agent_lost_s(self, agent: str) -> float:
+        """For how long an agent has been lost, 0 if it is live; one never heard since we began."""
+        return self._lost_s(self.seen_agents.get(agent))
+
+    def edge_lost_s(self, edge: str) -> float:
+        """For how long an edge has been lost, 0 if it is live; one never heard since we began."""
+        return self._lost_s(self.seen_edges.get(edge))
+
+    def _lost_s(self, seen: Seen | None) -> float:
+        heard_at = seen.at if seen else self.began_at
+        return max(time.monotonic() - heard_at - self.ttl_s, 0.0)
+
+    def live_edges(self) -> list[str]:
+        """Names of the live edges that were heard, sorted."""
+        return sorted(name for name in self.edges if self.edge_is_live(name) and self.seen_edges[name].first_hand)
+
+    def live_agents(self) -> list[AgentEntry]:
+        """The live agents that may take seats (heard, not offline, not about to be stopped), by (profile, id)."""
+        live = [
+            entry
+            for name, entry in self.agents.items()
+            if self.agent_is_live(name)
+            and self.seen_agents[name].first_hand
+            and entry.online
+            and not self.is_going(name)
+        ]
+        return sorted(live, key=lambda entry: (entry.acts_as, entry.agent))
+
+    def n_devices(self) -> int:
+        """Room of the live agents together."""
+        return sum(entry.devices for entry in self.live_agents())
+
+    def agent_info(self, agent: str, seats: tuple[int, ...] = ()) -> AgentInfo:
+        """An agent as the API shows it.
+
+        Raises:
+            NotFound: no such agent.
+        """
+        entry, seen = self.agents.get(agent), self.seen_agents.get(agent)
+        if entry is None or seen is None:
+            raise NotFound(f"no device {agent!r}")
+        return AgentInfo(
+            agent=agent,
+            name=entry.name,
+            state=self._state(agent, time.monotonic()),
+            last_seen_s=round(time.monotonic() - seen.at, 3),
+            devices=entry.devices,
+            profile=entry.acts_as,
+            own_profile=entry.profile,
+            edge=seen.edge,
+            seats=seats,
+            visiting=seen.visiting,
+            online=entry.online,
+        )
+
+    def edge_info(self, edge: str) -> EdgeInfo:
+        """An edge as the API shows it."""
+        seen = self.seen_edges[edge]
+        return EdgeInfo(
+            edge=edge,
+            url=self.edges[edge].url,
+            state=seen.state(time.monotonic()),
+            last_seen_s=round(time.monotonic() - seen.at, 3),
+            n_agents=sum(seen.edge == edge and self.agent_is_live(name) for name, seen in self.seen_agents.items()),
+        )
+
+
+def _heard(seen: dict[str, Seen], name: str, now: float, ttl_s: float) -> None:
+    """Note a registration as a sign of life; of an agent, no edge has heard the new process yet."""
+    known = seen.setdefault(name, Seen(now, ttl_s))
+    known.heard(now)
+    known.edge, known.visiting = None, None

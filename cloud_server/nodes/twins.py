@@ -1,0 +1,49 @@
+"""Digital twins as the cloud shows them: it keeps none, and asks the edges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from pydantic import ValidationError
+
+from cloud_server.nodes.registry import Registry
+from shared.core.errors import NotFound, StrataError, WireError
+from shared.simulation.digital_twin import TwinList
+
+ASK_S = 10.0
+
+
+async def twins_at(registry: Registry, edge: str, run_id: str) -> TwinList:
+    """The twins that one edge keeps of a run.
+
+    Raises:
+        NotFound: there is no such edge, or it keeps none of that run.
+        StrataError: it does not answer.
+    """
+    if edge not in registry.edges:
+        raise NotFound(f"no edge {edge}")
+    url, who = f"{registry.edges[edge].url}/runs/{run_id}/twins", f"edge {edge}"
+    raw = await registry.caller.call_json("GET", url, limit_s=ASK_S, who=who)
+    try:
+        return TwinList.model_validate(raw)
+    except ValidationError as error:
+        raise WireError(f"{who} answered with no list of twins: {error.error_count()} errors") from None
+
+
+async def twins_of(registry: Registry, run_id: str, agent: str, seats: Collection[int]) -> TwinList:
+    """The twins of the seats that an agent has in a run, of whatever edges keep them; of several the newest.
+
+    Raises:
+        NotFound: no live edge keeps one.
+    """
+    edges = registry.live_edges()
+    asked = await asyncio.gather(*(twins_at(registry, edge, run_id) for edge in edges), return_exceptions=True)
+    for found in asked:
+        if isinstance(found, BaseException) and not isinstance(found, StrataError):
+            raise found
+    twins = [twin for found in asked if isinstance(found, TwinList) for twin in found.twins if twin.seat in seats]
+    newest = {twin.seat: twin for twin in sorted(twins, key=lambda twin: twin.telemetry.at_s)}
+    if not newest:
+        raise NotFound(f"no edge keeps a twin of agent {agent} in run {run_id}")
+    return TwinList(twins=tuple(newest[seat] for seat in sorted(newest)))

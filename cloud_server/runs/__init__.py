@@ -1,0 +1,1 @@
+"""Runs: which one executes, its rounds, and what is kept of them."""

@@ -1,0 +1,143 @@
+"""Evaluation beside the rounds: the global model on the test set, while the next round runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from cloud_server.runs.repository import Archive, Committed
+from shared.core.scores import Score
+from shared.federation.context import Ctx
+from shared.federation.experiment import Lab
+from shared.federation.hooks import test_by_owner
+from shared.federation.messages import Work
+from shared.federation.visits.trainer import trainer_for
+from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
+from shared.run_records.visits import SeatRow
+from shared.runtime.worker import Worker
+
+log = logging.getLogger(__name__)
+Then = Callable[[dict[str, Evaluation] | None], None]
+AHEAD = 2
+"""Evaluations that may wait; then the rounds wait for the evaluation, so that states do not pile up."""
+
+
+class Judge:
+    """Evaluates committed states of one run on a thread of its own.
+
+    Args:
+        archive: where figures go.
+        worker: the evaluating thread; the lab's scratch model is used by nobody else in the cloud.
+    """
+
+    def __init__(self, archive: Archive, worker: Worker) -> None:
+        self.archive, self.worker = archive, worker
+        self._tasks: set[asyncio.Task[dict[str, Evaluation]]] = set()
+        self._error: BaseException | None = None
+
+    async def submit(
+        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], *, final: bool, then: Then | None = None
+    ) -> None:
+        """Have a state evaluated; waits only if too many wait already.
+
+        Args:
+            run_id: the run.
+            lab: its lab.
+            ctx: of the round.
+            committed: the state.
+            final: whether it is that of the last round.
+            then: told of the evaluation once it is kept, or None if there is none: it failed or was dropped.
+        """
+        while len(self._tasks) >= AHEAD:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.create_task(self._evaluate(run_id, lab, ctx, committed, final))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, then))
+
+    @property
+    def n_waiting(self) -> int:
+        """Evaluations that run or wait."""
+        return len(self._tasks)
+
+    def _ended(self, then: Then | None, task: asyncio.Task[dict[str, Evaluation]]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        self._error = self._error or error
+        if then is not None:
+            then(None if task.cancelled() or error else task.result())
+
+    async def _evaluate(
+        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], final: bool
+    ) -> dict[str, Evaluation]:
+        found = evaluations(await self.worker.run(_scores, lab, ctx, committed.state, final))
+        await self.archive.evaluated(run_id, committed.round_no, found, final)
+        return found
+
+    async def finish(self) -> None:
+        """Wait for all; the error of an evaluation is raised here, however long ago it was."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    async def drop(self) -> None:
+        """Forget what waits, and what went wrong."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._error = None
+
+
+def _scores(lab: Lab, ctx: Ctx, state: Any, final: bool) -> dict[str, Score]:
+    """The algorithm's scores; of a global model that is tested also those on `test_on`, and at last at each home."""
+    bench = trainer_for(lab, Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
+    hooks = lab.algorithm.cloud
+    scores = hooks.evaluate(ctx, state, bench)
+    if "global" not in scores:
+        return scores
+    model, prepare = hooks.models(ctx, state)["global"], partial(hooks.prepare, ctx, state)
+    for name in lab.spec.test_on:
+        scores[f"global_on_{name}"] = test_by_owner(bench, model, bench.test_sets[name], prepare)
+    if final:
+        for home in (home for home in lab.members.homes if len(home.test)):
+            parts = lab.members.tests_at(home, lab.spec.client)
+            scores[f"global_at_edge_{home.number}"] = test_by_owner(bench, model, parts, prepare)
+    return scores
+
+
+def evaluations(scores: dict[str, Score]) -> dict[str, Evaluation]:
+    """Scores as the API shows them."""
+    return {name: Evaluation(n=s.n, accuracy=s.accuracy, loss=s.loss) for name, s in scores.items()}
+
+
+def over_clients(detail: RoundDetail, held_out: set[int]) -> dict[str, Evaluation]:
+    """Plain means over clients (seats, or edges) of the last evaluation: what each received, and its own model.
+
+    Held-out seats stand apart. A client without test samples does not count.
+    """
+    rows = [row for row in detail.seats if row.outcome == "evaluated"]
+    groups: dict[str, list[SeatRow | EdgeRow]] = {
+        "clients": [*(row for row in rows if row.seat not in held_out), *detail.edges],
+        "held_out": [row for row in rows if row.seat in held_out],
+    }
+    found: dict[str, Evaluation] = {}
+    for name, members in groups.items():
+        for which in ("received", "own"):
+            pairs = [
+                (accuracy, loss)
+                for row in members
+                for accuracy, loss in [(getattr(row, f"{which}_accuracy"), getattr(row, f"{which}_loss"))]
+                if accuracy is not None and loss is not None
+            ]
+            if pairs:
+                accuracy, loss = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
+                found[f"{name}_{which}"] = Evaluation(n=len(pairs), accuracy=accuracy, loss=loss)
+        for test_set in sorted({key for row in members for key in row.own_on}):
+            values = [row.own_on[test_set] for row in members if test_set in row.own_on]
+            found[f"{name}_own_on_{test_set}"] = Evaluation(n=len(values), accuracy=sum(values) / len(values))
+    return found

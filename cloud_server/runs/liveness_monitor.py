@@ -1,0 +1,80 @@
+"""Tells the run that trains when agents, edges or the store fall silent, and when they are back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from cloud_server.nodes.registry import Registry
+from cloud_server.runs.events import Happening, changes_told
+from cloud_server.runs.repository import Archive
+from shared.core.errors import StrataError
+from shared.run_records.runs import RunInfo
+from shared.runtime.logs import tell
+from shared.storage.key_value import StoreUnavailable
+
+log = logging.getLogger(__name__)
+EVERY_S = 0.5
+
+
+class Watch:
+    """Looks at the registry again and again.
+
+    Args:
+        registry: who was heard when.
+        archive: where events go.
+        training: the run that trains, None if none does.
+    """
+
+    def __init__(self, registry: Registry, archive: Archive, training: Callable[[], RunInfo | None]) -> None:
+        self.registry, self.archive, self.training = registry, archive, training
+        self._away: tuple[float, str] | None = None
+        self._untold: list[Happening] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = asyncio.create_task(self._forever())
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _forever(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except StoreUnavailable as error:
+                self._away = self._away or (time.monotonic(), error.detail)
+            except StrataError as error:
+                log.warning("a change of state is not told: %s", error.detail)
+            except Exception:
+                log.exception("the watch failed")
+            await asyncio.sleep(min(EVERY_S, self.registry.ttl_s / 4))
+
+    async def _look(self) -> None:
+        await self.archive.store.ping()  # while it is away changes wait to be told
+        await self._told_away()
+        changes = self.registry.changes()
+        self._untold += changes_told(changes)
+        info = self.training()
+        for change in changes if info is None else ():  # else it is an event of the run, and logged as that
+            tell(f"node.{change.state}", kind=change.kind, name=change.name)
+        while self._untold and info is not None:
+            await self.archive.event(info.run, self._untold[0])
+            del self._untold[0]
+        self._untold.clear()
+
+    async def _told_away(self) -> None:
+        """The store is back: the run says for how long it waited."""
+        if self._away is None:
+            return
+        (began, why), info = self._away, self.training()
+        if info is not None:
+            reason = f"waited {time.monotonic() - began:.0f} s: {why}"[:2000]
+            await self.archive.event(info.run, Happening("run.status", {"status": info.status, "reason": reason}))
+        self._away = None

@@ -1,0 +1,200 @@
+"""The results folders of runs, written beside the rounds, short ones several at a time; a person opens them.
+
+No tier reads them, but for the number of the last round written: what a killed cloud left out is added at its return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from cloud_server.runs.events import now
+from cloud_server.runs.placement import Table
+from cloud_server.runs.round_map import chart
+from shared.core.errors import StrataError
+from shared.core.records import TensorMap
+from shared.federation.experiment import Lab
+from shared.federation.population import counts_of
+from shared.results.manifest import Manifest
+from shared.results.writer import is_drawn, last_round, write_begun, write_results
+from shared.run_records.rounds import Evaluation, RoundInfo
+from shared.run_records.runs import FINAL, RunInfo, SeatInfo
+from shared.runtime.worker import Worker
+from shared.storage.blobs import storage_errors
+
+log = logging.getLogger(__name__)
+EVERY_S = 1.0
+"""Rounds that come faster are written together: files cost a round of a tenth of a second a tenth of it."""
+
+
+class RoundDone(NamedTuple):
+    """A committed round that is to be written, and the run as it then was; `due` while its evaluation is to come."""
+
+    info: RunInfo
+    lab: Lab
+    table: Table
+    detail: RoundInfo
+    due: bool = False
+
+    def evaluated(self, scores: dict[str, Evaluation] | None) -> RoundDone:
+        """The round with its evaluation, None if that does not come."""
+        return self._replace(detail=self.detail if scores is None else self.detail.but(evaluation=scores), due=False)
+
+
+@dataclass
+class ResultsFolder:
+    """Writes `runs/<id>/`.
+
+    A round is written once its evaluation, which runs beside the next round, is there: so that tables grow at their
+    end, each line is written once, and no round waits for it.
+
+    Args:
+        runs_dir: where the folders are.
+        worker: the thread that writes: not the one that the next round waits for.
+    """
+
+    runs_dir: Path
+    worker: Worker
+    started: dict[str, str] = field(default_factory=dict)
+    _waiting: list[RoundDone] = field(default_factory=list)
+    _writing: asyncio.Task[None] | None = None
+    _hurry: bool = False
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _wrote_at: float = -EVERY_S
+
+    def folder(self, run_id: str) -> Path:
+        """The folder of a run."""
+        return self.runs_dir / run_id
+
+    async def begun(self, info: RunInfo) -> None:
+        """A run that has committed nothing: what is to be run, and where it stands."""
+        await self.settle()
+        await self.worker.run(self._begun, info)
+
+    def _begun(self, info: RunInfo) -> None:
+        folder = self.folder(info.run)
+        with storage_errors(folder):
+            write_begun(folder, info)
+
+    async def last(self, run_id: str) -> int:
+        """The last training round that stands in a run's folder, 0 for none."""
+        return await self.worker.run(last_round, self.folder(run_id))
+
+    async def round_done(self, done: RoundDone) -> None:
+        """Add a round, soon or with its evaluation; an error of what was written before is raised here."""
+        if self._writing is not None and self._writing.done():
+            await self.settle()
+        self._waiting.append(done)
+        if self._writing is None:
+            self._hurry = False
+            self._writing = asyncio.create_task(self._soon())
+        self._news.set()
+
+    def evaluated(self, run_id: str, round_no: int, scores: dict[str, Evaluation] | None) -> None:
+        """The evaluation of a round that waits for it is there, or (None) will not come."""
+        for at, done in enumerate(self._waiting):
+            if done.due and (done.info.run, done.detail.round_no) == (run_id, round_no):
+                self._waiting[at] = done.evaluated(scores)
+        self._news.set()
+
+    async def _soon(self) -> None:
+        """Write what waits, until nothing does: once in a while, or at once if somebody wants it settled."""
+        while self._waiting:
+            self._news.clear()
+            n = next((at for at, done in enumerate(self._waiting) if done.due), len(self._waiting))
+            pause_s = self._wrote_at + EVERY_S - time.monotonic()
+            if not self._hurry and (n == 0 or pause_s > 0):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), pause_s if n else EVERY_S)
+                continue
+            n = len(self._waiting) if self._hurry else n
+            ready, self._waiting = self._waiting[:n], self._waiting[n:]
+            newest, rounds = ready[-1], [done.detail for done in ready]
+            self._wrote_at = time.monotonic()
+            await self.worker.run(self._write, newest.info, newest.lab, newest.table, rounds, None)
+
+    async def settle(self) -> None:
+        """Wait until what was begun is written; its error is raised here. What it left unwritten comes at a resume."""
+        self._hurry = True
+        self._news.set()
+        writing, self._writing = self._writing, None
+        try:
+            if writing is not None:
+                await writing
+        except BaseException:
+            self._waiting.clear()
+            raise
+
+    async def close(self) -> None:
+        """Write what waits; what goes wrong is only logged: the run goes on from its stores."""
+        try:
+            await self.settle()
+        except StrataError as error:
+            log.warning("results folder: %s", error.detail)
+
+    async def ended(
+        self, info: RunInfo, lab: Lab, table: Table, rounds: Sequence[RoundInfo], model: TensorMap | None
+    ) -> None:
+        """Bring all rounds up to date with their evaluations; the model; the pictures."""
+        await self.settle()
+        await self.worker.run(self._write, info, lab, table, rounds, model)
+
+    def _write(
+        self, info: RunInfo, lab: Lab, table: Table, rounds: Sequence[RoundInfo], model: TensorMap | None
+    ) -> None:
+        manifest = Manifest.of(
+            info,
+            data_digest=lab.data.digest,
+            population_digest=lab.members.digest,
+            started_at=self.started.setdefault(info.run, now()),
+            ended_at=now() if info.status in FINAL else None,
+        )
+        folder = self.folder(info.run)
+        seats = () if is_drawn(folder) else seat_infos(lab, table, {})
+        with storage_errors(folder):
+            write_results(folder, info, rounds, model=model, manifest=manifest, seats=seats)
+
+
+def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInfo, ...]:
+    """The seats of a run, and who sits there now."""
+    counts = counts_of(lab.members, lab.data)
+    seated = chart(lab, table.binding, table.registry)
+    visited, rows = seated.homes, []
+    for number in range(len(lab.members.seats)):
+        seat = lab.seat(number, seated.profiles.get(number))
+        agent = table.binding.agents.get(seat.number)
+        worker = seat.role == "worker"
+        state = "worker" if worker else "empty" if agent is None else "taken"
+        if agent is not None and table.registry.is_offline(agent):
+            state = "offline"
+        if agent is not None and not table.registry.agent_is_live(agent):
+            state = "lost"
+        if seat.number in retired:
+            state = "retired"
+        rows.append(
+            SeatInfo(
+                seat=seat.number,
+                role=seat.role,
+                home=seat.home,
+                edge=seated.edges.get(visited.get(seat.number, seat.home)),
+                agent=agent,
+                state=state,
+                reason=retired.get(seat.number),
+                profile=seat.profile.name,
+                straggler=seat.profile.slowdown > 1,
+                compute_sps=seat.profile.compute_sps,
+                up_bps=None if worker else seat.profile.up_bps,
+                down_bps=None if worker else seat.profile.down_bps,
+                latency_s=None if worker else seat.latency_to(seat.home),
+                n_train=len(seat.train),
+                n_test=len(seat.test),
+                label_counts=() if worker else tuple(int(count) for count in counts[seat.number]),
+            )
+        )
+    return tuple(rows)

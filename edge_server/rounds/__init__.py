@@ -1,0 +1,1 @@
+"""One round at an edge: waves of visits, their timing, their replies."""

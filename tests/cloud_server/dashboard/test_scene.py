@@ -1,0 +1,137 @@
+"""The topology as nodes: who is in which state, below whom, and how that is drawn."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cloud_server.dashboard.charts import LIGHT
+from cloud_server.dashboard.run_views import Watched
+from cloud_server.dashboard.topology_graph import graph
+from cloud_server.dashboard.topology_view import STATES, counted, scene
+from shared.run_records.rounds import EdgeRow
+from shared.run_records.visits import SeatRow
+from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
+from shared.simulation.digital_twin import Telemetry, Twin
+from tests.strata.samples import a_round, a_run, a_seat
+
+
+def an_agent(name: str, **changes) -> AgentInfo:
+    fields = {"agent": name, "name": name, "state": "alive", "last_seen_s": 0.1, "devices": 1, "profile": "standard"}
+    return AgentInfo.model_validate({**fields, "edge": "edge-1", **changes})
+
+
+def a_topology(*agents: AgentInfo, **changes) -> TopologyInfo:
+    edge = EdgeInfo(edge="edge-1", url="http://e", state="alive", last_seen_s=0.1, n_agents=len(agents))
+    return TopologyInfo(n_devices=len(agents), n_agents=len(agents), edges=(edge,), devices=agents, **changes)
+
+
+def a_watched(*rows: SeatRow, n_seats: int = 8, **states: str) -> Watched:
+    """A run with one round, and seats in the states that are named (`seat_3="lost"`)."""
+    edge = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=1, up_bytes=50, down_bytes=70)
+    watched = Watched(a_run(run="r1"))
+    watched.take(a_round(1, seats=rows, edges=(edge,)))
+    watched.rounds = (a_round(1, figures={"cloud": {"groups": [["1"], ["0"]]}}),)
+    watched.seats = tuple(
+        a_seat(number, edge="edge-1", agent=f"a{number}", state=states.get(f"seat_{number}", "taken"))
+        for number in range(n_seats)
+    )
+    return watched
+
+
+def a_row(seat: int, outcome: str, **changes) -> SeatRow:
+    return SeatRow(seat=seat, edge="edge-1", outcome=outcome, **changes)
+
+
+def test_every_state_follows_from_what_is_known() -> None:
+    rows = (
+        a_row(0, "used", up_bytes=5, down_bytes=7),
+        a_row(1, "refused", reason="late"),
+        a_row(2, "refused", label="C"),
+        a_row(3, "failed", reason="timeout"),
+        a_row(4, "failed", reason="unavailable"),
+        a_row(5, "used"),
+        a_row(6, "used"),
+    )
+    watched = a_watched(*rows, seat_5="lost", seat_6="offline")
+    topology = a_topology(an_agent("a0", visiting=0), an_agent("a9", visiting=2), active_run="r2")
+    nodes = {node.name: node for node in scene(topology, watched) if node.tier == "device"}
+    states = [nodes[str(number)].state for number in range(8)]
+    assert states == ["used", "late", "refused", "failed", "offline", "lost", "offline", "waits"]
+    assert set(states) | {"trains"} == set(STATES)
+    assert "round 1: refused, class C, 0 s" in nodes["2"].words
+    assert (nodes["0"].up_bytes, nodes["0"].down_bytes) == (5, 7)
+    at_work = {
+        node.name: node.state for node in scene(a_topology(an_agent("a0", visiting=0), active_run="r1"), watched)
+    }
+    assert at_work["0"] == "trains"
+
+
+def test_edges_say_environment_group_and_bytes() -> None:
+    edge = next(node for node in scene(a_topology(), a_watched()) if node.tier == "edge")
+    assert (edge.state, edge.up_bytes, edge.down_bytes) == ("used", 50, 70)
+    assert any(word.startswith("environment 0: 1 updates used") for word in edge.words)
+    assert "group 2" in edge.words
+
+
+def test_edges_say_what_their_devices_can_do_and_what_of_it_is_free() -> None:
+    watched = a_watched(n_seats=2)
+    watched.seats = (
+        a_seat(0, edge="edge-1", agent="a0", compute_sps=100.0),
+        a_seat(1, edge="edge-1", agent="a1", compute_sps=50.5),
+        a_seat(2, edge="edge-2", agent="a2", compute_sps=7.0),
+    )
+    without = next(node for node in scene(a_topology(), watched) if node.tier == "edge")
+    assert "its devices can train 150.5 samples/s" in without.words
+    assert not any("twins" in word for word in without.words)
+    told = (Twin(seat=0, telemetry=Telemetry(free_sps=40.0)), Twin(seat=1, telemetry=Telemetry(free_sps=9, on=False)))
+    watched.twins = {"edge-1": told, "edge-2": (Twin(seat=2, telemetry=Telemetry(free_sps=1.0)),)}
+    edge = next(node for node in scene(a_topology(), watched) if node.tier == "edge")
+    assert "40 samples/s are free by its 2 digital twins" in edge.words
+
+
+def test_agents_without_a_seat_stand_beside_the_run() -> None:
+    topology = a_topology(an_agent("a1"), an_agent("new"), an_agent("gone", state="lost"))
+    keys = [node.key for node in scene(topology, a_watched(n_seats=2))]
+    assert keys == ["cloud", "edge edge-1", "seat 0", "seat 1", "agent new"]
+
+
+def test_without_a_run_agents_are_shown_and_nobody_at_all_is_fine() -> None:
+    topology = a_topology(an_agent("a0", state="lost"), an_agent("a1", online=False), an_agent("a2"))
+    devices = [node for node in scene(topology, None) if node.tier == "device"]
+    assert [(node.key, node.state) for node in devices] == [
+        ("agent a0", "lost"),
+        ("agent a1", "offline"),
+        ("agent a2", "waits"),
+    ]
+    assert counted(devices) == {"waits": 1, "offline": 1, "lost": 1}
+    empty = TopologyInfo(n_devices=0, n_agents=0, edges=(), devices=())
+    assert [node.tier for node in scene(empty, None)] == ["cloud"]
+    assert graph(scene(empty, None), LIGHT)["series"][0]["links"] == []
+
+
+@pytest.mark.parametrize("n_seats", [1, 20, 100, 1000])
+def test_no_two_nodes_stand_in_one_place(n_seats: int) -> None:
+    nodes = scene(a_topology(), a_watched(n_seats=n_seats))
+    drawn = graph(nodes, LIGHT)["series"][0]
+    places = [(node["x"], node["y"]) for node in drawn["data"]]
+    assert len(set(places)) == len(places) == n_seats + 2
+    assert len(drawn["links"]) == n_seats + 1
+    assert len(json.dumps(drawn)) < 1000 * (n_seats + 10)
+
+
+def test_places_stay_while_states_change() -> None:
+    before, after = (graph(scene(a_topology(), a_watched(a_row(0, word))), LIGHT) for word in ("used", "failed"))
+    places = [{n["id"]: (n["x"], n["y"]) for n in found["series"][0]["data"]} for found in (before, after)]
+    assert places[0] == places[1]
+    looks = [found["series"][0]["data"][2] for found in (before, after)]
+    assert looks[0]["symbol"] != looks[1]["symbol"]
+    assert looks[0]["itemStyle"] != looks[1]["itemStyle"]
+
+
+def test_names_from_elsewhere_are_words() -> None:
+    hostile = an_agent("<img src=x onerror=alert(1)>{a}")
+    drawn = graph(scene(a_topology(hostile), None), LIGHT)["series"][0]["data"][-1]
+    assert "<img" not in drawn["tooltip"]["formatter"]
+    assert "{" not in drawn["label"]["formatter"] + drawn["tooltip"]["formatter"]

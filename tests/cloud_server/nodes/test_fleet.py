@@ -1,0 +1,351 @@
+"""What the cloud does with a fleet: the wanted number, who may be stopped, and what a run makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import httpx
+import pytest
+
+from cloud_server.nodes.liveness import AgentEntry
+from shared.service.api.membership import FleetReport
+from shared.storage import redis_keys
+from tests.federation import Federation, Gate, small_spec
+
+
+def report(*agents: tuple[str, int], services: dict[str, int | None] | None = None, **more: Any) -> dict[str, Any]:
+    rows = [{"name": name, "service": "device", "devices": devices} for name, devices in agents]
+    return {"fleet": "f-1", "services": services or {"device": 1}, "agents": rows, **more}
+
+
+def of(fed: Federation, **more: Any) -> dict[str, Any]:
+    """The report of a fleet that runs all agents of the federation."""
+    running = sorted(name for name in fed.apps if name.startswith("agent-"))
+    return report(*((name, 1) for name in running), **more)
+
+
+async def say(fed: Federation, body: dict[str, Any]) -> dict[str, Any]:
+    answer = await fed.client.post("/fleet", json=body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def put(fed: Federation, devices: Any) -> httpx.Response:
+    return await fed.client.put("/topology", json={"devices": devices})
+
+
+async def topology(fed: Federation) -> dict[str, Any]:
+    return dict((await fed.client.get("/topology")).json())
+
+
+async def events_of(fed: Federation, run: str, *kinds: str) -> list[dict[str, Any]]:
+    archive = fed.apps["cloud"].state.cloud.archive
+    return [event.data for event in await archive.events(run, "0", 0.0) if event.kind in kinds]
+
+
+# ---- what is wanted
+
+
+async def test_without_a_fleet_the_wish_is_refused_with_how_to_start_one(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        refused = await put(fed, 7)
+        assert (refused.status_code, refused.json()["field"]) == (409, "devices")
+        assert "docker compose --profile scale up -d fleet" in refused.json()["detail"]
+        assert "strata up" in refused.json()["detail"]
+        found = await topology(fed)
+        assert (found["wanted"], found["present"], found["fleet"]) == ({}, {}, None)
+
+
+async def test_a_wish_is_kept_and_told_to_the_fleet_and_shown_beside_what_is_there(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1)) as fed:
+        assert await say(fed, of(fed, error="no room")) == {"wanted": {}, "released": []}
+        for _ in range(2):  # the same again is the same
+            answer = await put(fed, 12)
+            assert answer.status_code == 200, answer.text
+            assert (answer.json()["wanted"], answer.json()["present"]) == ({"device": 12}, {"device": 2})
+        fleet = (await topology(fed))["fleet"]
+        assert (fleet["fleet"], fleet["services"], fleet["running"]) == ("f-1", {"device": 1}, {"device": 2})
+        assert (fleet["error"], fleet["wanted"], fleet["leaving"]) == ("no room", {}, [])
+        assert 0 <= fleet["last_seen_s"] <= fleet["since_s"]
+        assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
+        await fed.stop("cloud")
+        await fed.start_cloud()  # the wish outlives the cloud's process
+        assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
+        assert (await say(fed, of(fed, begins=True)))["wanted"] == {}
+
+
+async def test_what_the_fleet_cannot_do_is_refused_by_field(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        await say(fed, report(services={"device": 4, "device_slow": None}))
+        wrong: list[tuple[Any, str, str]] = [
+            (8, "devices", "the fleet scales device, device_slow: say how many of each"),
+            ({"phone": 8}, "devices.phone", "unknown service 'phone'; known: device, device_slow"),
+            ({"device": 10}, "devices.device", "hosts 4 devices: 10 is no multiple, 8 and 12 are"),
+            ({"device": 8, "device_slow": 99_999}, "devices", "100007 devices, at most 100000"),
+        ]
+        for devices, field, says in wrong:
+            refused = await put(fed, devices)
+            assert (refused.status_code, refused.json()["field"]) == (422, field), devices
+            assert says in refused.json()["detail"]
+        for devices in (-1, 100_001, 1.5, "many", None, {"device": -4}):
+            refused = await put(fed, devices)
+            assert (refused.status_code, refused.json()["field"]) == (422, "devices"), devices
+        assert (await topology(fed))["wanted"] == {}
+        assert (await put(fed, {"device": 8})).json()["wanted"] == {"device": 8}
+        both = await put(fed, {"device_slow": 3})
+        assert both.json()["wanted"] == {"device": 8, "device_slow": 3}
+
+
+async def test_the_wish_for_a_service_that_the_fleet_has_no_more_goes_with_the_next(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        await say(fed, report(services={"device": 1, "device_slow": 1}))
+        await put(fed, {"device": 50_000, "device_slow": 50_000})
+        await say(fed, report())
+        answer = await put(fed, 60_000)  # more than may be, if those of the other service still counted
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["wanted"] == {"device": 60_000}
+        assert (await say(fed, report()))["wanted"] == {"device": 60_000}
+
+
+async def test_one_fleet_serves_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=(), ttl_s=1.0) as fed:
+        await say(fed, report())
+        other = {**report(), "fleet": "f-2"}
+        refused = await fed.client.post("/fleet", json=other)
+        assert (refused.status_code, refused.json()["detail"]) == (409, "fleet f-1 serves already")
+        cloud = fed.apps["cloud"].state.cloud
+        await fed.until(lambda: cloud.fleet.info() is None)
+        assert (await put(fed, 3)).status_code == 409
+        await say(fed, other)
+        assert (await topology(fed))["fleet"]["fleet"] == "f-2"
+
+
+# ---- who leaves
+
+
+async def test_devices_that_come_and_leave_in_a_run_are_named_and_nobody_is_lost(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1,) * 4) as fed:
+        await say(fed, of(fed))
+        gate = Gate(fed, closed_at=2)
+        run = await fed.submit(small_spec(num_rounds=9, num_devices=4, max_devices=6))
+        await gate.reached.wait()  # in round 2
+        await fed.start_agent(4, devices=1)
+        await fed.start_agent(5, devices=1)
+        await fed.until(lambda: fed.n_agents() == 6)
+        gate = _opened(fed, gate, 2)
+        await gate.reached.wait()  # in round 4, at least one with all six
+        gone = ["agent-1", "agent-4", "agent-5"]
+        leaving = of(fed, leaving=gone)
+        assert (await say(fed, leaving))["released"] == []  # the round that runs needs them
+        states = {device["name"]: device["state"] for device in (await topology(fed))["devices"]}
+        assert {name for name, state in states.items() if state == "leaving"} == set(gone)
+        assert (await topology(fed))["present"] == {"device": 3}
+        gate = _opened(fed, gate, 2)
+        await gate.reached.wait()
+        assert sorted((await say(fed, leaving))["released"]) == gone
+        ids = {name: fed.agent_id(int(name[-1])) for name in gone}
+        for name in gone:
+            await fed.stop(name)
+            del fed.apps[name]
+        await say(fed, of(fed, left=gone))
+        gate.open.set()
+        info = await fed.finish(run)
+        rounds = [await fed.round(run, number) for number in range(1, info.rounds + 1)]
+        seats = (await fed.seats(run)).devices
+        told = await events_of(fed, run, "seat.left")
+        lost = await events_of(fed, run, "contribution.lost", "node.suspect", "node.lost", "seat.moved")
+        shown = (await fed.client.get(f"/devices/{ids['agent-1']}")).json()
+    assert info.status == "completed"
+    n_used = [detail.n_used for detail in rounds]
+    assert (n_used[0], max(n_used), n_used[-1]) == (4, 6, 3)
+    assert [detail.n_visits for detail in rounds] == n_used  # no visit was lost, none was waited for
+    assert lost == []
+    assert {event["agent"] for event in told} == set(ids.values())
+    assert {seat.seat for seat in seats if seat.state == "empty"} == {event["seat"] for event in told}
+    assert (shown["state"], shown["seats"]) == ("left", [])
+
+
+def _opened(fed: Federation, gate: Gate, closed_at: int) -> Gate:
+    """Let the round go on; the gate closes again at a later one."""
+    after = Gate(fed, closed_at=closed_at)
+    gate.open.set()
+    return after
+
+
+async def test_an_agent_that_comes_back_takes_its_own_seat_with_its_state(tmp_path: Path, counting: str) -> None:
+    async with Federation(tmp_path / "f", rooms=(1,) * 4) as fed:
+        gate = Gate(fed, closed_at=2)
+        run = await fed.submit(small_spec(num_rounds=12, num_devices=4, algorithm=counting))
+        await gate.reached.wait()
+        before = {seat.agent: seat.seat for seat in (await fed.seats(run)).devices}
+        gone = ["agent-1", "agent-2"]
+        ids = [fed.agent_id(1), fed.agent_id(2)]
+        await say(fed, of(fed, leaving=gone))
+        gate = _opened(fed, gate, 2)
+        await gate.reached.wait()
+        for name in gone:
+            await fed.stop(name)
+        await say(fed, of(fed, left=gone))
+        await fed.start_agent(max(1, 2, key=lambda number: before[ids[number - 1]]))  # not that of the lowest seat
+        await fed.until(lambda: fed.n_agents() == 3)
+        gate.open.set()
+        info = await fed.finish(run)
+        after = {seat.agent: seat.seat for seat in (await fed.seats(run)).devices if seat.agent}
+        rows = [row for number in range(1, info.rounds + 1) for row in (await fed.round(run, number)).seats]
+        last = await fed.round(run, info.rounds)
+    back = max(ids, key=lambda agent: before[agent])
+    assert after == {agent: seat for agent, seat in before.items() if agent not in ids or agent == back}
+    assert (info.status, last.n_used) == ("completed", 3)
+    assert [row for row in rows if row.fresh_state] == []
+
+
+async def test_a_fleet_that_falls_silent_gives_up_its_farewells(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=2.0) as fed:
+        await say(fed, of(fed, leaving=["agent-1"]))
+        registry = fed.apps["cloud"].state.cloud.registry
+        assert len(registry.live_agents()) == 1
+        await fed.until(lambda: len(registry.live_agents()) == 2)
+
+
+async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) -> None:
+    """One that had to be stopped in the middle of its visit: lost at once, long before its TTL."""
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=300.0) as fed:
+        await say(fed, of(fed))
+        gate = Gate(fed)
+        run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=2))
+        await gate.reached.wait()
+        gone = fed.agent_id(0)
+        await fed.stop("agent-0")
+        await say(fed, of(fed, left=["agent-0"]))
+        info = await fed.finish(run, limit_s=60)
+        failures = (await fed.round(run, 1)).failures
+    assert info.status == "completed"
+    assert [(failure.reason, failure.detail) for failure in failures] == [("lost", f"agent {gone} has left")]
+
+
+# ---- many
+
+
+class Looked(dict[str, Any]):
+    """Counts how often all of it is looked through."""
+
+    n = 0
+
+    def items(self) -> Any:
+        self.n += 1
+        return super().items()
+
+
+async def test_however_many_leave_agents_and_seats_are_looked_through_once(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+        cloud = fed.apps["cloud"].state.cloud
+        names = tuple(f"agent-{number}" for number in range(300))
+        entries = [AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard") for n in names]
+        agents = cloud.registry.agents = Looked({entry.agent: entry for entry in entries})
+        cloud.fleet.seats_by_agent = Mock(return_value={"a-agent-7": (3,), "a-agent-9": (0, 4)})
+        told = FleetReport(fleet="f", services={"device": 1}, leaving=names)
+        orders = await cloud.fleet.hear(told)
+        assert set(names) - set(orders.released) == {"agent-7", "agent-9"}
+        assert (cloud.fleet.seats_by_agent.call_count, agents.n) == (1, 2)  # those that leave, and those that have left
+        cloud.registry.agents = {}
+
+
+async def test_the_seats_of_each_agent_are_shown(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(3, 1)) as fed:
+        gate = Gate(fed)
+        run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=4))
+        await gate.reached.wait()
+        found: dict[str, list[int]] = {}
+        for seat in (await fed.seats(run)).devices:
+            found.setdefault(str(seat.agent), []).append(seat.seat)
+        shown = {device["agent"]: device["seats"] for device in (await topology(fed))["devices"]}
+        assert shown == found
+        assert sorted(map(len, shown.values())) == [1, 3]
+        one = (await fed.client.get(f"/devices/{fed.agent_id(0)}")).json()
+        assert one["seats"] == found[fed.agent_id(0)]
+        gate.open.set()
+        await fed.finish(run)
+
+
+# ---- taken offline
+
+
+async def test_an_agent_that_is_taken_offline_makes_no_visits_until_it_is_brought_back(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1, 1)) as fed:
+        gate = Gate(fed, closed_at=2)
+        run = await fed.submit(small_spec(num_rounds=9, num_devices=3))
+        await gate.reached.wait()
+        agent = fed.agent_id(2)
+        (seat,) = [s.seat for s in (await fed.seats(run)).devices if s.agent == agent]
+        answer = await fed.client.patch(f"/devices/{agent}", json={"online": False})
+        assert (answer.json()["online"], answer.json()["state"], answer.json()["seats"]) == (False, "offline", [seat])
+        gate = _opened(fed, gate, 2)
+        await gate.reached.wait()
+        assert (await fed.seats(run)).devices[seat].state == "offline"
+        await fed.stop("agent-2")
+        await fed.start_agent(2)  # it stays offline when it comes back
+        await fed.until(lambda: fed.n_agents() == 2)
+        assert (await fed.client.get(f"/devices/{agent}")).json()["online"] is False
+        answer = await fed.client.patch(f"/devices/{agent}", json={"online": True})
+        assert answer.json()["online"] is True
+        await fed.until(lambda: fed.n_agents() == 3)
+        gate.open.set()
+        info = await fed.finish(run)
+        rounds = [await fed.round(run, number) for number in range(1, info.rounds + 1)]
+    assert info.status == "completed"
+    rows = [next(row for row in detail.seats if row.seat == seat) for detail in rounds]
+    offline = [row.outcome == "failed" for row in rows]
+    assert (offline[0], any(offline), offline[-1]) == (False, True, False)
+    assert {row.reason for row in rows if row.outcome == "failed"} == {"offline"}
+    told = [f for detail in rounds for f in detail.failures]
+    assert {(f.seat, f.reason, f.detail) for f in told} == {(seat, "offline", f"agent {agent} was taken offline")}
+    assert sum(offline) == len(told)
+
+
+async def test_who_is_offline_counts_for_no_minimum_and_is_named(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+        gate = Gate(fed, closed_at=2)
+        run = await fed.submit(small_spec(num_rounds=9, num_devices=2, min_devices=2, timeouts={"ready_s": 1}))
+        await gate.reached.wait()
+        agent = fed.agent_id(1)
+        (seat,) = [s.seat for s in (await fed.seats(run)).devices if s.agent == agent]
+        await fed.client.patch(f"/devices/{agent}", json={"online": False})
+        gate.open.set()
+        info = await fed.finish(run)
+    assert info.status == "failed"
+    assert str(info.reason).endswith(
+        f"1 of at least 2 devices and 2 of at least 1 edges are alive; offline: seats [{seat}]"
+    )
+
+
+async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+        registry, agent, put_now = fed.apps["cloud"].state.cloud.registry, fed.agent_id(1), fed.store.put
+
+        async def put_late(*args: Any) -> None:
+            await asyncio.sleep(0.05)
+            await put_now(*args)
+
+        monkeypatch.setattr(registry.store, "put", put_late)
+        moved = registry.agents[agent].but(url="http://127.0.0.9:1")
+        changes = asyncio.gather(registry.change(agent, online=False), registry.part_with(agent))
+        await asyncio.sleep(0)
+        registry.agents[agent] = moved  # as a registration does
+        await changes
+        found = registry.agents[agent]
+        kept = await fed.store.get(redis_keys.cloud_agent(agent))
+    assert found == moved.but(online=False, left=True)
+    assert json.loads(kept or b"{}") == found.model_dump(mode="json")
+
+
+async def test_only_a_known_device_is_changed_and_only_what_it_has(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+        assert (await fed.client.patch("/devices/a-nobody", json={"online": False})).status_code == 404
+        url = f"/devices/{fed.agent_id(0)}"
+        for wrong in ({}, {"online": None}, {"online": False, "profile": "slow"}):
+            assert (await fed.client.patch(url, json=wrong)).status_code == 422, wrong
+        assert (await fed.client.get(url)).json()["online"] is True

@@ -1,0 +1,296 @@
+"""A run's course: more rounds, pause, resume, stop, one at a time, and what interrupts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_server.nodes.liveness import AgentEntry
+from shared.storage import redis_keys
+from shared.storage.key_value import StoreUnavailable
+from tests.federation import Federation, Gate, small_spec
+
+
+async def ask(fed: Federation, run_id: str, what: str) -> tuple[int, str]:
+    """Status code, and the run's status or the error's detail."""
+    answer = await fed.client.post(f"/runs/{run_id}/{what}")
+    return answer.status_code, answer.json().get("detail") or answer.json()["status"]
+
+
+async def test_two_rounds_and_two_more_end_like_four(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        four = await fed.run(small_spec(num_rounds=4))
+        two = await fed.run(small_spec(num_rounds=2))
+        assert two.model_sha256 != four.model_sha256
+        more = await fed.client.post(f"/runs/{two.run}/rounds", json={"num_rounds": 2})
+        assert (more.status_code, more.json()["num_rounds"], more.json()["status"]) == (200, 4, "pending")
+        end = await fed.finish(two.run)
+        assert (end.status, end.rounds) == ("completed", 4)
+        assert (end.model_sha256, end.accuracy) == (four.model_sha256, four.accuracy)
+        assert (end.bytes_up, end.simulated_s) == (four.bytes_up, four.simulated_s)
+        for body in ({"num_rounds": 0}, {"num_rounds": 100_001}, {}, {"num_rounds": 1, "x": 1}):
+            assert (await fed.client.post(f"/runs/{two.run}/rounds", json=body)).status_code == 422
+
+
+async def test_rounds_asked_for_while_the_last_one_runs_are_trained_too(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        four = await fed.run(small_spec(num_rounds=4))
+        for visit in (2, 3):  # of the last round; of the evaluation after it
+            gate = Gate(fed, closed_at=visit)
+            run_id = await fed.submit(small_spec(num_rounds=2))
+            await gate.reached.wait()
+            more = await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})
+            assert (more.json()["num_rounds"], more.json()["status"]) == (4, "running")
+            gate.open.set()
+            end = await fed.finish(run_id)
+            assert (end.status, end.rounds, end.model_sha256) == ("completed", 4, four.model_sha256)
+
+
+async def test_a_paused_and_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec(num_rounds=3))
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=3))
+        await gate.reached.wait()
+        assert await ask(fed, run_id, "pause") == (200, "pausing")
+        assert await ask(fed, run_id, "pause") == (200, "pausing")
+        assert await ask(fed, run_id, "resume") == (
+            409,
+            f"run {run_id} is pausing: only a paused, stopped or failed one can be resumed",
+        )
+        gate.open.set()
+        paused = await fed.until_status(run_id, "paused")
+        assert paused.rounds == 2  # the present round was finished
+        assert await ask(fed, run_id, "pause") == (
+            409,
+            f"run {run_id} is paused: only a pending or running one can be paused",
+        )
+        status, _ = await ask(fed, run_id, "resume")
+        assert status == 200
+        end = await fed.finish(run_id)
+        assert (end.status, end.rounds, end.model_sha256) == ("completed", 3, plain.model_sha256)
+        assert end.bytes_up == plain.bytes_up
+
+
+async def test_stop_drops_the_present_round_at_once_and_resume_makes_it_anew(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec())
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec())
+        await gate.reached.wait()
+        assert await ask(fed, run_id, "stop") == (200, "stopping")
+        stopped = await fed.finish(run_id)  # though the visit is still held back
+        assert (stopped.status, stopped.rounds) == ("stopped", 1)
+        assert not gate.open.is_set()
+        assert await ask(fed, run_id, "stop") == (409, f"run {run_id} is stopped: it has ended already")
+        assert (await ask(fed, run_id, "pause"))[0] == 409
+        gate.open.set()
+        assert await ask(fed, run_id, "resume") == (200, "pending")
+        end = await fed.finish(run_id)
+        assert (end.status, end.rounds, end.model_sha256) == ("completed", 2, plain.model_sha256)
+        for what in ("stop", "pause", "resume"):
+            assert (await ask(fed, run_id, what))[0] == 409
+
+
+async def test_a_stop_wins_over_a_pause(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed)
+        run_id = await fed.submit(small_spec())
+        await gate.reached.wait()
+        assert await ask(fed, run_id, "pause") == (200, "pausing")
+        assert await ask(fed, run_id, "stop") == (200, "stopping")
+        assert (await fed.finish(run_id)).status == "stopped"
+
+
+async def test_one_run_trains_and_the_others_wait_with_that_reason(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed)
+        first = await fed.submit(small_spec(name="first"))
+        await gate.reached.wait()
+        second, third, fourth = [await fed.submit(small_spec(name=f"{n}", num_rounds=1)) for n in (2, 3, 4)]
+        for run_id in (second, third):
+            info = await fed.info(run_id)
+            assert (info.status, info.reason) == ("pending", "waiting: another run trains")
+        assert await ask(fed, third, "pause") == (200, "paused")
+        assert await ask(fed, fourth, "stop") == (200, "stopped")
+        assert (await fed.client.get("/topology")).json()["active_run"] == first
+        gate.open.set()
+        assert (await fed.finish(second)).status == "completed"
+        assert (await fed.info(first)).status == "completed"
+        assert (await fed.info(third)).status == "paused"
+        assert (await fed.info(fourth)).rounds == 0
+        await ask(fed, third, "resume")
+        assert (await fed.finish(third)).status == "completed"
+
+
+async def test_a_run_waiting_for_devices_says_so_and_can_be_paused_and_stopped(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=()) as fed:
+        await fed.until(lambda: len(fed.apps["cloud"].state.cloud.registry.live_edges()) == 2)
+        run_id = await fed.submit(small_spec())
+        info = await fed.until_status(run_id, "starting")
+        assert (info.status, info.reason) == (
+            "starting",
+            "waiting: 2 of 2 edges, room for 0 of 6 devices are there",
+        )
+        assert (await ask(fed, run_id, "pause"))[0] == 200
+        await fed.until_status(run_id, "paused")
+        await ask(fed, run_id, "resume")
+        await fed.until_status(run_id, "starting")
+        assert await ask(fed, run_id, "stop") == (200, "stopping")
+        assert (await fed.finish(run_id)).rounds == 0
+
+
+# ---- the store
+
+
+class Flaky:
+    """The store's method `name` fails while `broken` says so."""
+
+    def __init__(self, fed: Federation, name: str, broken: Callable[..., bool]) -> None:
+        self.store, self.name, self.whole = fed.store, name, getattr(fed.store, name)
+        self.broken, self.n_failed = broken, 0
+        setattr(fed.store, name, self._call)
+
+    async def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if self.broken(*args):
+            self.n_failed += 1
+            raise StoreUnavailable("redis at 127.0.0.1:6379 does not answer")
+        return await self.whole(*args, **kwargs)
+
+
+async def test_a_store_that_is_away_interrupts_a_run_which_then_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec(num_rounds=3))
+        run_id = ""
+
+        def second_commit(batch: Any) -> bool:
+            return flaky.n_failed < 3 and bool(run_id) and f"cloud:run:{run_id}:state" in batch.guards and seen()
+
+        commits: list[int] = []
+
+        def seen() -> bool:
+            commits.append(1)
+            return len(commits) > 2
+
+        flaky = Flaky(fed, "commit", second_commit)
+        run_id = await fed.submit(small_spec(num_rounds=3))
+        end = await fed.finish(run_id)
+        assert flaky.n_failed == 3
+        assert (end.status, end.rounds, end.model_sha256) == ("completed", 3, plain.model_sha256)
+        assert end.bytes_up == plain.bytes_up
+        statuses = [event.data.get("reason") for event in await _events(fed, run_id) if event.kind == "run.status"]
+        assert "interrupted: redis at 127.0.0.1:6379 does not answer" in statuses
+
+
+async def test_the_runner_outlives_a_store_that_is_away_while_nothing_trains(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        flaky = Flaky(fed, "scan", lambda prefix: prefix.startswith("cloud:run-index") and flaky.n_failed < 2)
+        fed.apps["cloud"].state.cloud.runner._wake.set()
+        await fed.until(lambda: flaky.n_failed == 2)
+        assert (await fed.run(small_spec(num_rounds=1))).status == "completed"
+
+
+async def _events(fed: Federation, run_id: str) -> list[Any]:
+    return list(await fed.apps["cloud"].state.cloud.archive.events(run_id, "0", None))
+
+
+async def test_a_lost_state_file_fails_the_run_with_that_reason(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        info = await fed.run(small_spec(num_rounds=1))
+        for blob in (tmp_path / "f" / "cloud" / "blobs").iterdir():
+            blob.unlink()
+        for path in ("models/global", "rounds/1"):
+            answer = await fed.client.get(f"/runs/{info.run}/{path}")
+            assert (answer.status_code, answer.json()["code"]) == (500, "state_gone")
+            assert "cannot be read: no file" in answer.json()["detail"]
+        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 1})
+        end = await fed.finish(info.run)
+        assert end.status == "failed"
+        assert end.reason is not None
+        assert end.reason.startswith(f"the committed state of run {info.run} cannot be read: no file")
+
+
+async def test_an_emptied_store_fails_the_run_with_that_reason(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec())
+        await gate.reached.wait()
+        await fed.store.delete_prefix("cloud:")
+        gate.open.set()
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.runner.course is None)
+        end = await fed.info(run_id)
+        assert end.status == "failed"
+        assert end.reason is not None
+        assert "was its Redis emptied, or does another cloud use it?" in end.reason
+
+
+# ---- the cloud restarted
+
+
+@pytest.mark.parametrize("visit", [1, 2, 3, 4], ids=["round 1", "round 2", "round 3", "the evaluation"])
+async def test_a_cloud_restarted_in_the_middle_ends_the_run_with_the_same_bytes(tmp_path: Path, visit: int) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec(num_rounds=3))
+        gate = Gate(fed, closed_at=visit)
+        run_id = await fed.submit(small_spec(num_rounds=3))
+        await gate.reached.wait()
+        await fed.stop("cloud")
+        gate.open.set()
+        await fed.start_cloud()
+        end = await fed.finish(run_id)
+        assert (end.status, end.rounds) == ("completed", 3)
+        assert (end.model_sha256, end.accuracy, end.loss) == (plain.model_sha256, plain.accuracy, plain.loss)
+        rounds = (await fed.client.get(f"/runs/{run_id}/rounds")).json()["rounds"]
+        assert [row["round_no"] for row in rounds] == [1, 2, 3]
+        assert end.bytes_up == plain.bytes_up
+
+
+async def test_a_cloud_that_lost_its_registry_learns_of_agents_from_the_edges(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec())
+        await fed.stop("cloud")
+        for prefix in ("cloud:agent", "cloud:edge"):
+            await fed.store.delete_prefix(prefix)
+        await fed.start_cloud()
+        await fed.until(lambda: fed.n_agents() == 6)
+        assert (await fed.run(small_spec())).model_sha256 == plain.model_sha256
+
+
+async def test_a_restarted_cloud_gives_no_seat_to_an_agent_that_it_has_not_heard(tmp_path: Path) -> None:
+    """Devices that were scaled away long ago are still known; a run that starts at once must not wait for them."""
+    async with Federation(tmp_path / "f", ttl_s=5.0) as fed:
+        plain = await fed.run(small_spec())
+        here = {fed.agent_id(number) for number in range(len(fed.rooms))}
+        await fed.stop("cloud")
+        for number in range(6):
+            gone = AgentEntry(
+                agent=f"a-0{number}", name=f"gone-{number}", url="http://127.0.0.1:9", devices=9, profile="standard"
+            )
+            await fed.store.put(redis_keys.cloud_agent(gone.agent), gone.model_dump_json().encode())
+        await fed.start_cloud()
+        end = await fed.run(small_spec(timeouts={"reseat_after_s": 600, "ready_s": 15}))
+        assert {row.agent for row in (await fed.seats(end.run)).devices} <= here
+        assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
+
+
+async def test_wishes_of_before_the_restart_hold(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed)
+        runs = []
+        for what in ("pause", "stop"):
+            run_id = await fed.submit(small_spec())
+            await gate.reached.wait()
+            await fed.until_status(run_id, "running", "starting")
+            await fed.stop("cloud")
+            await fed.start_cloud()  # nobody has asked for anything yet: it goes on
+            await fed.until(lambda: fed.n_agents() == 6)
+            await fed.until_status(run_id, "running")
+            assert (await ask(fed, run_id, what))[0] == 200
+            await fed.stop("cloud")
+            await fed.start_cloud()
+            runs.append((await fed.until_status(run_id, "paused", "stopped")).status)
+        gate.open.set()
+        assert runs == ["paused", "stopped"]

@@ -1,0 +1,235 @@
+"""Who sits where: binding, waiting for enough, seats that change hands, late-comers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cloud_server.nodes.liveness import AgentEntry
+from cloud_server.runs.placement import bind
+from shared.core.errors import NotReady
+from shared.results.folder import read_run
+from tests.federation import Federation, Gate, small_spec
+
+
+def agent(name: str, devices: int = 1, profile: str = "standard") -> AgentEntry:
+    return AgentEntry(agent=name, name=name, url="http://127.0.0.1:1", devices=devices, profile=profile)
+
+
+# ---- bind
+
+
+def test_binding_depends_on_profile_and_id_and_not_on_the_order_of_agents() -> None:
+    agents = [agent("c"), agent("a", 2), agent("b"), agent("z", profile="fast")]
+    expected = {0: "z", 1: "a", 2: "a", 3: "b", 4: "c"}
+    assert all(bind(range(5), order, {}) == expected for order in itertools.permutations(agents))
+
+
+def test_binding_fills_the_room_before_it_goes_beyond_it() -> None:
+    agents = [agent("a", 3), agent("b", 1)]
+    assert Counter(bind(range(4), agents, {}).values()) == {"a": 3, "b": 1}
+    assert Counter(bind(range(9), agents, {}).values()) == {"a": 6, "b": 3}
+
+
+def test_binding_gives_neighbours_to_an_agent_so_that_an_edge_asks_few() -> None:
+    assert bind([0, 2, 4, 1, 3, 5], [agent("a", 3), agent("b", 3)], {}) == {
+        **dict.fromkeys([0, 2, 4], "a"),
+        **dict.fromkeys([1, 3, 5], "b"),
+    }
+
+
+def test_binding_regards_seats_that_were_given_before() -> None:
+    taken = {0: "a", 1: "gone"}
+    assert bind([2, 3], [agent("a"), agent("b")], taken) == {2: "a", 3: "b"}
+    assert taken == {0: "a", 1: "gone"}
+
+
+def test_binding_nobody_to_nothing_is_nothing_and_seats_without_agents_are_named() -> None:
+    assert bind([], [], {}) == {}
+    with pytest.raises(NotReady, match=r"no device is there for seats \[3, 4\]"):
+        bind([3, 4], [], {})
+
+
+# ---- enough
+
+
+async def test_too_few_devices_fail_the_run_with_how_many_there_are(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+        info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 1}))
+        assert (info.status, info.reason) == (
+            "failed",
+            "after 1 s 2 of 2 edges, room for 2 of 6 devices are there",
+        )
+        info = await fed.run(small_spec(num_edges=3, timeouts={"ready_s": 0.5}))
+        assert info.reason == "after 0.5 s 2 of 3 edges, room for 2 of 6 devices are there"
+        await fed.start_agent(2, devices=1)
+        await fed.until(lambda: fed.n_agents() == 3)
+        info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 20}))
+        assert info.status == "completed"
+
+
+async def test_too_few_devices_in_the_middle_fail_the_run_and_name_the_seats(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1, 1), ttl_s=2.0) as fed:
+        gate = Gate(fed, closed_at=2)
+        timeouts = {"ready_s": 1.5, "reseat_after_s": 60}
+        run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
+        await gate.reached.wait()
+        (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == fed.agent_id(2)]
+        await fed.stop("agent-2")
+        await fed.until(lambda: fed.n_agents() == 2)
+        gate.open.set()
+        info = await fed.finish(run_id)
+        assert (info.status, info.rounds, info.reason) == (
+            "failed",
+            2,
+            f"after 1.5 s 2 of at least 3 devices and 2 of at least 1 edges are alive; not heard: seats [{seat}]",
+        )
+
+
+async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_result_is_the_same(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "six") as fed:
+        six = await fed.run(small_spec())
+    async with Federation(tmp_path / "two", rooms=(1, 1)) as fed:
+        info = await fed.run(small_spec())
+        assert info.status == "completed"
+        assert Counter(seat.agent for seat in (await fed.seats(info.run)).devices) == {
+            fed.agent_id(0): 3,
+            fed.agent_id(1): 3,
+        }
+        assert (info.model_sha256, info.bytes_up, info.simulated_s) == (
+            six.model_sha256,
+            six.bytes_up,
+            six.simulated_s,
+        )
+
+
+async def test_without_numbers_the_run_takes_what_is_there(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(2, 1)) as fed:
+        info = await fed.run(small_spec(num_devices=None, num_edges=None))
+        assert (info.spec.num_devices, info.spec.num_edges, info.spec.max_devices) == (3, 2, 3)
+
+
+# ---- seats that change hands
+
+
+async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_record_says_so(
+    tmp_path: Path, counting: str
+) -> None:
+    async with Federation(tmp_path / "f", ttl_s=5.0) as fed:  # those who stay must be heard on a busy machine too
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=4, algorithm=counting, timeouts={"reseat_after_s": 0.5}))
+        await gate.reached.wait()
+        gone = fed.agent_id(3)
+        (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == gone]
+        await fed.stop("agent-3")
+        await fed.until(lambda: not fed.apps["cloud"].state.cloud.registry.agent_is_live(gone))
+        await asyncio.sleep(0.6)
+        gate.open.set()
+        info = await fed.finish(run_id)
+        assert info.status == "completed"
+        rows = {n: next(row for row in (await fed.round(run_id, n)).seats if row.seat == seat) for n in (1, 3, 4)}
+        assert (rows[1].agent, rows[1].fresh_state) == (gone, False)
+        assert rows[3].agent != gone
+        assert (rows[3].outcome, rows[3].fresh_state) == ("used", True)
+        assert (rows[4].agent, rows[4].fresh_state) == (rows[3].agent, False)
+
+
+async def test_an_agent_that_comes_back_in_time_keeps_its_seat_and_its_state(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
+        plain = await fed.run(small_spec(num_rounds=3))
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=3, timeouts={"reseat_after_s": 600}))
+        await gate.reached.wait()
+        name = fed.agent_id(3)
+        await fed.stop("agent-3")
+        await fed.start_agent(3)
+        assert fed.agent_id(3) == name
+        gate.open.set()
+        info = await fed.finish(run_id)
+        third = await fed.round(run_id, 3)
+        assert {row.seat for row in third.seats if row.fresh_state} == set()
+        assert info.status == "completed"
+        assert plain.status == "completed"
+
+
+async def test_a_late_comer_takes_the_lowest_empty_seat_from_the_next_round_on(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=4, max_devices=8))
+        await gate.reached.wait()
+        before = (await fed.seats(run_id)).devices
+        assert [seat.state for seat in before] == ["taken"] * 6 + ["empty"] * 2
+        await fed.start_agent(6, devices=1)
+        await fed.until(lambda: fed.n_agents() == 7)
+        gate.open.set()
+        assert (await fed.finish(run_id)).status == "completed"
+        n_used = [(await fed.round(run_id, n)).n_used for n in (1, 2, 3, 4)]
+        assert n_used == [6, 6, 7, 7]
+        after = (await fed.seats(run_id)).devices
+        assert (after[6].agent, after[6].state, after[7].state) == (fed.agent_id(6), "taken", "empty")
+        # Nobody's data changed because another came.
+        assert [(s.n_train, s.label_counts) for s in before] == [(s.n_train, s.label_counts) for s in after]
+
+
+async def test_the_order_in_which_edges_and_agents_register_changes_nothing(tmp_path: Path) -> None:
+    found = set()
+    for number, order in enumerate([(0, 1, 2, 3, 4, 5), (5, 3, 1, 0, 2, 4)]):
+        async with Federation(tmp_path / f"f{number}", order=order) as fed:
+            info = await fed.run(small_spec())
+            found.add((info.model_sha256, info.bytes_up, info.bytes_down, info.simulated_s))
+    assert len(found) == 1
+
+
+# ---- an edge goes
+
+
+async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
+        plain = await fed.run(small_spec(num_rounds=3))
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=3, quorum=0.3))
+        await gate.reached.wait()
+        await fed.stop("edge-1")
+        gate.open.set()
+        info = await fed.finish(run_id)
+        assert (info.status, info.rounds) == ("completed", 3)
+        third = await fed.round(run_id, 3)
+        assert [(row.home, row.edge, row.n_used) for row in third.edges] == [(0, "edge-1", 6), (1, "edge-2", 0)]
+        assert plain.status == "completed"
+
+
+async def test_an_edge_beside_its_home_edge_hears_an_agent_for_as_long_as_it_works(tmp_path: Path) -> None:
+    """Agents beat to one edge by themselves; the others hear them only because of the work that they gave."""
+
+    async with Federation(tmp_path / "f", ttl_s=3.0) as fed:
+        host = fed.apps["agent-0"].state.agent.host
+        whole = host.visits
+
+        async def long(*order: Any, **told: Any) -> object:
+            await asyncio.sleep(6.5)
+            return await whole(*order, **told)
+
+        host.visits = long
+        info = await fed.run(small_spec(num_rounds=1, num_devices=6))
+        assert (await fed.round(info.run, 1)).failures == ()
+        edges = fed.apps["agent-0"].state.agent.membership.edges
+        assert [orders.n for orders in edges.values()] == [0]
+
+
+async def test_a_run_that_fails_before_its_first_round_leaves_its_spec_and_the_reason(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+        info = await fed.run(small_spec(num_devices=6, min_devices=3, timeouts={"ready_s": 1.0}))
+        assert info.status == "failed"
+        folder = fed.folder / "runs" / info.run
+        await fed.until(lambda: (folder / "run.json").exists() and (folder / "spec.yaml").exists())  # soon afterwards
+        kept = read_run(folder)
+        spec = yaml.safe_load((folder / "spec.yaml").read_text())
+    assert (kept.status, kept.reason) == ("failed", info.reason)
+    assert "room for 2 of 6 devices" in str(kept.reason)
+    assert spec["min_devices"] == 3

@@ -1,0 +1,199 @@
+"""The results folder: rounds wait for their evaluations, not for each other, and an error ends with its run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from cloud_server.runs import results_writer as module
+from cloud_server.runs.evaluation import Judge
+from cloud_server.runs.results_writer import ResultsFolder, RoundDone
+from shared.core.errors import NotFound
+from shared.results.folder import read_rounds
+from shared.run_records.rounds import Evaluation
+from shared.runtime.worker import Worker
+from shared.storage.blobs import StorageFailed
+from tests.federation import Federation, Gate, small_spec
+from tests.strata.samples import a_round, a_run
+
+LIMIT_S = 120.0
+"""A busy machine needs a while to its first round."""
+SCORES = {"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}
+
+
+@pytest.fixture
+async def results(tmp_path: Path) -> AsyncIterator[ResultsFolder]:
+    worker = Worker()
+    yield ResultsFolder(tmp_path, worker)
+    worker.close()
+
+
+def done(run: str, round_no: int) -> RoundDone:
+    return RoundDone(Mock(run=run), Mock(), Mock(), Mock(round_no=round_no))
+
+
+def noting(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder, *, fails: int = 0) -> list[tuple[str, list[int]]]:
+    """What is written, as (run, rounds) a time; the first few times fail."""
+    found: list[tuple[str, list[int]]] = []
+
+    def write(info: Any, lab: Any, table: Any, rounds: Any, model: Any) -> None:
+        found.append((info.run, [detail.round_no for detail in rounds]))
+        if len(found) <= fails:
+            raise StorageFailed("the disk is full")
+
+    monkeypatch.setattr(results, "_write", write)
+    return found
+
+
+async def test_rounds_that_come_fast_are_written_together_and_all_once_settled(
+    results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = noting(monkeypatch, results)
+    for round_no in range(1, 6):
+        await results.round_done(done("a", round_no))
+    await results.settle()
+    assert [round_no for _, rounds in found for round_no in rounds] == [1, 2, 3, 4, 5]
+    assert len(found) < 5
+
+
+async def test_what_an_error_left_unwritten_is_not_written_into_the_next_runs_folder(
+    results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = noting(monkeypatch, results, fails=1)
+
+    async def late(*args: Any) -> None:
+        await results.round_done(done("a", 2))  # while the first is being written
+        results._write(*args)
+
+    monkeypatch.setattr(results.worker, "run", lambda work, *args: late(*args))
+    await results.round_done(done("a", 1))
+    with pytest.raises(StorageFailed):
+        await results.settle()
+    monkeypatch.undo()
+    found += noting(monkeypatch, results)
+    again = noting(monkeypatch, results)
+    await results.round_done(done("b", 1))
+    await results.settle()
+    assert (found, again) == ([("a", [1])], [("b", [1])])
+
+
+# ---- evaluations
+
+
+def waits(round_no: int, *, due: bool = True) -> RoundDone:
+    return RoundDone(a_run(), Mock(), Mock(), a_round(round_no, evaluation=None), due)
+
+
+def taking(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder) -> list[tuple[int, Any]]:
+    """What is written, as (round, evaluation)."""
+    found: list[tuple[int, Any]] = []
+
+    def write(info: Any, lab: Any, table: Any, rounds: Any, model: Any) -> None:
+        found.extend((row.round_no, row.evaluation) for row in rounds)
+
+    monkeypatch.setattr(results, "_write", write)
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    return found
+
+
+async def until(there: Any) -> None:
+    async with asyncio.timeout(60):
+        while not there():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_a_round_is_written_once_with_its_evaluation_and_those_behind_it_after_it(
+    results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = taking(monkeypatch, results)
+    await results.round_done(waits(1, due=False))
+    await results.round_done(waits(2))
+    await results.round_done(waits(3, due=False))
+    await results.round_done(waits(4))
+    await until(lambda: found)
+    await asyncio.sleep(0.1)
+    assert found == [(1, None)]
+    results.evaluated("other", 2, SCORES)
+    results.evaluated("r1", 2, SCORES)
+    await until(lambda: len(found) > 1)
+    assert found[1:] == [(2, SCORES), (3, None)]
+    results.evaluated("r1", 4, None)  # it failed: the round need not wait
+    await until(lambda: len(found) > 3)
+    assert found[3:] == [(4, None)]
+
+
+async def test_what_waits_for_an_evaluation_is_written_at_once_when_somebody_wants_it_settled(
+    results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = taking(monkeypatch, results)
+    await results.round_done(waits(1))
+    await results.close()
+    assert found == [(1, None)]
+    results.evaluated("r1", 1, SCORES)  # what the store has then comes with the next write of all rounds
+
+
+@pytest.mark.parametrize("how", ["fails", "is dropped before it began"])
+async def test_an_evaluation_that_does_not_come_is_told_too(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    judge = Judge(Mock(), Mock())
+    told: list[Any] = []
+
+    async def fails(*args: Any) -> None:
+        raise NotFound("its data is gone")
+
+    monkeypatch.setattr(judge, "_evaluate", fails)
+    await judge.submit("r1", Mock(), Mock(), Mock(), final=False, then=told.append)
+    if how == "fails":
+        with pytest.raises(NotFound):
+            await judge.finish()
+    else:
+        await judge.drop()
+    assert told == [None]
+
+
+def accuracies(folder: Path, run_id: str) -> dict[int, bool]:
+    """By training round of `rounds.csv`, whether its accuracy stands there."""
+    rows = [row for row in read_rounds(folder / "runs" / run_id) if row.kind == "train"]
+    return {row.round_no: bool(row.evaluation and row.evaluation["global"].accuracy is not None) for row in rows}
+
+
+async def test_while_a_run_goes_on_its_folder_has_the_accuracies_of_the_rounds_before(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=3)  # round 3 hangs
+        run_id = await fed.submit(small_spec(num_rounds=3))
+        await fed.until(lambda: accuracies(tmp_path / "f", run_id) == {1: True, 2: True}, LIMIT_S)
+        assert (await fed.info(run_id)).status == "running"
+        gate.open.set()
+        await fed.finish(run_id)
+
+
+async def test_a_cloud_that_returns_writes_the_accuracies_that_a_killed_one_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of round 1 the evaluation was kept, but not written; of round 2 it was still due."""
+    async with Federation(tmp_path / "f") as fed:
+        tools = fed.apps["cloud"].state.cloud.runner.tools
+        evaluate, stuck = tools.judge._evaluate, asyncio.Event()
+
+        async def first_alone(run_id: str, lab: Any, ctx: Any, committed: Any, final: bool) -> Any:
+            if committed.round_no > 1:
+                await stuck.wait()
+            return await evaluate(run_id, lab, ctx, committed, final)
+
+        monkeypatch.setattr(tools.judge, "_evaluate", first_alone)
+        monkeypatch.setattr(tools.results, "evaluated", lambda *told: None)
+        gate = Gate(fed, closed_at=3)
+        run_id = await fed.submit(small_spec(num_rounds=3))
+        await asyncio.wait_for(gate.reached.wait(), LIMIT_S)
+        await fed.stop("cloud")
+        assert accuracies(tmp_path / "f", run_id) == {1: False, 2: False}
+        await fed.start_cloud()
+        await fed.until(lambda: accuracies(tmp_path / "f", run_id) == {1: True, 2: True}, LIMIT_S)
+        assert (await fed.info(run_id)).status != "completed"
+        gate.open.set()
+        info = await fed.finish(run_id)
+        assert (info.status, accuracies(tmp_path / "f", run_id)[3]) == ("completed", True)

@@ -1,0 +1,235 @@
+"""Runs that are brought to trackers as they go: nothing of them changes, and no tracker can harm one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from cloud_server.runs import tracking
+from shared.results.tracking.live import Told
+from shared.results.tracking.progress import TrackerNote, read_notes
+from shared.results.tracking.scalars import Step, read_tracked
+from shared.run_records.events import Event
+from tests.federation import Federation, PassOn, small_spec
+from tests.mlflow_server import Mlflow
+
+MODEL_SEED = {"seed": 3, "num_rounds": 3}
+
+
+class Net:
+    """The network with an MLflow server on it, which may be away; everything else is passed on."""
+
+    def __init__(self, fed: Federation, *, away: bool = False) -> None:
+        self.server, self.away, self.hangs, self.bodies = Mlflow(), away, False, list[bytes]()
+        fed.router.apps[80] = FastAPI()  # somebody listens there: what answers is `server`
+        fed.router.tamper = self._tamper
+
+    async def _tamper(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.host != "mlflow.test":
+            self.bodies.append(request.content)
+            return await pass_on()
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.away:
+            raise httpx.ConnectError("refused", request=request)
+        return self.server(request)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.test")
+    monkeypatch.setattr(tracking, "EVERY_S", 0.05)
+    monkeypatch.setattr(tracking, "SHARE", 1.0)
+
+
+async def told(fed: Federation, run: str, **wanted: Any) -> dict[str, TrackerNote]:
+    """The notes of a run, once those of its trackers have these fields."""
+    folder = fed.folder / "runs" / run
+
+    def there() -> bool:
+        notes = read_notes(folder)
+        return bool(notes) and all(
+            getattr(note, name) == value for note in notes.values() for name, value in wanted.items()
+        )
+
+    await fed.until(there)
+    return read_notes(folder)
+
+
+async def events(fed: Federation, run: str, kind: str) -> list[Event]:
+    found = await fed.apps["cloud"].state.cloud.archive.events(run, "0", None)
+    return [event for event in found if event.kind == kind]
+
+
+async def test_a_tracked_run_is_the_same_run_and_is_where_it_was_to_be(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    async with Federation(tmp_path / "fed") as fed:
+        net = Net(fed)
+        plain = await fed.run(small_spec(**MODEL_SEED))
+        tracked = await fed.run(small_spec(**MODEL_SEED, tracking=["tensorboard", "mlflow"]))
+        notes = await told(fed, tracked.run, status="completed")
+        assert (plain.tracking, tracked.tracking) == ((), ("tensorboard", "mlflow"))
+        for name in ("model_sha256", "bytes_up", "bytes_down", "simulated_s", "accuracy", "spec"):
+            assert getattr(plain, name) == getattr(tracked, name), name
+        asked, others = [
+            [body for body in net.bodies if (b'"spec"' in body[:8]) is first and b"num_rounds" in body]
+            for first in (True, False)
+        ]
+        assert [b"tracking" in body for body in asked] == [False, True]
+        assert others
+        assert not any(b"tracking" in body for body in others)  # no order to another tier
+        folder = fed.folder / "runs"
+        assert {note.rounds for note in notes.values()} == {3}
+        assert (notes["mlflow"].where, notes["tensorboard"].where) == (
+            "http://mlflow.test",
+            str(folder / "tensorboard" / tracked.run),
+        )
+        wanted = read_tracked(folder / tracked.run)
+        (run,) = net.server.runs.values()
+        assert run["status"] == "FINISHED"
+        assert run["tags"]["strata.model_sha256"] == tracked.model_sha256
+        sent = {(key, step, value) for key, step, _, value in run["metrics"]}
+        assert sent >= {(name, step.round_no, value) for step in wanted.steps for name, value in step.figures.items()}
+        assert {("accuracy/global", number) for number in (1, 2, 3)} <= {(key, step) for key, step, _ in sent}
+        board = EventAccumulator(str(folder / "tensorboard" / tracked.run))
+        board.Reload()
+        assert [event.step for event in board.Scalars("accuracy/global")] == [1, 2, 3]
+        assert not await events(fed, tracked.run, "tracking.failed")
+
+
+async def test_rounds_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    async with Federation(tmp_path / "fed") as fed:
+        net = Net(fed)
+        run = await fed.submit(small_spec(num_rounds=200, tracking=["tensorboard", "mlflow"]))
+        await fed.until(lambda: "accuracy/global" in net.server.metrics())
+        await fed.ask(run, "pause")
+        paused = await fed.until_status(run, "paused")
+        notes = await told(fed, run, status=paused.status)
+        board = EventAccumulator(str(fed.folder / "runs" / "tensorboard" / run))
+        board.Reload()
+        steps = [event.step for event in board.Scalars("time/round_s")]
+        assert steps == list(range(1, paused.rounds + 1))
+        assert notes["tensorboard"].rounds == paused.rounds
+
+
+async def test_a_server_that_comes_back_has_all(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "fed") as fed:
+        net = Net(fed, away=True)
+        run = await fed.submit(small_spec(tracking="mlflow"))
+        await fed.until(lambda: bool(read_notes(fed.folder / "runs" / run)))
+        assert "does not answer" in (read_notes(fed.folder / "runs" / run)["mlflow"].reason or "")
+        net.away = False
+        info = await fed.finish(run)
+        assert info.status == "completed"
+        await told(fed, run, status="completed", rounds=2, reason=None)
+        (failed,) = await events(fed, run, "tracking.failed")
+        assert failed.data["tracker"] == "mlflow"
+        assert "http://mlflow.test does not answer" in failed.data["reason"]
+        assert len(await events(fed, run, "tracking.resumed")) == 1
+        (there,) = net.server.runs.values()
+        assert there["status"] == "FINISHED"
+
+
+async def test_a_store_that_goes_while_a_tracker_is_told_takes_nothing_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Federation(tmp_path / "fed") as fed:
+        monkeypatch.setattr(tracking, "TRIES", 10**6)
+        net = Net(fed, away=True)
+        info = await fed.run(small_spec(tracking="mlflow"))
+        whole = Mlflow.runs_update
+
+        def then_gone(self: Mlflow, request: httpx.Request, body: Any) -> Any:
+            fed.away = "Redis is away"  # before it can be noted that the tracker is back
+            return whole(self, request, body)
+
+        monkeypatch.setattr(Mlflow, "runs_update", then_gone)
+        net.away = False
+        await fed.until(lambda: fed.away is not None)
+        monkeypatch.setattr(Mlflow, "runs_update", whole)
+        fed.away = None
+        await told(fed, info.run, status="completed", rounds=2, reason=None)
+
+
+@pytest.mark.parametrize("how", ["away", "hangs", "refuses"])
+async def test_a_server_that_never_answers_is_given_up_and_named(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "LIMIT_S", 0.2)
+    monkeypatch.setattr(tracking, "TRIES", 3)
+    async with Federation(tmp_path / "fed") as fed:
+        net = Net(fed, away=how == "away")
+        net.hangs = how == "hangs"
+        if how == "refuses":
+            monkeypatch.setattr(
+                Mlflow, "experiments_get_by_name", lambda *_: httpx.Response(403, json={"message": "no"})
+            )
+        info = await fed.run(small_spec(tracking="mlflow"))
+        assert info.status == "completed"
+        (note,) = (await told(fed, info.run, status="completed")).values()
+        why = {"away": "does not answer", "hangs": "took longer than 0.2 s", "refuses": "refused"}[how]
+        assert why in (note.reason or "")
+        assert f"`strata export {info.run} --to mlflow` brings it" in (note.reason or "")
+        assert [event.data["reason"] for event in await events(fed, info.run, "tracking.failed")][-1] == note.reason
+
+
+async def test_an_end_that_a_lost_cloud_did_not_tell_is_told_by_the_next(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "fed") as fed:
+        net = Net(fed)
+        net.hangs = True
+        info = await fed.run(small_spec(tracking="mlflow"))
+        await fed.stop("cloud")
+        assert not net.server.runs
+        net.hangs = False
+        await fed.start_cloud()
+        await told(fed, info.run, status="completed", rounds=2)
+        (there,) = net.server.runs.values()
+        assert there["status"] == "FINISHED"
+
+
+async def test_a_tracker_that_cannot_be_told_anything_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(**fields: Any) -> dict[str, Any]:
+        answer = await fed.client.post("/runs", json={"spec": small_spec(**fields)})
+        assert answer.status_code == 422, answer.text
+        return dict(answer.json())
+
+    async with Federation(tmp_path / "fed", n_edges=1, rooms=(1,)) as fed:
+        assert (await refused(tracking="wandb"))["field"].startswith("tracking")
+        assert (await refused(tracking=["mlflow", "mlflow"]))["field"] == "tracking"
+        assert "did you mean 'tracking'" in (await refused(traking="mlflow"))["detail"]
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///m.db")
+        assert "no address of a server" in (await refused(tracking="mlflow"))["detail"]
+        monkeypatch.delenv("MLFLOW_TRACKING_URI")
+        problem = await refused(tracking="mlflow")
+        assert (problem["field"], "MLFLOW_TRACKING_URI is not set" in problem["detail"]) == ("tracking", True)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        assert "stratafl[tensorboard]" in (await refused(tracking="tensorboard"))["detail"]
+        assert (await fed.client.get("/runs")).json() == {"runs": []}
+
+
+def test_only_what_is_new_is_told() -> None:
+    told, first = Told(), Step(1, "train", 5.0, {"loss/train": 1.0})
+    assert told.news([first]) == (first,)
+    told.note([first])
+    assert told.news([first]) == ()
+    later = Step(1, "train", 5.0, {"loss/train": 1.0, "accuracy/global": 0.5})
+    again = Step(1, "evaluate", 6.0, {"loss/train": 1.0})
+    assert told.news([later, again]) == (Step(1, "train", 5.0, {"accuracy/global": 0.5}), again)
+
+
+def test_notes_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    (tmp_path / "tracking.json").write_text(json.dumps({"mlflow": {"status": 3}}))
+    assert read_notes(tmp_path) == {}

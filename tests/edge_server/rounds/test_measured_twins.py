@@ -1,0 +1,96 @@
+"""`clock: real` and planned shares: what was measured takes the place of what profiles say.
+
+Measured seconds are laid down here, so that the plans that follow from them are known.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_server.rounds.wave import Wave
+from shared.run_records.rounds import RoundDetail
+from shared.simulation import REFERENCE_FLOPS
+from shared.simulation.digital_twin import TwinList
+from tests.edge_server.rounds.test_real_clock import Slow
+from tests.federation import small_spec
+from tests.shared.algorithms.ways import Ended, ended, federation
+
+QUICK = {"compute_sps": 1e6, "latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
+SCALE = 0.5
+WALL_S = {0: 0.6, 1: 0.3, 2: 0.3, 3: 0.1}
+"""What a visit of each seat takes in the first round; seat 3 is the edge's own machine."""
+LATER_S = 0.25
+"""What each takes in the second."""
+
+
+def measured_spec(schedule: str, **changes: Any) -> dict[str, Any]:
+    """Three devices and their edge, alike by their profiles, by the real clock."""
+    devices = {"profile": QUICK, "edge_latency_s": 0}
+    alike = {"client": "edge", "schedule": schedule, "devices": devices, "edge_link": {"worker_sps": 1e6}}
+    layout = {"num_devices": 3, "num_edges": 1, "num_rounds": 2}
+    return small_spec(**{**alike, **layout, "clock": "real", "time_scale": SCALE, **changes})
+
+
+@pytest.fixture
+def laid_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Visits take what is laid down for them, on this machine's clock."""
+
+    def took(wave: Wave, seats: list[int], wall_s: float) -> None:
+        wave.measured |= {seat: WALL_S[seat] if wave.stage.round_no == 1 else LATER_S for seat in seats}
+
+    monkeypatch.setattr(Wave, "took", took)
+
+
+async def planned(folder: Path, spec: dict[str, Any], tamper: Any = None) -> tuple[Ended, TwinList]:
+    async with federation(folder, n_edges=1, rooms=(1, 1, 1)) as fed:
+        fed.router.tamper = tamper
+        done = await ended(fed, await fed.submit(spec), folder)
+        answer = await fed.client.get("/edges/edge-1/twins")
+        return done, TwinList.model_validate(answer.json())
+
+
+def shares(detail: RoundDetail) -> dict[int, int]:
+    return {row.seat: row.n_samples for row in detail.seats if row.outcome == "used"}
+
+
+@pytest.mark.parametrize("schedule", ["free_compute", "finish_time"])
+@pytest.mark.usefixtures("laid_down")
+async def test_shares_follow_the_measured_compute_and_predictions_are_held_against_measured_seconds(
+    tmp_path: Path, schedule: str
+) -> None:
+    done, twins = await planned(tmp_path, measured_spec(schedule))
+    first, second = done.rounds
+    assert shares(first) == {0: 75, 1: 75, 2: 75, 3: 75}  # by their profiles
+    speed = {seat: 1 / wall_s for seat, wall_s in WALL_S.items()}
+    due = {seat: 300 * sps / sum(speed.values()) for seat, sps in speed.items()}
+    assert shares(second) == {seat: pytest.approx(n, abs=2) for seat, n in due.items()}  # by what was measured
+    for twin in twins.twins:
+        one, two = twin.history
+        assert (one.took_s, two.took_s) == (WALL_S[twin.seat] / SCALE, LATER_S / SCALE)
+        rate = 75 * done.lab.flops / (WALL_S[twin.seat] / SCALE * REFERENCE_FLOPS)  # of the reference model
+        assert twin.telemetry.free_sps == pytest.approx(rate, rel=1e-3)
+        assert two.predicted_s == pytest.approx(WALL_S[twin.seat] / SCALE * shares(second)[twin.seat] / 75, rel=1e-3)
+        assert two.error_s == pytest.approx(LATER_S / SCALE - two.predicted_s)
+        assert twin.strikes == 0  # the first visit took far longer than a profile says, which says nothing
+
+
+async def test_by_the_simulated_clock_the_profiles_count(tmp_path: Path) -> None:
+    done, twins = await planned(tmp_path, measured_spec("free_compute", clock="simulated", time_scale=1.0))
+    assert [shares(detail) for detail in done.rounds] == [{0: 75, 1: 75, 2: 75, 3: 75}] * 2
+    assert {twin.telemetry.free_sps for twin in twins.twins} == {1e6}
+
+
+async def test_who_is_late_by_the_wall_clock_is_known_to_be_that_slow(tmp_path: Path) -> None:
+    spec = measured_spec("free_compute", num_rounds=1, round_deadline_s=4 / SCALE)
+    done, twins = await planned(tmp_path, spec, Slow(1))
+    (late,) = [row for row in done.rounds[0].seats if row.outcome == "failed"]
+    assert (late.reason, late.measured_s is not None) == ("late", True)
+    twin = twins.by_seat()[late.seat]
+    assert (twin.health, twin.strikes, twin.n_learned) == ("recovering", 1, 1)
+    assert twin.history[0].took_s is None
+    a_share_s = twin.ratio * 75 * done.lab.flops / (1e6 * REFERENCE_FLOPS)
+    assert a_share_s == pytest.approx((late.measured_s or 0) / SCALE, rel=1e-3)
+    assert a_share_s > 3.9 / SCALE

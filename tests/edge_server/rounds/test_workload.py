@@ -1,0 +1,344 @@
+"""Planned shares and digital twins through the three tiers: who trains on what, once, and what the twins make of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from edge_server.rounds.round_log import Book
+from shared.federation import scheduling
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.visits import SeatRow
+from shared.simulation import REFERENCE_FLOPS
+from shared.simulation.digital_twin import Twin, TwinList
+from shared.training import models
+from shared.training.data.dataset import as_batch
+from tests.faults import at, broken
+from tests.federation import AGENT_PORT, Federation, Gate, small_spec
+from tests.shared.algorithms.ways import Ended, ended, federation, run
+
+NEAR: dict[str, Any] = {"latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
+THREE = [{"profile": {**NEAR, "compute_sps": sps}, "share": 1 / 3} for sps in (100, 200, 300)]
+
+
+def planned(schedule: str = "free_compute", **changes: Any) -> dict[str, Any]:
+    """Three devices of one edge with 100, 200 and 300 samples a second, and its own machine with 400."""
+    devices = {"profiles": THREE, "edge_latency_s": 0}
+    more = {"client": "edge", "schedule": schedule, "devices": devices, "edge_link": {"worker_sps": 400}}
+    return small_spec(**{"num_devices": 3, "num_edges": 1, **more, **changes})
+
+
+ONE_EDGE: dict[str, Any] = {"n_edges": 1, "rooms": (1, 1, 1)}
+
+
+@pytest.fixture
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The samples behind each round of an edge, visit by visit."""
+    found: list[list[int]] = []
+    record = Book.record
+
+    def noted(book: Book) -> dict[str, Any]:
+        if book.trained_on:  # not in the evaluation after the last round
+            found.append([int(sample) for samples in book.trained_on for sample in samples])
+        return record(book)
+
+    monkeypatch.setattr(Book, "record", noted)
+    return found
+
+
+def rows_of(detail: RoundDetail) -> dict[int, SeatRow]:
+    return {row.seat: row for row in detail.seats if row.outcome == "used"}
+
+
+def everything(done: Ended) -> list[int]:
+    return sorted(int(sample) for home in done.lab.members.homes for sample in home.train)
+
+
+async def twins_of(fed: Federation, edge: str = "edge-1", run_id: str = "latest") -> dict[int, Twin]:
+    answer = await fed.client.get(f"/edges/{edge}/twins", params={"run": run_id})
+    assert answer.status_code == 200, answer.text
+    return TwinList.model_validate(answer.json()).by_seat()
+
+
+# ---- who gets what
+
+
+async def test_shares_follow_free_compute_and_samples_that_move_are_charged_and_counted_in_time(
+    tmp_path: Path, trained_on: list[list[int]]
+) -> None:
+    slow = {"profile": {**NEAR, "compute_sps": 100, "down_bps": 1e6}, "edge_latency_s": 0}
+    spec = planned(num_rounds=1, devices=slow, edge_link={"worker_sps": 200})
+    done = await run(tmp_path, spec, **ONE_EDGE)
+    rows = rows_of(done.rounds[0])
+    assert {seat: row.n_samples for seat, row in rows.items()} == {0: 60, 1: 60, 2: 60, 3: 120}  # eq. 2 of 300
+    assert sorted(trained_on[0]) == everything(done)
+    assert done.lab.sample_bytes == 64 + 8
+    for seat in range(3):
+        row = rows[seat]
+        assert 0 < row.moved_bytes < 60 * 72
+        assert row.moved_bytes % 72 == 0
+        assert row.down_s == pytest.approx(8 * row.down_bytes / 1e6)
+        assert row.down_bytes > row.moved_bytes + done.lab.ctx(phase="", round_no=1, n_clients=1).model_bytes
+    assert (rows[3].moved_bytes, rows[3].down_bytes) == (0, 0)  # the edge's own machine has them all
+    assert {
+        row.moved_bytes for row in (await run(tmp_path, spec | {"schedule": "own_data"}, **ONE_EDGE)).rounds[0].seats
+    } == {0}
+
+
+async def test_finish_time_lets_all_be_done_together_and_sooner_than_free_compute(tmp_path: Path) -> None:
+    """The link of the slow devices is slow, too: the paper's rule does not see it."""
+    kinds = [{**NEAR, "compute_sps": 500, "down_bps": 2e5}, {**NEAR, "compute_sps": 100}]
+    devices = {"profiles": [{"profile": kind, "share": 0.5} for kind in kinds], "edge_latency_s": 0}
+    found = {}
+    for schedule in ("free_compute", "finish_time", "own_data"):
+        spec = planned(schedule, num_rounds=1, num_devices=4, devices=devices, edge_link={"worker_sps": 50})
+        found[schedule] = rows_of((await run(tmp_path, spec, n_edges=1, rooms=(2, 2))).rounds[0])
+    lasted = {schedule: max(row.simulated_s for row in rows.values()) for schedule, rows in found.items()}
+    assert lasted["finish_time"] < 0.9 * min(lasted["free_compute"], lasted["own_data"])
+    used = [row.simulated_s for row in found["finish_time"].values()]
+    a_sample = max(row.compute_s / row.n_samples for row in found["finish_time"].values())
+    assert max(used) - min(used) < 3 * a_sample
+
+
+# ---- twins
+
+
+async def test_twins_are_read_at_both_tiers_and_errors_are_named(tmp_path: Path) -> None:
+    noisy = {"profile": {**NEAR, "delay_s": {"name": "uniform", "low": 0, "high": 4}}, "edge_latency_s": 0}
+    async with federation(tmp_path, **ONE_EDGE) as fed:
+        done = await ended(fed, await fed.submit(planned(num_rounds=3, devices=noisy)), tmp_path)
+        twins = await twins_of(fed)
+        assert sorted(twins) == [0, 1, 2, 3]
+        assert await twins_of(fed, run_id=done.info.run) == twins
+        for seat, twin in twins.items():
+            rows = [rows_of(detail)[seat] for detail in done.rounds]
+            assert [visit.predicted_s for visit in twin.history] == [row.predicted_s for row in rows]
+            assert [visit.took_s for visit in twin.history] == [row.simulated_s for row in rows]
+            assert [visit.error_s for visit in twin.history] == [
+                row.simulated_s - (row.predicted_s or 0) for row in rows
+            ]
+            assert twin.telemetry.free_sps == (400 if seat == 3 else 500)
+            assert twin.n_learned == 3
+        assert any(visit.error_s for visit in twins[0].history)
+        assert [visit.error_s for visit in twins[3].history] == [pytest.approx(0.0)] * 3
+        assert twins[3].ratio == pytest.approx(1.0)
+        assert twins[0].ratio != pytest.approx(1.0)
+
+        agent = fed.agent_id(0)
+        answer = await fed.client.get(f"/devices/{agent}/twin")
+        (mine,) = TwinList.model_validate(answer.json()).twins
+        seats = {seat.agent: seat.seat for seat in (await fed.seats(done.info.run)).devices}
+        assert mine == twins[seats[agent]]
+        for path in ("/edges/edge-9/twins", "/devices/nobody/twin", "/edges/edge-1/twins?run=none"):
+            answer = await fed.client.get(path)
+            assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
+        plain = await fed.run(small_spec(num_rounds=1, num_devices=3, num_edges=1))
+        answer = await fed.client.get("/edges/edge-1/twins", params={"run": plain.run})
+        assert answer.status_code == 404
+        assert "no twins of run" in answer.json()["detail"]
+
+
+MIXED = {
+    "profile": {
+        **NEAR,
+        "compute_sps": {"name": "uniform", "low": 0.05, "high": 0.5},  # 61 to 610 samples of this small model a second
+        "delay_s": {"name": "uniform", "low": 0, "high": 0.1},
+        "load": {"name": "steps", "every_s": 0.2, "low": 0.2},
+        "drop_rate": 0.2,
+    },
+    "edge_latency_s": 0,
+}
+ALIKE = {"worker_sps": 0.4}
+"""An edge's own machine that is no faster than these devices, so that every schedule needs them."""
+
+
+@pytest.mark.parametrize("schedule", ["free_compute", "finish_time"])
+async def test_shares_and_twins_are_the_same_wherever_and_in_whatever_order_agents_start(
+    tmp_path: Path, schedule: str, trained_on: list[list[int]]
+) -> None:
+    spec = planned(schedule, num_devices=4, num_rounds=3, sync="epoch", local_epochs=2, devices=MIXED, edge_link=ALIKE)
+    layouts: list[dict[str, Any]] = [{"rooms": (4,)}, {"rooms": (1,) * 4, "order": (3, 1, 0, 2)}]
+    found = []
+    for layout in layouts:
+        async with federation(tmp_path, n_edges=1, **layout) as fed:
+            done = await ended(fed, await fed.submit(spec), tmp_path)
+            found.append((done, await twins_of(fed)))
+    (one, its), (other, theirs) = found
+    assert one.info.model_sha256 == other.info.model_sha256
+    assert one.links() == other.links()
+    assert its == theirs
+    reasons = {row.reason for detail in one.rounds for row in detail.seats}
+    assert reasons == {None, "dropped"}
+    twice = sorted(everything(one) * 2)  # in each of two epochs
+    assert [sorted(samples) for samples in trained_on] == [twice] * 6
+    server = {row.n_samples for detail in one.rounds for row in detail.seats if row.seat == 4 and row.wave == 0}
+    assert len(server) > 1  # the load of the others goes up and down
+
+
+# ---- lost shares are planned anew
+
+
+async def test_share_of_a_worker_that_fails_is_trained_by_the_others_once_and_its_twin_shows_it(
+    tmp_path: Path, trained_on: list[list[int]]
+) -> None:
+    async with federation(tmp_path, **ONE_EDGE) as fed:
+        fed.router.tamper = at(AGENT_PORT, "/visits", broken, times=1)
+        done = await ended(fed, await fed.submit(planned(num_rounds=3)), tmp_path)
+        twins = await twins_of(fed)
+    first, second, third = done.rounds
+    (failed,) = [row for row in first.seats if row.outcome == "failed"]
+    heirs = [row for row in first.seats if row.wave == 1]
+    assert sum(row.n_samples for row in heirs) == 300 - sum(row.n_samples for row in first.seats if row.wave == 0)
+    assert failed.seat not in {row.seat for row in heirs}
+    assert [sorted(samples) for samples in trained_on] == [everything(done)] * 3
+    twin = twins[failed.seat]
+    assert [visit.outcome for visit in twin.history] == ["failed", "used"]
+    assert (twin.health, twin.strikes) == ("recovering", 1)
+    assert failed.seat not in rows_of(second)  # offline for an edge round
+    sps = {seat: twin.telemetry.free_sps for seat, twin in twins.items()}
+    with_care = 300 * sps[failed.seat] / 2 / (1000 - sps[failed.seat] / 2)
+    assert rows_of(third)[failed.seat].n_samples == pytest.approx(with_care, abs=1)  # then with half of its compute
+
+
+async def test_dropped_shares_go_on_to_whoever_is_there(tmp_path: Path, trained_on: list[list[int]]) -> None:
+    spec = planned(num_rounds=1, edge_worker=False, devices={"profile": {"drop_rate": 0.5}}, num_devices=6)
+    done = await run(tmp_path, spec, n_edges=1, rooms=(3, 3))
+    (first,) = done.rounds
+    assert sorted(trained_on[0]) == everything(done)
+    waves = {row.wave for row in first.seats}
+    assert len(waves) > 1
+    assert {row.reason for row in first.seats} == {None, "dropped"}
+    lasted = [max(row.simulated_s for row in first.seats if row.wave == wave) for wave in sorted(waves)]
+    assert first.simulated_s > sum(lasted)  # one wave after another, and the link to the cloud
+
+
+async def test_when_nobody_is_left_the_round_fails_with_the_names(tmp_path: Path) -> None:
+    spec = planned(num_rounds=1, edge_worker=False)
+    async with federation(tmp_path, **ONE_EDGE) as fed:
+
+        async def all_broken(request: httpx.Request, pass_on: Any) -> httpx.Response:
+            return await (broken(request, pass_on) if request.url.path == "/visits" else pass_on())
+
+        fed.router.tamper = all_broken
+        info = await fed.run(spec)
+    assert info.status == "failed"
+    assert "300 of 300 samples were trained on by nobody" in (info.reason or "")
+
+
+async def test_worker_that_overruns_is_broken_off_and_its_share_done_by_the_others(
+    tmp_path: Path, trained_on: list[list[int]]
+) -> None:
+    tail = {"name": "pareto", "shape": 0.7, "scale": 1}
+    spec = planned(num_rounds=2, overrun=2.0, devices={"profile": {**NEAR, "delay_s": tail}, "edge_latency_s": 0})
+    done = await run(tmp_path, spec, **ONE_EDGE)
+    rows = [row for detail in done.rounds for row in detail.seats]
+    late = [row for row in rows if row.outcome == "refused"]
+    assert {row.reason for row in late} == {"late"}
+    assert {row.wave for row in late} == {0}
+    assert [sorted(samples) for samples in trained_on] == [everything(done)] * 2
+    for detail in done.rounds:
+        planned_s = max(row.predicted_s or 0.0 for row in detail.seats if row.wave == 0)
+        broken_off = [row for row in detail.seats if row.outcome == "refused"]
+        assert [row.simulated_s for row in broken_off] == [pytest.approx(2 * planned_s)] * len(broken_off)
+
+
+# ---- restarts
+
+
+async def test_edge_killed_between_rounds_and_in_one_has_its_twins_again_and_the_same_bits(tmp_path: Path) -> None:
+    spec = planned("finish_time", num_rounds=3, devices=MIXED, edge_link=ALIKE, edge_rounds=2)
+    async with federation(tmp_path, **ONE_EDGE) as fed:
+        plain = await fed.run(spec)
+        calm = await twins_of(fed)
+
+        info = await fed.run(spec | {"num_rounds": 1})
+        before = await twins_of(fed)
+        await fed.stop("edge-0")
+        await fed.start_edge(0)
+        await fed.until(lambda: fed.n_agents() == 3)
+        assert await twins_of(fed) == before
+        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 2})
+        assert (await fed.finish(info.run)).model_sha256 == plain.model_sha256
+        assert await twins_of(fed) == calm
+
+        gate = Gate(fed, closed_at=3)
+        run_id = await fed.submit(spec)
+        await gate.reached.wait()
+        await fed.stop("edge-0")
+        gate.open.set()
+        await fed.start_edge(0)
+        again = await fed.finish(run_id)
+        assert again.model_sha256 == plain.model_sha256
+        assert await twins_of(fed) == calm
+
+
+# ---- how often is averaged, and what is there
+
+
+async def test_step_by_step_equals_one_machine_that_has_everything(tmp_path: Path) -> None:
+    spec = planned(num_rounds=1, sync="step", local_epochs=2, batch_size=64)
+    done = await run(tmp_path, spec, **ONE_EDGE)
+    assert {row.edge_round for row in done.rounds[0].seats} == set(range(2 * 5))
+    lab = done.lab
+    ctx = lab.ctx(phase="train", round_no=1, n_clients=1, edge=0)
+    seats = [seat for seat in lab.members.seats if seat.role == "train"]
+    batches = [scheduling.task_of(ctx.at(edge_round=n), seats) for n in range(10)]
+    for epoch in (batches[:5], batches[5:]):
+        assert sorted(np.concatenate(epoch).tolist()) == everything(done)
+    model = lab.model
+    models.write_state(model, lab.initial)
+    for batch in batches:
+        x, y = as_batch(lab.data.train_x[batch]), torch.from_numpy(lab.data.train_y[batch].astype(np.int64))
+        model.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad, alpha=0.05)
+    alone, together = models.read_state(model), done.model
+    assert max(float((alone[name] - together[name]).abs().max()) for name in alone) < 1e-5
+    assert max(float((alone[name] - tensor).abs().max()) for name, tensor in lab.initial.items()) > 1e-3
+
+
+async def test_devices_collect_their_data_while_the_run_goes_on(tmp_path: Path, trained_on: list[list[int]]) -> None:
+    done = await run(tmp_path, planned(num_rounds=3, arrival_rate=0.4, twins=True), **ONE_EDGE)
+    assert [len(set(samples)) for samples in trained_on] == [120, 240, 300]
+    assert set(trained_on[0]) < set(trained_on[1]) < set(trained_on[2])
+    plain = await run(tmp_path, planned("own_data", num_rounds=2, arrival_rate=30, edge_worker=False), **ONE_EDGE)
+    assert [[row.n_samples for row in detail.seats] for detail in plain.rounds] == [[30] * 3, [60] * 3]
+    assert done.rounds[0].seats[0].compute_s > 0
+
+
+async def test_load_slows_a_visit_down_and_shares_follow_it(tmp_path: Path) -> None:
+    load = {"name": "steps", "every_s": 1e9, "low": 0.1, "high": 0.9}
+    devices = {"profile": {**NEAR, "compute_sps": 1000, "load": load}, "edge_latency_s": 0}
+    async with federation(tmp_path, **ONE_EDGE) as fed:
+        spec = planned(num_rounds=1, devices=devices, edge_worker=False)
+        done = await ended(fed, await fed.submit(spec), tmp_path)
+        twins = await twins_of(fed)
+    free = {seat: twin.telemetry.free_sps for seat, twin in twins.items()}
+    assert len(set(free.values())) == 3
+    assert all(100 <= sps <= 900 for sps in free.values())
+    for seat, row in rows_of(done.rounds[0]).items():
+        assert row.n_samples == pytest.approx(300 * free[seat] / sum(free.values()), abs=1)
+        assert row.compute_s == pytest.approx(row.n_samples * done.lab.flops / (free[seat] * REFERENCE_FLOPS))
+
+
+async def test_run_that_leaves_out_what_a_fault_took_plans_the_same_shares_and_ends_with_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    hurt = await run(tmp_path, planned(num_rounds=3), tamper=at(AGENT_PORT, "/visits", broken, times=1), **ONE_EDGE)
+    (failure,) = [row for detail in hurt.rounds for row in detail.seats if row.outcome == "failed"]
+    losses = [{"round_no": 1, "seats": [failure.seat], "edge_round": 0, "wave": 0}]
+    quiet = await run(tmp_path, planned(num_rounds=3, losses=losses), **ONE_EDGE)
+    assert quiet.info.model_sha256 == hurt.info.model_sha256
+    for one, other in zip(hurt.rounds, quiet.rounds, strict=True):
+        assert {(s, row.n_samples) for s, row in rows_of(one).items()} == {
+            (s, row.n_samples) for s, row in rows_of(other).items()
+        }

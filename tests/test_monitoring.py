@@ -1,0 +1,195 @@
+"""What stands in docs/monitoring.md, the Prometheus configuration, the board and Compose is what the tiers export."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.metrics_core import Metric
+
+from cloud_server.metrics import CloudMetrics
+from cloud_server.nodes.registry import Registry
+from cloud_server.runs.evaluation import Judge
+from device_agent.app import build as build_agent
+from device_agent.settings import AgentSettings
+from edge_server.metrics import EdgeMetrics
+from edge_server.roster import Roster
+from shared.service.client import Caller
+from shared.service.metrics import TierMetrics
+from shared.service.settings import CommonSettings
+from shared.storage.key_value import MemoryStore
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+BOARD: dict[str, Any] = json.loads((ROOT / "monitoring" / "grafana" / "boards" / "strata.json").read_text("utf-8"))
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SCRAPED = {"job", "instance"}
+"""Labels that a Prometheus adds."""
+SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_info")
+WORDS = {"sum", "by", "le", "rate", "increase", "histogram_quantile", "max", "__rate_interval"}
+
+
+class Idle:
+    """A cloud's runner that has no run."""
+
+    course = None
+
+
+def tiers(folder: Path) -> list[TierMetrics]:
+    cloud, edge = CloudMetrics(), EdgeMetrics()
+    registry = Registry(MemoryStore(), Caller(httpx.AsyncClient()), [], 1.0)
+    cloud.watch(registry, Idle(), Judge(None, None))  # type: ignore[arg-type]
+    edge.watch(Roster(), 1.0)
+    settings = AgentSettings(state_dir=folder, port=9, common=CommonSettings(cache_dir=folder))
+    agent = build_agent(settings, httpx.AsyncClient())
+    agent.host.close()
+    return [cloud, edge, agent.metrics]
+
+
+@pytest.fixture
+def families(tmp_path: Path) -> list[Metric]:
+    """Of all tiers, each once."""
+    found = {family.name: family for metrics in tiers(tmp_path) for family in metrics.registry.collect()}
+    return list(found.values())
+
+
+def exposed(family: Metric) -> str:
+    """The name of a family as it stands on the page of metrics."""
+    return family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+
+
+def labels(family: Metric) -> dict[str, list[str]]:
+    """The labels of a family that Prometheus does not need itself, with their values."""
+    found: dict[str, list[str]] = {}
+    for sample in family.samples:
+        for name, value in sample.labels.items():
+            if name not in ("le", "version"):
+                found[name] = list(dict.fromkeys([*found.get(name, []), value]))
+    return found
+
+
+def row(family: Metric) -> str:
+    """Of the page's table."""
+    told = [f"`{name}`" + (f": {', '.join(v)}" if len(v) < 9 else "") for name, v in labels(family).items()]
+    return f"| `{exposed(family)}` | {family.type} | {'; '.join(told)} | {family.documentation} |"
+
+
+def test_the_page_has_every_metric_that_a_tier_exports_and_no_other(families: list[Metric]) -> None:
+    told = [line for line in PAGE.splitlines() if re.match(r"\| `(strata|process)_", line)]
+    assert sorted(told) == sorted(row(family) for family in families)
+    assert len(told) > 40
+
+
+def test_names_are_prometheus_own(families: list[Metric]) -> None:
+    for family in families:
+        assert re.fullmatch(r"(strata_(cloud|edge|agent)|process)(_[a-z]+)+", family.name)
+        timed = "second" in family.name and family.name != "strata_agent_testing_seconds"
+        assert not timed or family.name.endswith("_seconds"), family.name
+        assert family.type != "counter" or not family.name.endswith("_total")
+        assert family.documentation
+
+
+# ---- the board
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+
+
+def names(expression: str) -> set[str]:
+    """The metrics that an expression names: what is no function, label or word of the language."""
+    bare = re.sub(r"\{[^}]*\}|\b(?:by|without) *\([^)]*\)|\[[^]]*\]", "", expression)
+    return set(re.findall(r"[a-z_]{2,}", bare)) - WORDS
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_an_expression_of_the_board_names_what_tiers_export(expression: str, families: list[Metric]) -> None:
+    known = {sample.name: set(sample.labels) for family in families for sample in family.samples}
+    found = names(expression)
+    assert found
+    assert found <= known.keys()
+    grouped = {label.strip() for group in re.findall(r"by *\(([^)]*)\)", expression) for label in group.split(",")}
+    matched = set(re.findall(r"[{,] *([a-z_]+) *=~?", expression))
+    assert grouped | matched <= set.union(*(known[name] for name in found)) | SCRAPED
+    for label, value in re.findall(r"([a-z_]+)=~?\"([^\"]*)\"", expression):
+        values = {value for family in families for value in labels(family).get(label, [])}
+        assert set(value.split("|")) <= values
+
+
+def test_the_check_of_expressions_can_fail() -> None:
+    assert names("rate(strata_cloud_gone_total[5m]) / on_this(x)") == {"strata_cloud_gone_total", "on_this"}
+
+
+def test_legends_name_labels_that_their_series_have(families: list[Metric]) -> None:
+    known = {sample.name: set(sample.labels) for family in families for sample in family.samples}
+    for panel in BOARD["panels"]:
+        for target in panel["targets"]:
+            wanted = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
+            groups = re.findall(r"by *\(([^)]*)\)", target["expr"])
+            kept = {label.strip() for group in groups for label in group.split(",")} if groups else None
+            have = kept if kept is not None else set.union(*(known[n] for n in names(target["expr"]))) | SCRAPED
+            assert wanted <= have, target
+
+
+def test_the_board_is_one_that_grafana_provisions() -> None:
+    assert {"uid", "title", "schemaVersion", "panels", "time"} <= BOARD.keys()
+    numbers = [panel["id"] for panel in BOARD["panels"]]
+    assert len(set(numbers)) == len(numbers) > 10
+    folder = ROOT / "monitoring" / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text("utf-8"))["datasources"]
+    for panel in BOARD["panels"]:
+        assert panel["datasource"] == {"type": source["type"], "uid": source["uid"]}
+        assert all(target["datasource"] == panel["datasource"] for target in panel["targets"])
+    taken = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in BOARD["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(taken)) == len(taken)
+    assert {x for x, _ in taken} == set(range(24))
+    (provider,) = yaml.safe_load((folder / "dashboards" / "strata.yml").read_text("utf-8"))["providers"]
+    mounts = [mount.split(":") for mount in COMPOSE["services"]["grafana"]["volumes"]]
+    assert [ROOT / mount[0] for mount in mounts if mount[1] == provider["options"]["path"]] == [
+        ROOT / "monitoring" / "grafana" / "boards"
+    ]
+    host, _, port = source["url"].removeprefix("http://").partition(":")
+    assert COMPOSE["services"][host]["ports"] == [f"127.0.0.1:{port}:{port}"]
+
+
+# ---- Prometheus and Compose
+
+
+def test_prometheus_asks_every_tier_of_compose_where_it_listens() -> None:
+    config = yaml.safe_load((ROOT / "monitoring" / "prometheus.yml").read_text(encoding="utf-8"))
+    services, asked = COMPOSE["services"], set()
+    for job in config["scrape_configs"]:
+        found = [target.partition(":")[::2] for group in job.get("static_configs", []) for target in group["targets"]]
+        found += [(name, str(group["port"])) for group in job.get("dns_sd_configs", []) for name in group["names"]]
+        for service, port in found:
+            assert services[service]["environment"]["HEALTH_PORT"] == port
+            asked.add(service)
+    tier = {name for name, service in services.items() if "HEALTH_PORT" in service.get("environment", {})}
+    assert asked == tier
+    written = services["prometheus"]["command"][0]
+    assert {job["authorization"]["credentials_file"] for job in config["scrape_configs"]} == {"/tmp/metrics-token"}  # noqa: S108
+    assert "> /tmp/metrics-token &&" in written
+    for name in (*sorted(tier), "prometheus"):
+        assert ("STRATA_METRICS_TOKEN", "${STRATA_METRICS_TOKEN:-}") in services[name]["environment"].items()
+
+
+def test_monitoring_starts_only_when_asked_for_and_listens_to_this_machine_only() -> None:
+    for name in ("prometheus", "grafana"):
+        service = COMPOSE["services"][name]
+        assert service["profiles"] == ["monitoring"]
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"])
+    grafana = COMPOSE["services"]["grafana"]["environment"]
+    assert grafana["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert grafana["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert not [name for name in grafana if "PASSWORD" in name or "SECRET" in name]
