@@ -15,7 +15,7 @@ from pathlib import Path
 from shared.core.errors import StrataError
 from shared.runtime.logs import read, unfolded
 
-_SHIM = Path(__file__).with_name("shim.py")
+_SHIM = Path(__file__).with_name("parent_death.py")
 _TAIL_LINES = 15
 _LONGEST_LOG = 2**26
 """Bytes, as far as a launcher that looks finds it in time; as much again is kept of what was before."""
