@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shared.twins import TwinList
+from shared.simulation.digital_twin import TwinList
 from tests.e2e.real_faults import HELD, TRAINS, assert_same_bits, ended_well
 from tests.soak.waits import until
 from tests.soak.world import World

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.algorithms._hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
-from shared.context import Ctx
-from shared.records import Each, Mean, ModelState, Record, TensorMap
+from shared.core.aggregation_rules import Each, Mean
+from shared.core.records import ModelState, Record, TensorMap
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
 from tests.soak.gate import pass_gate
 
 TICK_S = 0.05

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.algorithms._hooks import Algorithm, Bench, DeviceHooks, Local
-from shared.context import Ctx
+from shared.federation.context import Ctx
+from shared.federation.hooks import Algorithm, Bench, DeviceHooks, Local
 from tests.soak.gate import pass_gate
 
 

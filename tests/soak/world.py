@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from shared.core.errors import StrataError
-from shared.nodes import AgentInfo
+from shared.run_records.events import Event
+from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import RunInfo
+from shared.service.api.nodes import AgentInfo
+from strata.api.client import Client
+from strata.launcher.topology import Topology, look
 from tests.soak.gate import ENV as GATE_ENV
 from tests.soak.gate import Gate
 from tests.soak.proxy import HOST, Proxy
