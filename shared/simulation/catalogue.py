@@ -81,8 +81,8 @@ _LINKS: dict[str, tuple[dict[str, float], str]] = {
             "j_per_byte_down": 8e-9 * 137.01,
         },
         "Ookla Speedtest Global Index, September 2020, world mean of fixed broadband (85.73 and 45.74 Mbps, 21 ms): "
-        "what lies behind a home's Wi-Fi. Energy: Huang et al. (MobiSys 2012), the slope of their Wi-Fi model, 283.17 "
-        "and 137.01 mW/Mbps, measured at far lower rates: an upper bound. Jitter: estimate.",
+        "the connection behind a home's Wi-Fi. Energy: Huang et al. (MobiSys 2012), the slope of their Wi-Fi model, "
+        "283.17 and 137.01 mW/Mbps, measured at far lower rates: an upper bound. Jitter: estimate.",
     ),
     "lte": (
         {
@@ -121,7 +121,7 @@ DEVICES: dict[str, DeviceEntry] = {
         2.0,
         "lte",
         "Estimate: a third of the lowest rate that Das et al. (below) measured on flagship phones; 2 W is a guess at "
-        "what a phone of eight small cores takes.",
+        "the power of a phone with eight small cores.",
     ),
     "phone_high": DeviceEntry(
         30e9,
@@ -143,7 +143,7 @@ DEVICES: dict[str, DeviceEntry] = {
         10.0,
         "ethernet",
         "NVIDIA Jetson Nano: 472 GFLOP/s in half precision by its data sheet, 236 in single (128 cores, 2 operations, "
-        "921 MHz); a fifth of that kept up in training is an estimate. Power: the data sheet's 10 W mode.",
+        "921 MHz); a fifth of that, sustained in training, is an estimate. Power: the data sheet's 10 W mode.",
     ),
     "gateway": DeviceEntry(
         5e9,
