@@ -22,7 +22,7 @@ from shared.core.records import TensorMap
 from shared.federation.experiment import Lab
 from shared.federation.population import counts_of
 from shared.results.manifest import Manifest
-from shared.results.writer import is_drawn, last_round, write_begun, write_results
+from shared.results.writer import has_seats, last_round, write_begun, write_results
 from shared.run_records.rounds import Evaluation, RoundInfo
 from shared.run_records.runs import FINAL, RunInfo, SeatInfo
 from shared.runtime.worker import Worker
@@ -141,7 +141,7 @@ class ResultsFolder:
     async def ended(
         self, info: RunInfo, lab: Lab, table: Table, rounds: Sequence[RoundInfo], model: TensorMap | None
     ) -> None:
-        """Bring all rounds up to date with their evaluations; the model; the pictures."""
+        """Bring all rounds up to date with their evaluations, and write the model."""
         await self.settle()
         await self.worker.run(self._write, info, lab, table, rounds, model)
 
@@ -156,7 +156,7 @@ class ResultsFolder:
             ended_at=now() if info.status in FINAL else None,
         )
         folder = self.folder(info.run)
-        seats = () if is_drawn(folder) else seat_infos(lab, table, {})
+        seats = () if has_seats(folder) else seat_infos(lab, table, {})
         with storage_errors(folder):
             write_results(folder, info, rounds, model=model, manifest=manifest, seats=seats)
 

@@ -9,7 +9,7 @@
     links.csv           a line for each link, purpose and round
     seats.ndjson        a line for each seat: its home, profile and samples of each class, as the run began
     model.safetensors   the newest global model
-    plots/              accuracy.png, bytes.png, clients.png, partition.png, and what the algorithm shows beside
+    plots/              pictures of the run as it was when `strata show --plots` last drew them; no tier draws any
 
 Tables grow by whole lines; every other file is replaced as a whole, so a reader never sees half of one. No tier
 needs what is here: the state of a run lives in its stores. (A cloud that returns looks up the last round written.)

@@ -1,11 +1,10 @@
-"""Writing a results folder: after every round, and with the pictures at the end."""
+"""Writing a results folder: after every round, and at the end of its run."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,23 +15,17 @@ import yaml
 from safetensors.torch import save
 
 from shared.core.records import Record, canonical
-from shared.plots.partition import partition
-from shared.plots.picture import Picture
 from shared.results.folder import DEVICES, EDGES, ROUND_FIELDS, SEATS, append_file, read_last_line, write_file
 from shared.results.manifest import Manifest
-from shared.results.matplotlib_figures import draw
-from shared.results.reader import pictures_of, read_told
 from shared.run_records.rounds import RoundDetail, RoundInfo
-from shared.run_records.runs import FINAL, RunInfo, SeatInfo
+from shared.run_records.runs import RunInfo, SeatInfo
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 
-log = logging.getLogger(__name__)
 _FIRST = ("round_no", "kind")
 _COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in _FIRST))
 _ROUNDS_HEADER = (*_COLUMNS, "accuracy", "loss")
 _LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes")
-_PARTITION = Path("plots", "partition.png")
 _PURPOSES = {"evaluated": "evaluate", "collected": "collect"}
 
 Key = tuple[int, bool]
@@ -63,7 +56,7 @@ def write_results(
             only if it comes with some: a plain `RoundInfo` with its late evaluation leaves visits and links.
         model: the global model; None leaves the file as it is.
         manifest: see `Manifest.of`.
-        seats: for their list and the picture of the partition, made once.
+        seats: for their list, which is written once.
     """
     _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     _write_spec(folder, info)
@@ -75,9 +68,8 @@ def write_results(
     _merge(folder / DEVICES, b"", visits)
     if model is not None:
         write_file(folder / "model.safetensors", save({name: t.detach().contiguous() for name, t in model.items()}))
-    if seats and not (folder / SEATS).exists():
+    if seats and not has_seats(folder):
         write_file(folder / SEATS, b"".join(seat.model_dump_json().encode() + b"\n" for seat in seats))
-    _draw(folder, info, seats)
     _write_json(folder / "run.json", info.model_dump(mode="json"))
 
 
@@ -98,9 +90,9 @@ def _spec_text(spec: str) -> bytes:
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).encode()
 
 
-def is_drawn(folder: Path) -> bool:
-    """Whether the picture of the partition is there, so that no seats need be given for it."""
-    return (folder / _PARTITION).exists()
+def has_seats(folder: Path) -> bool:
+    """Whether the list of seats has been written, so that no seats need be given."""
+    return (folder / SEATS).exists()
 
 
 def last_round(folder: Path) -> int:
@@ -109,26 +101,6 @@ def last_round(folder: Path) -> int:
     line = read_last_line(path) if path.exists() else b""
     last = _key_of(line) if line.endswith(b"\n") else None
     return last[0] if last else 0
-
-
-def _draw(folder: Path, info: RunInfo, seats: Sequence[SeatInfo]) -> None:
-    """Pictures cost a second: the partition once, the courses when the run has ended."""
-    held = partition(seats, f"{info.name}: samples of each class by seat")
-    if held is not None and not is_drawn(folder):
-        draw(folder / _PARTITION, held)
-    if info.status in FINAL:
-        for picture in pictures_of(read_told(folder, info)):
-            _drawn(folder / "plots" / f"{picture.name}.png", picture)
-
-
-def _drawn(path: Path, picture: Picture) -> None:
-    """A picture that cannot be drawn is missed; the run goes on. A full disk is told as for all files."""
-    try:
-        draw(path, picture)
-    except OSError:
-        raise
-    except Exception:
-        log.exception("the picture %s could not be drawn", path.name)
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -44,16 +44,25 @@ def ls(
 def show(
     run: RunArgument,
     round_no: Annotated[int | None, typer.Option("--round", min=1, help="Show this round's visits instead.")] = None,
+    plots: Annotated[
+        bool, typer.Option("--plots", help="Draw the pictures of its results folder into plots/ there instead.")
+    ] = False,
     url: UrlOption = None,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Show a run and its rounds, from the cloud or, where none knows it, from its results folder."""
+    """Show a run and its rounds, from the cloud or, where none knows it, from its results folder.
+
+    With --plots it prints the paths of the pictures; their timeline is that of --round, or of the slowest round.
+    """
     from shared.plots.groups import newest_grouping
     from shared.results.folder import read_rounds, read_run, summary
     from strata.output import print_json, stdout
     from strata.tables import groups_table, labels_table, rounds_table, run_table
 
+    if plots:
+        _draw_plots(run, round_no, url, format, runs_dir)
+        return
     if round_no is not None:
         _show_round(run, round_no, url, format, runs_dir)
         return
@@ -75,6 +84,28 @@ def show(
         console.print(groups_table(grouping.threshold, grouping.groups))
     if folder is not None:
         console.print(f"results: {folder}", highlight=False, soft_wrap=True)
+
+
+def _draw_plots(run: str, round_no: int | None, url: str | None, format: Format, runs_dir: Path) -> None:
+    """Draw the pictures of a run's results folder, and print their paths.
+
+    Raises:
+        NotFound: the run is known, but its results folder does not lie here.
+    """
+    from shared.core.errors import NotFound
+    from shared.results.folder import read_run
+    from shared.results.matplotlib_figures import SCREEN
+    from shared.results.report.figures import write_pictures
+    from strata.output import print_json, stdout
+
+    info, folder = _found(run, url, runs_dir, lambda _, info: info, read_run)
+    if folder is None:
+        raise NotFound(f"run {info.run} has no results folder in {runs_dir}: `strata pull {info.run}` fetches it")
+    paths = [str(path) for path in write_pictures(folder, folder / "plots", "png", SCREEN, round_no)]
+    if format is Format.json:
+        print_json(paths)
+    else:
+        stdout().print("\n".join(paths), markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_dir: Path) -> None:
@@ -166,7 +197,7 @@ def pull(
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Fetch a run's spec, rounds, devices, links, pictures and global model from the cloud."""
+    """Fetch a run's spec, rounds, devices, links and global model from the cloud."""
     from strata.output import print_json, stdout
     from strata.runs.download import pull_run
 

@@ -45,13 +45,13 @@ def test_a_pattern_of_the_navigation_stands_for_the_pages_that_are_named_nowhere
 @pytest.mark.parametrize(
     ("link", "repo", "shown"),
     [
-        ("[`shared/spec/experiment.py`](../shared/spec.py)", None, "`shared/spec/experiment.py`"),
+        ("[`shared/spec/experiment.py`](../shared/spec/experiment.py)", None, "`shared/spec/experiment.py`"),
         ("[specs](../experiments/)", None, "specs (`experiments`)"),
         ("[specs](../experiments/)", "https://git.example/us/it/", "[specs](https://git.example/us/it/blob/main/experiments)"),
         ("[words](architecture.md#words)", None, "[words](architecture.md#words)"),
         ("![round](./round.svg)", None, "![round](./round.svg)"),
         ("[up](./specs.md)", None, "[up](./specs.md)"),
-        ("```\n[`x`](../shared/spec.py)\n```", None, "```\n[`x`](../shared/spec.py)\n```"),
+        ("```\n[`x`](../shared/spec/experiment.py)\n```", None, "```\n[`x`](../shared/spec/experiment.py)\n```"),
     ],
 )  # fmt: skip
 def test_a_link_to_code_becomes_its_name_or_its_page(link: str, repo: str | None, shown: str) -> None:

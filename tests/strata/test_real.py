@@ -56,12 +56,15 @@ def test_run_trains_writes_its_folder_and_leaves_nothing_behind(
     assert len(result["model_sha256"]) == 64
     folder = Path(result["results"])
     assert folder == (tmp_path / "runs" / result["run"]).resolve()
-    assert {"model.safetensors", "plots/accuracy.png", "links.csv", "manifest.json"} <= set(file_names(folder))
+    assert {"model.safetensors", "seats.ndjson", "links.csv", "manifest.json"} <= set(file_names(folder))
     rounds = [row for row in read_rounds(folder) if row.kind == "train"]
     assert sum(row.bytes_up for row in rounds) == result["bytes_up"]
     assert (rounds[-1].evaluation or {})["global"].accuracy == result["accuracy"]
     assert left_behind(tmp_path / "tmp") == []
     assert json.loads(strata("show", "latest", "--format", "json").out) == result
+    plots = json.loads(strata("show", "latest", "--plots", "--format", "json").out)
+    assert {"accuracy", "bytes", "partition", "timeline"} <= {Path(path).stem for path in plots}
+    assert {Path(path).resolve().parent for path in plots} == {folder / "plots"}
 
 
 def test_a_tracked_run_is_where_it_was_to_be_when_the_command_ends(tmp_path: Path, env: dict[str, str]) -> None:

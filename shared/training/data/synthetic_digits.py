@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -155,8 +154,8 @@ def _luminance(colour: Pixels) -> Pixels:
 
 @cache
 def _font(face: str, size: int) -> FreeTypeFont:
-    import matplotlib
     from PIL.ImageFont import Layout, truetype
 
-    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf"
+    # Matplotlib is not imported: its fonts alone are needed, and no tier loads what draws.
+    path = metadata.distribution("matplotlib").locate_file(f"matplotlib/mpl-data/fonts/ttf/{face}.ttf")
     return truetype(str(path), size, layout_engine=Layout.BASIC)

@@ -73,7 +73,7 @@ async def test_the_results_folder_is_complete_when_the_run_is(tmp_path: Path) ->
         files = (await fed.client.get(f"/runs/{info.run}/files")).json()["files"]
         assert {"spec.yaml", "run.json", "manifest.json", "rounds.csv", "devices.ndjson", "links.csv"} <= set(files)
         assert "edges.ndjson" in files
-        assert {"model.safetensors", "plots/accuracy.png", "plots/partition.png"} <= set(files)
+        assert "model.safetensors" in files
         kept = json.loads((await fed.client.get(f"/runs/{info.run}/files/run.json")).content)
         assert (kept["status"], kept["model_sha256"]) == ("completed", info.model_sha256)
         table = (await fed.client.get(f"/runs/{info.run}/files/rounds.csv")).text.splitlines()

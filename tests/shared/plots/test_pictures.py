@@ -17,8 +17,9 @@ from shared.plots.history import Told, Visit
 from shared.plots.partition import partition
 from shared.plots.picture import Bars, Boxes, Cells, Lines, Spans, Tree
 from shared.plots.timeline import timeline
-from shared.results.folder import file_names
 from shared.results.manifest import Manifest
+from shared.results.matplotlib_figures import SCREEN
+from shared.results.report.figures import write_pictures
 from shared.results.writer import write_results
 from shared.run_records.rounds import Evaluation
 from tests.strata.samples import a_round, a_run, a_seat
@@ -169,7 +170,9 @@ def test_dendrogram_says_the_group_of_each_leaf() -> None:
     assert panel.merges == ((0, 2, 0.1, 2), (1, 3, 0.9, 3))
 
 
-def test_an_algorithm_whose_pictures_fail_stops_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_algorithm_whose_pictures_fail_stops_no_drawing_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def broken(told: Told) -> NoReturn:
         raise ZeroDivisionError
 
@@ -177,4 +180,5 @@ def test_an_algorithm_whose_pictures_fail_stops_no_run(monkeypatch: pytest.Monke
     monkeypatch.setattr("shared.federation.registry.load_algorithm", lambda name: algorithm)
     info = a_run(run="r9")
     write_results(tmp_path / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info))
-    assert {"plots/accuracy.png", "plots/bytes.png", "run.json"} <= set(file_names(tmp_path / "r9"))
+    drawn = write_pictures(tmp_path / "r9", tmp_path / "r9" / "plots", "png", SCREEN)
+    assert {"accuracy.png", "bytes.png"} <= {path.name for path in drawn}

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from shared.plots.subnetworks import sizes_of
-from shared.results.folder import file_names, read_rounds
+from shared.results.folder import read_rounds
 from shared.results.manifest import Manifest
+from shared.results.reader import read_told
+from shared.results.report.figures import pictures
 from shared.results.writer import write_results
 from tests.strata.samples import a_round, a_run
 
@@ -22,6 +24,11 @@ def told(first: float, head: float) -> dict[str, object]:
         "multiply_adds": {"features.0": 20 * first, "head": head},
     }
     return {"cloud": {**means, "supernet": WHOLE, "children_won": 2}}
+
+
+def pictured(folder: Path) -> set[str]:
+    """Names of the pictures of a results folder."""
+    return {shown.picture.name for shown in pictures(folder, read_told(folder))}
 
 
 def test_shares_of_the_supernet_are_read_back_and_drawn(tmp_path: Path) -> None:
@@ -38,11 +45,11 @@ def test_shares_of_the_supernet_are_read_back_and_drawn(tmp_path: Path) -> None:
     assert [each.share("n_weights") for each in sizes] == pytest.approx([32 / 40, 10 / 40])
     assert sizes[1].share("multiply_adds") == pytest.approx(124 / 610)
     assert sizes[1].shares("n_weights") == pytest.approx({"features.0": 0.2, "head": 0.4})
-    assert "plots/sub_networks.png" in file_names(tmp_path / "r9")
+    assert "sub_networks" in pictured(tmp_path / "r9")
 
 
 def test_run_without_sub_networks_has_no_picture_of_them(tmp_path: Path) -> None:
     info = a_run(run="r8")
     write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     assert sizes_of(read_rounds(tmp_path / "r8")) == []
-    assert "plots/sub_networks.png" not in file_names(tmp_path / "r8")
+    assert "sub_networks" not in pictured(tmp_path / "r8")

@@ -172,6 +172,24 @@ def test_show_of_nothing_tells_the_cloud_s_answer(strata: Strata, url: str) -> N
     assert (said.code, said.err) == (1, "error: no run r77\n")
 
 
+def test_show_plots_draws_the_pictures_of_the_folder_into_it(strata: Strata, tmp_path: Path) -> None:
+    folder = in_folder(tmp_path / "runs")
+    assert not (folder / "plots").exists()
+    said = strata("show", "latest", "--plots", "--round", 1)
+    assert said.code == 0
+    paths = [Path(line) for line in said.out.splitlines()]
+    assert [path.stem for path in paths] == ["accuracy", "bytes", "accuracy_by_time", "accuracy_by_bytes"]
+    assert {path.resolve() for path in paths} == set((folder / "plots").iterdir())
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert strata("show", "latest", "--plots", "--round", 9).code == 1
+
+
+def test_show_plots_of_a_run_whose_folder_is_elsewhere_says_how_to_fetch_it(strata: Strata, url: str) -> None:
+    said = strata("show", "latest", "--plots", "--url", url)
+    assert (said.code, said.out) == (1, "")
+    assert "run r1 has no results folder in runs: `strata pull r1` fetches it" in said.err
+
+
 @pytest.mark.parametrize("run", ["../secret", "..", "a/b"])
 def test_show_reads_no_folder_outside(strata: Strata, tmp_path: Path, run: str) -> None:
     in_folder(tmp_path, "secret")

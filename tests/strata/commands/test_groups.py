@@ -12,7 +12,7 @@ import pytest
 from shared.core.clustering import average_linkage, cosine_distances
 from shared.core.scores import Spread
 from shared.plots.groups import newest_grouping
-from shared.results.folder import file_names, read_rounds, read_run
+from shared.results.folder import read_rounds, read_run
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
 from tests.strata.conftest import Strata
@@ -48,14 +48,15 @@ def test_spread_is_what_a_box_plot_shows() -> None:
     assert Spread.of([0.25]) == Spread(n=1, mean=0.25, min=0.25, q1=0.25, median=0.25, q3=0.25, max=0.25)
 
 
-def test_spreads_and_groups_are_read_back_and_drawn(folder: Path) -> None:
+def test_spreads_and_groups_are_read_back_and_drawn(folder: Path, strata: Strata) -> None:
     assert read_run(folder / "r9").clients["own"] == SPREAD
     rounds = read_rounds(folder / "r9")
     assert [row.clients["own"] for row in rounds] == [SPREAD] * 4
     found = newest_grouping(rounds)
     assert found is not None
     assert (found.round_no, found.groups[-1]) == (3, ("edge-4",))
-    assert {"plots/clients.png", "plots/groups.png"} <= set(file_names(folder / "r9"))
+    drawn = json.loads(strata("show", "r9", "--plots", "--runs-dir", folder, "--format", "json").out)
+    assert {"clients.png", "groups.png"} <= {Path(path).name for path in drawn}
 
 
 def test_show_says_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
@@ -82,4 +83,4 @@ def test_run_that_clustered_nobody_is_said_so(tmp_path: Path, strata: Strata) ->
     said = strata("groups", "r8", "--runs-dir", tmp_path)
     assert said.code == 1
     assert "run r8 has clustered nobody" in said.err
-    assert "plots/groups.png" not in file_names(tmp_path / "r8")
+    assert "groups.png" not in strata("show", "r8", "--plots", "--runs-dir", tmp_path).out

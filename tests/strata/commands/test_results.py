@@ -24,7 +24,9 @@ from shared.results.folder import (
     write_file,
 )
 from shared.results.manifest import Manifest
+from shared.results.matplotlib_figures import SCREEN
 from shared.results.reader import read_edges
+from shared.results.report.figures import write_pictures
 from shared.results.writer import write_results
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail, RoundInfo
 from shared.run_records.visits import FailureInfo
@@ -54,9 +56,6 @@ def test_complete_run_leaves_every_file(tmp_path: Path) -> None:
         "links.csv",
         "manifest.json",
         "model.safetensors",
-        "plots/accuracy.png",
-        "plots/bytes.png",
-        "plots/partition.png",
         "rounds.csv",
         "run.json",
         "seats.ndjson",
@@ -65,7 +64,6 @@ def test_complete_run_leaves_every_file(tmp_path: Path) -> None:
     loaded = load_file(tmp_path / "model.safetensors")
     assert torch.equal(loaded["w"], model["w"])
     assert int(loaded["n"]) == 3
-    assert all((tmp_path / "plots" / name).read_bytes()[:4] == b"\x89PNG" for name in ("accuracy.png", "bytes.png"))
 
 
 def test_run_and_rounds_are_read_back_as_written(tmp_path: Path) -> None:
@@ -92,8 +90,8 @@ def test_round_that_lost_thousands_of_seats_is_written_read_and_drawn(tmp_path: 
     lost = tuple(FailureInfo(seat=n, edge="edge-1", reason="unavailable", detail="off " * 20) for n in range(5000))
     written(tmp_path, a_round(1, failures=lost), status="completed")
     assert read_rounds(tmp_path)[0].failures[4999].seat == 4999
-    assert (tmp_path / "plots" / "accuracy.png").exists()
-    assert (tmp_path / "plots" / "bytes.png").exists()
+    drawn = write_pictures(tmp_path, tmp_path / "plots", "png", SCREEN)
+    assert {"accuracy", "bytes"} <= {path.stem for path in drawn}
 
 
 def test_spec_file_gives_the_same_spec_again(tmp_path: Path) -> None:
@@ -203,7 +201,6 @@ def test_run_before_its_first_round_has_empty_tables(tmp_path: Path) -> None:
     written(tmp_path)
     assert read_rounds(tmp_path) == ()
     assert (tmp_path / "devices.ndjson").read_bytes() == b""
-    assert not (tmp_path / "plots").exists()
 
 
 def test_manifest_tells_versions_and_ends_only_with_the_run() -> None:

@@ -177,6 +177,7 @@ def test_what_faults_lost_is_told_as_a_spec_repeats_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) -> None:
+    write_pictures(folder, folder / "plots", "png", COLUMNS["double"])
     (folder / "seats.ndjson").unlink()
     page = Page(report([folder]))
     assert [attrs["alt"] for tag, attrs in page.elements if tag == "img"] == ["small: samples of each class by seat"]
