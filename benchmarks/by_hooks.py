@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from shared.federation.aggregation import Fold, mean_of
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
+from shared.federation.aggregation import Accumulator, mean_of
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
 from shared.federation.hooks import Local
-from shared.federation.messages import Outcome, Work
+from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.federation.visits.trainer import trainer_for
 
@@ -29,50 +29,53 @@ class ByHooks:
         lab: of a resolved spec with `num_edges: 1`.
     """
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab, self.algorithm = lab, lab.algorithm
-        self.seats = {seat.number: seat for seat in lab.members.seats if seat.role == "train"}
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self.algorithm = experiment, experiment.algorithm
+        self.seats = {seat.number: seat for seat in experiment.population.seats if seat.role == "train"}
         self.round_no = 0
         ctx = self.ctx(1)
-        self.cloud: Any = self.algorithm.cloud.init(ctx, lab.initial)
+        self.cloud: Any = self.algorithm.cloud.init(ctx, experiment.initial)
         self.edge: Any = self.algorithm.edge.init(ctx.at(edge=0))
         self.devices: dict[int, Any] = {
             seat: self.algorithm.device.init(ctx.at(edge=0, seat=seat)) for seat in self.seats
         }
 
-    def ctx(self, round_no: int) -> Ctx:
+    def ctx(self, round_no: int) -> Context:
         """The cloud's context in a round."""
-        phase = self.lab.phase_of(round_no).name
-        return self.lab.ctx(phase=phase, round_no=round_no, n_clients=len(self.seats))
+        phase = self.experiment.phase_of(round_no).name
+        return self.experiment.ctx(phase=phase, round_no=round_no, n_clients=len(self.seats))
 
     def collecting(self, round_no: int) -> bool:
         """Whether nobody trains in that round."""
-        return self.lab.phase_of(round_no).kind == "collect"
+        return self.experiment.phase_of(round_no).kind == "collect"
 
     def visits(self) -> dict[int, Visit]:
         """The visits of the next round by seat, each to be made as often as one likes."""
         self._descend()
         return {seat: self._visit(self.seats[seat]) for seat in self.seats}
 
-    def _descend(self) -> Ctx:
+    def _descend(self) -> Context:
         ctx = self.ctx(self.round_no + 1)
         broadcast = self.algorithm.cloud.broadcast(ctx, self.cloud, 0, list(self.seats.values()))
         self.edge = self.algorithm.edge.begin(ctx.at(edge=0), self.edge, broadcast).state
         return ctx
 
-    def _work(self, round_no: int) -> Work:
-        kind, spec = self.lab.phase_of(round_no).kind, self.lab.spec
-        return Work(kind=kind, epochs=spec.local_epochs, batch_size=spec.batch_size, evaluate=False)
+    def _work(self, round_no: int) -> Task:
+        kind, spec = self.experiment.phase_of(round_no).kind, self.experiment.spec
+        return Task(kind=kind, epochs=spec.local_epochs, batch_size=spec.batch_size, evaluate=False)
 
     def _visit(self, seat: Seat) -> Visit:
         round_no = self.round_no + 1
         ctx = self.ctx(round_no).at(edge=0, seat=seat.number)
         message = self.algorithm.edge.dispatch(ctx.at(seat=None), self.edge, seat)
-        state, bench = self.devices[seat.number], trainer_for(self.lab, self._work(round_no), seat.train, seat.test)
+        state, trainer = (
+            self.devices[seat.number],
+            trainer_for(self.experiment, self._work(round_no), seat.train, seat.test),
+        )
 
         def visit() -> Local:
             torch.default_generator.manual_seed(ctx.seed("torch"))
-            done: Local = self.algorithm.device.local_update(ctx, state, message, bench)
+            done: Local = self.algorithm.device.local_update(ctx, state, message, trainer)
             return done
 
         return visit
@@ -101,7 +104,7 @@ class ByHooks:
         self.cloud = self.algorithm.cloud.aggregate(ctx.at(n_updates=n_updates), self.cloud, up)
         return done
 
-    def _reports(self, ctx: Ctx, done: dict[int, Local]) -> dict[int, Any]:
+    def _reports(self, ctx: Context, done: dict[int, Local]) -> dict[int, Any]:
         if not self.algorithm.reports:
             return {}
         message = self.algorithm.edge.dispatch(ctx, self.edge, next(iter(self.seats.values())))
@@ -109,7 +112,7 @@ class ByHooks:
         return {seat: device.report(ctx.at(seat=seat), local.state, local, message) for seat, local in done.items()}
 
     def _mean(self, updates: dict[int, Any]) -> Any:
-        fold = Fold(self.algorithm.update, self.lab.grid)
+        fold = Accumulator(self.algorithm.update, self.experiment.fixed_point)
         for seat, update in updates.items():
             fold.add(update, len(self.seats[seat].train))
-        return mean_of(fold.result(), self.algorithm.update, self.lab.grid)
+        return mean_of(fold.result(), self.algorithm.update, self.experiment.fixed_point)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.schedules import Home, counted_lab
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.spec.experiment import ExperimentSpec
 from strata.spec_files import read_spec
 
@@ -25,31 +25,31 @@ def spec_of(n_a_device: int, name: str, seed: int = 1) -> ExperimentSpec:
     return read_spec(SPEC, overrides).resolved(n_devices=1, n_edges=1)
 
 
-def simulated_s(lab: Lab) -> float:
+def simulated_s(experiment: Experiment) -> float:
     """Simulated seconds until all users have trained in the first round."""
-    return max(Home(lab, home.number).round_s() for home in lab.members.homes)
+    return max(Home(experiment, home.number).round_s() for home in experiment.population.edges)
 
 
-def closed_form_s(lab: Lab) -> float:
+def closed_form_s(experiment: Experiment) -> float:
     """The paper's: max n_j / (100 c_j) over all devices; scheduled, sum n / (100 (sum c + 20)) of a user, at most."""
-    users = [lab.members.at(home) for home in range(len(lab.members.homes))]
-    if lab.spec.schedule == "own_data":
+    users = [experiment.population.at(home) for home in range(len(experiment.population.edges))]
+    if experiment.spec.schedule == "own_data":
         return max(len(s.train) / s.profile.compute_sps for seats in users for s in seats if s.role == "train")
     return max(sum(len(s.train) for s in seats) / sum(s.profile.compute_sps for s in seats) for seats in users)
 
 
-def one_sample_s(lab: Lab) -> float:
+def one_sample_s(experiment: Experiment) -> float:
     """Seconds of one sample on the slowest worker."""
-    return 1 / min(seat.profile.compute_sps for seat in lab.members.seats)
+    return 1 / min(seat.profile.compute_sps for seat in experiment.population.seats)
 
 
 def rows() -> list[list[float]]:
     """By samples a device: for each schedule what the clock says, then both closed forms."""
     found = []
     for n in SIZES:
-        labs = {name: counted_lab(spec_of(n, name)) for name in SCHEDULES}
-        clock = [simulated_s(labs[name]) for name in SCHEDULES]
-        found.append([n, *clock, *(closed_form_s(labs[name]) for name in SCHEDULES[:2])])
+        experiments = {name: counted_lab(spec_of(n, name)) for name in SCHEDULES}
+        clock = [simulated_s(experiments[name]) for name in SCHEDULES]
+        found.append([n, *clock, *(closed_form_s(experiments[name]) for name in SCHEDULES[:2])])
     return found
 
 

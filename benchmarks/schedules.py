@@ -16,10 +16,10 @@ from edge_server.rounds.round_log import seat_line
 from edge_server.rounds.simulated_clock import EdgeClock
 from edge_server.rounds.twins import Twins
 from edge_server.rounds.wave import Wave
-from edge_server.rounds.wave_timing import Arrivals, Gate
+from edge_server.rounds.wave_timing import Cutoff, WaveTiming
 from shared.federation import scheduling, visit_estimates
-from shared.federation.experiment import Lab
-from shared.federation.messages import Outcome, Stage
+from shared.federation.experiment import Experiment
+from shared.federation.messages import Outcome, WaveId
 from shared.federation.spec_parser import parse_spec
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
@@ -49,40 +49,40 @@ CASES: dict[str, list[dict[str, Any]]] = {
 class Home:
     """One home of a lab, round after round."""
 
-    lab: Lab
+    experiment: Experiment
     number: int = 0
     at_s: float = 0.0
     twins: Twins = field(default_factory=Twins)
 
     def round_s(self, round_no: int = 1) -> float:
         """Simulated seconds of its next round, in which everybody does its share; the links to the cloud aside."""
-        lab, clock = self.lab, EdgeClock(self.lab, self.number, round_no=round_no, at_s=self.at_s)
-        numbers = [seat.number for seat in lab.members.at(self.number)]
+        experiment, clock = self.experiment, EdgeClock(self.experiment, self.number, round_no=round_no, at_s=self.at_s)
+        numbers = [seat.number for seat in experiment.population.at(self.number)]
         self.twins.look(clock, numbers, new_edge_round=True)
-        ctx = lab.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number).at(twins=self.twins.known)
-        works = scheduling.schedule(ctx, [clock.seat(number) for number in numbers])
-        wave = Wave(Stage(run_id="counted", round_no=round_no))
-        wave.predicted = self.twins.predict(ctx, clock, works)
-        for number, work in works.items():
+        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number).at(twins=self.twins.known)
+        tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers])
+        wave = Wave(WaveId(run_id="counted", round_no=round_no))
+        wave.predicted = self.twins.predict(ctx, clock, tasks)
+        for number, work in tasks.items():
             seat, body = clock.seat(number), ctx.model_bytes + visit_estimates.HEAD_BYTES
             n_trained = visit_estimates.samples_due(ctx, work, seat)
             wave.outcomes[number] = Outcome[Any](seat=number, kind="train", n_trained=n_trained)
             if seat.role == "train":
-                wave.links[number] = LinkUse(down_bytes=body + lab.moved_bytes(number, work), up_bytes=body)
-        wave.used |= works.keys()
-        arrivals = Arrivals(clock, cast("Any", None), Gate(), ctx, works)  # nobody is asked: no client to agents
+                wave.links[number] = LinkUse(down_bytes=body + experiment.moved_bytes(number, work), up_bytes=body)
+        wave.used |= tasks.keys()
+        arrivals = WaveTiming(clock, cast("Any", None), Cutoff(), ctx, tasks)  # nobody is asked: no client to agents
         arrivals.answers(wave)
-        lines = [seat_line(wave, clock.seat(number), None, arrivals.paid(wave, number)) for number in works]
+        lines = [seat_line(wave, clock.seat(number), None, arrivals.paid(wave, number)) for number in tasks]
         self.twins.note(ctx, wave, arrivals, lines)
         self.at_s += arrivals.lasted_s(wave)
         return arrivals.lasted_s(wave)
 
 
-def counted_lab(spec: ExperimentSpec) -> Lab:
+def counted_lab(spec: ExperimentSpec) -> Experiment:
     """A lab of MNIST's shapes, with as many samples as are asked for, of which only the number is known."""
     n = spec.data.n_train or 0
     x, y = np.broadcast_to(np.zeros((28, 28), np.uint8), (n, 28, 28)), np.arange(n, dtype=np.int64) % 10
-    return Lab(spec, Dataset("mnist", x, y, x[:1000], y[:1000], None, None, 10, (1, 28, 28), "only counted"))
+    return Experiment(spec, Dataset("mnist", x, y, x[:1000], y[:1000], None, None, 10, (1, 28, 28), "only counted"))
 
 
 def spec_of(profiles: list[dict[str, Any]], schedule: str, seed: int) -> ExperimentSpec:

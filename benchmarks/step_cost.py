@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from benchmarks.by_hooks import ByHooks
 from benchmarks.turns import in_turns
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.federation.hooks import Local
 from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
@@ -114,7 +114,7 @@ def _steps(done: Local) -> int:
     return done.trained.n_steps
 
 
-def _lab(algorithm: Any, case: Case) -> Lab:
+def _lab(algorithm: Any, case: Case) -> Experiment:
     x, y = made_up(case)
     data = Dataset("cifar10", x, y, x[:10], y[:10], None, None, 10, case.shape, "made up")
     fields = {
@@ -128,4 +128,4 @@ def _lab(algorithm: Any, case: Case) -> Lab:
         "lr": 1e-4,
         **load_algorithm(algorithm if isinstance(algorithm, str) else algorithm["name"]).needs,
     }
-    return Lab(parse_spec(fields).resolved(n_devices=1, n_edges=1), data)
+    return Experiment(parse_spec(fields).resolved(n_devices=1, n_edges=1), data)

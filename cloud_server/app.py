@@ -15,16 +15,16 @@ from cloud_server.dependencies import Cloud
 from cloud_server.metrics import CloudMetrics
 from cloud_server.nodes.fleet import Fleet
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.edge_client import Edges
-from cloud_server.runs.evaluation import Judge
-from cloud_server.runs.events import to_all, told
-from cloud_server.runs.manager import Runner
-from cloud_server.runs.repository import Archive
+from cloud_server.runs.edge_client import EdgeClient
+from cloud_server.runs.evaluation import Evaluator
+from cloud_server.runs.events import log_run_event, to_all
+from cloud_server.runs.manager import RunManager
+from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
-from cloud_server.runs.state import Tools
+from cloud_server.runs.state import CloudServices
 from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
-from shared.federation.experiment import Labs
+from shared.federation.experiment import ExperimentCache
 from shared.runtime.worker import Worker
 from shared.service.app import make_app
 from shared.service.auth import guard
@@ -46,11 +46,11 @@ def create_app(
         async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits) as client:
             cloud = build(settings, client, store or RedisStore(settings.redis_url), app.state.closing, transport)
             app.state.cloud = cloud
-            cloud.runner.start()
-            cloud.tracking.start(cloud.archive)
+            cloud.runs.start()
+            cloud.tracking.start(cloud.repository)
             yield
             cloud.closing.set()
-            await cloud.runner.stop()
+            await cloud.runs.stop()
             await cloud.tracking.stop()
             await cloud.results.close()
             for worker in cloud.workers:
@@ -85,20 +85,20 @@ def build(
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
-    archive = Archive(store, blobs, worker, settings.max_runs, to_all(metrics.hear, told, tracking.hear))
+    archive = RunRepository(store, blobs, worker, settings.max_runs, to_all(metrics.hear, log_run_event, tracking.hear))
     results = ResultsFolder(settings.runs_dir, evaluator)
-    tools = Tools(
-        archive=archive,
+    tools = CloudServices(
+        repository=archive,
         registry=registry,
-        edges=Edges(registry, caller),
-        labs=Labs(settings.common.data_dir, settings.common.cache_dir),
+        edges=EdgeClient(registry, caller),
+        experiments=ExperimentCache(settings.common.data_dir, settings.common.cache_dir),
         worker=worker,
-        judge=Judge(archive, evaluator),
+        evaluator=Evaluator(archive, evaluator),
         results=results,
         settle_s=settings.settle_s,
     )
-    runner = Runner(tools)
-    metrics.watch(registry, runner, tools.judge)
+    runner = RunManager(tools)
+    metrics.watch(registry, runner, tools.evaluator)
     fleet = Fleet(store, registry, runner.seats_by_agent, settings.ttl_s)
     workers = (worker, evaluator)
     return Cloud(settings, store, registry, archive, runner, fleet, results, tracking, workers, metrics, closing)

@@ -11,8 +11,8 @@ from fastapi import Depends, Request
 from cloud_server.metrics import CloudMetrics
 from cloud_server.nodes.fleet import Fleet
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.manager import Runner
-from cloud_server.runs.repository import Archive
+from cloud_server.runs.manager import RunManager
+from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
 from cloud_server.runs.tracking import Tracking
 from cloud_server.settings import CloudSettings
@@ -32,8 +32,8 @@ class Cloud:
     settings: CloudSettings
     store: Store
     registry: Registry
-    archive: Archive
-    runner: Runner
+    repository: RunRepository
+    runs: RunManager
     fleet: Fleet
     results: ResultsFolder
     tracking: Tracking

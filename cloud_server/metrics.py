@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.evaluation import Judge
-from cloud_server.runs.events import Happening
-from cloud_server.runs.manager import Runner
+from cloud_server.runs.evaluation import Evaluator
+from cloud_server.runs.events import RunEvent
+from cloud_server.runs.manager import RunManager
 from shared.run_records.runs import FINAL, Status
 from shared.service.api.nodes import State
 from shared.service.metrics import DIRECTIONS, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of
@@ -70,7 +70,7 @@ class CloudMetrics(TierMetrics):
         for series in (self.loss.labels("global"), self.loss.labels("train")):
             series.set(math.nan)
 
-    def watch(self, registry: Registry, runner: Runner, judge: Judge) -> None:
+    def watch(self, registry: Registry, runner: RunManager, judge: Evaluator) -> None:
         """Show who is there and what waits, as it is when somebody asks."""
 
         def agents() -> Counter[str]:
@@ -80,12 +80,12 @@ class CloudMetrics(TierMetrics):
             return Counter(registry.edge_info(edge).state for edge in list(registry.edges))
 
         def run(figure: str) -> float:
-            return float(getattr(runner.course.info, figure)) if runner.course else 0.0
+            return float(getattr(runner.executor.info, figure)) if runner.executor else 0.0
 
         self.shown("devices", "Room of the live agents", registry.n_devices)
         self.shown_by("agents", "Registered agents", "state", STATES, agents)
         self.shown_by("edges", "Registered edges", "state", STATES, edges)
-        self.shown("training", "1 while a run trains", lambda: float(runner.course is not None))
+        self.shown("training", "1 while a run trains", lambda: float(runner.executor is not None))
         self.shown("run_rounds", "Committed rounds of the run that trains, else 0", lambda: run("rounds"))
         self.shown("run_rounds_wanted", "Rounds that it is to have, else 0", lambda: run("num_rounds"))
         self.shown("run_simulated_seconds", "Its simulated clock, else 0", lambda: run("simulated_s"))
@@ -99,7 +99,7 @@ class CloudMetrics(TierMetrics):
 
     # ---- what is told of runs
 
-    def hear(self, run_id: str, event: Happening) -> None:
+    def hear(self, run_id: str, event: RunEvent) -> None:
         """Count an event of a run."""
         data = event.data
         if event.kind == "run.status":

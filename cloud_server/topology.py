@@ -15,18 +15,18 @@ def agent_of(cloud: Cloud, agent: str) -> AgentInfo:
     Raises:
         NotFound: there is none of that id.
     """
-    return cloud.registry.agent_info(agent, cloud.runner.seats_by_agent().get(agent, ()))
+    return cloud.registry.agent_info(agent, cloud.runs.seats_by_agent().get(agent, ()))
 
 
 def agents_of(cloud: Cloud) -> tuple[AgentInfo, ...]:
     """All device agents."""
-    registry, seats = cloud.registry, cloud.runner.seats_by_agent()
+    registry, seats = cloud.registry, cloud.runs.seats_by_agent()
     return tuple(registry.agent_info(agent, seats.get(agent, ())) for agent in sorted(registry.agents))
 
 
 async def topology_of(cloud: Cloud) -> TopologyInfo:
     """What is there, how many devices are wanted, and which fleet makes that so."""
-    course = cloud.runner.course
+    course = cloud.runs.executor
     return TopologyInfo(
         wanted=await cloud.fleet.wanted(),
         present=cloud.fleet.present(),
@@ -66,7 +66,7 @@ def _profiles_are_the_agents(cloud: Cloud) -> None:
     Raises:
         Conflict: its spec says which seat has which.
     """
-    course = cloud.runner.course
+    course = cloud.runs.executor
     if course is not None and not course.info.spec.devices.by_agent:
         raise Conflict(
             f"run {course.info.run} trains, whose spec says which profiles its seats have; "

@@ -11,16 +11,16 @@ from fastapi import FastAPI
 
 from device_agent import routes
 from device_agent.dependencies import Agent
-from device_agent.device_host import Host
+from device_agent.device_host import DeviceHost
 from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
-from shared.federation.experiment import Labs
+from shared.federation.experiment import ExperimentCache
 from shared.runtime.worker import Worker
-from shared.service.api.membership import AgentBeat, AgentHello
+from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.app import make_app
 from shared.service.client import Caller
-from shared.service.idempotency import Once
+from shared.service.idempotency import IdempotentRunner
 
 
 def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
@@ -34,7 +34,7 @@ def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | No
             agent.membership.start()
             yield
             await agent.membership.stop()
-            await agent.once.close()
+            await agent.orders.close()
             agent.host.close()
 
     app = make_app("StrataFL device agent", lifespan)
@@ -44,10 +44,10 @@ def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | No
 
 def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
     """Wire an agent together."""
-    labs = Labs(settings.common.data_dir, settings.common.cache_dir)
+    experiments = ExperimentCache(settings.common.data_dir, settings.common.cache_dir)
     metrics = AgentMetrics()
-    host = Host(settings.state_dir, labs, Worker(), metrics, fsync=settings.common.fsync)
-    hello = AgentHello(
+    host = DeviceHost(settings.state_dir, experiments, Worker(), metrics, fsync=settings.common.fsync)
+    hello = AgentRegistration(
         agent=agent_id(settings.state_dir),
         name=settings.name,
         devices=settings.devices,
@@ -56,8 +56,8 @@ def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
         nonce=secrets.token_hex(16),
     )
 
-    def beat() -> AgentBeat:
-        return AgentBeat(agent=hello.agent, visiting=host.visiting, waiting=host.waiting)
+    def beat() -> AgentHeartbeat:
+        return AgentHeartbeat(agent=hello.agent, visiting=host.visiting, waiting=host.waiting)
 
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
     membership = Membership(
@@ -66,4 +66,4 @@ def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
     metrics.shown("devices", "Devices that it has room for", lambda: settings.devices)
     metrics.shown("orders_waiting", "Orders that run or wait", lambda: host.waiting)
     metrics.shown("visiting", "1 while a visit runs", lambda: host.visiting is not None)
-    return Agent(settings, host, membership, Once(), metrics)
+    return Agent(settings, host, membership, IdempotentRunner(), metrics)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
-from device_agent.device_host import Host
+from device_agent.device_host import DeviceHost
 from device_agent.membership import Membership
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
 from shared.service.bodies import Made
-from shared.service.idempotency import Once
+from shared.service.idempotency import IdempotentRunner
+
+
+@dataclass
+class Agent:
+    """What an agent owns while it runs."""
+
+    settings: AgentSettings
+    host: DeviceHost
+    membership: Membership
+    orders: IdempotentRunner[Made]
+    metrics: AgentMetrics
 
 
 def agent_of(request: Request) -> Agent:
@@ -20,12 +32,4 @@ def agent_of(request: Request) -> Agent:
     return found
 
 
-@dataclass
-class Agent:
-    """What an agent owns while it runs."""
-
-    settings: AgentSettings
-    host: Host
-    membership: Membership
-    once: Once[Made]
-    metrics: AgentMetrics
+TheAgent = Annotated[Agent, Depends(agent_of)]

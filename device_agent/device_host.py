@@ -10,19 +10,19 @@ from typing import Any
 
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import WireError
-from shared.core.records import own
-from shared.federation.experiment import Lab, Labs
-from shared.federation.messages import Contribution, Failure, Outcome, Stage, UploadAnswer, UploadOrder, VisitOrder
-from shared.federation.order_keys import check_order, lane_of, spec_of
-from shared.federation.timeouts import PROFILE_HEADER, Paced, wait_until
-from shared.federation.visits.uploads import Collector, upload_bytes
+from shared.core.records import copy_tensors
+from shared.federation.experiment import Experiment, ExperimentCache
+from shared.federation.messages import Contribution, Failure, Outcome, UploadAnswer, UploadOrder, VisitOrder, WaveId
+from shared.federation.order_keys import check_order, seat_key, spec_of
+from shared.federation.timeouts import PROFILE_HEADER, RealDuration, wait_until
+from shared.federation.visits.uploads import UploadBuilder, upload_bytes
 from shared.federation.visits.visit import ids_of, run_visits
-from shared.runtime.logs import about, tell
+from shared.runtime.logs import log_context, log_event
 from shared.runtime.worker import Worker
 from shared.service.bodies import Made, Received
 from shared.simulation import PROFILES
 from shared.simulation.cost_model import LinkUse
-from shared.storage.states import FileVersions
+from shared.storage.states import FileStateStore
 from shared.wire import codec
 
 
@@ -30,12 +30,12 @@ from shared.wire import codec
 class _Held:
     """The updates of a wave that wait for the edge's verdict; with `clock: real` how their visit was paced."""
 
-    stage: Stage
+    stage: WaveId
     updates: dict[int, Contribution[Any]] = field(default_factory=dict)
-    paced: Paced | None = None
+    paced: RealDuration | None = None
 
 
-class Host:
+class DeviceHost:
     """Visits, states and held updates of the devices that this agent hosts.
 
     Args:
@@ -47,10 +47,16 @@ class Host:
     """
 
     def __init__(
-        self, state_dir: Path, labs: Labs, worker: Worker, metrics: AgentMetrics, *, fsync: bool = True
+        self,
+        state_dir: Path,
+        experiments: ExperimentCache,
+        worker: Worker,
+        metrics: AgentMetrics,
+        *,
+        fsync: bool = True,
     ) -> None:
-        self.labs, self.worker, self.metrics = labs, worker, metrics
-        self.states = FileVersions(state_dir / "seats", fsync=fsync)
+        self.experiments, self.worker, self.metrics = experiments, worker, metrics
+        self.states = FileStateStore(state_dir / "seats", fsync=fsync)
         self.visiting: int | None = None
         self.waiting = 0
         self.n_visits = 0
@@ -78,32 +84,39 @@ class Host:
         """The answer, and the wall seconds that the visit takes by its model."""
         if profile is not None and profile not in PROFILES:
             raise WireError(f"no profile {profile[:64]!r}", field=PROFILE_HEADER)
-        lab, order, n_bytes = self._order(received)
-        run_id, lane = order.stage.run_id, lane_of(lab.spec, [visit.seat for visit in order.visits])
+        experiment, order, n_bytes = self._order(received)
+        run_id, lane = order.stage.run_id, seat_key(experiment.spec, [visit.seat for visit in order.visits])
         try:
-            collector = run_visits(lab, order, self.states, stopped=stop.is_set, on_start=self._begin, on_end=self._end)
+            collector = run_visits(
+                experiment, order, self.states, stopped=stop.is_set, on_start=self._begin, on_end=self._end
+            )
         finally:
             self.visiting = None
         self.metrics.testing.inc(collector.testing_s)
         self._held = {key: held for key, held in self._held.items() if _may_come(key, held, order)}
         answer = codec.encode(collector.answer())
-        with about(**ids_of(order.stage), home=order.edge):
-            tell("update.held" if order.hold else "update.sent", visits=len(order.visits), bytes=answer.n_bytes)
-        paced = None if lane is None else _paced(lab, order, collector, n_bytes, answer.n_bytes, profile)
+        with log_context(**ids_of(order.stage), home=order.edge):
+            log_event("update.held" if order.hold else "update.sent", visits=len(order.visits), bytes=answer.n_bytes)
+        paced = None if lane is None else _paced(experiment, order, collector, n_bytes, answer.n_bytes, profile)
         if order.hold:
             updates = {item.seat: item for item in collector.singles}
             self._held[run_id, order.edge, lane] = _Held(order.stage, updates, paced)
         return Made(answer, collector.testing_s), 0.0 if paced is None else paced.wall_s()
 
-    def _order(self, received: Received) -> tuple[Lab, VisitOrder[Any], int]:
+    def _order(self, received: Received) -> tuple[Experiment, VisitOrder[Any], int]:
         """The order in torch's own memory, and its size; the body's memory is free from here on."""
         body = received.take()
-        lab = self.labs.of(spec_of(body))
-        order: VisitOrder[Any] = own(
-            codec.decode(lab.wire.visit_order, body, model=lab.shapes, n_seats=len(lab.members.seats))
+        experiment = self.experiments.of(spec_of(body))
+        order: VisitOrder[Any] = copy_tensors(
+            codec.decode(
+                experiment.wire_types.visit_order,
+                body,
+                model=experiment.shapes,
+                n_seats=len(experiment.population.seats),
+            )
         )
-        check_order(order, len(lab.members.seats))
-        return lab, order, len(body)
+        check_order(order, len(experiment.population.seats))
+        return experiment, order, len(body)
 
     def _begin(self, seat: int) -> None:
         self.visiting, self._began = seat, time.monotonic()
@@ -121,15 +134,15 @@ class Host:
         return Made(answer)
 
     def _uploads(self, order: UploadOrder, n_bytes: int) -> tuple[codec.Body, float]:
-        lab = self.labs.of(order.spec)
-        key = (order.stage.run_id, order.edge, lane_of(order.spec, [*order.seats, *order.late]))
+        experiment = self.experiments.of(order.spec)
+        key = (order.stage.run_id, order.edge, seat_key(order.spec, [*order.seats, *order.late]))
         found = self._held.get(key)
         if found is None or found.stage != order.stage:  # an order that comes late asks for nothing of a later wave
             found = _Held(order.stage)
         else:
             del self._held[key]
         held = found.updates
-        collector = Collector(lab)
+        collector = UploadBuilder(experiment)
         for seat in sorted(held.keys() & set(order.seats)):
             collector.add(held[seat], upload_bytes(held[seat]))
         late = tuple(held[seat] for seat in order.late if seat in held)
@@ -139,8 +152,8 @@ class Host:
             if seat not in held
         ]
         answer = codec.encode(UploadAnswer(uploads=collector.uploads(), late=late, failures=tuple(gone)))
-        with about(**ids_of(order.stage), home=order.edge):
-            tell("update.sent", visits=len(order.seats) + len(late), bytes=answer.n_bytes)
+        with log_context(**ids_of(order.stage), home=order.edge):
+            log_event("update.sent", visits=len(order.seats) + len(late), bytes=answer.n_bytes)
         if found.paced is None:
             return answer, 0.0
         return answer, found.paced.upload_wall_s(LinkUse(down_bytes=n_bytes, up_bytes=answer.n_bytes))
@@ -171,16 +184,21 @@ def _may_come(key: tuple[str, int, int | None], held: _Held, order: VisitOrder[A
 
 
 def _paced(
-    lab: Lab, order: VisitOrder[Any], collector: Collector, down_bytes: int, up_bytes: int, profile: str | None
-) -> Paced:
+    experiment: Experiment,
+    order: VisitOrder[Any],
+    collector: UploadBuilder,
+    down_bytes: int,
+    up_bytes: int,
+    profile: str | None,
+) -> RealDuration:
     """How long the order's one visit takes by its model."""
     stage, (outcome,) = order.stage, collector.outcomes
-    ctx = lab.ctx(phase=order.phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
-    moved = lab.moved_bytes(outcome.seat, order.visits[0].work)
-    return Paced(
-        lab,
+    ctx = experiment.ctx(phase=order.phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
+    moved = experiment.moved_bytes(outcome.seat, order.visits[0].task)
+    return RealDuration(
+        experiment,
         ctx.at(edge_round=stage.edge_round, wave=stage.wave),
-        lab.seat(outcome.seat, profile),
+        experiment.seat(outcome.seat, profile),
         outcome.n_trained,
         0.0 if outcome.kind == "evaluate" else 1.0,
         LinkUse(down_bytes=down_bytes + moved, up_bytes=collector.link_bytes.get(outcome.seat, up_bytes)),

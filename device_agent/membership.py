@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from device_agent.device_host import Host
+from device_agent.device_host import DeviceHost
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import StrataError
 from shared.core.validation import ID
-from shared.runtime.logs import tell
-from shared.service.api.membership import AgentBeat, AgentBeatAnswer, AgentHello, AgentWelcome
+from shared.runtime.logs import log_event
+from shared.service.api.membership import (
+    AgentHeartbeat,
+    AgentHeartbeatAnswer,
+    AgentRegistration,
+    AgentRegistrationAnswer,
+)
 from shared.service.auth import Network, inside
 from shared.service.client import Caller
 from shared.service.retry import pause_s
@@ -69,11 +74,11 @@ class Membership:
         self,
         caller: Caller,
         cloud_url: str,
-        hello: AgentHello,
-        beat: Callable[[], AgentBeat],
+        hello: AgentRegistration,
+        beat: Callable[[], AgentHeartbeat],
         every_s: float,
         networks: list[Network],
-        host: Host,
+        host: DeviceHost,
         metrics: AgentMetrics,
     ) -> None:
         self.caller, self.cloud_url, self.hello = caller, cloud_url, hello
@@ -149,13 +154,13 @@ class Membership:
         """Say hello; the answer is the edge that hears our heartbeats, empty if there is none yet."""
         url, kept = f"{self.cloud_url}/agents", await self.host.runs()
         raw = await self.caller.call_json("POST", url, self.hello.model_dump(), limit_s=10, who="the cloud")
-        welcome = AgentWelcome.model_validate(raw)
+        welcome = AgentRegistrationAnswer.model_validate(raw)
         await self._forget(set(kept) - set(welcome.runs))
         return welcome.edge_url
 
     async def _forget(self, runs: set[str]) -> None:
         for run_id in sorted(runs):
-            tell("run.deleted", run=run_id)
+            log_event("run.deleted", run=run_id)
             await self.host.forget(run_id)
 
     async def _beat_others(self) -> None:
@@ -173,7 +178,7 @@ class Membership:
             outcome = "answered"
         finally:
             self.metrics.heartbeats.labels(outcome).inc()
-        deleted = set(AgentBeatAnswer.model_validate(raw).deleted)
+        deleted = set(AgentHeartbeatAnswer.model_validate(raw).deleted)
         await self._forget(deleted - self._forgotten)
         self._forgotten |= deleted
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
-from device_agent.dependencies import agent_of
-from shared.federation.messages import Stage, UploadOrder
-from shared.federation.order_keys import lane_in, lane_of, stage_of
+from device_agent.dependencies import Agent, TheAgent, agent_of
+from device_agent.settings import AgentSettings
+from shared.federation.messages import UploadOrder, WaveId
+from shared.federation.order_keys import lane_in, seat_key, stage_of
 from shared.federation.timeouts import PROFILE_HEADER
 from shared.service.api.health import Health
 from shared.service.api.membership import NonceAnswer
@@ -22,11 +23,15 @@ from shared.service.bodies import BodyResponse, Received, read_body
 from shared.service.body_limit import BodyLimit
 from shared.service.metrics import metrics_router
 from shared.service.openapi import content, describe, problems, record_body
-from shared.service.order_headers import EDGE_URL_HEADER, MEDIA_TYPE, PLACE_HEADER, TESTING_HEADER, check_for, place
+from shared.service.order_headers import (
+    EDGE_URL_HEADER,
+    MEDIA_TYPE,
+    PLACE_HEADER,
+    TESTING_HEADER,
+    check_recipient,
+    order_key,
+)
 from shared.wire import codec
-
-if TYPE_CHECKING:
-    from device_agent.settings import AgentSettings
 
 
 def install(app: FastAPI, settings: AgentSettings) -> None:
@@ -43,7 +48,6 @@ def install(app: FastAPI, settings: AgentSettings) -> None:
 
 _open = APIRouter()
 _tier = APIRouter()
-TheAgent = Annotated[Any, Depends(agent_of)]
 
 
 @_open.get("/healthz")
@@ -93,15 +97,15 @@ async def uploads(request: Request, agent: TheAgent) -> Response:
     """Send held updates."""
     body, digest = await read_body(request, agent.settings.max_body_bytes)
     order = codec.decode(UploadOrder, body)
-    lane, work = lane_of(order.spec, [*order.seats, *order.late]), partial(agent.host.uploads, order, len(body))
+    lane, work = seat_key(order.spec, [*order.seats, *order.late]), partial(agent.host.uploads, order, len(body))
     return await _answer(request, agent, "uploads", order.stage, order.edge, lane, digest, work, len(body))
 
 
 async def _answer(
     request: Request,
-    agent: Any,
+    agent: Agent,
     what: str,
-    stage: Stage,
+    stage: WaveId,
     edge: int,
     lane: int | None,
     digest: str,
@@ -112,20 +116,20 @@ async def _answer(
 
     With `clock: real` an edge that hangs up has broken the visit off: nobody asks for it again.
     """
-    check_for(request.headers, agent.membership.hello.agent)
+    check_recipient(request.headers, agent.membership.hello.agent)
     line = _line(stage, edge, lane)
-    agent.once.drop_unless(lambda other: _may_come_again(other, line))
-    where = place(
+    agent.orders.drop_unless(lambda other: _may_come_again(other, line))
+    where = order_key(
         what, stage.run_id, stage.round_no, stage.edge_round, stage.wave, edge, *([] if lane is None else [lane])
     )
     grace_s = None if lane is None else 0.0
     with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
-        made = await agent.once.answer(line, where, digest, work, request, grace_s=grace_s)
+        made = await agent.orders.answer(line, where, digest, work, request, grace_s=grace_s)
     agent.metrics.answered(n_bytes, made.body.n_bytes)
     return BodyResponse(made.body, headers={PLACE_HEADER: where, TESTING_HEADER: f"{made.testing_s:.6f}"})
 
 
-def _line(stage: Stage, edge: int, lane: int | None) -> tuple[Any, ...]:
+def _line(stage: WaveId, edge: int, lane: int | None) -> tuple[Any, ...]:
     """Orders that follow each other: those of a home; where each seat has its own lane, those of a wave for it."""
     home = (stage.run_id, edge)
     return home if lane is None else (*home, stage.round_no, stage.edge_round, stage.wave, lane)

@@ -14,17 +14,17 @@ from edge_server.dependencies import Edge
 from edge_server.membership import Membership
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
-from edge_server.round_handler import Desk
+from edge_server.round_handler import RoundHandler
 from edge_server.settings import EdgeSettings
-from shared.federation.experiment import Labs
+from shared.federation.experiment import ExperimentCache
 from shared.runtime.worker import Worker
-from shared.service.api.membership import EdgeHello
+from shared.service.api.membership import EdgeRegistration
 from shared.service.app import make_app
 from shared.service.client import Caller
-from shared.service.idempotency import Once
+from shared.service.idempotency import IdempotentRunner
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import RedisStore, Store
-from shared.storage.states import FileVersions
+from shared.storage.states import FileStateStore
 
 
 def create_app(
@@ -40,7 +40,7 @@ def create_app(
             edge.membership.start()
             yield
             await edge.membership.stop()
-            await edge.once.close()
+            await edge.orders.close()
             edge.worker.close()
             await edge.store.close()
 
@@ -57,13 +57,15 @@ def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Ed
     metrics, roster, worker = EdgeMetrics(), Roster(), Worker()
     metrics.watch(roster, settings.ttl_s)
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
-    hello = EdgeHello(edge=settings.name, port=settings.advertise_port or settings.port, nonce=secrets.token_hex(16))
-    desk = Desk(
+    hello = EdgeRegistration(
+        edge=settings.name, port=settings.advertise_port or settings.port, nonce=secrets.token_hex(16)
+    )
+    desk = RoundHandler(
         edge_id=settings.name,
         store=store,
         blobs=Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync),
-        states=FileVersions(settings.state_dir / "workers", fsync=settings.common.fsync),
-        labs=Labs(settings.common.data_dir, settings.common.cache_dir),
+        states=FileStateStore(settings.state_dir / "workers", fsync=settings.common.fsync),
+        experiments=ExperimentCache(settings.common.data_dir, settings.common.cache_dir),
         worker=worker,
         caller=caller,
         roster=roster,
@@ -72,4 +74,4 @@ def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Ed
         metrics=metrics,
     )
     membership = Membership(caller, settings.cloud_url, hello, roster, settings.heartbeat_s, desk)
-    return Edge(settings, store, roster, membership, desk, Once(), worker, metrics)
+    return Edge(settings, store, roster, membership, desk, IdempotentRunner(), worker, metrics)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from edge_server.membership import Membership
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
-from edge_server.round_handler import Desk
+from edge_server.round_handler import RoundHandler
 from edge_server.settings import EdgeSettings
 from shared.runtime.worker import Worker
-from shared.service.bodies import Answered
-from shared.service.idempotency import Once
+from shared.service.bodies import EncodedAnswer
+from shared.service.idempotency import IdempotentRunner
 from shared.storage.key_value import Store
-
-
-def edge_of(request: Request) -> Edge:
-    """The edge behind the app."""
-    found: Edge = request.app.state.edge
-    return found
 
 
 @dataclass
@@ -31,7 +26,16 @@ class Edge:
     store: Store
     roster: Roster
     membership: Membership
-    desk: Desk
-    once: Once[Answered]
+    handler: RoundHandler
+    orders: IdempotentRunner[EncodedAnswer]
     worker: Worker
     metrics: EdgeMetrics
+
+
+def edge_of(request: Request) -> Edge:
+    """The edge behind the app."""
+    found: Edge = request.app.state.edge
+    return found
+
+
+TheEdge = Annotated[Edge, Depends(edge_of)]

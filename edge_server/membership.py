@@ -6,9 +6,9 @@ import asyncio
 import logging
 
 from edge_server.roster import Roster
-from edge_server.round_handler import Desk
+from edge_server.round_handler import RoundHandler
 from shared.core.errors import StrataError
-from shared.service.api.membership import BeatAnswer, EdgeBeat, EdgeHello, EdgeWelcome
+from shared.service.api.membership import EdgeHeartbeat, EdgeRegistration, EdgeRegistrationAnswer, HeartbeatAnswer
 from shared.service.client import Caller
 from shared.service.retry import pause_s
 
@@ -28,9 +28,15 @@ class Membership:
     """
 
     def __init__(
-        self, caller: Caller, cloud_url: str, hello: EdgeHello, roster: Roster, every_s: float, desk: Desk
+        self,
+        caller: Caller,
+        cloud_url: str,
+        hello: EdgeRegistration,
+        roster: Roster,
+        every_s: float,
+        desk: RoundHandler,
     ) -> None:
-        self.caller, self.cloud_url, self.hello, self.desk = caller, cloud_url, hello, desk
+        self.caller, self.cloud_url, self.hello, self.handler = caller, cloud_url, hello, desk
         self.roster, self.every_s = roster, every_s
         self.registered = False
         self._forgotten: set[str] = set()
@@ -69,21 +75,21 @@ class Membership:
     async def _once(self) -> None:
         if not self.registered:
             await self._register()
-        beat = EdgeBeat(edge=self.hello.edge, roster=self.roster.lines()).model_dump()
+        beat = EdgeHeartbeat(edge=self.hello.edge, roster=self.roster.lines()).model_dump()
         raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, who="the cloud")
-        answer = BeatAnswer.model_validate(raw)
+        answer = HeartbeatAnswer.model_validate(raw)
         self.roster.told(answer)
         await self._forget(set(answer.deleted) - self._forgotten)
         self._forgotten |= set(answer.deleted)
 
     async def _register(self) -> None:
-        url, kept = f"{self.cloud_url}/edges", await self.desk.runs()
+        url, kept = f"{self.cloud_url}/edges", await self.handler.runs()
         raw = await self.caller.call_json("POST", url, self.hello.model_dump(), limit_s=10, who="the cloud")
-        welcome = EdgeWelcome.model_validate(raw)
-        self.desk.known_as(welcome.url)
+        welcome = EdgeRegistrationAnswer.model_validate(raw)
+        self.handler.known_as(welcome.url)
         await self._forget(kept - set(welcome.runs))
         self.registered = True
 
     async def _forget(self, runs: set[str]) -> None:
         for run_id in sorted(runs):
-            await self.desk.forget(run_id)
+            await self.handler.forget(run_id)

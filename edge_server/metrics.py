@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from edge_server.roster import Roster
-from edge_server.rounds.round_log import Book
+from edge_server.rounds.round_log import RoundLog
 from shared.service.metrics import DIRECTIONS, OUTCOMES, REASONS, SIMULATED_S, WALL_S, TierMetrics, one_of
 
 ORDERS = ("visits", "uploads", "other")
@@ -65,10 +65,10 @@ class EdgeMetrics(TierMetrics):
                 self.rounds.labels(outcome).inc()
                 self.round_seconds.observe(time.monotonic() - began)
 
-    def noted(self, book: Book) -> None:
+    def noted(self, book: RoundLog) -> None:
         """Count what came of an order that is answered."""
         self.round_simulated.observe(book.simulated_s)
-        for line in book.lines:
+        for line in book.visits:
             self.visits.labels(one_of(line.outcome, OUTCOMES)).inc()
             self.visit_simulated.observe(line.simulated_s)
             self.link_bytes.labels("down").inc(line.down_bytes)

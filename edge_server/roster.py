@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from shared.core.errors import Cancelled, Lost, NotFound
-from shared.service.api.membership import AgentBeat, BeatAnswer, RosterLine
+from shared.service.api.membership import AgentHeartbeat, HeartbeatAnswer, RosterEntry
 
 FORGET_S = 600.0
 
@@ -30,14 +30,14 @@ class Roster:
         left: agents that a fleet has stopped, and since when the cloud tells so.
     """
 
-    heard: dict[str, tuple[float, AgentBeat]] = field(default_factory=dict)
+    heard: dict[str, tuple[float, AgentHeartbeat]] = field(default_factory=dict)
     elsewhere: dict[str, float] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
     left: dict[str, float] = field(default_factory=dict)
 
-    def beat(self, beat: AgentBeat) -> None:
+    def beat(self, beat: AgentHeartbeat) -> None:
         """Note a heartbeat.
 
         Raises:
@@ -48,7 +48,7 @@ class Roster:
             self.unknown.discard(beat.agent)
             raise NotFound(f"the cloud does not know agent {beat.agent}: it should register again")
 
-    def fresh(self, ttl_s: float) -> list[AgentBeat]:
+    def fresh(self, ttl_s: float) -> list[AgentHeartbeat]:
         """The last words of the agents that were heard lately, here."""
         since = time.monotonic() - ttl_s
         return [beat for at, beat in list(self.heard.values()) if at >= since]
@@ -62,7 +62,7 @@ class Roster:
         """Whether an agent left after that (monotonic). Who left before has come back, or nobody would ask for it."""
         return self.left.get(agent, since) > since
 
-    def told(self, answer: BeatAnswer) -> None:
+    def told(self, answer: HeartbeatAnswer) -> None:
         """Note what the cloud answered to the roster."""
         now = time.monotonic()
         self.unknown = set(answer.unknown)
@@ -71,13 +71,13 @@ class Roster:
         self.deleted = answer.deleted
         self.left = {agent: self.left.get(agent, now) for agent in answer.left}
 
-    def lines(self) -> tuple[RosterLine, ...]:
+    def lines(self) -> tuple[RosterEntry, ...]:
         """The roster as it is sent to the cloud; who was silent for long is forgotten."""
         now = time.monotonic()
         self.heard = {agent: entry for agent, entry in self.heard.items() if now - entry[0] < FORGET_S}
         self.moved = {agent: url for agent, url in self.moved.items() if agent in self.heard or agent in self.elsewhere}
         return tuple(
-            RosterLine(agent=agent, age_s=now - at, visiting=beat.visiting)
+            RosterEntry(agent=agent, age_s=now - at, visiting=beat.visiting)
             for agent, (at, beat) in sorted(self.heard.items())
         )
 

@@ -12,40 +12,40 @@ from typing import Any
 
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
-from edge_server.rounds.agent_client import Devices
-from edge_server.rounds.late_updates import Stock, packed, unpacked
+from edge_server.rounds.agent_client import AgentClient
+from edge_server.rounds.late_updates import LateUpdateBuffer, packed, unpacked
 from edge_server.rounds.round import EdgeRound
 from edge_server.rounds.twins import Twins
-from edge_server.state_store import MOST_SIGHTINGS, T, log, seating_digest
-from shared.core.errors import Conflict, NotFound, NotReady, SeatingUnknown
-from shared.core.records import own
-from shared.federation.experiment import Lab, Labs
-from shared.federation.messages import RoundAnswer, RoundOrder, Seating
+from edge_server.state_store import MOST_SIGHTINGS, T, log, placement_digest
+from shared.core.errors import Conflict, NotFound, NotReady, PlacementUnknown
+from shared.core.records import copy_tensors
+from shared.federation.experiment import Experiment, ExperimentCache
+from shared.federation.messages import EdgePlacement, RoundAnswer, RoundOrder
 from shared.federation.spec_parser import parse_spec
-from shared.runtime.logs import about, tell
+from shared.runtime.logs import log_context, log_event
 from shared.runtime.worker import Worker
-from shared.service.bodies import Answered, Received
+from shared.service.bodies import EncodedAnswer, Received
 from shared.service.client import Caller
-from shared.service.retry import STORE_S, patiently
+from shared.service.retry import STORE_S, retry
 from shared.simulation.digital_twin import Twin, TwinList
 from shared.storage import redis_keys
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import Batch, Store, StoreUnavailable
-from shared.storage.states import Version, Versions
+from shared.storage.states import StateStore, Version
 from shared.wire import codec
 
 ADDRESS_S = 10.0
 
 
 @dataclass
-class Desk:
+class RoundHandler:
     """The rounds of this edge. `states` are those of its own worker's seats."""
 
     edge_id: str
     store: Store
     blobs: Blobs
-    states: Versions
-    labs: Labs
+    states: StateStore
+    experiments: ExperimentCache
     worker: Worker
     caller: Caller
     roster: Roster
@@ -58,9 +58,9 @@ class Desk:
         """The address under which agents reach this edge, told by the cloud."""
         self.own_url = url
 
-    async def keep_seating(self, seating: Seating, loads: Mapping[str, int]) -> str:
+    async def keep_placement(self, seating: EdgePlacement, loads: Mapping[str, int]) -> str:
         """Remember who sits where, in the place of what was known of that home; the digest by which rounds name it."""
-        digest = seating_digest(seating)
+        digest = placement_digest(seating)
         data = json.dumps({"seating": seating.model_dump(mode="json"), "loads": dict(loads)}).encode()
 
         async def keep() -> None:
@@ -79,9 +79,9 @@ class Desk:
             DeadlineExceeded: it was away for too long.
         """
         who = f"the Redis of edge {self.edge_id}"
-        return await patiently(lambda left: work(), limit_s=STORE_S, who=who, over=(StoreUnavailable,))
+        return await retry(lambda left: work(), limit_s=STORE_S, who=who, over=(StoreUnavailable,))
 
-    async def round(self, received: Received, stop: threading.Event) -> Answered:
+    async def round(self, received: Received, stop: threading.Event) -> EncodedAnswer:
         """Run one round.
 
         Raises:
@@ -91,21 +91,23 @@ class Desk:
         with self.metrics.one_round():
             return await self._round(received, stop)
 
-    async def _round(self, received: Received, stop: threading.Event) -> Answered:
-        lab, order, n_bytes = await self.worker.run(self._decode, received)
-        with about(run=order.run_id, round=order.round_no, home=order.edge):
-            tell("order.taken", kind=order.kind, bytes=n_bytes)
-            return await self._ordered(lab, order, n_bytes, stop)
+    async def _round(self, received: Received, stop: threading.Event) -> EncodedAnswer:
+        experiment, order, n_bytes = await self.worker.run(self._decode, received)
+        with log_context(run=order.run_id, round=order.round_no, home=order.edge):
+            log_event("order.taken", kind=order.kind, bytes=n_bytes)
+            return await self._ordered(experiment, order, n_bytes, stop)
 
-    async def _ordered(self, lab: Lab, order: RoundOrder[Any], n_bytes: int, stop: threading.Event) -> Answered:
-        if lab.members.digest != order.population:
+    async def _ordered(
+        self, experiment: Experiment, order: RoundOrder[Any], n_bytes: int, stop: threading.Event
+    ) -> EncodedAnswer:
+        if experiment.population.digest != order.population:
             raise Conflict("the population derived here is not the cloud's: other data set or version?")
         await self._address()
-        seating, loads = await self._seating(order)
-        state, stock = await self._state(lab, order)
+        seating, loads = await self._placement(order)
+        state, stock = await self._state(experiment, order)
         twins = Twins(await self._twins(order))
-        devices = Devices(
-            lab,
+        devices = AgentClient(
+            experiment,
             order,
             seating,
             loads,
@@ -118,13 +120,13 @@ class Desk:
             self.ttl_s,
         )
         fresh = state is None and order.base is not None
-        work = EdgeRound(lab, order, devices, self.worker, state, stock, twins, n_bytes, fresh)
+        work = EdgeRound(experiment, order, devices, self.worker, state, stock, twins, n_bytes, fresh)
         answer = await work.run()
-        self.metrics.noted(work.book)
-        await self._commit(order, lambda: packed(lab, work.state, stock), twins, answer)
+        self.metrics.noted(work.log)
+        await self._commit(order, lambda: packed(experiment, work.state, stock), twins, answer)
         body = await self.worker.run(codec.encode, answer)
-        tell("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
-        return Answered(body, work.book.socket_bytes, work.book.testing_s)
+        log_event("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
+        return EncodedAnswer(body, work.log.socket_bytes, work.log.testing_s)
 
     async def _address(self) -> None:
         """Agents must know where to send heartbeats: an edge that has just begun is told its address by the cloud.
@@ -138,36 +140,43 @@ class Desk:
                 raise NotReady(f"edge {self.edge_id} has not been able to register with the cloud for {ADDRESS_S:g} s")
             await asyncio.sleep(0.05)
 
-    def _decode(self, received: Received) -> tuple[Lab, RoundOrder[Any], int]:
+    def _decode(self, received: Received) -> tuple[Experiment, RoundOrder[Any], int]:
         """The order in torch's own memory, and its size; the body's memory is free from here on."""
         body = received.take()
         raw = codec.peek(body)
-        lab = self.labs.of(parse_spec(raw.get("spec") if isinstance(raw, dict) else None))
-        order: RoundOrder[Any] = own(
-            codec.decode(lab.wire.round_order, body, model=lab.shapes, n_seats=len(lab.members.seats))
+        experiment = self.experiments.of(parse_spec(raw.get("spec") if isinstance(raw, dict) else None))
+        order: RoundOrder[Any] = copy_tensors(
+            codec.decode(
+                experiment.wire_types.round_order,
+                body,
+                model=experiment.shapes,
+                n_seats=len(experiment.population.seats),
+            )
         )
-        return lab, order, len(body)
+        return experiment, order, len(body)
 
-    async def _seating(self, order: RoundOrder[Any]) -> tuple[Seating, dict[str, int]]:
+    async def _placement(self, order: RoundOrder[Any]) -> tuple[EdgePlacement, dict[str, int]]:
         data = await self._stored(
-            lambda: self.store.get(redis_keys.edge_seating(self.edge_id, order.run_id, order.seating))
+            lambda: self.store.get(redis_keys.edge_seating(self.edge_id, order.run_id, order.placement))
         )
         if data is None:
-            raise SeatingUnknown(f"edge {self.edge_id} does not know seating {order.seating[:12]} of {order.run_id}")
+            raise PlacementUnknown(
+                f"edge {self.edge_id} does not know placement {order.placement[:12]} of {order.run_id}"
+            )
         raw = json.loads(data)
-        return Seating.model_validate(raw["seating"]), raw["loads"]
+        return EdgePlacement.model_validate(raw["seating"]), raw["loads"]
 
-    async def _state(self, lab: Lab, order: RoundOrder[Any]) -> tuple[Any, Stock]:
+    async def _state(self, experiment: Experiment, order: RoundOrder[Any]) -> tuple[Any, LateUpdateBuffer]:
         """What was kept of the home: the algorithm's state (None: nothing), and late updates."""
         if order.base is None:
-            return None, Stock()
+            return None, LateUpdateBuffer()
         key = self._state_key(order, order.base)
         digest = await self._stored(lambda: self.store.get(key))
         if digest is None:
             log.warning("run %s: the state of home %s is not here, it begins anew", order.run_id, order.edge)
-            return None, Stock()
+            return None, LateUpdateBuffer()
         data = await self.worker.run(self.blobs.open, digest.decode())
-        return await self.worker.run(unpacked, lab, data)
+        return await self.worker.run(unpacked, experiment, data)
 
     async def _twins(self, order: RoundOrder[Any]) -> dict[int, Twin]:
         """The twins as they were after the round from which this one goes on."""
@@ -191,7 +200,7 @@ class Desk:
             raise NotFound(f"edge {self.edge_id} keeps no twins of run {run_id}")
         found = [twin for data in newest.values() for twin in TwinList.model_validate_json(data).twins]
         most = max(MOST_SIGHTINGS // max(len(found), 1), 1)
-        shown = [twin.but(history=twin.history[-most:]) for twin in sorted(found, key=lambda twin: twin.seat)]
+        shown = [twin.replace(history=twin.history[-most:]) for twin in sorted(found, key=lambda twin: twin.seat)]
         return TwinList(twins=tuple(shown))
 
     async def _commit(
@@ -238,7 +247,7 @@ class Desk:
 
     async def forget(self, run_id: str) -> None:
         """Drop everything of a run that was deleted."""
-        tell("run.deleted", run=run_id)
+        log_event("run.deleted", run=run_id)
         async with self.committing:
             for prefix in redis_keys.all_of_run_at_edge(self.edge_id, run_id):
                 await self.store.delete_prefix(prefix)

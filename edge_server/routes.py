@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
-from edge_server.dependencies import edge_of
+from edge_server.dependencies import TheEdge, edge_of
+from edge_server.settings import EdgeSettings
 from shared.core.records import Record
-from shared.federation.messages import Seating
+from shared.federation.messages import EdgePlacement
 from shared.federation.order_keys import order_place
 from shared.service.api.health import Health
-from shared.service.api.membership import AgentBeat, AgentBeatAnswer, NonceAnswer
+from shared.service.api.membership import AgentHeartbeat, AgentHeartbeatAnswer, NonceAnswer
 from shared.service.app import health
 from shared.service.auth import guard
 from shared.service.bodies import BodyResponse, Received, read_body
 from shared.service.body_limit import BodyLimit
 from shared.service.metrics import metrics_router
 from shared.service.openapi import RunId, content, describe, problems, record_body
-from shared.service.order_headers import MEDIA_TYPE, PLACE_HEADER, SOCKET_HEADER, TESTING_HEADER, check_for, place
+from shared.service.order_headers import (
+    MEDIA_TYPE,
+    PLACE_HEADER,
+    SOCKET_HEADER,
+    TESTING_HEADER,
+    check_recipient,
+    order_key,
+)
 from shared.simulation.digital_twin import TwinList
 from shared.storage.key_value.base import answers
 
-if TYPE_CHECKING:
-    from edge_server.settings import EdgeSettings
 
-
-class SeatingBody(Record):
+class PlacementBody(Record):
     """Who sits where in a home, and how many seats each of these agents hosts in all."""
 
-    seating: Seating
+    placement: EdgePlacement
     loads: dict[str, int]
 
 
@@ -49,7 +53,6 @@ def install(app: FastAPI, settings: EdgeSettings) -> None:
 
 _open = APIRouter()
 _tier = APIRouter()
-TheEdge = Annotated[Any, Depends(edge_of)]
 
 
 @_open.get("/healthz")
@@ -74,23 +77,23 @@ async def nonce(edge: TheEdge) -> NonceAnswer:
 
 
 @_tier.post("/heartbeats", responses=problems(404))
-async def heartbeats(beat: AgentBeat, edge: TheEdge) -> AgentBeatAnswer:
+async def heartbeats(beat: AgentHeartbeat, edge: TheEdge) -> AgentHeartbeatAnswer:
     """An agent is alive; it learns which runs were deleted."""
     edge.metrics.heartbeats.inc()
     edge.roster.beat(beat)
-    return AgentBeatAnswer(deleted=edge.roster.deleted)
+    return AgentHeartbeatAnswer(deleted=edge.roster.deleted)
 
 
-@_tier.put("/seatings")
-async def seatings(body: SeatingBody, edge: TheEdge) -> dict[str, str]:
+@_tier.put("/placements")
+async def placements(body: PlacementBody, edge: TheEdge) -> dict[str, str]:
     """Remember a seating; answers with its digest."""
-    return {"digest": await edge.desk.keep_seating(body.seating, body.loads)}
+    return {"digest": await edge.handler.keep_placement(body.placement, body.loads)}
 
 
 @_tier.get("/runs/{run_id}/twins", responses=problems(404))
 async def twins(run_id: RunId, edge: TheEdge) -> TwinList:
     """The twins of a run's workers here, after the newest committed round."""
-    found: TwinList = await edge.desk.twins(run_id)
+    found: TwinList = await edge.handler.twins(run_id)
     return found
 
 
@@ -102,14 +105,14 @@ async def twins(run_id: RunId, edge: TheEdge) -> TwinList:
 )
 async def rounds(request: Request, edge: TheEdge) -> Response:
     """Run one round of one home; the answer holds the sum of its updates and a line for each visit."""
-    check_for(request.headers, edge.settings.name)
+    check_recipient(request.headers, edge.settings.name)
     body, digest = await read_body(request, edge.settings.max_body_bytes)
     run_id, round_no, home = order_place(body)
     received = Received(body)
     del body
-    edge.once.drop_unless(lambda line: line[0] == run_id)  # one run trains at a time
-    work = partial(edge.desk.round, received)
-    answered = await edge.once.answer((run_id, home), round_no, digest, work, request)
-    asked = place("rounds", run_id, round_no, home)
+    edge.orders.drop_unless(lambda line: line[0] == run_id)  # one run trains at a time
+    work = partial(edge.handler.round, received)
+    answered = await edge.orders.answer((run_id, home), round_no, digest, work, request)
+    asked = order_key("rounds", run_id, round_no, home)
     beside = {SOCKET_HEADER: str(answered.socket_bytes), TESTING_HEADER: f"{answered.testing_s:.6f}"}
     return BodyResponse(answered.body, headers={**beside, PLACE_HEADER: asked})

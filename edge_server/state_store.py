@@ -6,7 +6,7 @@ import logging
 from typing import TypeVar
 
 from shared.core.records import canonical
-from shared.federation.messages import Seating
+from shared.federation.messages import EdgePlacement
 from shared.wire import codec
 
 log = logging.getLogger(__name__)
@@ -14,6 +14,6 @@ T = TypeVar("T")
 MOST_SIGHTINGS = 2000
 
 
-def seating_digest(seating: Seating) -> str:
+def placement_digest(seating: EdgePlacement) -> str:
     """The digest that stands in a round's order."""
     return codec.digest_of(canonical(seating).encode())

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from shared.core.formatting import duration, percent, size
-from shared.results.comparison import Comparison, Course
+from shared.results.comparison import Comparison, LearningCurve
 from shared.results.spec_differences import described
 from strata.output import Column, FittedTable, status_text
 
@@ -35,7 +35,7 @@ def comparison_table(comparison: Comparison) -> FittedTable:
     return FittedTable(columns)
 
 
-def _clients(course: Course) -> str:
+def _clients(course: LearningCurve) -> str:
     found = course.clients
     return f"{percent(found.mean)} ({percent(found.min)} to {percent(found.max)})" if found else "-"
 
@@ -45,7 +45,7 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
     return [_row(course, comparison.target) for course in comparison.courses]
 
 
-def _row(course: Course, target: float | None) -> dict[str, Any]:
+def _row(course: LearningCurve, target: float | None) -> dict[str, Any]:
     info, first, clients = course.info, course.reached(target), course.clients
     return {
         "run": info.run,

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from shared.core.records import Record, with_tensors
 from shared.runtime.worker import Worker
-from shared.training.compute_device import Processor
+from shared.training.compute_device import ComputeDevice
 from shared.wire import codec
 
 PLACE = torch.device("meta", 1)
@@ -163,8 +163,8 @@ def pretending() -> Iterator[list[str]]:
             left.append(type(record).__name__)
         return encode(record)
 
-    def processor(name: str) -> Processor:
-        return Processor(PLACE if name == "cuda" else CPU)
+    def processor(name: str) -> ComputeDevice:
+        return ComputeDevice(PLACE if name == "cuda" else CPU)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Worker, "run", run_there)

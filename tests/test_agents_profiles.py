@@ -32,7 +32,7 @@ async def test_containers_are_slow_by_name_and_the_record_is_the_same_in_whateve
     assert first.links() == second.links()
     assert first.info.model_sha256 == second.info.model_sha256
     by_sps = Counter(round(row.compute_s / row.n_samples, 9) for detail in first.rounds for row in detail.seats)
-    unit_s = first.lab.flops / 24_680_448
+    unit_s = first.experiment.flops / 24_680_448
     expected = {round(unit_s / PROFILES[name].compute_sps, 9): 3 * n for name, n in (("standard", 4), (slow, 2))}
     assert by_sps == expected
 

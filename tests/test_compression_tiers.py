@@ -39,12 +39,12 @@ def small_topk(fraction: float = 0.1, memory: bool = True) -> dict[str, Any]:
 async def test_updates_and_broadcasts_are_those_that_plain_code_makes(tmp_path: Path) -> None:
     """FedAvg without tiers: each seat trains from the decoded model, and its update is coded before any sum."""
     done = await run(tmp_path, spec_of(compression={"up": "ternary", "down": "fp16"}), rooms=(3, 1))
-    model, sizes = done.lab.initial, [len(seat.train) for seat in done.lab.members.seats]
+    model, sizes = done.experiment.initial, [len(seat.train) for seat in done.experiment.population.seats]
     for round_no in (1, 2, 3):
         start = {name: Fp16().encode(tensor).decoded() for name, tensor in model.items()}
         updates = []
         for seat in range(4):
-            trained = flat.local(done.lab, seat, round_no, start)
+            trained = flat.local(done.experiment, seat, round_no, start)
             updates.append({name: Ternary().encode(trained[name] - start[name]).decoded() for name in model})
         mean = flat.exact_mean(updates, sizes, sum(sizes))
         model = {name: tensor + mean[name] for name, tensor in model.items()}
@@ -62,12 +62,12 @@ async def test_what_was_left_out_is_added_to_the_next_update(tmp_path: Path) -> 
 
 
 def _topk(done: Ended, *, memory: bool) -> TensorMap:
-    model, sizes = done.lab.initial, [len(seat.train) for seat in done.lab.members.seats]
+    model, sizes = done.experiment.initial, [len(seat.train) for seat in done.experiment.population.seats]
     left: list[TensorMap] = [{name: torch.zeros_like(tensor) for name, tensor in model.items()} for _ in sizes]
     for round_no in (1, 2, 3):
         updates = []
         for seat in range(4):
-            trained = flat.local(done.lab, seat, round_no, model)
+            trained = flat.local(done.experiment, seat, round_no, model)
             whole = {name: trained[name] - model[name] + left[seat][name] for name in model}
             updates.append({name: TopK(fraction=0.1).encode(tensor).decoded() for name, tensor in whole.items()})
             if memory:
@@ -133,7 +133,7 @@ async def test_null_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     ]
     assert done[0].info.model_sha256 == done[1].info.model_sha256
     assert done[0].links() == done[1].links()
-    assert flat.same_bits(done[0].model, flat.fedavg(done[0].lab, 3))
+    assert flat.same_bits(done[0].model, flat.fedavg(done[0].experiment, 3))
 
 
 async def test_the_memory_outlives_its_agent(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from shared.core.errors import BadInput
 from shared.results.manifest import Manifest
 from shared.training import compute_device
-from shared.training.compute_device import Processor, processor_of
+from shared.training.compute_device import ComputeDevice, compute_device_of
 from tests.federation import small_spec
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.ways import federation, run
@@ -29,16 +29,16 @@ def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute_device, "cuda_missing", lambda: MISSING)
 
 
-def anything(name: str) -> Processor:
+def anything(name: str) -> ComputeDevice:
     """A process that has whatever a spec asks for."""
-    return Processor(torch.device("cpu"))
+    return ComputeDevice(torch.device("cpu"))
 
 
 def test_missing_cuda_is_an_error_that_names_field_and_cause(no_cuda: None) -> None:
     with pytest.raises(BadInput, match=TOLD) as refused:
-        processor_of("cuda")
+        compute_device_of("cuda")
     assert (refused.value.field, refused.value.status) == ("device", 422)
-    assert processor_of("cpu").is_cpu
+    assert compute_device_of("cpu").is_cpu
 
 
 def test_the_cause_tells_a_build_without_cuda_from_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_the_cause_tells_a_build_without_cuda_from_a_machine_without(monkeypatch
 def test_a_run_on_the_cpu_does_not_inherit_the_kernels_of_one_on_a_gpu() -> None:
     try:
         torch.use_deterministic_algorithms(True)
-        processor_of("cpu").make_repeatable()
+        compute_device_of("cpu").make_repeatable()
         assert not torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
@@ -98,7 +98,7 @@ async def test_fedavg_on_a_gpu_is_repeatable_and_close_to_the_cpus(tmp_path: Pat
     again = await run(tmp_path, small_spec(lr=0.1, device="cuda"), rooms=(6,))
     back = await run(tmp_path, small_spec(lr=0.1), rooms=(6,))
     assert again.info.model_sha256 == there.info.model_sha256
-    assert flat.distance(there.model, there.lab.initial) > 0
+    assert flat.distance(there.model, there.experiment.initial) > 0
     assert flat.distance(there.model, here.model) < 1e-3
     assert back.info.model_sha256 == here.info.model_sha256
     assert torch.cuda.get_device_name() in (Manifest.of(there.info).gpu or "")

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab, Labs
-from shared.federation.messages import Work
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment, ExperimentCache
+from shared.federation.messages import Task
 from shared.federation.spec_parser import parse_spec
 from shared.federation.timeouts import PROFILE_HEADER
 from shared.federation.visits.trainer import trainer_for
@@ -85,27 +85,27 @@ async def test_fedavg_without_a_lost_device_is_the_mean_over_the_others(tmp_path
         info = await fed.run(small_spec(num_rounds=1))
         (lost,) = await seats_of(fed, info.run, 4)
         found = await global_model(fed, info.run)
-        lab = Labs(None, fed.common.cache_dir).of(parse_spec(info.spec.model_dump(mode="json")))
-    expected = _mean_by_hand(lab, without=lost)
+        experiment = ExperimentCache(None, fed.common.cache_dir).of(parse_spec(info.spec.model_dump(mode="json")))
+    expected = _mean_by_hand(experiment, without=lost)
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name].to(torch.float64), tensor, rtol=0, atol=1e-7)
-    everybody = _mean_by_hand(lab, without=-1)
+    everybody = _mean_by_hand(experiment, without=-1)
     assert max((expected[name] - everybody[name]).abs().max().item() for name in expected) > 1e-3
 
 
-def _mean_by_hand(lab: Lab, *, without: int) -> dict[str, torch.Tensor]:
+def _mean_by_hand(experiment: Experiment, *, without: int) -> dict[str, torch.Tensor]:
     """w + sum n_k (w_k - w) / sum n_k in float64, over seats trained one after another."""
-    total, n = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in lab.initial.items()}, 0
-    for seat in lab.members.seats:
+    total, n = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in experiment.initial.items()}, 0
+    for seat in experiment.population.seats:
         if seat.number == without:
             continue
-        ctx: Ctx = lab.ctx(phase="train", round_no=1, n_clients=6, edge=seat.home).at(seat=seat.number)
-        bench = trainer_for(lab, Work(epochs=1, batch_size=lab.spec.batch_size), seat.train, seat.test)
-        trained = bench.fit(ctx, lab.initial).model
+        ctx: Context = experiment.ctx(phase="train", round_no=1, n_clients=6, edge=seat.home_edge).at(seat=seat.number)
+        trainer = trainer_for(experiment, Task(epochs=1, batch_size=experiment.spec.batch_size), seat.train, seat.test)
+        trained = trainer.fit(ctx, experiment.initial).model
         for name, tensor in trained.items():
-            total[name] += len(seat.train) * (tensor.to(torch.float64) - lab.initial[name])
+            total[name] += len(seat.train) * (tensor.to(torch.float64) - experiment.initial[name])
         n += len(seat.train)
-    return {name: lab.initial[name].to(torch.float64) + tensor / n for name, tensor in total.items()}
+    return {name: experiment.initial[name].to(torch.float64) + tensor / n for name, tensor in total.items()}
 
 
 async def test_an_order_that_comes_twice_trains_once_and_is_answered_with_the_same_bytes(tmp_path: Path) -> None:

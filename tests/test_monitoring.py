@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from cloud_server.metrics import CloudMetrics
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.evaluation import Judge
+from cloud_server.runs.evaluation import Evaluator
 from device_agent.app import build as build_agent
 from device_agent.settings import AgentSettings
 from edge_server.metrics import EdgeMetrics
@@ -43,7 +43,7 @@ class Idle:
 def tiers(folder: Path) -> list[TierMetrics]:
     cloud, edge = CloudMetrics(), EdgeMetrics()
     registry = Registry(MemoryStore(), Caller(httpx.AsyncClient()), [], 1.0)
-    cloud.watch(registry, Idle(), Judge(None, None))  # type: ignore[arg-type]
+    cloud.watch(registry, Idle(), Evaluator(None, None))  # type: ignore[arg-type]
     edge.watch(Roster(), 1.0)
     settings = AgentSettings(state_dir=folder, port=9, common=CommonSettings(cache_dir=folder))
     agent = build_agent(settings, httpx.AsyncClient())

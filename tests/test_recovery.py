@@ -124,7 +124,7 @@ async def test_where_the_quorum_of_edges_is_missed_the_round_is_done_again_on_th
         info = await fed.run(spec)
         await asyncio.gather(*gone)
         details = await rounds_of(fed, info)
-        events = await fed.apps["cloud"].state.cloud.archive.events(info.run, "0", None)
+        events = await fed.apps["cloud"].state.cloud.repository.events(info.run, "0", None)
     assert info.status == "completed"
     assert [detail.attempts for detail in details] == [2, 1]
     assert losses_of(details) == []
@@ -194,7 +194,7 @@ async def test_a_silent_node_is_suspect_lost_and_revived_as_the_events_tell(tmp_
         await fed.until(lambda: registry.agent_info(silent).state == "alive")
         gate.open.set()
         await fed.finish(run_id)
-        events = await fed.apps["cloud"].state.cloud.archive.events(run_id, "0", None)
+        events = await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None)
     told = [e.kind for e in events if e.kind.startswith("node.") and e.data == {"kind": "agent", "name": silent}]
     lost = told.index("node.lost")  # on a busy machine it may have been suspect for a moment before that
     assert told[lost - 1 : lost + 3] == ["node.suspect", "node.lost", "node.revived", "node.alive"]
@@ -210,7 +210,7 @@ async def test_what_a_killed_cloud_had_committed_but_not_evaluated_is_evaluated_
     async with Federation(tmp_path / "whole") as fed:
         whole = await rounds_of(fed, await fed.run(spec))
     async with Federation(tmp_path / "f") as fed:
-        judge = fed.apps["cloud"].state.cloud.runner.tools.judge
+        judge = fed.apps["cloud"].state.cloud.runs.services.evaluator
         stuck = asyncio.Event()
 
         async def never(*args: Any) -> None:
@@ -270,7 +270,7 @@ async def test_while_the_store_is_away_a_run_says_so_and_then_goes_on(tmp_path: 
         fed.away = None
         info = await fed.finish(run_id)
         details = await rounds_of(fed, info)
-        events = await fed.apps["cloud"].state.cloud.archive.events(run_id, "0", None)
+        events = await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None)
     assert (info.status, info.model_sha256) == ("completed", whole.model_sha256)
     assert losses_of(details) == []
     reasons = [str(event.data.get("reason")) for event in events if event.kind == "run.status"]

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from edge_server.rounds.simulated_clock import EdgeClock
-from shared.federation.messages import Outcome, Work
+from shared.federation.messages import Outcome, Task
 from shared.federation.visit_estimates import samples_due
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import SeatRow
@@ -41,7 +41,7 @@ async def test_a_row_tells_what_receiving_working_and_sending_took(tmp_path: Pat
     profile |= {"j_per_byte_up": 2e-6, "j_per_byte_down": 5e-7}
     done = await run(tmp_path, spec_of(profile, num_rounds=1, local_epochs=2))
     for row in rows_of(done).values():
-        flops = 2 * row.n_samples * done.lab.flops
+        flops = 2 * row.n_samples * done.experiment.flops
         assert row.down_s == pytest.approx(8 * row.down_bytes / 4e6)
         assert row.compute_s == pytest.approx(flops / (50 * REFERENCE_FLOPS))
         assert row.up_s == pytest.approx(8 * row.up_bytes / 1e6)
@@ -104,7 +104,7 @@ async def test_of_a_mixture_each_part_has_its_share_and_works_at_its_own_pace(tm
     spec = small_spec(devices={"profiles": parts, "edge_latency_s": 0}, num_rounds=1)
     done = await run(tmp_path, spec)
     paces = Counter(
-        round(row.n_samples * done.lab.flops / row.compute_s / REFERENCE_FLOPS) for row in rows_of(done).values()
+        round(row.n_samples * done.experiment.flops / row.compute_s / REFERENCE_FLOPS) for row in rows_of(done).values()
     )
     assert paces == {round(PROFILES["jetson"].compute_sps): 2, round(PROFILES["gateway"].compute_sps): 4}
 
@@ -151,15 +151,15 @@ async def test_stragglers_are_shown_and_take_longer(tmp_path: Path) -> None:
 
 
 def test_a_seat_that_visits_another_edge_pays_that_edges_latency(tmp_path: Path) -> None:
-    lab = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": 0.1}))
-    assert lab.seat(0).latency_s == (0.35, 0.35)
-    lab = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": _DRAWN}))
-    near, far = lab.seat(0).latency_s
+    experiment = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": 0.1}))
+    assert experiment.seat(0).latency_s == (0.35, 0.35)
+    experiment = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": _DRAWN}))
+    near, far = experiment.seat(0).latency_s
     assert near != far
     assert all(0.25 <= s <= 0.35 for s in (near, far))
-    ctx = lab.ctx(phase="train", round_no=1, n_clients=6, edge=0)
+    ctx = experiment.ctx(phase="train", round_no=1, n_clients=6, edge=0)
     outcome, use = Outcome[Any](seat=0, kind="train", n_trained=10), LinkUse(down_bytes=1, up_bytes=1)
-    at_home, as_guest = [EdgeClock(lab, home).cost(ctx, 0, use, outcome) for home in (0, 1)]
+    at_home, as_guest = [EdgeClock(experiment, home).cost(ctx, 0, use, outcome) for home in (0, 1)]
     assert as_guest.down_s - at_home.down_s == pytest.approx(far - near)
     assert as_guest.compute_s == at_home.compute_s
 
@@ -172,18 +172,18 @@ _DRAWN = {"name": "uniform", "low": 0, "high": 0.1}
 
 async def test_a_dropped_visit_is_lost_named_and_paid_until_it_drops(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"drop_rate": 0.3, "compute_sps": 1, "j_per_flop": 1e-9}, num_rounds=5))
-    lab, rows = done.lab, rows_of(done)
+    experiment, rows = done.experiment, rows_of(done)
     dropped = {key: row for key, row in rows.items() if row.reason == "dropped"}
     assert 2 <= len(dropped) <= 18  # of 30, within 99.9 %
     for (round_no, seat), row in dropped.items():
-        ctx = lab.ctx(phase="train", round_no=round_no, n_clients=6, edge=lab.seat(seat).home)
-        work = Work(epochs=1, batch_size=32)
-        share = EdgeClock(lab, lab.seat(seat).home).fates(ctx, {seat: work}, 0.0, {}).dropped[seat]
-        due = samples_due(ctx, work, lab.seat(seat))
+        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=6, edge=experiment.seat(seat).home_edge)
+        work = Task(epochs=1, batch_size=32)
+        share = EdgeClock(experiment, experiment.seat(seat).home_edge).faults(ctx, {seat: work}, 0.0, {}).dropped[seat]
+        due = samples_due(ctx, work, experiment.seat(seat))
         assert (row.outcome, row.up_bytes, row.up_s) == ("failed", 0, 0)
         assert row.down_bytes == rows[round_no, next(s for s in range(6) if rows[round_no, s].up_bytes)].down_bytes
-        assert row.compute_s == pytest.approx(share * due * lab.flops / REFERENCE_FLOPS)
-        assert row.energy_j == pytest.approx(1e-9 * share * due * lab.flops)
+        assert row.compute_s == pytest.approx(share * due * experiment.flops / REFERENCE_FLOPS)
+        assert row.energy_j == pytest.approx(1e-9 * share * due * experiment.flops)
     for detail in done.rounds:
         lost = {row.seat for row in detail.seats if row.reason == "dropped"}
         assert {(failure.seat, failure.reason) for failure in detail.failures} == {(seat, "dropped") for seat in lost}
@@ -307,5 +307,5 @@ async def test_the_record_is_the_same_wherever_and_in_whatever_order_agents_star
 
 
 def _figures(detail: RoundDetail) -> tuple[Any, ...]:
-    edges = [edge.but(edge="") for edge in detail.edges]
+    edges = [edge.replace(edge="") for edge in detail.edges]
     return detail.simulated_s, detail.energy_j, detail.n_used, edges, detail.failures

@@ -10,9 +10,9 @@ import httpx
 import pytest
 import torch
 
-from edge_server.rounds.late_updates import Late, Stock
+from edge_server.rounds.late_updates import LateUpdate, LateUpdateBuffer
 from edge_server.rounds.wave import Refusal
-from edge_server.rounds.wave_timing import Gate
+from edge_server.rounds.wave_timing import Cutoff
 from shared.core.errors import BadInput, NotFinite
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.visit import pay_visit
@@ -172,10 +172,10 @@ async def test_nobody_works_on_after_the_edge_has_stopped_waiting(tmp_path: Path
 async def test_news_of_a_failure_is_waited_for_no_longer_than_an_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pay(lab: Any, order: Any, visit: Any, *more: Any) -> Any:
-        if visit.seat == 2 and visit.work.kind == "train":
+    def pay(experiment: Any, order: Any, visit: Any, *more: Any) -> Any:
+        if visit.seat == 2 and visit.task.kind == "train":
             raise NotFinite("a device that fails")
-        return pay_visit(lab, order, visit, *more)
+        return pay_visit(experiment, order, visit, *more)
 
     monkeypatch.setattr("shared.federation.visits.visit.pay_visit", pay)
     done = await run(tmp_path, spec_of({"delay_s": 100}, num_rounds=1, round_deadline_s=60))
@@ -313,14 +313,14 @@ async def test_the_first_to_answer_are_admitted_of_more_than_are_wanted(tmp_path
 
 
 def test_of_equals_the_lower_seat_is_first() -> None:
-    gate = Gate(n_wanted=2)
+    gate = Cutoff(n_wanted=2)
     assert gate.refusals({7: 3.0, 2: 3.0, 5: 3.0}) == {7: Refusal("surplus", 3.0)}
     assert gate.refusals({5: 3.0, 7: 3.0, 2: 4.0}) == {2: Refusal("surplus", 3.0)}
 
 
 def test_an_answer_at_the_deadline_is_in_time() -> None:
-    assert Gate(10.0).refusals({1: 10.0, 2: 10.000001}) == {2: Refusal("late", 10.0)}
-    assert Gate(10.0, n_wanted=2).refusals({1: 10.0, 2: 11.0}) == {2: Refusal("late", 10.0)}
+    assert Cutoff(10.0).refusals({1: 10.0, 2: 10.000001}) == {2: Refusal("late", 10.0)}
+    assert Cutoff(10.0, n_wanted=2).refusals({1: 10.0, 2: 11.0}) == {2: Refusal("late", 10.0)}
 
 
 async def test_of_a_single_seat_there_is_none_beyond(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ async def test_the_weight_of_a_late_update_is_that_of_the_mean(tmp_path: Path) -
     others = [0, 1, 2, 4, 5]
     alone = await run(tmp_path, losing(spec, 1, others), n_edges=1, rooms=(6,))
     second = await run(tmp_path, losing({**spec, "num_rounds": 2, "late": "drop"}, None, []), n_edges=1, rooms=(6,))
-    for name, before in done.lab.initial.items():
+    for name, before in done.experiment.initial.items():
         made_late = alone.model[name].double() - before.double()
         fresh = second.model[name].double() - first.model[name].double()  # the mean of 250 samples
         expected = first.model[name].double() + (250 * fresh + 25 * made_late) / 275
@@ -458,8 +458,8 @@ async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_
 
 
 def test_of_retired_seats_nothing_is_used_later() -> None:
-    made = [Late[Any](round_no=1, arrives_s=9.0, contribution=single(seat)) for seat in (0, 1, 2)]
-    stock = Stock({item.contribution.seat: item for item in made})
+    made = [LateUpdate[Any](round_no=1, arrives_s=9.0, contribution=single(seat)) for seat in (0, 1, 2)]
+    stock = LateUpdateBuffer({item.contribution.seat: item for item in made})
     assert [item.contribution.seat for item in stock.take(10.0, 2, {0, 1}, {1})] == [0]
     assert sorted(stock.late) == [2]  # whose seat visits another edge now
 

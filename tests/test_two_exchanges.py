@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_server.rounds.wave_timing import Gate
+from edge_server.rounds.wave_timing import Cutoff
 from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_spec
 from shared.run_records.visits import SeatRow
@@ -77,13 +77,13 @@ def sizes(tape: Tape, path: str, round_no: int) -> dict[int, tuple[int, int]]:
         if where != path or order["stage"]["round_no"] != round_no:
             continue
         visits = order.get("visits", [])
-        if not visits or visits[0]["work"]["kind"] == "train":
+        if not visits or visits[0]["task"]["kind"] == "train":
             found[visits[0]["seat"] if visits else order["seats"][0]] = (len(body), n_answer)
     return found
 
 
 def device_of(done: Ended, seat: int) -> Device:
-    profile = done.lab.seat(seat).profile
+    profile = done.experiment.seat(seat).profile
     return Device(profile.compute_sps, profile.up_bps, profile.down_bps)
 
 
@@ -91,10 +91,10 @@ def first_exchange(done: Ended, tape: Tape, round_no: int) -> dict[int, Times]:
     """Order down, work, report up."""
     found = {}
     for seat, (down, up) in sizes(tape, "/visits", round_no).items():
-        device, n = device_of(done, seat), len(done.lab.seat(seat).train)
+        device, n = device_of(done, seat), len(done.experiment.seat(seat).train)
         found[seat] = {
             "down": transfer(down, device.down_bps, seat, round_no, "jitter down"),
-            "compute": n * done.lab.flops / (device.compute_sps * REFERENCE_FLOPS),
+            "compute": n * done.experiment.flops / (device.compute_sps * REFERENCE_FLOPS),
             "up": transfer(up, device.up_bps, seat, round_no, "jitter up") + stream(seat, round_no, "link delay"),
         }
     return found
@@ -239,7 +239,7 @@ async def test_an_edges_own_worker_waits_too_and_has_no_link(tmp_path: Path, cou
     done = await run(tmp_path, small_spec(**spec, schedule="equal"), n_edges=1)
     outcomes = set()
     for detail in done.rounds:
-        rows = {done.lab.seat(row.seat).role: row for row in detail.seats if row.outcome in ("used", "refused")}
+        rows = {done.experiment.seat(row.seat).role: row for row in detail.seats if row.outcome in ("used", "refused")}
         worker, others = rows["worker"], [row for row in detail.seats if row.down_bytes]
         assert (worker.down_s, worker.up_s, worker.down_bytes, worker.up_bytes) == (0, 0, 0, 0)
         decided_s = [row.simulated_s for row in others if row.outcome == "refused"]
@@ -285,11 +285,11 @@ def dropping(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_gate_closes_for_reports_before_the_edge_round_ends() -> None:
-    gate = Gate(deadline_s=10.0, report_s=4.0)
+    gate = Cutoff(deadline_s=10.0, report_s=4.0)
     assert gate.closes_s == 4.0
     assert {seat: found.at_s for seat, found in gate.refusals({1: 3.0, 2: 4.0, 3: 5.0}).items()} == {3: 4.0}
-    assert Gate(deadline_s=-1.0).closes_s == 0.0
-    assert Gate().closes_s == math.inf
+    assert Cutoff(deadline_s=-1.0).closes_s == 0.0
+    assert Cutoff().closes_s == math.inf
 
 
 @pytest.mark.parametrize(

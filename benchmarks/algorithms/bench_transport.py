@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local, Update
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, Trainer, Update
 
 
 class Cloud(CloudHooks):
     """The new model is the mean of what came back: the same model, round after round."""
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         """Take the mean over."""
-        return state.but(model={**state.model, **update.delta})
+        return state.replace(model={**state.model, **update.delta})
 
 
 class Device(DeviceHooks):
     """The update is the model received: as large as a trained one."""
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         """No step is taken."""
         floats = {name: tensor for name, tensor in message.model.items() if tensor.is_floating_point()}
         return Local(state, Update(delta=floats))

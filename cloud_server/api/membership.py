@@ -6,14 +6,14 @@ from fastapi import APIRouter, Request
 
 from cloud_server.dependencies import TheCloud
 from shared.service.api.membership import (
-    AgentHello,
-    AgentWelcome,
-    BeatAnswer,
-    EdgeBeat,
-    EdgeHello,
-    EdgeWelcome,
+    AgentRegistration,
+    AgentRegistrationAnswer,
+    EdgeHeartbeat,
+    EdgeRegistration,
+    EdgeRegistrationAnswer,
     FleetOrders,
     FleetReport,
+    HeartbeatAnswer,
 )
 from shared.service.openapi import problems
 
@@ -25,27 +25,27 @@ def _source(request: Request) -> str | None:
 
 
 @router.post("/agents")
-async def greet_agent(hello: AgentHello, request: Request, cloud: TheCloud) -> AgentWelcome:
+async def greet_agent(hello: AgentRegistration, request: Request, cloud: TheCloud) -> AgentRegistrationAnswer:
     """Register an agent."""
-    edge_url = await cloud.registry.greet_agent(hello, _source(request))
+    edge_url = await cloud.registry.register_agent(hello, _source(request))
     cloud.metrics.registrations.labels("agent").inc()
-    return AgentWelcome(edge_url=edge_url, runs=tuple(await cloud.archive.run_ids()))
+    return AgentRegistrationAnswer(edge_url=edge_url, runs=tuple(await cloud.repository.run_ids()))
 
 
 @router.post("/edges")
-async def greet_edge(hello: EdgeHello, request: Request, cloud: TheCloud) -> EdgeWelcome:
+async def greet_edge(hello: EdgeRegistration, request: Request, cloud: TheCloud) -> EdgeRegistrationAnswer:
     """Register an edge."""
-    url = await cloud.registry.greet_edge(hello, _source(request))
+    url = await cloud.registry.register_edge(hello, _source(request))
     cloud.metrics.registrations.labels("edge").inc()
-    return EdgeWelcome(url=url, runs=tuple(await cloud.archive.run_ids()))
+    return EdgeRegistrationAnswer(url=url, runs=tuple(await cloud.repository.run_ids()))
 
 
 @router.post("/heartbeats", responses=problems(404))
-async def heartbeat(beat: EdgeBeat, cloud: TheCloud) -> BeatAnswer:
+async def heartbeat(beat: EdgeHeartbeat, cloud: TheCloud) -> HeartbeatAnswer:
     """An edge is alive, and so are the agents that it hears."""
     answer = await cloud.registry.beat(beat)
     cloud.metrics.heartbeats.inc()
-    return answer.but(deleted=cloud.archive.deleted())
+    return answer.replace(deleted=cloud.repository.deleted())
 
 
 @router.post("/fleet", responses=problems(409))

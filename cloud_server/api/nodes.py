@@ -40,7 +40,7 @@ async def edges(cloud: TheCloud) -> EdgePage:
 @router.get("/edges/{edge}/twins", responses=problems(404, 502, 504))
 async def edge_twins(edge: Name, cloud: TheCloud, run: RunQuery = "latest") -> TwinList:
     """The digital twins that an edge keeps of its workers in a run, after the newest committed round."""
-    return await twins_at(cloud.registry, edge, (await cloud.archive.info(run)).run)
+    return await twins_at(cloud.registry, edge, (await cloud.repository.info(run)).run)
 
 
 @router.get("/devices")
@@ -59,8 +59,8 @@ async def device(agent: Name, cloud: TheCloud) -> AgentInfo:
 async def device_twin(agent: Name, cloud: TheCloud, run: RunQuery = "latest") -> TwinList:
     """The digital twins of the seats that a device agent has in a run: of a device of its own, one."""
     topology.agent_of(cloud, agent)
-    info = await cloud.archive.info(run)
-    binding = await cloud.archive.binding(info.run)
+    info = await cloud.repository.info(run)
+    binding = await cloud.repository.binding(info.run)
     seats = {seat for seat, name in binding.agents.items() if name == agent}
     return await twins_of(cloud.registry, info.run, agent, seats)
 

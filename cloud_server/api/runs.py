@@ -63,69 +63,69 @@ async def create_run(
     body: NewRun, cloud: TheCloud, idempotency_key: Annotated[str | None, Header(max_length=200)] = None
 ) -> RunInfo:
     """Create a run of a spec; it starts when no other trains. Asked again with the same key, the same run."""
-    return await cloud.runner.create(body.spec, idempotency_key)
+    return await cloud.runs.create(body.spec, idempotency_key)
 
 
 @router.get("/runs", tags=["runs"])
 async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=1000)] = 50) -> RunPage:
     """The newest runs."""
-    return RunPage(runs=tuple(await cloud.archive.infos(limit)))
+    return RunPage(runs=tuple(await cloud.repository.infos(limit)))
 
 
 @router.get("/runs/{run_id}", tags=["runs"], responses=NO_RUN)
 async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
     """Where a run stands."""
-    return await cloud.runner.info(run_id)
+    return await cloud.runs.info(run_id)
 
 
 @router.delete("/runs/{run_id}", status_code=204, tags=["runs"], responses=NOT_NOW)
 async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
     """Forget a run that has ended, at other tiers with their next heartbeats; its results folder stays."""
-    await cloud.runner.delete(run_id)
+    await cloud.runs.delete(run_id)
 
 
 @router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW)
 async def more_rounds(run_id: RunId, body: MoreRounds, cloud: TheCloud) -> RunInfo:
     """Train so many rounds more."""
-    return await cloud.runner.more(run_id, body.num_rounds)
+    return await cloud.runs.more(run_id, body.num_rounds)
 
 
 @router.post("/runs/{run_id}/pause", tags=["runs"], responses=NOT_NOW)
 async def pause(run_id: RunId, cloud: TheCloud) -> RunInfo:
     """Pause after the present round."""
-    return await cloud.runner.pause(run_id)
+    return await cloud.runs.pause(run_id)
 
 
 @router.post("/runs/{run_id}/resume", tags=["runs"], responses=NOT_NOW)
 async def resume(run_id: RunId, cloud: TheCloud) -> RunInfo:
     """Go on from the last committed round."""
-    return await cloud.runner.resume(run_id)
+    return await cloud.runs.resume(run_id)
 
 
 @router.post("/runs/{run_id}/stop", tags=["runs"], responses=NOT_NOW)
 async def stop(run_id: RunId, cloud: TheCloud) -> RunInfo:
     """Stop now; the present round is dropped."""
-    return await cloud.runner.stop_run(run_id)
+    return await cloud.runs.stop_run(run_id)
 
 
 @router.get("/runs/{run_id}/rounds", tags=["runs"], responses=NO_RUN)
 async def list_rounds(run_id: RunId, cloud: TheCloud) -> RoundPage:
     """The committed rounds."""
-    info = await cloud.archive.info(run_id)
-    return RoundPage(rounds=tuple(await cloud.archive.rounds(info.run)))
+    info = await cloud.repository.info(run_id)
+    return RoundPage(rounds=tuple(await cloud.repository.rounds(info.run)))
 
 
 @router.get("/runs/{run_id}/rounds/{round_no}", tags=["runs"], responses=NO_RUN)
 async def get_round(run_id: RunId, round_no: RoundNo, cloud: TheCloud) -> RoundDetail:
     """One round with a row for each visit."""
-    info = await cloud.archive.info(run_id)
-    return await cloud.archive.round(info.run, round_no)
+    info = await cloud.repository.info(run_id)
+    return await cloud.repository.round(info.run, round_no)
 
 
 @router.get("/runs/{run_id}/devices", tags=["runs"], responses=NOT_NOW)
 async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
     """The seats of a run, their data, and who sits there."""
-    return SeatPage(devices=await cloud.runner.seats(run_id))
+    return SeatPage(devices=await cloud.runs.seats(run_id))
 
 
 @router.get(
@@ -136,7 +136,7 @@ async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
 )
 async def get_model(run_id: RunId, name: Name, cloud: TheCloud) -> Response:
     """A model of the last committed round as safetensors."""
-    model = await cloud.runner.model(run_id, name)
+    model = await cloud.runs.model(run_id, name)
     body = await cloud.workers[0].run(lambda: save({key: tensor.contiguous() for key, tensor in model.items()}))
     return Response(body, media_type=MEDIA_TYPE)
 
@@ -144,7 +144,7 @@ async def get_model(run_id: RunId, name: Name, cloud: TheCloud) -> Response:
 @router.get("/runs/{run_id}/files", tags=["runs"], responses=NO_RUN)
 async def list_files(run_id: RunId, cloud: TheCloud) -> FilePage:
     """The names in the run's results folder."""
-    info = await cloud.archive.info(run_id)
+    info = await cloud.repository.info(run_id)
     return FilePage(files=tuple(file_names(cloud.results.folder(info.run))))
 
 
@@ -156,7 +156,7 @@ async def list_files(run_id: RunId, cloud: TheCloud) -> FilePage:
 )
 async def get_file(run_id: RunId, name: Name, cloud: TheCloud) -> FileResponse:
     """One file of the results folder."""
-    info = await cloud.archive.info(run_id)
+    info = await cloud.repository.info(run_id)
     folder = cloud.results.folder(info.run)
     if name not in file_names(folder):
         raise NotFound(f"run {info.run} has no file {name!r}")
@@ -179,7 +179,7 @@ async def events(
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?$")] = None,
 ) -> StreamingResponse:
     """What happens, as server-sent events; after a broken connection `Last-Event-ID` continues it."""
-    info = await cloud.archive.info(run_id)
+    info = await cloud.repository.info(run_id)
     stream = _event_stream(request, cloud, info.run, last_event_id or "0")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
@@ -189,7 +189,7 @@ async def _event_stream(request: Request, cloud: Cloud, run_id: str, after: str)
     """Events until the run has ended and all are told, or the cloud ends: the client comes again."""
     try:
         while not cloud.closing.is_set() and not await request.is_disconnected():
-            ended = (await cloud.archive.info(run_id)).status in FINAL
+            ended = (await cloud.repository.info(run_id)).status in FINAL
             found = await _next_events(cloud, run_id, after, 0.0 if ended else BEAT_S)
             for event in found:
                 after = event.id
@@ -205,7 +205,7 @@ async def _event_stream(request: Request, cloud: Cloud, run_id: str, after: str)
 async def _next_events(cloud: Cloud, run_id: str, after: str, wait_s: float) -> list[Event]:
     """The events after one, at once when the cloud ends."""
     closing = asyncio.create_task(cloud.closing.wait())
-    reading = asyncio.create_task(cloud.archive.events(run_id, after, wait_s))
+    reading = asyncio.create_task(cloud.repository.events(run_id, after, wait_s))
     try:
         await asyncio.wait({closing, reading}, return_when=asyncio.FIRST_COMPLETED)
         return reading.result() if reading.done() else []

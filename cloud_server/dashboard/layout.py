@@ -13,7 +13,7 @@ from nicegui import ui
 
 from cloud_server.dashboard.charts import DARK, LIGHT, Look, height_px, options
 from cloud_server.dashboard.offline_notice import AWAY
-from cloud_server.dashboard.run_views import Watching
+from cloud_server.dashboard.run_views import RunViews
 from shared.core.errors import StrataError
 from shared.plots.palette import COLOURS
 from shared.storage.key_value import StoreUnavailable
@@ -48,7 +48,7 @@ _DARK_NOW = (
 )
 
 
-class Desk:
+class Dashboard:
     """What pages are made with.
 
     Attributes:
@@ -58,7 +58,7 @@ class Desk:
 
     def __init__(self, cloud: Callable[[], Cloud], *, logs_in: bool) -> None:
         self._cloud, self.logs_in = cloud, logs_in
-        self._watching: Watching | None = None
+        self._watching: RunViews | None = None
 
     @property
     def cloud(self) -> Cloud:
@@ -66,15 +66,15 @@ class Desk:
         return self._cloud()
 
     @property
-    def watching(self) -> Watching:
+    def run_views(self) -> RunViews:
         """What is known of runs."""
         if self._watching is None:
-            self._watching = Watching(self.cloud)
+            self._watching = RunViews(self.cloud)
         return self._watching
 
 
 @dataclass
-class Sheet:
+class Page:
     """One page in one browser.
 
     Attributes:
@@ -125,7 +125,7 @@ class Sheet:
 
 
 @asynccontextmanager
-async def sheet(desk: Desk, title: str, here: str = "") -> AsyncIterator[Sheet]:
+async def open_page(dashboard: Dashboard, title: str, here: str = "") -> AsyncIterator[Page]:
     """A page with its navigation; what is built inside comes below. Waits for the browser to say whether it is dark."""
     ui.page_title(f"{title} · StrataFL")
     ui.add_head_html(_STYLE + AWAY)
@@ -141,7 +141,7 @@ async def sheet(desk: Desk, title: str, here: str = "") -> AsyncIterator[Sheet]:
         ui.button(icon="dark_mode", on_click=lambda: _turn(dark)).props(
             'flat round color=white aria-label="Light or dark"'
         )
-        if desk.logs_in:
+        if dashboard.logs_in:
             ui.html('<form method="post" action="/ui/logout"><button>Log out</button></form>', sanitize=False)
     trouble = ui.label().classes("w-full q-pa-sm rounded").props("role=alert")
     trouble.style("border-left: 5px solid #D55E00; background: rgb(213 94 0 / .12)").set_visibility(False)
@@ -153,7 +153,7 @@ async def sheet(desk: Desk, title: str, here: str = "") -> AsyncIterator[Sheet]:
     is_dark = bool(await ui.run_javascript(_DARK_NOW, timeout=10))
     dark.set_value(is_dark)
     waiting.delete()
-    yield Sheet(DARK if is_dark else LIGHT, trouble)
+    yield Page(DARK if is_dark else LIGHT, trouble)
 
 
 def _turn(dark: Any) -> None:
@@ -195,7 +195,7 @@ def facts(pairs: dict[str, str]) -> None:
                     ui.label(value)
 
 
-class Board:
+class Panel:
     """Pictures that follow what they show: charts are changed in place, and made anew only if their panels change."""
 
     def __init__(self, look: Look, titled: bool = True) -> None:

@@ -60,7 +60,7 @@ class Sessions:
         self._used.pop(name, None)
 
 
-class Door:
+class Login:
     """Stands before everything under `/ui`, pages and websockets alike.
 
     Args:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from cloud_server.dashboard.login import PREFIX, Door
+from cloud_server.dashboard.login import PREFIX, Login
 from cloud_server.settings import CloudSettings
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
     os.environ.setdefault("NICEGUI_STORAGE_PATH", str(settings.state_dir / "nicegui"))  # read when it is imported
     from nicegui import core, ui
 
-    from cloud_server.dashboard.layout import Desk
+    from cloud_server.dashboard.layout import Dashboard
     from cloud_server.dashboard.pages import new, run, runs, topology
 
     core.sio.eio.cors_allowed_origins = None  # the site's own pages alone; the door says so too
@@ -30,9 +30,9 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
         found: Cloud = app.state.cloud
         return found
 
-    desk = Desk(cloud, logs_in=bool(settings.common.api_token))
+    dashboard = Dashboard(cloud, logs_in=bool(settings.common.api_token))
     for page in (topology, runs, new, run):
-        page.register(desk)
+        page.register(dashboard)
     ui.run_with(
         app,
         mount_path=PREFIX,
@@ -44,5 +44,5 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
         reconnect_timeout=10.0,
     )
     app.add_middleware(
-        Door, token=settings.common.api_token, networks=settings.allowed_networks, hosts=settings.allowed_hosts
+        Login, token=settings.common.api_token, networks=settings.allowed_networks, hosts=settings.allowed_hosts
     )

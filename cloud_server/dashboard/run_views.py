@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cloud_server.dependencies import Cloud
 from cloud_server.nodes.twins import twins_at
 from shared.core.errors import Conflict
-from shared.plots.history import Told, Visit
+from shared.plots.history import RunHistory, VisitSummary
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
 from shared.run_records.visits import SeatRow
@@ -27,7 +27,7 @@ _HISTORY = 50
 
 
 @dataclass
-class Watched:
+class RunView:
     """One run.
 
     Attributes:
@@ -43,7 +43,7 @@ class Watched:
 
     info: RunInfo
     rounds: tuple[RoundInfo, ...] = ()
-    visits: list[Visit] = field(default_factory=list)
+    visits: list[VisitSummary] = field(default_factory=list)
     history: dict[int, list[tuple[int, SeatRow]]] = field(default_factory=dict)
     newest: RoundDetail | None = None
     seats: tuple[SeatInfo, ...] = ()
@@ -51,40 +51,40 @@ class Watched:
     seats_at: float = -math.inf
 
     @property
-    def told(self) -> Told:
+    def told(self) -> RunHistory:
         """What it tells of itself."""
-        return Told(self.info, self.rounds, tuple(self.visits))
+        return RunHistory(self.info, self.rounds, tuple(self.visits))
 
     def take(self, detail: RoundDetail) -> None:
         """Add a round that has been committed since."""
         self.newest = detail
         for row in detail.seats:
-            self.visits.append(Visit(detail.round_no, row.seat, row.edge, row.outcome, row.label, row.figures))
+            self.visits.append(VisitSummary(detail.round_no, row.seat, row.edge, row.outcome, row.label, row.figures))
             past = self.history.setdefault(row.seat, [])
             past.append((detail.round_no, row))
             del past[:-_HISTORY]
 
 
-class Watching:
+class RunViews:
     """Keeps up with the runs that somebody looks at."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
-        self._runs: OrderedDict[str, Watched] = OrderedDict()
+        self._runs: OrderedDict[str, RunView] = OrderedDict()
         self._lock = asyncio.Lock()
 
-    async def run(self, run_id: str) -> Watched:
+    async def run(self, run_id: str) -> RunView:
         """A run as it is now.
 
         Raises:
             NotFound: there is none of that id.
             StoreUnavailable: the store is away, and it was not known.
         """
-        info = await self.cloud.runner.info(run_id)
+        info = await self.cloud.runs.info(run_id)
         async with self._lock:
             known = self._runs.get(info.run)
             if known is None or known.info.rounds > info.rounds:
-                known = Watched(info)
+                known = RunView(info)
             if known.info != info or not known.rounds:
                 await self._catch_up(known)
             known.info = info
@@ -94,8 +94,8 @@ class Watching:
                 self._runs.popitem(last=False)
         return known
 
-    async def _catch_up(self, known: Watched) -> None:
-        archive, run_id = self.cloud.archive, known.info.run
+    async def _catch_up(self, known: RunView) -> None:
+        archive, run_id = self.cloud.repository, known.info.run
         last = known.newest.round_no if known.newest else 0
         known.rounds = tuple(await archive.rounds(run_id))
         trained = max((row.round_no for row in known.rounds if row.kind == "train"), default=0)
@@ -103,14 +103,14 @@ class Watching:
             if detail.kind == "train":
                 known.take(detail)
 
-    async def seated(self, run_id: str) -> Watched:
+    async def seated(self, run_id: str) -> RunView:
         """The same, with who sits where now; that costs more, and is looked up every so often for all viewers."""
         known = await self.run(run_id)
         if time.monotonic() - known.seats_at < SEATS_EVERY_S:
             return known
         known.seats_at = time.monotonic()
         try:
-            known.seats = await self.cloud.runner.seats(known.info.run)
+            known.seats = await self.cloud.runs.seats(known.info.run)
         except Conflict:  # not started yet
             known.seats = ()
         known.twins = await self._twins(known.info)

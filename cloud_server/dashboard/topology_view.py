@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloud_server.dashboard.run_views import Watched
+from cloud_server.dashboard.run_views import RunView
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import SeatRow
@@ -49,7 +49,7 @@ class Node:
     down_bytes: int = 0
 
 
-def scene(topology: TopologyInfo, watched: Watched | None) -> list[Node]:
+def topology_view(topology: TopologyInfo, watched: RunView | None) -> list[Node]:
     """All nodes: of a run that has started its seats, and the agents that have none of them."""
     seats = watched.seats if watched else ()
     agents = {agent.agent: agent for agent in topology.devices}
@@ -70,11 +70,11 @@ def _of_cloud(topology: TopologyInfo) -> tuple[str, ...]:
     return (*found, f"run {topology.active_run} trains" if topology.active_run else "no run trains")
 
 
-def _edge_rows(watched: Watched | None) -> Mapping[str, EdgeRow]:
+def _edge_rows(watched: RunView | None) -> Mapping[str, EdgeRow]:
     return {row.edge: row for row in watched.newest.edges} if watched and watched.newest else {}
 
 
-def _edge(edge: EdgeInfo, row: EdgeRow | None, watched: Watched | None) -> Node:
+def _edge(edge: EdgeInfo, row: EdgeRow | None, watched: RunView | None) -> Node:
     gone = edge.state in _GONE
     state = "lost" if gone else {"failed": "failed", "away": "lost"}.get(row.outcome, "used") if row else "waits"
     words = [f"{edge.state}, agents that report to it: {edge.n_agents}"]
@@ -88,7 +88,7 @@ def _edge(edge: EdgeInfo, row: EdgeRow | None, watched: Watched | None) -> Node:
     return Node(key, edge.edge, "edge", state, "cloud", tuple(words), *used)
 
 
-def _compute(edge: str, watched: Watched | None) -> list[str]:
+def _compute(edge: str, watched: RunView | None) -> list[str]:
     """What the devices of an edge can do, and what of that is free by its digital twins."""
     able = sum(seat.compute_sps or 0.0 for seat in watched.seats if seat.edge == edge) if watched else 0.0
     found = [f"its devices can train {able:.4g} samples/s"] if able else []
@@ -99,7 +99,7 @@ def _compute(edge: str, watched: Watched | None) -> list[str]:
     return found
 
 
-def _group(watched: Watched | None, client: str) -> str | None:
+def _group(watched: RunView | None, client: str) -> str | None:
     """The group of a client, where its algorithm puts clients into groups."""
     for row in reversed(watched.rounds if watched else ()):
         groups = row.figures.get("cloud", {}).get("groups")
@@ -108,14 +108,14 @@ def _group(watched: Watched | None, client: str) -> str | None:
     return None
 
 
-def _at_work(watched: Watched | None, topology: TopologyInfo, agents: Mapping[str, AgentInfo]) -> set[int]:
+def _at_work(watched: RunView | None, topology: TopologyInfo, agents: Mapping[str, AgentInfo]) -> set[int]:
     """Seats whose visit runs now, as heartbeats tell: only of the run that trains."""
     if watched is None or topology.active_run != watched.info.run:
         return set()
     return {agent.visiting for agent in agents.values() if agent.visiting is not None and agent.state not in _GONE}
 
 
-def _seat(seat: SeatInfo, watched: Watched, agents: Mapping[str, AgentInfo], at_work: set[int]) -> Node:
+def _seat(seat: SeatInfo, watched: RunView, agents: Mapping[str, AgentInfo], at_work: set[int]) -> Node:
     past = watched.history.get(seat.seat, [])
     last = past[-1] if past else None
     state = _state(seat, last[1] if last else None, working=seat.seat in at_work)

@@ -46,7 +46,7 @@ class EdgeEntry(Record):
 
 
 @dataclass
-class Seen:
+class LastSeen:
     """When a node was last heard (monotonic), by which edge, and what it did.
 
     Attributes:

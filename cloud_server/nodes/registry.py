@@ -9,9 +9,15 @@ import logging
 import time
 from collections.abc import Iterable
 
-from cloud_server.nodes.liveness import AgentEntry, Change, Changes, EdgeEntry, Seen
+from cloud_server.nodes.liveness import AgentEntry, Change, Changes, EdgeEntry, LastSeen
 from shared.core.errors import Forbidden, NotFound, StrataError
-from shared.service.api.membership import AgentHello, BeatAnswer, EdgeBeat, EdgeHello, NonceAnswer
+from shared.service.api.membership import (
+    AgentRegistration,
+    EdgeHeartbeat,
+    EdgeRegistration,
+    HeartbeatAnswer,
+    NonceAnswer,
+)
 from shared.service.api.nodes import AgentInfo, EdgeInfo, State
 from shared.service.auth import Network, inside
 from shared.service.client import Caller
@@ -33,8 +39,8 @@ class Registry:
         self.store, self.caller, self.networks, self.ttl_s = store, caller, networks, ttl_s
         self.agents: dict[str, AgentEntry] = {}
         self.edges: dict[str, EdgeEntry] = {}
-        self.seen_agents: dict[str, Seen] = {}
-        self.seen_edges: dict[str, Seen] = {}
+        self.seen_agents: dict[str, LastSeen] = {}
+        self.seen_edges: dict[str, LastSeen] = {}
         self.moved_at: dict[str, float] = {}
         self._leaving: tuple[frozenset[str], float] = (frozenset(), 0.0)
         self.began_at = self.changed_at = time.monotonic()
@@ -51,16 +57,16 @@ class Registry:
         now = time.monotonic()
         for agent in map(AgentEntry.model_validate_json, agents.values()):
             if agent.agent not in self.agents:
-                known = Seen(now, self.ttl_s, first_hand=False)
+                known = LastSeen(now, self.ttl_s, first_hand=False)
                 self.agents[agent.agent], self.seen_agents[agent.agent] = agent, known
         for edge in map(EdgeEntry.model_validate_json, edges.values()):
             if edge.edge not in self.edges:
-                known = Seen(now, self.ttl_s, first_hand=False)
+                known = LastSeen(now, self.ttl_s, first_hand=False)
                 self.edges[edge.edge], self.seen_edges[edge.edge] = edge, known
 
     # ---- registration
 
-    async def greet_agent(self, hello: AgentHello, source: str | None) -> str:
+    async def register_agent(self, hello: AgentRegistration, source: str | None) -> str:
         """Register an agent at the address from which it asked; answers with the edge that hears its heartbeats."""
         entry = AgentEntry(
             agent=hello.agent,
@@ -71,7 +77,7 @@ class Registry:
         )
         if entry.agent in self.agents:  # what a user said of it holds, whatever its environment says again
             known = self.agents[entry.agent]
-            entry = entry.but(online=known.online, given_profile=known.given_profile)
+            entry = entry.replace(online=known.online, given_profile=known.given_profile)
         if self.agents.get(entry.agent) != entry:
             log.info("agent %s (%s) at %s with room for %s", entry.agent, entry.name, entry.url, entry.devices)
             self.changed_at = time.monotonic()
@@ -83,7 +89,7 @@ class Registry:
         await self.store.put(redis_keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
         return self._hearing_edge(entry.agent)
 
-    async def greet_edge(self, hello: EdgeHello, source: str | None) -> str:
+    async def register_edge(self, hello: EdgeRegistration, source: str | None) -> str:
         """Register an edge at the address from which it asked; answers with that address."""
         entry = EdgeEntry(edge=hello.edge, url=await self._called_back(source, hello.port, hello.nonce))
         if self.edges.get(entry.edge) != entry:
@@ -130,7 +136,7 @@ class Registry:
 
     # ---- heartbeats
 
-    async def beat(self, beat: EdgeBeat) -> BeatAnswer:
+    async def beat(self, beat: EdgeHeartbeat) -> HeartbeatAnswer:
         """An edge is alive, and so are the agents that it heard; answers with what it cannot know itself.
 
         Raises:
@@ -151,14 +157,14 @@ class Registry:
         told = {agent: seen for agent, seen in self.seen_agents.items() if seen.first_hand and agent not in fresh}
         elsewhere = {agent: now - seen.at for agent, seen in told.items()}
         heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
-        return BeatAnswer(
+        return HeartbeatAnswer(
             unknown=tuple(sorted(fresh - self.agents.keys())),
             heard=heard,
             moved=self._moved(now),
             left=tuple(sorted(agent for agent, entry in self.agents.items() if entry.left)),
         )
 
-    async def _refresh(self, beat: EdgeBeat) -> None:
+    async def _refresh(self, beat: EdgeHeartbeat) -> None:
         """Signs of life with a TTL in Redis, for whoever looks from outside and for a restarted cloud."""
         now = time.monotonic()
         batch = self._signs(Batch(), now, ("edge", beat.edge), redis_keys.cloud_edge_alive(beat.edge), b"1")
@@ -238,7 +244,7 @@ class Registry:
     async def _change(self, agent: str, **changes: bool | str | None) -> None:
         """Change an entry once that is written; written again if it became another meanwhile (it registered anew)."""
         written: AgentEntry | None = None
-        while agent in self.agents and (entry := self.agents[agent].but(**changes)) != written:
+        while agent in self.agents and (entry := self.agents[agent].replace(**changes)) != written:
             await self.store.put(redis_keys.cloud_agent(agent), entry.model_dump_json().encode(), KEEP_S)
             written = entry
         if agent in self.agents and written is not None:
@@ -279,7 +285,7 @@ class Registry:
         """For how long an edge has been lost, 0 if it is live; one never heard since we began."""
         return self._lost_s(self.seen_edges.get(edge))
 
-    def _lost_s(self, seen: Seen | None) -> float:
+    def _lost_s(self, seen: LastSeen | None) -> float:
         heard_at = seen.at if seen else self.began_at
         return max(time.monotonic() - heard_at - self.ttl_s, 0.0)
 
@@ -338,8 +344,8 @@ class Registry:
         )
 
 
-def _heard(seen: dict[str, Seen], name: str, now: float, ttl_s: float) -> None:
+def _heard(seen: dict[str, LastSeen], name: str, now: float, ttl_s: float) -> None:
     """Note a registration as a sign of life; of an agent, no edge has heard the new process yet."""
-    known = seen.setdefault(name, Seen(now, ttl_s))
+    known = seen.setdefault(name, LastSeen(now, ttl_s))
     known.heard(now)
     known.edge, known.visiting = None, None

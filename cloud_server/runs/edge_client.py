@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloud_server.nodes.registry import Registry
-from shared.core.errors import Lost, SeatingUnknown, Unreachable
+from shared.core.errors import Lost, PlacementUnknown, Unreachable
 from shared.core.records import canonical
-from shared.federation.experiment import Lab
-from shared.federation.messages import RoundAnswer, Seating
+from shared.federation.experiment import Experiment
+from shared.federation.messages import EdgePlacement, RoundAnswer
 from shared.federation.timeouts import longest_round_s
 from shared.service.bodies import testing_s
 from shared.service.client import Caller
-from shared.service.order_headers import FOR_HEADER, SOCKET_HEADER, check_place
-from shared.service.retry import STORE_S, patiently
+from shared.service.order_headers import FOR_HEADER, SOCKET_HEADER, check_reply_key
+from shared.service.retry import STORE_S, retry
 from shared.wire import codec
 
 POLL_S = 0.5
@@ -38,11 +38,11 @@ class EdgeReply:
 
     def folded_in(self) -> EdgeReply:
         """Without what has been added up: it is most of the answer's memory."""
-        return replace(self, answer=self.answer.model_copy(update={"folded": None, "update": None}))
+        return replace(self, answer=self.answer.model_copy(update={"partial_sum": None, "update": None}))
 
 
 @dataclass
-class Edges:
+class EdgeClient:
     """Reaches edges by name."""
 
     registry: Registry
@@ -50,7 +50,13 @@ class Edges:
     told: dict[tuple[str, str, int], tuple[str, dict[str, int]]] = field(default_factory=dict)
 
     async def round(
-        self, edge: str, lab: Lab, body: codec.Body, seating: Seating, loads: Mapping[str, int], asked: str
+        self,
+        edge: str,
+        experiment: Experiment,
+        body: codec.Body,
+        seating: EdgePlacement,
+        loads: Mapping[str, int],
+        asked: str,
     ) -> EdgeReply:
         """One round of one home at an edge.
 
@@ -65,25 +71,25 @@ class Edges:
         Raises:
             StrataError: the edge was lost, did not answer in time, or answered with an error.
         """
-        limit_s = self.limit_s(lab, loads)
-        return await self._while_live(edge, self._round(edge, lab, body, seating, loads, asked, limit_s))
+        limit_s = self.limit_s(experiment, loads)
+        return await self._while_live(edge, self._round(edge, experiment, body, seating, loads, asked, limit_s))
 
     async def _round(
         self,
         edge: str,
-        lab: Lab,
+        experiment: Experiment,
         body: codec.Body,
-        seating: Seating,
+        seating: EdgePlacement,
         loads: Mapping[str, int],
         asked: str,
         limit_s: float,
     ) -> EdgeReply:
         try:
             await self._tell(edge, seating, loads)
-            return await self._post(edge, lab, body, limit_s, asked)
-        except SeatingUnknown:
+            return await self._post(edge, experiment, body, limit_s, asked)
+        except PlacementUnknown:
             await self._tell(edge, seating, loads, again=True)
-            return await self._post(edge, lab, body, limit_s, asked)
+            return await self._post(edge, experiment, body, limit_s, asked)
 
     async def _while_live(self, edge: str, asking: Coroutine[Any, Any, EdgeReply]) -> EdgeReply:
         """The answer that is being asked for, given up once the edge has been silent for its TTL."""
@@ -99,27 +105,29 @@ class Edges:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    def limit_s(self, lab: Lab, loads: Mapping[str, int]) -> float:
+    def limit_s(self, experiment: Experiment, loads: Mapping[str, int]) -> float:
         """Derived from the edge's own limits: it waits for its fullest agent, wave after wave."""
-        spec = lab.spec
+        spec = experiment.spec
         fullest = max(loads.values(), default=1)
-        return spec.timeouts.visit_s * fullest * spec.inner_rounds * WAVES + MARGIN_S + longest_round_s(lab, WAVES)
+        return (
+            spec.timeouts.visit_s * fullest * spec.inner_rounds * WAVES + MARGIN_S + longest_round_s(experiment, WAVES)
+        )
 
     def _url(self, edge: str) -> str:
         if edge not in self.registry.edges:
             raise Lost(f"edge {edge} is not registered any more")
         return self.registry.edges[edge].url
 
-    async def _tell(self, edge: str, seating: Seating, loads: Mapping[str, int], *, again: bool = False) -> None:
+    async def _tell(self, edge: str, seating: EdgePlacement, loads: Mapping[str, int], *, again: bool = False) -> None:
         """Send a seating that the edge has not been sent; it remembers the newest of each home."""
         place, told = (self._url(edge), seating.run_id, seating.edge), (canonical(seating), dict(loads))
         if self.told.get(place) == told and not again:
             return
-        payload = {"seating": seating.model_dump(mode="json"), "loads": dict(loads)}
+        payload = {"placement": seating.model_dump(mode="json"), "loads": dict(loads)}
         who = f"edge {edge}"
-        await patiently(
+        await retry(
             lambda left: self.caller.call_json(
-                "PUT", f"{self._url(edge)}/seatings", payload, limit_s=min(left, TELL_S), who=who
+                "PUT", f"{self._url(edge)}/placements", payload, limit_s=min(left, TELL_S), who=who
             ),
             limit_s=TELL_S,
             who=who,
@@ -127,17 +135,17 @@ class Edges:
         )
         self.told = {key: value for key, value in self.told.items() if key[1] == seating.run_id} | {place: told}
 
-    async def _post(self, edge: str, lab: Lab, body: codec.Body, limit_s: float, asked: str) -> EdgeReply:
+    async def _post(self, edge: str, experiment: Experiment, body: codec.Body, limit_s: float, asked: str) -> EdgeReply:
         reply = await self.caller.post_record(
             lambda: f"{self._url(edge)}/rounds",
             body,
-            lab.wire.round_answer,
+            experiment.wire_types.round_answer,
             limit_s=limit_s,
             who=f"edge {edge}",
             headers={FOR_HEADER: edge},
-            model=lab.shapes,
+            model=experiment.shapes,
         )
-        check_place(reply.headers, asked)
+        check_reply_key(reply.headers, asked)
         below = reply.headers.get(SOCKET_HEADER, "")
         moved = reply.sent_bytes + reply.received_bytes + (int(below) if below.isdecimal() else 0)
         return EdgeReply(reply.record, reply.sent_bytes, reply.received_bytes, moved, testing_s(reply.headers))

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from cloud_server.runs.repository import Archive, Committed
+from cloud_server.runs.repository import Checkpoint, RunRepository
 from shared.core.scores import Score
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
 from shared.federation.hooks import test_by_owner
-from shared.federation.messages import Work
+from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
 from shared.run_records.visits import SeatRow
@@ -25,7 +25,7 @@ AHEAD = 2
 """Evaluations that may wait; then the rounds wait for the evaluation, so that states do not pile up."""
 
 
-class Judge:
+class Evaluator:
     """Evaluates committed states of one run on a thread of its own.
 
     Args:
@@ -33,13 +33,20 @@ class Judge:
         worker: the evaluating thread; the lab's scratch model is used by nobody else in the cloud.
     """
 
-    def __init__(self, archive: Archive, worker: Worker) -> None:
-        self.archive, self.worker = archive, worker
+    def __init__(self, archive: RunRepository, worker: Worker) -> None:
+        self.repository, self.worker = archive, worker
         self._tasks: set[asyncio.Task[dict[str, Evaluation]]] = set()
         self._error: BaseException | None = None
 
     async def submit(
-        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], *, final: bool, then: Then | None = None
+        self,
+        run_id: str,
+        experiment: Experiment,
+        ctx: Context,
+        committed: Checkpoint[Any],
+        *,
+        final: bool,
+        then: Then | None = None,
     ) -> None:
         """Have a state evaluated; waits only if too many wait already.
 
@@ -53,7 +60,7 @@ class Judge:
         """
         while len(self._tasks) >= AHEAD:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.create_task(self._evaluate(run_id, lab, ctx, committed, final))
+        task = asyncio.create_task(self._evaluate(run_id, experiment, ctx, committed, final))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, then))
 
@@ -70,10 +77,10 @@ class Judge:
             then(None if task.cancelled() or error else task.result())
 
     async def _evaluate(
-        self, run_id: str, lab: Lab, ctx: Ctx, committed: Committed[Any], final: bool
+        self, run_id: str, experiment: Experiment, ctx: Context, committed: Checkpoint[Any], final: bool
     ) -> dict[str, Evaluation]:
-        found = evaluations(await self.worker.run(_scores, lab, ctx, committed.state, final))
-        await self.archive.evaluated(run_id, committed.round_no, found, final)
+        found = evaluations(await self.worker.run(_scores, experiment, ctx, committed.state, final))
+        await self.repository.evaluated(run_id, committed.round_no, found, final)
         return found
 
     async def finish(self) -> None:
@@ -93,20 +100,22 @@ class Judge:
         self._error = None
 
 
-def _scores(lab: Lab, ctx: Ctx, state: Any, final: bool) -> dict[str, Score]:
+def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> dict[str, Score]:
     """The algorithm's scores; of a global model that is tested also those on `test_on`, and at last at each home."""
-    bench = trainer_for(lab, Work(kind="evaluate"), lab.members.test.indices[:0], lab.members.test)
-    hooks = lab.algorithm.cloud
-    scores = hooks.evaluate(ctx, state, bench)
+    trainer = trainer_for(
+        experiment, Task(kind="evaluate"), experiment.population.test.indices[:0], experiment.population.test
+    )
+    hooks = experiment.algorithm.cloud
+    scores = hooks.evaluate(ctx, state, trainer)
     if "global" not in scores:
         return scores
     model, prepare = hooks.models(ctx, state)["global"], partial(hooks.prepare, ctx, state)
-    for name in lab.spec.test_on:
-        scores[f"global_on_{name}"] = test_by_owner(bench, model, bench.test_sets[name], prepare)
+    for name in experiment.spec.test_on:
+        scores[f"global_on_{name}"] = test_by_owner(trainer, model, trainer.test_sets[name], prepare)
     if final:
-        for home in (home for home in lab.members.homes if len(home.test)):
-            parts = lab.members.tests_at(home, lab.spec.client)
-            scores[f"global_at_edge_{home.number}"] = test_by_owner(bench, model, parts, prepare)
+        for home in (home for home in experiment.population.edges if len(home.test)):
+            parts = experiment.population.tests_at(home, experiment.spec.client)
+            scores[f"global_at_edge_{home.number}"] = test_by_owner(trainer, model, parts, prepare)
     return scores
 
 

@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cloud_server.nodes.liveness import Change
-from cloud_server.runs.placement import Move
+from cloud_server.runs.placement import PlacementChange
 from shared.run_records.rounds import RoundDetail
-from shared.runtime.logs import tell
+from shared.runtime.logs import log_event
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Happening:
+class RunEvent:
     """An event before it has an id."""
 
     kind: str
@@ -31,14 +31,14 @@ class Happening:
         return {"kind": self.kind, "at": now(), "data": self.data}
 
 
-Hear = Callable[[str, Happening], None]
+EventListener = Callable[[str, RunEvent], None]
 """Hears of what happens to a run, by its id."""
 
 
-def to_all(*listeners: Hear) -> Hear:
+def to_all(*listeners: EventListener) -> EventListener:
     """One who tells others, each whatever becomes of the next: what is counted and logged is no matter of the run."""
 
-    def hear(run_id: str, event: Happening) -> None:
+    def hear(run_id: str, event: RunEvent) -> None:
         for listener in listeners:
             try:
                 listener(run_id, event)
@@ -53,43 +53,43 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def moves_told(moves: Sequence[Move]) -> list[Happening]:
+def placement_events(moves: Sequence[PlacementChange]) -> list[RunEvent]:
     """A seat was taken, or left, or went to another agent; a home went to another edge."""
-    return [_move_told(move) for move in moves]
+    return [_placement_event(move) for move in moves]
 
 
-def _move_told(move: Move) -> Happening:
+def _placement_event(move: PlacementChange) -> RunEvent:
     if move.what == "home":
-        return Happening("home.moved", {"home": move.number, "edge": move.holder, "from": move.before})
+        return RunEvent("home.moved", {"home": move.number, "edge": move.holder, "from": move.before})
     if move.holder is None:
-        return Happening("seat.left", {"seat": move.number, "agent": move.before})
+        return RunEvent("seat.left", {"seat": move.number, "agent": move.before})
     if move.before is None:
-        return Happening("seat.taken", {"seat": move.number, "agent": move.holder})
-    return Happening("seat.moved", {"seat": move.number, "agent": move.holder, "from": move.before})
+        return RunEvent("seat.taken", {"seat": move.number, "agent": move.holder})
+    return RunEvent("seat.moved", {"seat": move.number, "agent": move.holder, "from": move.before})
 
 
-def profiles_told(round_no: int, before: Mapping[int, str], profiles: Mapping[int, str]) -> list[Happening]:
+def profile_events(round_no: int, before: Mapping[int, str], profiles: Mapping[int, str]) -> list[RunEvent]:
     """Seats that have another profile in this round than they had before, by their agents."""
     changed = {seat: name for seat, name in sorted(profiles.items()) if before.get(seat, name) != name}
     return [
-        Happening("seat.profile", {"round_no": round_no, "seat": seat, "profile": name, "from": before[seat]})
+        RunEvent("seat.profile", {"round_no": round_no, "seat": seat, "profile": name, "from": before[seat]})
         for seat, name in changed.items()
     ]
 
 
-def changes_told(changes: Sequence[Change]) -> list[Happening]:
+def node_events(changes: Sequence[Change]) -> list[RunEvent]:
     """A node became another state."""
-    return [Happening(f"node.{change.state}", {"kind": change.kind, "name": change.name}) for change in changes]
+    return [RunEvent(f"node.{change.state}", {"kind": change.kind, "name": change.name}) for change in changes]
 
 
-def round_told(detail: RoundDetail) -> list[Happening]:
+def round_events(detail: RoundDetail) -> list[RunEvent]:
     """A round was committed; what it lost, who was retired."""
     short = detail.model_dump(mode="json", exclude={"seats", "failures", "edges", "figures"})
-    events = [Happening("round.committed", short)]
+    events = [RunEvent("round.committed", short)]
     for failure in detail.failures:
-        events.append(Happening("contribution.lost", {"round_no": detail.round_no, **failure.model_dump()}))
+        events.append(RunEvent("contribution.lost", {"round_no": detail.round_no, **failure.model_dump()}))
     for seat, reason in detail.retired.items():
-        events.append(Happening("seat.retired", {"round_no": detail.round_no, "seat": seat, "reason": reason}))
+        events.append(RunEvent("seat.retired", {"round_no": detail.round_no, "seat": seat, "reason": reason}))
     return events
 
 
@@ -100,7 +100,7 @@ OF_A_ROUND = frozenset(
 BAD = frozenset({"contribution.lost", "round.retried", "node.lost", "tracking.failed"})
 
 
-def told(run_id: str, event: Happening) -> None:
+def log_run_event(run_id: str, event: RunEvent) -> None:
     """Log an event of a run."""
     data: dict[str, Any] = dict(event.data)
     if event.kind == "round.committed":
@@ -109,9 +109,9 @@ def told(run_id: str, event: Happening) -> None:
         data |= {name: data["evaluation"].get("global", {}).get(name) for name in ("accuracy", "loss")}
     data = {name: value for name, value in data.items() if isinstance(value, str | int | float)}
     fields = {("round" if name == "round_no" else name): value for name, value in data.items()}
-    tell(event.kind, level=_level(event), **{"run": run_id, **fields})
+    log_event(event.kind, level=_level(event), **{"run": run_id, **fields})
 
 
-def _level(event: Happening) -> int:
+def _level(event: RunEvent) -> int:
     failed = event.kind == "run.status" and event.data["status"] == "failed"
     return logging.WARNING if failed or event.kind in BAD else logging.INFO

@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable
 
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.events import Happening, changes_told
-from cloud_server.runs.repository import Archive
+from cloud_server.runs.events import RunEvent, node_events
+from cloud_server.runs.repository import RunRepository
 from shared.core.errors import StrataError
 from shared.run_records.runs import RunInfo
-from shared.runtime.logs import tell
+from shared.runtime.logs import log_event
 from shared.storage.key_value import StoreUnavailable
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.5
 
 
-class Watch:
+class LivenessMonitor:
     """Looks at the registry again and again.
 
     Args:
@@ -28,10 +28,10 @@ class Watch:
         training: the run that trains, None if none does.
     """
 
-    def __init__(self, registry: Registry, archive: Archive, training: Callable[[], RunInfo | None]) -> None:
-        self.registry, self.archive, self.training = registry, archive, training
+    def __init__(self, registry: Registry, archive: RunRepository, training: Callable[[], RunInfo | None]) -> None:
+        self.registry, self.repository, self.training = registry, archive, training
         self._away: tuple[float, str] | None = None
-        self._untold: list[Happening] = []
+        self._untold: list[RunEvent] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -57,15 +57,15 @@ class Watch:
             await asyncio.sleep(min(EVERY_S, self.registry.ttl_s / 4))
 
     async def _look(self) -> None:
-        await self.archive.store.ping()  # while it is away changes wait to be told
+        await self.repository.store.ping()  # while it is away changes wait to be told
         await self._told_away()
         changes = self.registry.changes()
-        self._untold += changes_told(changes)
+        self._untold += node_events(changes)
         info = self.training()
         for change in changes if info is None else ():  # else it is an event of the run, and logged as that
-            tell(f"node.{change.state}", kind=change.kind, name=change.name)
+            log_event(f"node.{change.state}", kind=change.kind, name=change.name)
         while self._untold and info is not None:
-            await self.archive.event(info.run, self._untold[0])
+            await self.repository.event(info.run, self._untold[0])
             del self._untold[0]
         self._untold.clear()
 
@@ -76,5 +76,5 @@ class Watch:
         (began, why), info = self._away, self.training()
         if info is not None:
             reason = f"waited {time.monotonic() - began:.0f} s: {why}"[:2000]
-            await self.archive.event(info.run, Happening("run.status", {"status": info.status, "reason": reason}))
+            await self.repository.event(info.run, RunEvent("run.status", {"status": info.status, "reason": reason}))
         self._away = None

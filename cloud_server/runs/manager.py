@@ -8,22 +8,22 @@ import secrets
 from datetime import UTC, datetime
 from typing import Any
 
-from cloud_server.runs.events import Happening, now
-from cloud_server.runs.executor import Course, Wish
-from cloud_server.runs.liveness_monitor import Watch
-from cloud_server.runs.placement import Table
+from cloud_server.runs.events import RunEvent, now
+from cloud_server.runs.executor import RequestedState, RunExecutor
+from cloud_server.runs.liveness_monitor import LivenessMonitor
+from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.results_writer import seat_infos
-from cloud_server.runs.state import Tools
+from cloud_server.runs.state import CloudServices
 from shared.core.errors import Conflict, NotFound, StrataError
 from shared.core.records import TensorMap, canonical
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.runs import FINAL, RunInfo, SeatInfo, Status
 from shared.service.retry import backoff
 from shared.spec.experiment import ExperimentSpec
 from shared.storage.key_value import StoreUnavailable
-from shared.training.compute_device import processor_of
+from shared.training.compute_device import compute_device_of
 from shared.wire import codec
 
 log = logging.getLogger(__name__)
@@ -31,14 +31,16 @@ UNFINISHED = ("starting", "running", "pausing", "stopping")
 WAITING = "waiting: another run trains"
 
 
-class Runner:
+class RunManager:
     """Takes runs in the order of their creation."""
 
-    def __init__(self, tools: Tools) -> None:
-        self.tools = tools
-        self.course: Course | None = None
+    def __init__(self, tools: CloudServices) -> None:
+        self.services = tools
+        self.executor: RunExecutor | None = None
         self._left: RunInfo | None = None
-        self._watch = Watch(tools.registry, tools.archive, lambda: self.course.info if self.course else None)
+        self._watch = LivenessMonitor(
+            tools.registry, tools.repository, lambda: self.executor.info if self.executor else None
+        )
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -54,7 +56,7 @@ class Runner:
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.tools.judge.drop()
+        await self.services.evaluator.drop()
 
     # ---- what people ask for
 
@@ -68,7 +70,7 @@ class Runner:
         asked = parse_run_spec(raw)
         spec = asked.experiment
         check_trackers(asked.tracking)
-        await asyncio.to_thread(processor_of, spec.device)  # a GPU's driver takes its time
+        await asyncio.to_thread(compute_device_of, spec.device)  # a GPU's driver takes its time
         info = RunInfo(
             run=new_run_id(),
             name=spec.name,
@@ -76,21 +78,21 @@ class Runner:
             status="pending",
             created_at=now(),
             num_rounds=total_rounds(spec),
-            reason=WAITING if self.course else None,
+            reason=WAITING if self.executor else None,
             tracking=asked.tracking,
             spec=spec,
         )
         async with self._lock:
-            run_id = await self.tools.archive.create(info, key, codec.digest_of(canonical(asked).encode()))
+            run_id = await self.services.repository.create(info, key, codec.digest_of(canonical(asked).encode()))
         self._wake.set()
-        return await self.tools.archive.info(run_id)
+        return await self.services.repository.info(run_id)
 
     async def pause(self, run_id: str) -> RunInfo:
         """Pause after the present round."""
         async with self._lock:
-            info = await self.tools.archive.info(run_id)
+            info = await self.services.repository.info(run_id)
             if info.status == "pending" and not self._active(info):
-                return await self._save(info.but(status="paused", reason=None))
+                return await self._save(info.replace(status="paused", reason=None))
             if info.status in ("pending", "starting", "running", "pausing"):
                 return await self._ask(info, "pause", "pausing")
             raise Conflict(f"run {info.run} is {info.status}: only a pending or running one can be paused")
@@ -98,9 +100,9 @@ class Runner:
     async def stop_run(self, run_id: str) -> RunInfo:
         """Stop now; what the present round did so far is dropped."""
         async with self._lock:
-            info = await self.tools.archive.info(run_id)
+            info = await self.services.repository.info(run_id)
             if info.status in ("pending", "paused") and not self._active(info):
-                return await self._save(info.but(status="stopped", reason=None))
+                return await self._save(info.replace(status="stopped", reason=None))
             if info.status in ("pending", *UNFINISHED):
                 return await self._ask(info, "stop", "stopping")
             raise Conflict(f"run {info.run} is {info.status}: it has ended already")
@@ -108,7 +110,7 @@ class Runner:
     async def resume(self, run_id: str) -> RunInfo:
         """Go on from the last committed round."""
         async with self._lock:
-            info = await self.tools.archive.info(run_id)
+            info = await self.services.repository.info(run_id)
             if info.status not in ("paused", "stopped", "failed"):
                 raise Conflict(f"run {info.run} is {info.status}: only a paused, stopped or failed one can be resumed")
             return await self._pend(info)
@@ -116,13 +118,13 @@ class Runner:
     async def more(self, run_id: str, num_rounds: int) -> RunInfo:
         """Train so many rounds more."""
         async with self._lock:
-            info = await self.tools.archive.info(run_id)
-            info = info.but(num_rounds=info.num_rounds + num_rounds)
+            info = await self.services.repository.info(run_id)
+            info = info.replace(num_rounds=info.num_rounds + num_rounds)
             if info.status in FINAL:
                 return await self._pend(info)
             await self._save(info)
-            if self.course and self._active(info):
-                self.course.info = info
+            if self.executor and self._active(info):
+                self.executor.info = info
             return info
 
     async def delete(self, run_id: str) -> None:
@@ -132,31 +134,33 @@ class Runner:
             Conflict: it has not ended.
         """
         async with self._lock:
-            info = await self.tools.archive.info(run_id)
-            if info.status not in FINAL or (self.course and self.course.info.run == info.run):
+            info = await self.services.repository.info(run_id)
+            if info.status not in FINAL or (self.executor and self.executor.info.run == info.run):
                 raise Conflict(f"run {info.run} is {info.status}: only a run that has ended can be deleted")
-            await self.tools.archive.delete(info.run)
+            await self.services.repository.delete(info.run)
 
-    async def _ask(self, info: RunInfo, wish: Wish, status: Status) -> RunInfo:
+    async def _ask(self, info: RunInfo, wish: RequestedState, status: Status) -> RunInfo:
         """Ask the course of a run; without one (the cloud was just restarted) the document is what is asked."""
-        info = await self._save(info.but(status=status, reason=None))
-        if self.course and self._active(info):
-            self.course.info = info
-            self.course.ask(wish)
+        info = await self._save(info.replace(status=status, reason=None))
+        if self.executor and self._active(info):
+            self.executor.info = info
+            self.executor.request(wish)
         return info
 
     async def _pend(self, info: RunInfo) -> RunInfo:
-        info = await self._save(info.but(status="pending", reason=WAITING if self.course else None))
+        info = await self._save(info.replace(status="pending", reason=WAITING if self.executor else None))
         self._wake.set()
         return info
 
     async def _save(self, info: RunInfo) -> RunInfo:
-        await self.tools.archive.save(info, Happening("run.status", {"status": info.status, "reason": info.reason}))
+        await self.services.repository.save(
+            info, RunEvent("run.status", {"status": info.status, "reason": info.reason})
+        )
         return info
 
     def _active(self, info: RunInfo) -> bool:
         """Whether a course works on the run; one that has halted or ended only tidies up."""
-        course = self.course
+        course = self.executor
         return course is not None and course.info.run == info.run and course.info.status in ("pending", *UNFINISHED)
 
     # ---- what people look at
@@ -169,16 +173,16 @@ class Runner:
             StoreUnavailable: the store is away, and this run did not train.
         """
         try:
-            return await self.tools.archive.info(run_id)
+            return await self.services.repository.info(run_id)
         except StoreUnavailable as error:
-            last = self.course.info if self.course else self._left
+            last = self.executor.info if self.executor else self._left
             if last is None or run_id not in (last.run, "latest"):
                 raise
-            return last.but(reason=f"waiting: {error.detail}"[:2000])
+            return last.replace(reason=f"waiting: {error.detail}"[:2000])
 
     def seats_by_agent(self) -> dict[str, tuple[int, ...]]:
         """The seats of each agent that has some in the run that trains."""
-        return self.course.at.table.seats_by_agent() if self.course and self.course.at else {}
+        return self.executor.state.placement.seats_by_agent() if self.executor and self.executor.state else {}
 
     async def seats(self, run_id: str) -> tuple[SeatInfo, ...]:
         """The seats of a run.
@@ -186,12 +190,14 @@ class Runner:
         Raises:
             Conflict: the run has not started, so its numbers are not known yet.
         """
-        archive, info = self.tools.archive, await self.tools.archive.info(run_id)
-        lab = await self._lab_of(info)
+        archive, info = self.services.repository, await self.services.repository.info(run_id)
+        experiment = await self._experiment_of(info)
         binding = await archive.binding(info.run)
-        table = Table(lab.members, self.tools.registry, binding, info.spec.timeouts.reseat_after_s)
-        kept = await archive.committed(info.run, lab)
-        return await self.tools.worker.run(seat_infos, lab, table, kept[0].retired if kept else {})
+        table = PlacementManager(
+            experiment.population, self.services.registry, binding, info.spec.timeouts.reseat_after_s
+        )
+        kept = await archive.committed(info.run, experiment)
+        return await self.services.worker.run(seat_infos, experiment, table, kept[0].retired if kept else {})
 
     async def model(self, run_id: str, name: str) -> TensorMap:
         """A model of the last committed state.
@@ -199,21 +205,23 @@ class Runner:
         Raises:
             NotFound: no model of that name; lists those there are.
         """
-        info = await self.tools.archive.info(run_id)
-        lab = await self._lab_of(info)
-        kept = await self.tools.archive.committed(info.run, lab)
+        info = await self.services.repository.info(run_id)
+        experiment = await self._experiment_of(info)
+        kept = await self.services.repository.committed(info.run, experiment)
         if kept is None:
             raise NotFound(f"run {info.run} has no committed round yet")
-        ctx = lab.ctx(phase=lab.phase_of(max(kept[0].round_no, 1)).name, round_no=kept[0].round_no, n_clients=1)
-        models = lab.algorithm.cloud.models(ctx, kept[0].state)
+        ctx = experiment.ctx(
+            phase=experiment.phase_of(max(kept[0].round_no, 1)).name, round_no=kept[0].round_no, n_clients=1
+        )
+        models = experiment.algorithm.cloud.models(ctx, kept[0].state)
         if name not in models:
             raise NotFound(f"run {info.run} has no model {name!r}; it has {', '.join(sorted(models)) or 'none'}")
         return models[name]
 
-    async def _lab_of(self, info: RunInfo) -> Lab:
+    async def _experiment_of(self, info: RunInfo) -> Experiment:
         if not info.resolved:
             raise Conflict(f"run {info.run} is {info.status}: it has not started yet")
-        return await self.tools.worker.run(self.tools.labs.of, info.spec)
+        return await self.services.worker.run(self.services.experiments.of, info.spec)
 
     # ---- training
 
@@ -232,41 +240,41 @@ class Runner:
             except Exception as error:
                 log.exception("runs wait")
                 why = f"interrupted: {type(error).__name__}"
-            await self.tools.judge.drop()
+            await self.services.evaluator.drop()
             await asyncio.sleep(backoff(attempt))
             attempt += 1
 
     async def _recover(self, why: str) -> None:
         """Whatever was not finished is taken up again, or ends as it was asked to."""
-        await self.tools.registry.load()
-        await self.tools.archive.load_deleted()
+        await self.services.registry.load()
+        await self.services.repository.load_deleted()
         async with self._lock:
-            for info in await self.tools.archive.infos():
+            for info in await self.services.repository.infos():
                 if info.status in ("pending", "paused"):
-                    self.tools.archive.hear(info.run, Happening("run.status", {"status": info.status}))
+                    self.services.repository.hear(info.run, RunEvent("run.status", {"status": info.status}))
                 if info.status in UNFINISHED:
                     after: dict[str, Status] = {"pausing": "paused", "stopping": "stopped"}
-                    await self._save(info.but(status=after.get(info.status, "pending"), reason=why))
+                    await self._save(info.replace(status=after.get(info.status, "pending"), reason=why))
 
     async def _next(self) -> None:
         """Train the next pending run to its end, or wait a little for one."""
         self._wake.clear()
         async with self._lock:
             info = await self._next_pending()
-            self.course = course = Course(self.tools, info, self._lock) if info else None
+            self.executor = course = RunExecutor(self.services, info, self._lock) if info else None
         if course is None:
             await _first(self._wake.wait(), 5.0)
             return
         try:
             await self._train(course)
         finally:
-            self.course, self._left = None, course.info
+            self.executor, self._left = None, course.info
 
     async def _next_pending(self) -> RunInfo | None:
-        waiting = [info for info in await self.tools.archive.infos() if info.status == "pending"]
+        waiting = [info for info in await self.services.repository.infos() if info.status == "pending"]
         return waiting[-1] if waiting else None
 
-    async def _train(self, course: Course) -> None:
+    async def _train(self, course: RunExecutor) -> None:
         """A course whose failure is a status with its reason.
 
         Raises:
@@ -283,8 +291,8 @@ class Runner:
             log.exception("run %s failed", course.info.run)
             await self._failed(course, f"internal error: {type(error).__name__}: {error}")
 
-    async def _failed(self, course: Course, reason: str) -> None:
-        await self.tools.judge.drop()
+    async def _failed(self, course: RunExecutor, reason: str) -> None:
+        await self.services.evaluator.drop()
         await course.fail(reason)
 
 

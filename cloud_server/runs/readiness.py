@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.placement import Move, Table
+from cloud_server.runs.placement import PlacementChange, PlacementManager
 from shared.core.errors import NotReady
 from shared.spec.experiment import ExperimentSpec
 
@@ -62,7 +62,9 @@ class Barrier:
             return None
         return f"{n_edges} of {all_edges} edges, room for {room} of {all_devices} devices are there"
 
-    async def round(self, spec: ExperimentSpec, table: Table, moves: list[Move]) -> AsyncIterator[str]:
+    async def round(
+        self, spec: ExperimentSpec, table: PlacementManager, moves: list[PlacementChange]
+    ) -> AsyncIterator[str]:
         """Wait until the devices of `min_devices` seats and enough edges are alive; yields what is missing, once.
 
         One edge is enough, since devices whose edge is lost visit another one; where edges are the clients, their
@@ -91,15 +93,15 @@ class Barrier:
             await asyncio.sleep(POLL_S)
 
 
-def _missing_in_round(spec: ExperimentSpec, table: Table) -> str | None:
+def _missing_in_round(spec: ExperimentSpec, table: PlacementManager) -> str | None:
     absent, offline = table.absent(), table.offline()
-    n_edges, n_homes = len(table.served()), len(table.binding.edges)
-    n_live = len(table.binding.agents) - len(absent) - len(offline)
+    n_edges, n_homes = len(table.served()), len(table.placement.edges)
+    n_live = len(table.placement.agents) - len(absent) - len(offline)
     need = spec.quorum_of(n_homes) if spec.client == "edge" else 1
     if n_live >= spec.min_devices and n_edges >= need:
         return None
     missing = f"{n_live} of at least {spec.min_devices} devices and {n_edges} of at least {need} edges are alive"
-    gone = [edge for home, edge in sorted(table.binding.edges.items()) if home not in table.served()]
+    gone = [edge for home, edge in sorted(table.placement.edges.items()) if home not in table.served()]
     missing += f"; not heard: seats {list(absent)[:50]}" if absent else ""
     missing += f"; offline: seats {list(offline)[:50]}" if offline else ""
     return missing + (f"; not heard: {', '.join(gone[:20])}" if gone else "")

@@ -16,11 +16,11 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from cloud_server.runs.events import Happening, Hear
-from cloud_server.runs.placement import Binding
+from cloud_server.runs.events import EventListener, RunEvent
+from cloud_server.runs.placement import Placement
 from shared.core.errors import Conflict, NotFound, StrataError, TooMany
-from shared.core.records import Record, own
-from shared.federation.experiment import Lab
+from shared.core.records import Record, copy_tensors
+from shared.federation.experiment import Experiment
 from shared.run_records.events import Event
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo
@@ -38,7 +38,7 @@ _ROWS = TypeAdapter(tuple[SeatRow, ...])
 _EVALUATION = TypeAdapter(dict[str, Evaluation])
 
 
-class Committed(Record, Generic[S]):
+class Checkpoint(Record, Generic[S]):
     """The state of a run after a round.
 
     Attributes:
@@ -57,14 +57,14 @@ class Committed(Record, Generic[S]):
 
 
 @dataclass(frozen=True)
-class Written:
+class CheckpointFiles:
     """The digests of a round's files: its state, and the table of its seats."""
 
     state: str
     table: str | None
 
 
-class Due(Record):
+class PendingEvaluation(Record):
     """A committed state that is still to be evaluated; `final` after the last round."""
 
     final: bool
@@ -76,10 +76,10 @@ class StateGone(StrataError):
     code = "state_gone"
 
 
-class Archive:
+class RunRepository:
     """The cloud's Redis and files."""
 
-    def __init__(self, store: Store, blobs: Blobs, worker: Worker, max_runs: int, hear: Hear) -> None:
+    def __init__(self, store: Store, blobs: Blobs, worker: Worker, max_runs: int, hear: EventListener) -> None:
         self.store, self.blobs, self.worker, self.max_runs = store, blobs, worker, max_runs
         self.hear = hear  # told of every event that has been kept
         self._deleted: dict[str, float] = {}
@@ -108,15 +108,15 @@ class Archive:
             raise TooMany(f"{self.max_runs} runs are kept (CLOUD_MAX_RUNS): delete one that has ended")
         batch.put(redis_keys.cloud_runs(info.run), info.created_at.encode())
         batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
-        await self._commit(info.run, batch, Happening("run.status", {"status": info.status}))
+        await self._commit(info.run, batch, RunEvent("run.status", {"status": info.status}))
         return info.run
 
-    async def save(self, info: RunInfo, *events: Happening) -> None:
+    async def save(self, info: RunInfo, *events: RunEvent) -> None:
         """Keep a changed document, with its events, in one transaction."""
         batch = Batch().put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
         await self._commit(info.run, batch, *events)
 
-    async def _commit(self, run_id: str, batch: Batch, *events: Happening) -> None:
+    async def _commit(self, run_id: str, batch: Batch, *events: RunEvent) -> None:
         """Carry out a batch with the events of a run, then tell who listens here."""
         for event in events:
             batch.append(redis_keys.cloud_events(run_id), event.payload())
@@ -159,7 +159,7 @@ class Archive:
         newest = sorted(index.items(), key=lambda item: (item[1], item[0]), reverse=True)
         return [redis_keys.run_of_index(key) for key, _ in newest]
 
-    async def event(self, run_id: str, event: Happening) -> None:
+    async def event(self, run_id: str, event: RunEvent) -> None:
         """Tell what happened."""
         await self.store.append(redis_keys.cloud_events(run_id), event.payload())
         self.hear(run_id, event)
@@ -171,23 +171,23 @@ class Archive:
 
     # ---- rounds
 
-    async def write(self, committed: Committed[Any], detail: RoundDetail | None) -> Written:
+    async def write(self, committed: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
         """Write the files of a round, which its commit then refers to."""
         return await self.worker.run(self._write, committed, detail)
 
-    def _write(self, committed: Committed[Any], detail: RoundDetail | None) -> Written:
+    def _write(self, committed: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
         digest = self.blobs.put(codec.encode(committed).parts)
-        return Written(digest, self.blobs.put(_ROWS.dump_json(detail.seats)) if detail else None)
+        return CheckpointFiles(digest, self.blobs.put(_ROWS.dump_json(detail.seats)) if detail else None)
 
     async def commit(
         self,
         before: str | None,
-        written: Written,
+        written: CheckpointFiles,
         info: RunInfo,
-        binding: Binding,
+        binding: Placement,
         detail: RoundDetail | None,
-        events: Sequence[Happening],
-        due: Due | None = None,
+        events: Sequence[RunEvent],
+        due: PendingEvaluation | None = None,
     ) -> str:
         """Commit a round in one transaction; answers with the digest of the state, the guard of the next.
 
@@ -224,7 +224,7 @@ class Archive:
             ) from None
         return written.state
 
-    async def committed(self, run_id: str, lab: Lab) -> tuple[Committed[Any], str] | None:
+    async def committed(self, run_id: str, experiment: Experiment) -> tuple[Checkpoint[Any], str] | None:
         """The last committed state and its digest, None before the first commit.
 
         Raises:
@@ -234,30 +234,32 @@ class Archive:
         if found is None:
             return None
         digest = found.decode()
-        return await self._state(run_id, digest, lab), digest
+        return await self._state(run_id, digest, experiment), digest
 
-    async def _state(self, run_id: str, digest: str, lab: Lab) -> Committed[Any]:
-        kind: Any = Committed
+    async def _state(self, run_id: str, digest: str, experiment: Experiment) -> Checkpoint[Any]:
+        kind: Any = Checkpoint
         try:
             data = await self.worker.run(self.blobs.open, digest)
         except (BlobMissing, BlobCorrupt) as error:
             raise StateGone(f"the committed state of run {run_id} cannot be read: {error.detail}") from None
-        state: Committed[Any] = await self.worker.run(
-            lambda: own(codec.decode(kind[lab.algorithm.cloud_state], data, model=lab.shapes, stored=True))
+        state: Checkpoint[Any] = await self.worker.run(
+            lambda: copy_tensors(
+                codec.decode(kind[experiment.algorithm.cloud_state], data, model=experiment.shapes, stored=True)
+            )
         )
         return state
 
-    async def binding(self, run_id: str) -> Binding:
+    async def binding(self, run_id: str) -> Placement:
         """Who sat where at the last commit."""
         data = await self.store.get(redis_keys.cloud_seating(run_id))
-        return Binding.model_validate_json(data) if data else Binding(agents={}, edges={})
+        return Placement.model_validate_json(data) if data else Placement(agents={}, edges={})
 
     async def rounds(self, run_id: str) -> list[RoundInfo]:
         """The committed rounds, with the evaluations that are ready."""
         entries = await self.store.read(redis_keys.cloud_rounds(run_id))
         scores = await self.evaluations(run_id)
         infos = [RoundInfo.model_validate(entry.fields["info"]) for entry in entries]
-        return [info.but(evaluation=scores.get(info.round_no)) for info in infos]
+        return [info.replace(evaluation=scores.get(info.round_no)) for info in infos]
 
     async def round(self, run_id: str, round_no: int) -> RoundDetail:
         """One training round with its table of seats.
@@ -298,18 +300,18 @@ class Archive:
     async def evaluated(self, run_id: str, round_no: int, scores: dict[str, Evaluation], final: bool) -> None:
         """A round's evaluation is ready."""
         data = {name: score.model_dump(mode="json") for name, score in scores.items()}
-        event = Happening("round.evaluated", {"round_no": round_no, "evaluation": data, "final": final})
+        event = RunEvent("round.evaluated", {"round_no": round_no, "evaluation": data, "final": final})
         batch = Batch().put(redis_keys.cloud_evaluation(run_id, round_no), _EVALUATION.dump_json(scores))
         batch.delete(redis_keys.cloud_due(run_id, round_no))
         await self._commit(run_id, batch, event)
 
-    async def due(self, run_id: str, lab: Lab) -> list[tuple[int, Committed[Any], Due]]:
+    async def due(self, run_id: str, experiment: Experiment) -> list[tuple[int, Checkpoint[Any], PendingEvaluation]]:
         """The committed states that wait for their evaluation, by round."""
         found = []
         for key, data in sorted((await self.store.scan(redis_keys.cloud_dues(run_id))).items()):
             note = json.loads(data)
-            state = await self._state(run_id, note["state"], lab)
-            found.append((int(redis_keys.last_part(key)), state, Due.model_validate(note["due"])))
+            state = await self._state(run_id, note["state"], experiment)
+            found.append((int(redis_keys.last_part(key)), state, PendingEvaluation.model_validate(note["due"])))
         return found
 
     async def evaluations(self, run_id: str) -> dict[int, dict[str, Evaluation]]:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloud_server.runs.events import now
-from cloud_server.runs.placement import Table
-from cloud_server.runs.round_map import chart
+from cloud_server.runs.placement import PlacementManager
+from cloud_server.runs.round_map import round_map
 from shared.core.errors import StrataError
 from shared.core.records import TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.federation.population import counts_of
 from shared.results.manifest import Manifest
 from shared.results.writer import has_seats, last_round, write_begun, write_results
@@ -37,14 +37,16 @@ class RoundDone(NamedTuple):
     """A committed round that is to be written, and the run as it then was; `due` while its evaluation is to come."""
 
     info: RunInfo
-    lab: Lab
-    table: Table
+    experiment: Experiment
+    table: PlacementManager
     detail: RoundInfo
     due: bool = False
 
     def evaluated(self, scores: dict[str, Evaluation] | None) -> RoundDone:
         """The round with its evaluation, None if that does not come."""
-        return self._replace(detail=self.detail if scores is None else self.detail.but(evaluation=scores), due=False)
+        return self._replace(
+            detail=self.detail if scores is None else self.detail.replace(evaluation=scores), due=False
+        )
 
 
 @dataclass
@@ -117,7 +119,7 @@ class ResultsFolder:
             ready, self._waiting = self._waiting[:n], self._waiting[n:]
             newest, rounds = ready[-1], [done.detail for done in ready]
             self._wrote_at = time.monotonic()
-            await self.worker.run(self._write, newest.info, newest.lab, newest.table, rounds, None)
+            await self.worker.run(self._write, newest.info, newest.experiment, newest.table, rounds, None)
 
     async def settle(self) -> None:
         """Wait until what was begun is written; its error is raised here. What it left unwritten comes at a resume."""
@@ -139,36 +141,46 @@ class ResultsFolder:
             log.warning("results folder: %s", error.detail)
 
     async def ended(
-        self, info: RunInfo, lab: Lab, table: Table, rounds: Sequence[RoundInfo], model: TensorMap | None
+        self,
+        info: RunInfo,
+        experiment: Experiment,
+        table: PlacementManager,
+        rounds: Sequence[RoundInfo],
+        model: TensorMap | None,
     ) -> None:
         """Bring all rounds up to date with their evaluations, and write the model."""
         await self.settle()
-        await self.worker.run(self._write, info, lab, table, rounds, model)
+        await self.worker.run(self._write, info, experiment, table, rounds, model)
 
     def _write(
-        self, info: RunInfo, lab: Lab, table: Table, rounds: Sequence[RoundInfo], model: TensorMap | None
+        self,
+        info: RunInfo,
+        experiment: Experiment,
+        table: PlacementManager,
+        rounds: Sequence[RoundInfo],
+        model: TensorMap | None,
     ) -> None:
         manifest = Manifest.of(
             info,
-            data_digest=lab.data.digest,
-            population_digest=lab.members.digest,
+            data_digest=experiment.data.digest,
+            population_digest=experiment.population.digest,
             started_at=self.started.setdefault(info.run, now()),
             ended_at=now() if info.status in FINAL else None,
         )
         folder = self.folder(info.run)
-        seats = () if has_seats(folder) else seat_infos(lab, table, {})
+        seats = () if has_seats(folder) else seat_infos(experiment, table, {})
         with storage_errors(folder):
             write_results(folder, info, rounds, model=model, manifest=manifest, seats=seats)
 
 
-def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInfo, ...]:
+def seat_infos(experiment: Experiment, table: PlacementManager, retired: dict[int, str]) -> tuple[SeatInfo, ...]:
     """The seats of a run, and who sits there now."""
-    counts = counts_of(lab.members, lab.data)
-    seated = chart(lab, table.binding, table.registry)
-    visited, rows = seated.homes, []
-    for number in range(len(lab.members.seats)):
-        seat = lab.seat(number, seated.profiles.get(number))
-        agent = table.binding.agents.get(seat.number)
+    counts = counts_of(experiment.population, experiment.data)
+    seated = round_map(experiment, table.placement, table.registry)
+    visited, rows = seated.home_edges, []
+    for number in range(len(experiment.population.seats)):
+        seat = experiment.seat(number, seated.profiles.get(number))
+        agent = table.placement.agents.get(seat.number)
         worker = seat.role == "worker"
         state = "worker" if worker else "empty" if agent is None else "taken"
         if agent is not None and table.registry.is_offline(agent):
@@ -181,8 +193,8 @@ def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInf
             SeatInfo(
                 seat=seat.number,
                 role=seat.role,
-                home=seat.home,
-                edge=seated.edges.get(visited.get(seat.number, seat.home)),
+                home=seat.home_edge,
+                edge=seated.edges.get(visited.get(seat.number, seat.home_edge)),
                 agent=agent,
                 state=state,
                 reason=retired.get(seat.number),
@@ -191,7 +203,7 @@ def seat_infos(lab: Lab, table: Table, retired: dict[int, str]) -> tuple[SeatInf
                 compute_sps=seat.profile.compute_sps,
                 up_bps=None if worker else seat.profile.up_bps,
                 down_bps=None if worker else seat.profile.down_bps,
-                latency_s=None if worker else seat.latency_to(seat.home),
+                latency_s=None if worker else seat.latency_to(seat.home_edge),
                 n_train=len(seat.train),
                 n_test=len(seat.test),
                 label_counts=() if worker else tuple(int(count) for count in counts[seat.number]),

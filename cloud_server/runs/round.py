@@ -8,23 +8,23 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cloud_server.runs.edge_client import EdgeReply, Edges
-from cloud_server.runs.placement import Table
-from cloud_server.runs.repository import Committed
-from cloud_server.runs.round_map import Chart
+from cloud_server.runs.edge_client import EdgeClient, EdgeReply
+from cloud_server.runs.placement import PlacementManager
+from cloud_server.runs.repository import Checkpoint
+from cloud_server.runs.round_map import RoundMap
 from cloud_server.runs.round_record import Answers, Recorder
 from shared.core.errors import NotReady, StrataError, WireError
 from shared.core.records import canonical
 from shared.core.tensors import digest
-from shared.federation.aggregation import Fold, check_folded, mean_of
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
-from shared.federation.messages import Failure, RoundAnswer, RoundOrder, Seating
-from shared.federation.update_checks import check_sent
+from shared.federation.aggregation import Accumulator, check_partial_sum, mean_of
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.federation.messages import EdgePlacement, Failure, RoundAnswer, RoundOrder
+from shared.federation.update_checks import check_origin
 from shared.run_records.rounds import RoundDetail
-from shared.runtime.logs import about, tell
+from shared.runtime.logs import log_context, log_event
 from shared.runtime.worker import Worker
-from shared.service.order_headers import place
+from shared.service.order_headers import order_key
 from shared.storage.states import Version
 from shared.wire import codec
 
@@ -45,42 +45,44 @@ class CloudRound:
     run_id: str
     round_no: int
     kind: Literal["train", "evaluate"]
-    lab: Lab
-    before: Committed[Any]
-    table: Table
-    chart: Chart
-    edges: Edges
+    experiment: Experiment
+    checkpoint: Checkpoint[Any]
+    placement: PlacementManager
+    round_map: RoundMap
+    edges: EdgeClient
     worker: Worker
     attempt: int = 1
     clock_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.ctx: Ctx = self.lab.ctx(
-            phase=self.lab.phase_of(self.round_no).name, round_no=self.round_no, n_clients=self._n_clients()
+        self.ctx: Context = self.experiment.ctx(
+            phase=self.experiment.phase_of(self.round_no).name, round_no=self.round_no, n_clients=self._n_clients()
         )
-        self.hooks = self.lab.algorithm.cloud
+        self.hooks = self.experiment.algorithm.cloud
 
     def _n_clients(self) -> int:
         """Training clients of this round: homes where edges are clients, else taken seats that train."""
-        if self.lab.spec.client == "edge":
-            return len(self.lab.members.homes)
-        taken = self.table.binding.agents.keys() - self.before.retired.keys()
-        return sum(self.lab.seat(seat).role == "train" for seat in taken)
+        if self.experiment.spec.client == "edge":
+            return len(self.experiment.population.edges)
+        taken = self.placement.placement.agents.keys() - self.checkpoint.retired.keys()
+        return sum(self.experiment.seat(seat).role == "train" for seat in taken)
 
-    async def run(self) -> tuple[Committed[Any], RoundDetail]:
+    async def run(self) -> tuple[Checkpoint[Any], RoundDetail]:
         """Ask every home's edge, aggregate what came; the new state and the record.
 
         Raises:
             QuorumMissed: too few edges answered; names who and why.
         """
-        with about(round=self.round_no):
+        with log_context(round=self.round_no):
             return await self._run()
 
-    async def _run(self) -> tuple[Committed[Any], RoundDetail]:
+    async def _run(self) -> tuple[Checkpoint[Any], RoundDetail]:
         began = time.monotonic()
         answers = await self._ask_all()
         after, model_sha256, figures = await self.worker.run(self._aggregate, answers)
-        recorder = Recorder(self.lab, self.chart, self.table.binding, self.before.retired, self.ctx, self.clock_s)
+        recorder = Recorder(
+            self.experiment, self.round_map, self.placement.placement, self.checkpoint.retired, self.ctx, self.clock_s
+        )
         return after, recorder.detail(
             answers,
             kind=self.kind,
@@ -91,32 +93,32 @@ class CloudRound:
         )
 
     async def _ask_all(self) -> Answers:
-        homes = sorted(self.chart.edges)
+        homes = sorted(self.round_map.edges)
         asked = dict(zip(homes, await asyncio.gather(*(self._ask(home) for home in homes)), strict=True))
         failed = {home: found for home, found in asked.items() if isinstance(found, Failure)}
-        if self.lab.spec.client == "edge":  # its devices wait for it
-            for home, edge in self.chart.away.items():
+        if self.experiment.spec.client == "edge":  # its devices wait for it
+            for home, edge in self.round_map.away.items():
                 failed[home] = Failure(edge=home, reason="lost", detail=f"edge {edge} is not heard: its home waits")
         return Answers({home: found for home, found in asked.items() if isinstance(found, EdgeReply)}, failed)
 
     async def _ask(self, home: int) -> EdgeReply | Failure:
         """One home's answer, or its failure as data."""
-        edge = self.chart.edges[home]
-        with about(home=home, edge=edge):
+        edge = self.round_map.edges[home]
+        with log_context(home=home, edge=edge):
             found = await self._asked(home, edge)
             if isinstance(found, Failure):
-                tell("order.failed", level=logging.WARNING, reason=found.reason, detail=found.detail)
+                log_event("order.failed", level=logging.WARNING, reason=found.reason, detail=found.detail)
             else:
-                tell("order.answered", bytes=found.up_bytes, n_updates=found.answer.n_updates)
+                log_event("order.answered", bytes=found.up_bytes, n_updates=found.answer.n_updates)
             return found
 
     async def _asked(self, home: int, edge: str) -> EdgeReply | Failure:
-        seating = self.chart.seating(self.run_id, home)
+        seating = self.round_map.edge_placement(self.run_id, home)
         try:
             body = await self.worker.run(self._order, home, seating)
-            tell("order.sent", kind=self.kind, bytes=body.n_bytes)
-            asked = place("rounds", self.run_id, self.round_no, home)
-            reply = await self.edges.round(edge, self.lab, body, seating, self.table.loads(), asked)
+            log_event("order.sent", kind=self.kind, bytes=body.n_bytes)
+            asked = order_key("rounds", self.run_id, self.round_no, home)
+            reply = await self.edges.round(edge, self.experiment, body, seating, self.placement.loads(), asked)
             await asyncio.to_thread(self._check, home, reply.answer)  # of several edges at once
             return reply
         except StrataError as error:
@@ -125,16 +127,18 @@ class CloudRound:
             log.exception("round %s at %s", self.round_no, edge)
             return Failure(edge=home, reason="error", detail=f"{edge}: {type(error).__name__}: {error}")
 
-    def _order(self, home: int, seating: Seating) -> codec.Body:
-        before = self.before
-        seats = {seat.number for seat in self.lab.members.at(home) if seat.role == "worker"} | set(seating.places)
-        there = [self.lab.seat(number) for number in sorted(seating.places) if number not in before.retired]
+    def _order(self, home: int, seating: EdgePlacement) -> codec.Body:
+        before = self.checkpoint
+        seats = {seat.number for seat in self.experiment.population.at(home) if seat.role == "worker"} | set(
+            seating.addresses
+        )
+        there = [self.experiment.seat(number) for number in sorted(seating.addresses) if number not in before.retired]
         order = RoundOrder[Any](
             run_id=self.run_id,
             round_no=self.round_no,
-            spec=self.lab.spec,
-            population=self.lab.members.digest,
-            seating=codec.digest_of(canonical(seating).encode()),
+            spec=self.experiment.spec,
+            population=self.experiment.population.digest,
+            placement=codec.digest_of(canonical(seating).encode()),
             phase=self.ctx.phase,
             kind=self.kind,
             n_clients=self.ctx.n_clients,
@@ -153,52 +157,59 @@ class CloudRound:
         Raises:
             BadInput, NotFinite, OutOfBound, WireError: it speaks of others, or there is no such sum.
         """
-        workers = {seat.number for seat in self.lab.members.at(home) if seat.role == "worker"}
-        known = workers | set(self.chart.seats_at(home))
+        workers = {seat.number for seat in self.experiment.population.at(home) if seat.role == "worker"}
+        known = workers | set(self.round_map.seats_at(home))
         told = {line.seat for line in answer.lines} | answer.bases.keys() | answer.retired.keys()
-        tests = set(answer.own_on).union(*(line.own_on for line in answer.lines)) - set(self.lab.spec.test_on)
+        tests = set(answer.own_on).union(*(line.own_on for line in answer.lines)) - set(self.experiment.spec.test_on)
         if tests:
             raise WireError(f"the answer for home {home} has scores of {min(tests)[:40]!r}, which is no test set here")
         if answer.edge != home or not told <= known:
             others = f"home {answer.edge}, seats {sorted(told - known)}"
             raise WireError(f"the answer for home {home} speaks of {others}")
         update: Any = answer.update
-        if answer.folded is not None:
-            update = check_folded(answer.folded, self.lab.algorithm.update, self.lab.grid, model=self.lab.shapes)
+        if answer.partial_sum is not None:
+            update = check_partial_sum(
+                answer.partial_sum,
+                self.experiment.algorithm.update,
+                self.experiment.fixed_point,
+                model=self.experiment.shapes,
+            )
         if update is not None:
             self._check_update(self.ctx.at(edge=home), sorted(known), update)
 
-    def _check_update(self, edge: Ctx, seats: list[int], update: Any) -> None:
+    def _check_update(self, edge: Context, seats: list[int], update: Any) -> None:
         """Of an edge that forms a model it is the edge's own, else one such as its seats send; both speak of these."""
         clients = {edge.at(seat=seat).client_id for seat in seats}
-        own = self.lab.algorithm.edge.forms_model(edge) or not seats
-        check_sent(self.lab, edge if own else edge.at(seat=seats[0]), update, clients or {edge.client_id})
+        own = self.experiment.algorithm.edge.forms_model(edge) or not seats
+        check_origin(self.experiment, edge if own else edge.at(seat=seats[0]), update, clients or {edge.client_id})
 
     def _require_quorum(self, answers: Answers) -> None:
         """Enough of the edges that had something to do must have answered."""
         n = len(answers.replies) + len(answers.failed)
-        need = max(self.lab.spec.quorum_of(n), 1)
+        need = max(self.experiment.spec.quorum_of(n), 1)
         if len(answers.replies) < need:
             why = "; ".join(failure.detail for _, failure in sorted(answers.failed.items())) or "no edge is alive"
             raise QuorumMissed(f"round {self.round_no}: quorum of {need} of {n} edges missed: {why}")
 
     # ---- the new state
 
-    def _aggregate(self, answers: Answers) -> tuple[Committed[Any], str, dict[str, Any]]:
+    def _aggregate(self, answers: Answers) -> tuple[Checkpoint[Any], str, dict[str, Any]]:
         """Add up what came; an answer that cannot be added is its edge's failure. The state, its digest and figures."""
         replies, failed = answers.replies, answers.failed
-        state, update = self.before.state, self.lab.algorithm.update
-        fold = Fold(update, self.lab.grid, model=self.lab.shapes)
+        state, update = self.checkpoint.state, self.experiment.algorithm.update
+        fold = Accumulator(update, self.experiment.fixed_point, model=self.experiment.shapes)
         for home in sorted(replies):
             try:
                 self._fold(fold, replies[home].answer)
                 replies[home] = replies[home].folded_in()
             except StrataError as error:
                 del replies[home]
-                failed[home] = Failure(edge=home, reason=error.code, detail=f"{self.chart.edges[home]}: {error.detail}")
+                failed[home] = Failure(
+                    edge=home, reason=error.code, detail=f"{self.round_map.edges[home]}: {error.detail}"
+                )
         self._require_quorum(answers)
         if self.kind == "train":
-            mean = mean_of(fold.result(), update, self.lab.grid, model=self.lab.shapes)
+            mean = mean_of(fold.result(), update, self.experiment.fixed_point, model=self.experiment.shapes)
             if mean is not None:
                 counted = self.ctx.at(n_updates=fold.n_updates, n_samples=fold.n_samples)
                 state = self.hooks.aggregate(counted, state, mean)
@@ -207,22 +218,22 @@ class CloudRound:
         figures = self.hooks.figures(self.ctx, state) if self.kind == "train" else {}
         return self._after(state, replies), model_sha256, figures
 
-    def _fold(self, fold: Fold, answer: RoundAnswer[Any]) -> None:
-        if answer.folded is not None:
-            fold.merge(answer.folded, take=True, checked=True)  # when it came
+    def _fold(self, fold: Accumulator, answer: RoundAnswer[Any]) -> None:
+        if answer.partial_sum is not None:
+            fold.merge(answer.partial_sum, take=True, checked=True)  # when it came
         elif answer.update is not None:
             fold.add(answer.update, answer.n_samples, answer.n_updates)
 
-    def _after(self, state: Any, replies: dict[int, EdgeReply]) -> Committed[Any]:
+    def _after(self, state: Any, replies: dict[int, EdgeReply]) -> Checkpoint[Any]:
         if self.kind == "evaluate":
-            return self.before
+            return self.checkpoint
         bases, edge_bases, retired = (
-            dict(self.before.bases),
-            dict(self.before.edge_bases),
-            dict(self.before.retired),
+            dict(self.checkpoint.bases),
+            dict(self.checkpoint.edge_bases),
+            dict(self.checkpoint.retired),
         )
         for home, reply in replies.items():
             bases |= reply.answer.bases
             retired |= reply.answer.retired
             edge_bases[home] = reply.answer.base or Version(self.round_no)
-        return Committed[Any](round_no=self.round_no, state=state, bases=bases, edge_bases=edge_bases, retired=retired)
+        return Checkpoint[Any](round_no=self.round_no, state=state, bases=bases, edge_bases=edge_bases, retired=retired)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cloud_server.runs.edge_client import EdgeReply
-from cloud_server.runs.placement import Binding
-from cloud_server.runs.round_map import Chart
+from cloud_server.runs.placement import Placement
+from cloud_server.runs.round_map import RoundMap
 from shared.core.scores import Score, Spread
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
-from shared.federation.messages import Failure, RoundAnswer, SeatLine
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.federation.messages import Failure, RoundAnswer, VisitRecord
 from shared.run_records.rounds import EdgeRow, RoundDetail
 from shared.run_records.visits import FailureInfo, SeatRow
 from shared.simulation.cost_model import LinkUse, link_cost
@@ -26,7 +26,7 @@ class Answers:
     replies: dict[int, EdgeReply]
     failed: dict[int, Failure]
 
-    def lost_seats(self, chart: Chart, retired: Mapping[int, str]) -> dict[int, Failure]:
+    def lost_seats(self, chart: RoundMap, retired: Mapping[int, str]) -> dict[int, Failure]:
         """The seats whose contribution went with their edge."""
         return {
             seat: failure
@@ -49,11 +49,11 @@ class Recorder:
         clock_s: the simulated instant at which it began.
     """
 
-    lab: Lab
-    chart: Chart
-    binding: Binding
+    experiment: Experiment
+    round_map: RoundMap
+    placement: Placement
     retired: Mapping[int, str]
-    ctx: Ctx
+    ctx: Context
     clock_s: float
 
     def detail(
@@ -114,7 +114,7 @@ class Recorder:
         return told + [
             FailureInfo(
                 edge=self._edge_name(home),
-                seats=tuple(seat for seat in self.chart.seats_at(home) if seat not in self.retired),
+                seats=tuple(seat for seat in self.round_map.seats_at(home) if seat not in self.retired),
                 reason=failure.reason,
                 detail=failure.detail,
             )
@@ -123,44 +123,44 @@ class Recorder:
 
     def _spreads(self, answers: Answers) -> dict[str, Spread]:
         """Over clients, seats or edges; held-out seats are none."""
-        told: list[SeatLine | RoundAnswer[Any]] = []
+        told: list[VisitRecord | RoundAnswer[Any]] = []
         for _, reply in sorted(answers.replies.items()):
-            told += [line for line in reply.answer.lines if self.lab.seat(line.seat).role != "held_out"]
+            told += [line for line in reply.answer.lines if self.experiment.seat(line.seat).role != "held_out"]
             told.append(reply.answer)
         found = {
             which: [score.accuracy for item in told if (score := getattr(item, which)) is not None and score.n]
             for which in ("received", "own")
         }
-        for name in self.lab.spec.test_on:
+        for name in self.experiment.spec.test_on:
             scores = [item.own_on[name] for item in told if name in item.own_on]
             found[f"own_on_{name}"] = [score.accuracy for score in scores if score.accuracy is not None]
         return {which: Spread.of(values) for which, values in found.items() if values}
 
     def _edge_name(self, home: int | None) -> str | None:
-        return None if home is None else self.chart.edges.get(home) or self.chart.away.get(home)
+        return None if home is None else self.round_map.edges.get(home) or self.round_map.away.get(home)
 
     # ---- seats
 
     def _seat_rows(self, answers: Answers) -> tuple[SeatRow, ...]:
         rows = [self._seat_row(home, line) for home, r in sorted(answers.replies.items()) for line in r.answer.lines]
-        for seat, failure in sorted(answers.lost_seats(self.chart, self.retired).items()):
-            edge, agent = self._edge_name(failure.edge) or "", self.binding.agents.get(seat)
+        for seat, failure in sorted(answers.lost_seats(self.round_map, self.retired).items()):
+            edge, agent = self._edge_name(failure.edge) or "", self.placement.agents.get(seat)
             profile, reason = self._profile(seat), failure.reason
             rows.append(SeatRow(seat=seat, edge=edge, agent=agent, profile=profile, outcome="failed", reason=reason))
         return tuple(rows)
 
     def _profile(self, seat: int) -> str:
         """The name of the profile that a seat had."""
-        return self.chart.profiles.get(seat, self.lab.seat(seat).profile.name)
+        return self.round_map.profiles.get(seat, self.experiment.seat(seat).profile.name)
 
-    def _seat_row(self, home: int, line: SeatLine) -> SeatRow:
+    def _seat_row(self, home: int, line: VisitRecord) -> SeatRow:
         received, mine, train = line.received, line.own, line.train
         return SeatRow(
             seat=line.seat,
             edge=self._edge_name(home) or "",
             edge_round=line.edge_round,
             wave=line.wave,
-            agent=self.binding.agents.get(line.seat),
+            agent=self.placement.agents.get(line.seat),
             profile=self._profile(line.seat),
             outcome=line.outcome,
             reason=line.reason,
@@ -196,7 +196,7 @@ class Recorder:
     def _edge_rows(self, answers: Answers) -> tuple[EdgeRow, ...]:
         """A row for each home: its answer, its failure, or that its devices visited others."""
         rows = []
-        for home in sorted({*self.chart.edges, *self.chart.away}):
+        for home in sorted({*self.round_map.edges, *self.round_map.away}):
             name = self._edge_name(home) or f"home {home}"
             if home in answers.replies:
                 rows.append(self._edge_row(name, home, answers.replies[home]))
@@ -209,7 +209,7 @@ class Recorder:
     def _edge_row(self, name: str, home: int, reply: EdgeReply) -> EdgeRow:
         use = LinkUse(down_bytes=reply.down_bytes, up_bytes=reply.up_bytes)
         received, mine = reply.answer.received, reply.answer.own
-        cost = link_cost(self.lab.members.homes[home].link, use, self.ctx.at(edge=home).seed)
+        cost = link_cost(self.experiment.population.edges[home].link, use, self.ctx.at(edge=home).seed)
         return EdgeRow(
             edge=name,
             home=home,
@@ -240,13 +240,13 @@ def _figures(answers: Answers, cloud: Mapping[str, Any]) -> dict[str, Any]:
     return found | ({"cloud": dict(cloud)} if cloud else {})
 
 
-def _all_off(lines: Sequence[SeatLine]) -> bool:
+def _all_off(lines: Sequence[VisitRecord]) -> bool:
     """Whether somebody was chosen, and everybody chosen was off, or busy with what it is late with."""
     chosen = [line for line in lines if line.outcome != "evaluated"]
     return bool(chosen) and all(line.reason in ("unavailable", "busy") for line in chosen)
 
 
-def _bytes_of(lines: list[SeatLine], edges: tuple[EdgeRow, ...]) -> dict[str, int]:
+def _bytes_of(lines: list[VisitRecord], edges: tuple[EdgeRow, ...]) -> dict[str, int]:
     down, up = sum(line.down_bytes for line in lines), sum(line.up_bytes for line in lines)
     edge_down, edge_up = sum(row.down_bytes for row in edges), sum(row.up_bytes for row in edges)
     return {

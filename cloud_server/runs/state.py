@@ -6,38 +6,38 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.edge_client import Edges
-from cloud_server.runs.evaluation import Judge
-from cloud_server.runs.placement import Table
-from cloud_server.runs.repository import Archive, Committed
+from cloud_server.runs.edge_client import EdgeClient
+from cloud_server.runs.evaluation import Evaluator
+from cloud_server.runs.placement import PlacementManager
+from cloud_server.runs.repository import Checkpoint, RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
-from shared.federation.experiment import Lab, Labs
+from shared.federation.experiment import Experiment, ExperimentCache
 from shared.runtime.worker import Worker
 
 
 @dataclass
-class Tools:
+class CloudServices:
     """What the courses of a cloud share."""
 
-    archive: Archive
+    repository: RunRepository
     registry: Registry
-    edges: Edges
-    labs: Labs
+    edges: EdgeClient
+    experiments: ExperimentCache
     worker: Worker
-    judge: Judge
+    evaluator: Evaluator
     results: ResultsFolder
     settle_s: float
 
 
 @dataclass
-class Standing:
+class RunState:
     """Where a run stands: its lab, who sits where, its last committed state.
 
     Attributes:
         guard: digest of the committed state, which the next commit expects to find.
     """
 
-    lab: Lab
-    table: Table
-    committed: Committed[Any]
-    guard: str
+    experiment: Experiment
+    placement: PlacementManager
+    checkpoint: Checkpoint[Any]
+    expected_digest: str

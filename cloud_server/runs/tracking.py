@@ -16,8 +16,8 @@ from pathlib import Path
 
 import httpx
 
-from cloud_server.runs.events import Happening
-from cloud_server.runs.repository import Archive, StateGone
+from cloud_server.runs.events import RunEvent
+from cloud_server.runs.repository import RunRepository, StateGone
 from shared.core.errors import NotFound, StrataError
 from shared.results.folder import read_rounds
 from shared.results.tracking.live import Live, LiveMlflow, LiveTensorboard
@@ -60,14 +60,14 @@ class Tracking:
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
 
-    def hear(self, run_id: str, event: Happening) -> None:
+    def hear(self, run_id: str, event: RunEvent) -> None:
         """Something happened to a run: it is looked at soon, at its end at once."""
         if event.kind in HEARD:
             self._due.add(run_id)
         if event.kind == "run.status" and event.data["status"] in FINAL:
             self._hurry.set()
 
-    def start(self, archive: Archive) -> None:
+    def start(self, archive: RunRepository) -> None:
         """Begin, with the runs whose end an earlier cloud process did not bring to their trackers."""
         self._task = asyncio.create_task(self._forever(archive))
 
@@ -78,7 +78,7 @@ class Tracking:
             await asyncio.gather(self._task, return_exceptions=True)
         self.worker.close()
 
-    async def _forever(self, archive: Archive) -> None:
+    async def _forever(self, archive: RunRepository) -> None:
         looked = False
         pause_s = 0.0
         while True:
@@ -98,7 +98,7 @@ class Tracking:
                 log.exception("trackers wait")
             pause_s = max(EVERY_S, min((time.monotonic() - begun) / SHARE, LONGEST_S))
 
-    async def _left(self, archive: Archive) -> set[str]:
+    async def _left(self, archive: RunRepository) -> set[str]:
         """The runs that have ended and of whose end a tracker has not been told."""
         found = set()
         for info in await archive.infos():
@@ -107,7 +107,7 @@ class Tracking:
                 found.add(info.run)
         return found
 
-    async def _look_at(self, archive: Archive, run_id: str) -> None:
+    async def _look_at(self, archive: RunRepository, run_id: str) -> None:
         """Look at a run that is due; it stays so where the store is away, and none waits for another's trouble."""
         self._due.discard(run_id)
         try:
@@ -118,7 +118,7 @@ class Tracking:
         except Exception:
             log.exception("run %s is not brought to its trackers", run_id)
 
-    async def _look(self, archive: Archive, run_id: str) -> None:
+    async def _look(self, archive: RunRepository, run_id: str) -> None:
         """Bring a run to its trackers, as far as it is."""
         try:
             info = await archive.info(run_id)
@@ -134,7 +134,7 @@ class Tracking:
         for name in info.tracking:
             await self._bring(archive, name, tracked)
 
-    async def _bring(self, archive: Archive, name: Tracker, tracked: Tracked) -> None:
+    async def _bring(self, archive: RunRepository, name: Tracker, tracked: Tracked) -> None:
         info = tracked.info
         where, why = await self._tried(name, tracked)
         before = self._failed.pop((info.run, name), 0)
@@ -142,11 +142,13 @@ class Tracking:
             note = await self._failing(archive, name, info, why, before)
         else:
             if before:
-                await archive.event(info.run, Happening("tracking.resumed", {"tracker": name}))
+                await archive.event(info.run, RunEvent("tracking.resumed", {"tracker": name}))
             note = TrackerNote(status=info.status, rounds=info.rounds, where=where)
         await self.worker.run(self._note, info, name, note)
 
-    async def _failing(self, archive: Archive, name: Tracker, info: RunInfo, why: str, before: int) -> TrackerNote:
+    async def _failing(
+        self, archive: RunRepository, name: Tracker, info: RunInfo, why: str, before: int
+    ) -> TrackerNote:
         """Tell of it at the first time, and when a tracker is given up; `before`: how often it failed until now."""
         ended = info.status in FINAL
         given_up = ended and before + 1 >= TRIES
@@ -158,7 +160,7 @@ class Tracking:
             self._due.add(info.run)
         why = why[:2000]
         if given_up or not before:
-            await archive.event(info.run, Happening("tracking.failed", {"tracker": name, "reason": why}))
+            await archive.event(info.run, RunEvent("tracking.failed", {"tracker": name, "reason": why}))
         return TrackerNote(status=info.status if given_up else None, reason=why)
 
     async def _tried(self, name: Tracker, tracked: Tracked) -> tuple[str | None, str | None]:

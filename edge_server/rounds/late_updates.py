@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from edge_server.rounds.wave import Wave
-from shared.core.records import Count, Record, own
-from shared.federation.aggregation import Fold
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
-from shared.federation.messages import Contribution, SeatLine
+from shared.core.records import Count, Record, copy_tensors
+from shared.federation.aggregation import Accumulator
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.federation.messages import Contribution, VisitRecord
 from shared.wire import codec
 
 S = TypeVar("S")
 U = TypeVar("U")
 
 
-class Late(Record, Generic[U]):
+class LateUpdate(Record, Generic[U]):
     """A late update, as an edge keeps it.
 
     Attributes:
@@ -34,26 +34,26 @@ class Late(Record, Generic[U]):
     contribution: Contribution[U]
 
 
-class Kept(Record, Generic[S, U]):
+class EdgeCheckpoint(Record, Generic[S, U]):
     """What an edge keeps of a home: the algorithm's state, late updates (one a seat), losses by seat."""
 
     state: S
-    late: tuple[Late[U], ...]
+    late: tuple[LateUpdate[U], ...]
     losses: dict[int, float]
 
 
 @dataclass
-class Stock:
+class LateUpdateBuffer:
     """What is kept of one home, by seat; of a seat's several late updates the newest.
 
     Attributes:
         losses: mean training loss of the last visit that the edge heard of.
     """
 
-    late: dict[int, Late[Any]] = field(default_factory=dict)
+    late: dict[int, LateUpdate[Any]] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
 
-    def add(self, item: Late[Any]) -> None:
+    def add(self, item: LateUpdate[Any]) -> None:
         """Keep one."""
         self.late[item.contribution.seat] = item
 
@@ -67,7 +67,7 @@ class Stock:
         """Seats that are still at work on theirs, with the instant at which it arrives."""
         return {seat: item.arrives_s for seat, item in sorted(self.late.items()) if item.arrives_s > at_s}
 
-    def take(self, at_s: float, round_no: int, seats: set[int], retired: Collection[int]) -> list[Late[Any]]:
+    def take(self, at_s: float, round_no: int, seats: set[int], retired: Collection[int]) -> list[LateUpdate[Any]]:
         """Take out what earlier rounds' seats that take part here have sent; what retired seats sent goes."""
         due = [
             seat
@@ -79,7 +79,7 @@ class Stock:
         return found
 
 
-def fold_in(ctx: Ctx, item: Late[Any], fold: Fold) -> SeatLine:
+def add_late(ctx: Context, item: LateUpdate[Any], fold: Accumulator) -> VisitRecord:
     """Add a late update with less weight for each round that it is old; its line in the record.
 
     Raises:
@@ -88,7 +88,7 @@ def fold_in(ctx: Ctx, item: Late[Any], fold: Fold) -> SeatLine:
     made = item.contribution
     weight = max(round(made.n_samples * ctx.spec.staleness_discount ** (ctx.round_no - item.round_no)), 1)
     fold.add(made.update, weight)
-    return SeatLine(
+    return VisitRecord(
         seat=made.seat,
         edge_round=ctx.edge_round,
         wave=ctx.wave,
@@ -98,26 +98,26 @@ def fold_in(ctx: Ctx, item: Late[Any], fold: Fold) -> SeatLine:
     )
 
 
-def packed(lab: Lab, state: Record, stock: Stock) -> codec.Body:
+def packed(experiment: Experiment, state: Record, stock: LateUpdateBuffer) -> codec.Body:
     """What an edge keeps, encoded; the algorithm's state alone where nothing else is asked for."""
-    if not _keeps_more(lab):
+    if not _keeps_more(experiment):
         return codec.encode(state)
     late, losses = tuple(stock.late[seat] for seat in sorted(stock.late)), dict(sorted(stock.losses.items()))
-    return codec.encode(_kind(lab)(state=state, late=late, losses=losses))
+    return codec.encode(_kind(experiment)(state=state, late=late, losses=losses))
 
 
-def unpacked(lab: Lab, data: Any) -> tuple[Any, Stock]:
+def unpacked(experiment: Experiment, data: Any) -> tuple[Any, LateUpdateBuffer]:
     """The algorithm's state and what is kept beside it, in torch's own memory."""
-    if not _keeps_more(lab):
-        return own(codec.decode(lab.algorithm.edge_state, data, stored=True)), Stock()
-    kept = own(codec.decode(_kind(lab), data, stored=True))
-    return kept.state, Stock({item.contribution.seat: item for item in kept.late}, kept.losses)
+    if not _keeps_more(experiment):
+        return copy_tensors(codec.decode(experiment.algorithm.edge_state, data, stored=True)), LateUpdateBuffer()
+    kept = copy_tensors(codec.decode(_kind(experiment), data, stored=True))
+    return kept.state, LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
 
 
-def _keeps_more(lab: Lab) -> bool:
-    return lab.spec.late == "next_round" or lab.spec.select == "power_of_choice"
+def _keeps_more(experiment: Experiment) -> bool:
+    return experiment.spec.late == "next_round" or experiment.spec.select == "power_of_choice"
 
 
-def _kind(lab: Lab) -> type[Any]:
-    kind: type[Any] = Kept[lab.algorithm.edge_state, lab.algorithm.update]  # type: ignore[name-defined]
+def _kind(experiment: Experiment) -> type[Any]:
+    kind: type[Any] = EdgeCheckpoint[experiment.algorithm.edge_state, experiment.algorithm.update]  # type: ignore[name-defined]
     return kind

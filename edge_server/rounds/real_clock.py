@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_server.rounds.wave import Asked, Deadline
-from shared.federation.experiment import Lab
-from shared.federation.messages import Outcome, RoundOrder, Seating, Stage, Work
-from shared.federation.timeouts import PROFILE_HEADER, Paced, longest_s
+from edge_server.rounds.wave import Deadline, VisitRequest
+from shared.federation.experiment import Experiment
+from shared.federation.messages import EdgePlacement, Outcome, RoundOrder, Task, WaveId
+from shared.federation.timeouts import PROFILE_HEADER, RealDuration, longest_s
 from shared.spec.experiment import ExperimentSpec
 
 
@@ -36,19 +36,19 @@ def _deadline(spec: ExperimentSpec, limit_s: float | None, what: str) -> Deadlin
 
 
 @dataclass(frozen=True)
-class RealTime:
+class RealClock:
     """How orders to agents differ with `clock: real`; without it, in nothing."""
 
-    lab: Lab
+    experiment: Experiment
     order: RoundOrder[Any]
-    seating: Seating
+    placement: EdgePlacement
 
     @property
     def on(self) -> bool:
         """Whether devices wait."""
-        return self.lab.spec.clock == "real"
+        return self.experiment.spec.clock == "real"
 
-    def orders(self, by_agent: Mapping[str, list[Asked]]) -> list[tuple[str, list[Asked]]]:
+    def orders(self, by_agent: Mapping[str, list[VisitRequest]]) -> list[tuple[str, list[VisitRequest]]]:
         """What is asked of whom: one order an agent, or one a seat, since modelled devices work side by side."""
         if not self.on:
             return sorted(by_agent.items())
@@ -60,22 +60,22 @@ class RealTime:
 
     def headers(self, seat: int) -> dict[str, str]:
         """What a device must know to wait as long as the model says."""
-        profile = self.seating.profiles.get(seat)
+        profile = self.placement.profiles.get(seat)
         return {PROFILE_HEADER: profile} if self.on and profile is not None else {}
 
-    def longest_s(self, seat: int, work: Work | None, n_bytes: int) -> float:
+    def longest_s(self, seat: int, task: Task | None, n_bytes: int) -> float:
         """Wall seconds that a seat may wait by the model (None: to send its update), beside what it computes here."""
         if not self.on:
             return 0.0
-        ctx = self.lab.ctx(phase=self.order.phase, round_no=self.order.round_no, n_clients=self.order.n_clients)
-        seated = self.lab.seat(seat, self.seating.profiles.get(seat))
-        return longest_s(self.lab, ctx.at(edge=self.order.edge), seated, work or Work(steps=1), n_bytes)
+        ctx = self.experiment.ctx(phase=self.order.phase, round_no=self.order.round_no, n_clients=self.order.n_clients)
+        seated = self.experiment.seat(seat, self.placement.profiles.get(seat))
+        return longest_s(self.experiment, ctx.at(edge=self.order.edge), seated, task or Task(steps=1), n_bytes)
 
-    def own_wall_s(self, stage: Stage, outcome: Outcome[Any]) -> float:
+    def own_wall_s(self, stage: WaveId, outcome: Outcome[Any]) -> float:
         """Wall seconds that a visit of the edge's own worker takes by the model: it has no link."""
         if not self.on:
             return 0.0
-        ctx = self.lab.ctx(phase=self.order.phase, round_no=stage.round_no, n_clients=self.order.n_clients)
+        ctx = self.experiment.ctx(phase=self.order.phase, round_no=stage.round_no, n_clients=self.order.n_clients)
         ctx = ctx.at(edge=self.order.edge, edge_round=stage.edge_round, wave=stage.wave)
         share = 0.0 if outcome.kind == "evaluate" else 1.0
-        return Paced(self.lab, ctx, self.lab.seat(outcome.seat), outcome.n_trained, share).wall_s()
+        return RealDuration(self.experiment, ctx, self.experiment.seat(outcome.seat), outcome.n_trained, share).wall_s()

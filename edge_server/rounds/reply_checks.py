@@ -130,7 +130,7 @@ def _sent(uploads: Uploads[Any]) -> list[int]:
         WireError: a seat is there twice, or it is both at once, or a sum does not say whose updates it holds, or a
             number is beyond all bounds.
     """
-    singles, folded = [item.seat for item in uploads.contributions], uploads.folded
+    singles, folded = [item.seat for item in uploads.contributions], uploads.partial_sum
     summed = sorted(uploads.link_bytes)
     n_samples = [item.n_samples for item in uploads.contributions] + ([folded.n_samples] if folded is not None else [])
     _check_count(max(n_samples, default=0), "uploads.n_samples")

@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 
 from edge_server.rounds.wave import Wave
-from edge_server.rounds.wave_timing import Arrivals, Paid
-from shared.federation.experiment import Lab
+from edge_server.rounds.wave_timing import VisitCost, WaveTiming
+from shared.federation.experiment import Experiment
 from shared.federation.hooks import Verdict
-from shared.federation.messages import Failure, SeatLine, Work
+from shared.federation.messages import Failure, Task, VisitRecord
 from shared.federation.population import Seat
 from shared.federation.test_sets import Indices
-from shared.runtime.logs import about, tell
+from shared.runtime.logs import log_context, log_event
 from shared.storage.states import Version
 
 
-def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, paid: Paid) -> SeatLine:
+def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, paid: VisitCost) -> VisitRecord:
     """What came of one seat's visit in a wave, and what it cost in the modelled world."""
     number, cost = seat.number, paid.cost
     outcome = wave.outcomes.get(number)
     found, reason = _outcome(wave, number, verdict)
     heard = None if number in wave.unheard else outcome
-    return SeatLine(
+    return VisitRecord(
         seat=number,
         edge_round=wave.stage.edge_round,
         wave=wave.stage.wave,
@@ -77,7 +77,7 @@ def _outcome(wave: Wave, number: int, verdict: Verdict | None) -> tuple[str, str
     return ("used", None) if number in wave.used else ("idle", "no update")
 
 
-def _moved_bytes(wave: Wave, number: int, paid: Paid) -> int:
+def _moved_bytes(wave: Wave, number: int, paid: VisitCost) -> int:
     """Of the bytes that the seat received, those of moved samples: they follow its order."""
     moved = wave.moved_bytes.get(number, 0)
     order = wave.links[number].down_bytes - moved if number in wave.links else 0
@@ -85,7 +85,7 @@ def _moved_bytes(wave: Wave, number: int, paid: Paid) -> int:
 
 
 @dataclass
-class Book:
+class RoundLog:
     """What a round has come to so far.
 
     Attributes:
@@ -96,9 +96,9 @@ class Book:
         next_on_s: the simulated instant at which the first of the devices that were off is there again.
     """
 
-    lab: Lab
+    experiment: Experiment
     round_no: int
-    lines: list[SeatLine] = field(default_factory=list)
+    visits: list[VisitRecord] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     retired: dict[int, str] = field(default_factory=dict)
     bases: dict[int, Version] = field(default_factory=dict)
@@ -119,15 +119,17 @@ class Book:
     def note(
         self,
         wave: Wave,
-        works: Mapping[int, Work],
+        tasks: Mapping[int, Task],
         verdicts: Mapping[int, Verdict],
-        arrivals: Arrivals,
-    ) -> list[SeatLine]:
+        arrivals: WaveTiming,
+    ) -> list[VisitRecord]:
         """Write a wave down; its lines."""
-        lines = [seat_line(wave, self.lab.seat(n), verdicts.get(n), arrivals.paid(wave, n)) for n in sorted(works)]
+        lines = [
+            seat_line(wave, self.experiment.seat(n), verdicts.get(n), arrivals.paid(wave, n)) for n in sorted(tasks)
+        ]
         for line in lines:
-            self._remember(line, works[line.seat], verdicts.get(line.seat), wave)
-        self.lines += lines
+            self._remember(line, tasks[line.seat], verdicts.get(line.seat), wave)
+        self.visits += lines
         self.failures += wave.failures
         self.simulated_s += arrivals.lasted_s(wave)
         self.socket_bytes += wave.socket_bytes
@@ -135,22 +137,26 @@ class Book:
         _told(wave, lines)
         return lines
 
-    def _remember(self, line: SeatLine, work: Work, verdict: Verdict | None, wave: Wave) -> None:
+    def _remember(self, line: VisitRecord, task: Task, verdict: Verdict | None, wave: Wave) -> None:
         """Which state counts from now on, and whose samples stand behind the edge's update."""
         if line.outcome in ("failed", "evaluated") or line.seat in wave.unasked:
             return
         own = verdict.keep if verdict is not None else None
-        keeps = self.lab.algorithm.on_refusal == "keep" if own is None else own
+        keeps = self.experiment.algorithm.on_refusal == "keep" if own is None else own
         if line.outcome != "refused" or keeps or line.seat in wave.late:
             self.bases[line.seat] = Version(self.round_no, line.edge_round, line.wave)
         if line.seat in wave.used:
             self.n_used += 1
-            samples = self.lab.seat_in(line.seat, self.round_no).train if work.samples is None else work.samples.numpy()
+            samples = (
+                self.experiment.seat_in(line.seat, self.round_no).train
+                if task.samples is None
+                else task.samples.numpy()
+            )
             self.trained_on.append(samples)
 
-    def note_late(self, line: SeatLine) -> None:
+    def note_late(self, line: VisitRecord) -> None:
         """Write down a late update that was used now."""
-        self.lines.append(line)
+        self.visits.append(line)
         self.n_used += 1
         self.late_weight += line.n_samples
 
@@ -161,7 +167,7 @@ class Book:
     def record(self) -> dict[str, Any]:
         """The fields of the edge's answer."""
         return {
-            "lines": tuple(self.lines),
+            "lines": tuple(self.visits),
             "failures": tuple(self.failures),
             "retired": self.retired,
             "bases": self.bases,
@@ -170,9 +176,11 @@ class Book:
         }
 
 
-def _told(wave: Wave, lines: list[SeatLine]) -> None:
+def _told(wave: Wave, lines: list[VisitRecord]) -> None:
     """Log what came of a wave: what was lost, one by one, and how the others ended."""
-    with about(edge_round=wave.stage.edge_round, wave=wave.stage.wave):
+    with log_context(edge_round=wave.stage.edge_round, wave=wave.stage.wave):
         for lost in wave.failures:
-            tell("contribution.lost", level=logging.WARNING, seat=lost.seat, reason=lost.reason, detail=lost.detail)
-        tell("wave.ended", visits=len(lines), **Counter(line.outcome for line in lines))
+            log_event(
+                "contribution.lost", level=logging.WARNING, seat=lost.seat, reason=lost.reason, detail=lost.detail
+            )
+        log_event("wave.ended", visits=len(lines), **Counter(line.outcome for line in lines))

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from shared.federation import visit_estimates
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
-from shared.federation.messages import Outcome, Work
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat, run_seeds
 from shared.simulation import LEAST_FREE, NoLoad, free_share, next_on
 from shared.simulation.cost_model import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
@@ -22,7 +22,7 @@ from shared.simulation.digital_twin import Telemetry, Twin
 
 
 @dataclass(frozen=True)
-class Fates:
+class SimulatedFaults:
     """What the model has in store for the seats of a wave.
 
     Attributes:
@@ -48,7 +48,7 @@ class EdgeClock:
         at_s: the simulated instant by which it is known how much compute is free.
     """
 
-    lab: Lab
+    experiment: Experiment
     home: int
     profiles: Mapping[int, str] = field(default_factory=dict)
     round_no: int = 0
@@ -68,21 +68,21 @@ class EdgeClock:
             seat = self._seated(number)
             free = 1.0 if isinstance(seat.profile.load, NoLoad) else max(self._free(seat), LEAST_FREE)
             if free != 1:
-                seat = replace(seat, profile=seat.profile.but(compute_sps=seat.profile.compute_sps * free))
+                seat = replace(seat, profile=seat.profile.replace(compute_sps=seat.profile.compute_sps * free))
             self._seats[number] = seat
         return self._seats[number]
 
     def _seated(self, number: int) -> Seat:
-        return self.lab.seat_in(number, self.round_no, self.profiles.get(number))
+        return self.experiment.seat_in(number, self.round_no, self.profiles.get(number))
 
     def _free(self, seat: Seat) -> float:
-        return free_share(seat.profile.load, self.at_s, run_seeds(self.lab.spec, f"seat {seat.number}"))
+        return free_share(seat.profile.load, self.at_s, run_seeds(self.experiment.spec, f"seat {seat.number}"))
 
     def telemetry(self, twin: Twin) -> Telemetry:
         """What a twin's worker says of itself at this instant; with `clock: real` its compute is the measured one."""
         number, seat = twin.seat, self._seated(twin.seat)
-        seeds, battery_j = run_seeds(self.lab.spec, f"seat {number}"), seat.profile.battery_j
-        slower = twin.ratio if self.lab.spec.clock == "real" else 1.0
+        seeds, battery_j = run_seeds(self.experiment.spec, f"seat {number}"), seat.profile.battery_j
+        slower = twin.ratio if self.experiment.spec.clock == "real" else 1.0
         return Telemetry(
             at_s=self.at_s,
             on=next_on(seat.profile.availability, number, self.at_s, seeds) == self.at_s,
@@ -91,17 +91,19 @@ class EdgeClock:
             charge=None if battery_j is None else max(1 - twin.spent_j / battery_j, 0.0),
         )
 
-    def fates(self, ctx: Ctx, works: Mapping[int, Work], at_s: float, busy: Mapping[int, float]) -> Fates:
+    def faults(
+        self, ctx: Context, tasks: Mapping[int, Task], at_s: float, busy: Mapping[int, float]
+    ) -> SimulatedFaults:
         """Who of a wave that begins at `at_s` is off, who will drop; evaluation is not part of that world.
 
         `busy` are seats that are at work until the instants named.
         """
-        found = Fates()
-        for number in sorted(works):
+        found = SimulatedFaults()
+        for number in sorted(tasks):
             profile = self.seat(number).profile
-            if works[number].kind == "evaluate":
+            if tasks[number].kind == "evaluate":
                 continue
-            on_s = next_on(profile.availability, number, at_s, run_seeds(self.lab.spec, f"seat {number}"))
+            on_s = next_on(profile.availability, number, at_s, run_seeds(self.experiment.spec, f"seat {number}"))
             share = drop_share(profile, ctx.at(seat=number).seed)
             if number in busy:
                 found.busy[number] = busy[number]
@@ -111,31 +113,31 @@ class EdgeClock:
                 found.dropped[number] = share
         return found
 
-    def cost(self, ctx: Ctx, number: int, use: LinkUse, outcome: Outcome[Any]) -> Cost:
+    def cost(self, ctx: Context, number: int, use: LinkUse, outcome: Outcome[Any]) -> Cost:
         """What a visit cost that was paid; testing models takes no simulated time."""
         share = 0.0 if outcome.kind == "evaluate" else 1.0
         return self._cost(ctx, number, use, outcome.n_trained, share)
 
-    def upload_cost(self, ctx: Ctx, number: int, use: LinkUse, wait_s: float) -> Cost:
+    def upload_cost(self, ctx: Context, number: int, use: LinkUse, wait_s: float) -> Cost:
         """What it cost to wait for so long, and then to be asked for an update and to send it."""
         seat = self.seat(number)
         return upload_cost(seat.profile, seat.latency_to(self.home), use, ctx.at(seat=number).seed, wait_s)
 
-    def dropped_cost(self, ctx: Ctx, number: int, use: LinkUse, work: Work, share: float) -> Cost:
+    def dropped_cost(self, ctx: Context, number: int, use: LinkUse, task: Task, share: float) -> Cost:
         """What a visit cost that was dropped: receiving, and a share of the work that was asked for."""
-        return self._cost(ctx, number, use, self._dropped_samples(ctx, number, work, share), share)
+        return self._cost(ctx, number, use, self._dropped_samples(ctx, number, task, share), share)
 
-    def dropped_flops(self, ctx: Ctx, number: int, work: Work, share: float) -> float:
+    def dropped_flops(self, ctx: Context, number: int, task: Task, share: float) -> float:
         """Operations of a visit that was dropped."""
-        return self._dropped_samples(ctx, number, work, share) * self.lab.flops
+        return self._dropped_samples(ctx, number, task, share) * self.experiment.flops
 
     def broken_off(self, number: int, cost: Cost, use: LinkUse, flops: float, at_s: float) -> tuple[Cost, LinkUse]:
         """What was done and moved of an exchange that was broken off after so many seconds; see `shared.costs`."""
         return broken_off(self.seat(number).profile, cost, use, flops, at_s)
 
-    def _dropped_samples(self, ctx: Ctx, number: int, work: Work, share: float) -> float:
-        return share * visit_estimates.samples_due(ctx, work, self.seat(number))
+    def _dropped_samples(self, ctx: Context, number: int, task: Task, share: float) -> float:
+        return share * visit_estimates.samples_due(ctx, task, self.seat(number))
 
-    def _cost(self, ctx: Ctx, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
-        seat, flops = self.seat(number), n_trained * self.lab.flops
+    def _cost(self, ctx: Context, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
+        seat, flops = self.seat(number), n_trained * self.experiment.flops
         return visit_cost(seat.profile, seat.latency_to(self.home), use, flops, ctx.at(seat=number).seed, share)

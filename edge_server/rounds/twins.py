@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from edge_server.rounds.simulated_clock import EdgeClock
 from edge_server.rounds.wave import Wave
-from edge_server.rounds.wave_timing import Arrivals
+from edge_server.rounds.wave_timing import WaveTiming
 from shared.federation import visit_estimates
-from shared.federation.context import Ctx
-from shared.federation.messages import SeatLine, Work
+from shared.federation.context import Context
+from shared.federation.messages import Task, VisitRecord
 from shared.simulation import digital_twin
 from shared.simulation.cost_model import Cost
 from shared.simulation.digital_twin import Sighting, Twin
@@ -33,22 +33,22 @@ class Twins:
             twin = self.known.get(seat) or Twin(seat=seat)
             self.known[seat] = digital_twin.refresh(twin, clock.telemetry(twin), new_edge_round=new_edge_round)
 
-    def predict(self, ctx: Ctx, clock: EdgeClock, works: Mapping[int, Work]) -> dict[int, tuple[float, float]]:
+    def predict(self, ctx: Context, clock: EdgeClock, tasks: Mapping[int, Task]) -> dict[int, tuple[float, float]]:
         """Seconds that visits are predicted to take, with their standard deviation."""
-        known = {seat: work for seat, work in works.items() if seat in self.known and work.kind == "train"}
-        return {seat: visit_estimates.predicted(ctx, clock.seat(seat), work) for seat, work in known.items()}
+        known = {seat: task for seat, task in tasks.items() if seat in self.known and task.kind == "train"}
+        return {seat: visit_estimates.predicted(ctx, clock.seat(seat), task) for seat, task in known.items()}
 
-    def note(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, lines: Sequence[SeatLine]) -> None:
+    def note(self, ctx: Context, wave: Wave, arrivals: WaveTiming, lines: Sequence[VisitRecord]) -> None:
         """Learn from a wave whose visits have been written down."""
         for line in lines:
             off = line.seat in wave.unasked and line.reason in MODEL_SAYS
             if line.seat in wave.predicted and not off:
                 self._note(ctx, wave, arrivals, line)
 
-    def _note(self, ctx: Ctx, wave: Wave, arrivals: Arrivals, line: SeatLine) -> None:
-        clock, twin, work = arrivals.clock, self.known[line.seat], arrivals.works[line.seat]
+    def _note(self, ctx: Context, wave: Wave, arrivals: WaveTiming, line: VisitRecord) -> None:
+        clock, twin, task = arrivals.clock, self.known[line.seat], arrivals.tasks[line.seat]
         seat, (mean_s, sd_s) = clock.seat(line.seat), wave.predicted[line.seat]
-        implied = visit_estimates.expected(ctx, seat, visit_estimates.samples_due(ctx, work, seat))
+        implied = visit_estimates.expected(ctx, seat, visit_estimates.samples_due(ctx, task, seat))
         took_s, ratio = _came(ctx, line, implied, twin)
         seen = Sighting(
             round_no=ctx.round_no,
@@ -67,7 +67,7 @@ class Twins:
         self.known[line.seat] = digital_twin.observe(twin, seen, ratio=ratio, energy_j=line.energy_j, measured=real)
 
 
-def _came(ctx: Ctx, line: SeatLine, implied: Cost, twin: Twin) -> tuple[float | None, float | None]:
+def _came(ctx: Context, line: VisitRecord, implied: Cost, twin: Twin) -> tuple[float | None, float | None]:
     """How long a visit took, and the ratio of its work's seconds to those implied.
 
     Of one that was broken off it is known that it takes longer still: that is learned where the twin thought otherwise.

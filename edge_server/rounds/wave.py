@@ -6,20 +6,20 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.federation.messages import Contribution, Failure, Kind, Outcome, Stage, Work
+from shared.federation.messages import Contribution, Failure, Kind, Outcome, Task, WaveId
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import Version
 
 
 @dataclass(frozen=True)
-class Asked:
+class VisitRequest:
     """One seat of a wave: its work, its message (the same object for equal ones), its state's version.
 
     `moved_bytes`: of samples that are sent to it, since it does not hold them.
     """
 
     seat: int
-    work: Work
+    task: Task
     message: Any
     base: Version | None
     moved_bytes: int = 0
@@ -78,7 +78,7 @@ class Wave:
         measured: with `clock: real`, wall seconds by seat from its orders until their answers or the edge gave up.
     """
 
-    stage: Stage
+    stage: WaveId
     phases: dict[int, str] = field(default_factory=dict)
     outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Wave:
         failure = self.failed().get(seat) or self._refusal(seat)
         known = None if seat in self.unheard else self.outcomes.get(seat)
         found = known or Outcome[Any](seat=seat, kind=kind, failure=failure)
-        return found if failure is None else found.but(failure=failure)
+        return found if failure is None else found.replace(failure=failure)
 
     def _refusal(self, seat: int) -> Failure | None:
         found = self.refused.get(seat)

@@ -11,16 +11,16 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from edge_server.rounds.agent_client import Devices
-from edge_server.rounds.simulated_clock import EdgeClock, Fates
+from edge_server.rounds.agent_client import AgentClient
+from edge_server.rounds.simulated_clock import EdgeClock, SimulatedFaults
 from edge_server.rounds.wave import Refusal, Wave
-from shared.federation.context import Ctx
-from shared.federation.messages import Work
+from shared.federation.context import Context
+from shared.federation.messages import Task
 from shared.simulation.cost_model import Cost, LinkUse
 
 
 @dataclass(frozen=True)
-class Gate:
+class Cutoff:
     """When an edge stops waiting in a wave, in seconds after it began.
 
     Attributes:
@@ -53,7 +53,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Paid:
+class VisitCost:
     """What a visit cost and moved; of the bytes sent, those before the verdict."""
 
     cost: Cost = field(default_factory=Cost)
@@ -62,20 +62,20 @@ class Paid:
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class WaveTiming:
     """A wave whose visits have been made, before a gate."""
 
     clock: EdgeClock
-    devices: Devices
-    gate: Gate
-    ctx: Ctx
-    works: Mapping[int, Work]
-    fates: Fates = field(default_factory=Fates)
+    devices: AgentClient
+    cutoff: Cutoff
+    ctx: Context
+    tasks: Mapping[int, Task]
+    faults: SimulatedFaults = field(default_factory=SimulatedFaults)
 
     @property
-    def refuses(self) -> Gate:
+    def refuses(self) -> Cutoff:
         """What refuses on the simulated clock; with `clock: real` the wall clock has done so."""
-        return self.gate if self.ctx.spec.clock == "simulated" else Gate()
+        return self.cutoff if self.ctx.spec.clock == "simulated" else Cutoff()
 
     # ---- in time or not
 
@@ -98,9 +98,9 @@ class Arrivals:
         """When enough answers are there, or all; where one is missing, when the gate closes, if it does."""
         if enough_s is not None:
             return enough_s
-        drops, closes_s = [self._dropping(wave, seat).simulated_s for seat in self.fates.dropped], self.gate.closes_s
+        drops, closes_s = [self._dropping(wave, seat).simulated_s for seat in self.faults.dropped], self.cutoff.closes_s
         if self.ctx.spec.clock == "real":  # who answered in this world was in time, and drops are told there at once
-            overdue = any(self.works[seat].kind != "evaluate" for seat in wave.overdue)
+            overdue = any(self.tasks[seat].kind != "evaluate" for seat in wave.overdue)
             told = [*arrivals.values(), *(min(drop_s, closes_s) for drop_s in drops)]
             return max([*told, *([closes_s] if overdue else [])], default=0.0)
         last_s = max([*arrivals.values(), *drops], default=0.0)
@@ -115,7 +115,7 @@ class Arrivals:
         for seat in sorted(admitted):
             wave.uploads[seat] = self._upload(wave, seat)
             if self.paid(wave, seat).cost.simulated_s > self.refuses.deadline_s:
-                wave.refused[seat] = Refusal("late", self.gate.deadline_s)
+                wave.refused[seat] = Refusal("late", self.cutoff.deadline_s)
 
     def _upload(self, wave: Wave, seat: int) -> LinkUse:
         """What the second exchange moves; an edge's own worker has no link."""
@@ -130,34 +130,34 @@ class Arrivals:
         """Until the edge has what it waits for: answers, and then the updates that it asked for."""
         late = wave.refused.keys() | wave.overdue
         asked = [seat for seat in wave.uploads if seat in late or seat not in wave.failed()]
-        until = [self.gate.deadline_s if s in late else self.paid(wave, s).cost.simulated_s for s in asked]
+        until = [self.cutoff.deadline_s if s in late else self.paid(wave, s).cost.simulated_s for s in asked]
         return max([wave.answered_s, *until])
 
-    def paid(self, wave: Wave, seat: int) -> Paid:
+    def paid(self, wave: Wave, seat: int) -> VisitCost:
         """What a visit cost; one that failed in this world, or was not begun in the modelled one, cost nothing.
 
         One that was refused, or dropped, went on until then; and no longer than the edge waited, unless its update is
         for a later round.
         """
-        if seat in self.fates.dropped:
+        if seat in self.faults.dropped:
             use = wave.links.get(seat, LinkUse())
-            flops = self.clock.dropped_flops(self.ctx, seat, self.works[seat], self.fates.dropped[seat])
-            return Paid(*self.clock.broken_off(seat, self._dropping(wave, seat), use, flops, wave.answered_s))
+            flops = self.clock.dropped_flops(self.ctx, seat, self.tasks[seat], self.faults.dropped[seat])
+            return VisitCost(*self.clock.broken_off(seat, self._dropping(wave, seat), use, flops, wave.answered_s))
         if seat not in wave.outcomes:
-            return Paid()
+            return VisitCost()
         outcome, refusal = wave.outcomes[seat], wave.refused.get(seat)
         until_s = math.inf if refusal is None or refusal.at_s is None else refusal.at_s
-        flops = outcome.n_trained * self.clock.lab.flops
+        flops = outcome.n_trained * self.clock.experiment.flops
         first, use = self._first(wave, seat), wave.links.get(seat, LinkUse())
         cost, done = self.clock.broken_off(seat, first, use, flops, until_s)
         report_bytes = done.up_bytes if outcome.report is not None else 0
-        if not (self.clock.lab.algorithm.reports and outcome.held_bytes) or first.simulated_s > wave.answered_s:
-            return Paid(cost, done, report_bytes)
+        if not (self.clock.experiment.algorithm.reports and outcome.held_bytes) or first.simulated_s > wave.answered_s:
+            return VisitCost(cost, done, report_bytes)
         asked = {} if seat in wave.failed() else wave.uploads
         upload = asked.get(seat, LinkUse())
         second = self.clock.upload_cost(self.ctx, seat, upload, wave.answered_s - first.simulated_s)
         cost_2, done_2 = self.clock.broken_off(seat, second, upload, 0.0, until_s - first.simulated_s)
-        return Paid(cost + cost_2, done + done_2, report_bytes)
+        return VisitCost(cost + cost_2, done + done_2, report_bytes)
 
     def _first(self, wave: Wave, seat: int) -> Cost:
         """The first exchange of a visit as a whole."""
@@ -165,5 +165,5 @@ class Arrivals:
 
     def _dropping(self, wave: Wave, seat: int) -> Cost:
         """What a visit that is dropped took until then."""
-        use, share = wave.links.get(seat, LinkUse()), self.fates.dropped[seat]
-        return self.clock.dropped_cost(self.ctx, seat, use, self.works[seat], share)
+        use, share = wave.links.get(seat, LinkUse()), self.faults.dropped[seat]
+        return self.clock.dropped_cost(self.ctx, seat, use, self.tasks[seat], share)

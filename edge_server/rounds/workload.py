@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from edge_server.rounds.wave import Wave
-from edge_server.rounds.wave_timing import Gate
+from edge_server.rounds.wave_timing import Cutoff
 from shared.core.errors import NotReady
 from shared.core.scores import Score
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
-from shared.federation.messages import Failure, Outcome, Work
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.federation.messages import Failure, Outcome, Task
 from shared.federation.population import Seat
 from shared.federation.scheduling import Indices
 
@@ -32,7 +32,7 @@ NOBODY = np.empty(0, np.int64)
 
 
 @dataclass
-class Shares:
+class SharedWorkload:
     """The shares of one edge round, until each sample was trained on.
 
     Attributes:
@@ -46,14 +46,14 @@ class Shares:
     n_task: int = 0
     lost: dict[int, Failure] = field(default_factory=dict)
     again: Counter[int] = field(default_factory=Counter)
-    works: dict[int, Work] = field(default_factory=dict)
+    tasks: dict[int, Task] = field(default_factory=dict)
     outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
     asked_in_vain: bool = False
 
-    def take(self, works: Mapping[int, Work], wave: Wave) -> None:
+    def take(self, tasks: Mapping[int, Task], wave: Wave) -> None:
         """Note what came of a wave."""
         failed = wave.failed()
-        undone = [seat for seat in sorted(works) if seat in failed or seat in wave.refused]
+        undone = [seat for seat in sorted(tasks) if seat in failed or seat in wave.refused]
         for seat in undone:
             if seat not in failed or (seat in wave.unasked and failed[seat].reason == "dropped"):  # by the model
                 self.again[seat] += 1
@@ -61,20 +61,20 @@ class Shares:
                 self.lost[seat] = failed[seat]
                 self.asked_in_vain |= seat not in wave.unasked
         if self.left is None:
-            self.n_task = sum(_n(work) for work in works.values())
-        self.left = np.sort(np.concatenate([NOBODY, *(_samples(works[seat]) for seat in undone)]))
-        for seat, work in works.items():
-            self._remember(seat, work, wave.outcome(seat, work.kind))
+            self.n_task = sum(_n(task) for task in tasks.values())
+        self.left = np.sort(np.concatenate([NOBODY, *(_samples(tasks[seat]) for seat in undone)]))
+        for seat, task in tasks.items():
+            self._remember(seat, task, wave.outcome(seat, task.kind))
 
-    def _remember(self, seat: int, work: Work, outcome: Outcome[Any]) -> None:
+    def _remember(self, seat: int, task: Task, outcome: Outcome[Any]) -> None:
         """Of a seat that was visited twice, both together."""
-        if seat not in self.works:
-            self.works[seat], self.outcomes[seat] = work, outcome
+        if seat not in self.tasks:
+            self.tasks[seat], self.outcomes[seat] = task, outcome
             return
-        both = np.concatenate([_samples(self.works[seat]), _samples(work)])
+        both = np.concatenate([_samples(self.tasks[seat]), _samples(task)])
         before = self.outcomes[seat]
-        self.works[seat] = work.but(samples=torch.from_numpy(np.sort(both)))
-        self.outcomes[seat] = outcome.but(
+        self.tasks[seat] = task.replace(samples=torch.from_numpy(np.sort(both)))
+        self.outcomes[seat] = outcome.replace(
             n_samples=before.n_samples + outcome.n_samples,
             n_trained=before.n_trained + outcome.n_trained,
             n_steps=before.n_steps + outcome.n_steps,
@@ -104,54 +104,54 @@ class Shares:
         raise NotReady(f"edge {edge}: {n_left} of {self.n_task} samples were trained on by nobody: {names}")
 
 
-def require_quorum(lab: Lab, edge: int, wave: Wave, works: Mapping[int, Work]) -> None:
+def require_quorum(experiment: Experiment, edge: int, wave: Wave, tasks: Mapping[int, Task]) -> None:
     """Enough of the visits that were asked for must have answered; the absent and the left out were not.
 
     Raises:
         NotReady: naming the lost ones.
     """
-    asked = works.keys() - wave.unasked
+    asked = tasks.keys() - wave.unasked
     lost = [failure for seat, failure in sorted(wave.failed().items()) if seat in asked]
-    need = lab.spec.quorum_of(len(asked))
+    need = experiment.spec.quorum_of(len(asked))
     if len(asked) - len(lost) < need:
         names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
         raise NotReady(f"edge {edge}: quorum of {need} of {len(asked)} visits missed: {names}")
 
 
-def _samples(work: Work) -> Indices:
-    return NOBODY if work.samples is None else work.samples.numpy()
+def _samples(task: Task) -> Indices:
+    return NOBODY if task.samples is None else task.samples.numpy()
 
 
-def _n(work: Work) -> int:
-    return len(_samples(work))
+def _n(task: Task) -> int:
+    return len(_samples(task))
 
 
 def _sum(one: Score | None, other: Score | None) -> Score | None:
     return one + other if one is not None and other is not None else one or other
 
 
-def in_phase(lab: Lab, ctx: Ctx, works: Mapping[int, Work]) -> dict[int, Work]:
+def in_phase(experiment: Experiment, ctx: Context, tasks: Mapping[int, Task]) -> dict[int, Task]:
     """In a collecting phase nobody trains."""
-    kinds = {phase.name: phase.kind for phase in lab.phases}
+    kinds = {phase.name: phase.kind for phase in experiment.phases}
     return {
-        seat: work.but(kind="collect")
-        if work.kind == "train" and kinds.get(work.phase or ctx.phase) == "collect"
-        else work
-        for seat, work in works.items()
+        seat: task.replace(kind="collect")
+        if task.kind == "train" and kinds.get(task.phase or ctx.phase) == "collect"
+        else task
+        for seat, task in tasks.items()
     }
 
 
-def left_out(ctx: Ctx, works: Mapping[int, Work]) -> list[int]:
+def left_out(ctx: Context, tasks: Mapping[int, Task]) -> list[int]:
     """Seats whose visits the spec's losses take."""
     named = ctx.spec.left_out(ctx.round_no, ctx.edge_round, ctx.wave)
-    return sorted(seat for seat, work in works.items() if seat in named and work.kind != "evaluate")
+    return sorted(seat for seat, task in tasks.items() if seat in named and task.kind != "evaluate")
 
 
-def too_late(works: Mapping[int, Work], gate: Gate) -> list[int]:
+def too_late(tasks: Mapping[int, Task], gate: Cutoff) -> list[int]:
     """Seats that are to be visited again although the deadline has passed."""
-    return sorted(s for s, work in works.items() if gate.deadline_s <= 0 and work.kind != "evaluate")
+    return sorted(s for s, task in tasks.items() if gate.deadline_s <= 0 and task.kind != "evaluate")
 
 
-def without(works: Mapping[int, Work], seats: Collection[int]) -> dict[int, Work]:
+def without(tasks: Mapping[int, Task], seats: Collection[int]) -> dict[int, Task]:
     """The works of the others."""
-    return {seat: work for seat, work in works.items() if seat not in seats}
+    return {seat: task for seat, task in tasks.items() if seat not in seats}

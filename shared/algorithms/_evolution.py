@@ -27,8 +27,8 @@ import torch
 
 from shared.core.records import Record, TensorMap
 from shared.core.scores import Score
-from shared.federation.context import Ctx
-from shared.federation.hooks import Bench
+from shared.federation.context import Context
+from shared.federation.hooks import Trainer
 from shared.federation.test_sets import Samples
 from shared.training.loop import Trained
 from shared.training.subnetworks.pruning import heaviest, kept_units, rates_of
@@ -90,13 +90,13 @@ def begun(start: Vector, sigma: float, covariance: Array, strategy: Strategy, rn
 def with_child(search: Search, covariance: Array, strategy: Strategy, rng: np.random.Generator) -> Search:
     """The search with a new child of its parent; with step size 0 the child is the parent."""
     if not search.sigma:
-        return search.but(child=search.parent)
+        return search.replace(child=search.parent)
     half, inverse = _roots(covariance)
     parent = np.asarray(search.parent)
     drawn = parent + search.sigma * (half @ rng.standard_normal(len(parent)))  # (6)
     child = np.clip(drawn, 0.0, strategy.max_gene)
     direction = (child - parent) / search.sigma  # (8), of the move made
-    return search.but(child=_vector(child), direction=_vector(direction), whitened=_vector(inverse @ direction))
+    return search.replace(child=_vector(child), direction=_vector(direction), whitened=_vector(inverse @ direction))
 
 
 def judged(search: Search, child_won: bool, strategy: Strategy) -> Search:
@@ -107,7 +107,7 @@ def judged(search: Search, child_won: bool, strategy: Strategy) -> Search:
     path = (1 - a) * np.asarray(search.path) + math.sqrt(1 - (1 - a) ** 2) * np.asarray(search.whitened)  # (10)
     factor = math.exp(a * (float(np.linalg.norm(path)) / expected_length(n) - 1))  # (11)
     sigma = min(search.sigma * factor, strategy.max_sigma)
-    return search.but(parent=search.child, won=search.direction, path=_vector(path), sigma=sigma)
+    return search.replace(parent=search.child, won=search.direction, path=_vector(path), sigma=sigma)
 
 
 def covariance_of(searches: Iterable[Search], n_genes: int, strategy: Strategy) -> Array:
@@ -166,7 +166,12 @@ class Trial:
 
 
 def tried(
-    ctx: Ctx, start: TensorMap, chromosome: Vector, counts: TensorMap, bench: Bench, parts: tuple[Samples, Samples]
+    ctx: Context,
+    start: TensorMap,
+    chromosome: Vector,
+    counts: TensorMap,
+    trainer: Trainer,
+    parts: tuple[Samples, Samples],
 ) -> Trial:
     """Cut a sub-network from the supernet, train it, leave out its lightest weights, and test it; lines 2 to 4.
 
@@ -174,7 +179,7 @@ def tried(
     """
     units, (training, validation) = ctx.units, parts
     kept = kept_units(counts, rates_of(units, chromosome, "units"))
-    fit = bench.fit(ctx, units.cut(start, kept), samples=training)
+    fit = trainer.fit(ctx, units.cut(start, kept), samples=training)
     stays = {name: torch.ones_like(tensor, dtype=torch.float32) for name, tensor in fit.model.items()}
     for name, rate in rates_of(units, chromosome, "weights").items():
         key = f"{name}.weight"
@@ -185,22 +190,22 @@ def tried(
         whole=units.spread(left, start, kept),
         stays=units.spread(stays, start, kept),
         trained=fit.trained,
-        score=bench.test(left, validation),  # (12)
+        score=trainer.evaluate(left, validation),  # (12)
         n_weights={layer.name: int(stays[f"{layer.name}.weight"].sum()) for layer in units.layers},
     )
 
 
-def divided(ctx: Ctx, bench: Bench) -> tuple[Samples, Samples]:
+def divided(ctx: Context, trainer: Trainer) -> tuple[Samples, Samples]:
     """A client's samples of this round: to train on, and to validate.
 
     One at least validates, unless training needs them all: a batch-norm may want two.
     """
-    n = bench.n_samples
+    n = trainer.n_samples
     n_validation = max(min(max(math.floor(ctx.params.validation * n), 1), n - ctx.least_batch), 0)
     order = torch.randperm(n, generator=ctx.rng("validation")).numpy()
     chosen = np.zeros(n, dtype=bool)
     chosen[order[:n_validation]] = True
-    samples = bench.samples
+    samples = trainer.samples
     return Samples(samples.part, samples.indices[~chosen]), Samples(samples.part, samples.indices[chosen])
 
 

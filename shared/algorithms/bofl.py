@@ -51,16 +51,15 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from shared.core.aggregation_rules import Each, Mean
+from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
 from shared.core.tensors import add, n_bytes, overlay
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Admission,
     Advance,
     Algorithm,
     Begin,
-    Bench,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -69,6 +68,7 @@ from shared.federation.hooks import (
     GlobalModel,
     Local,
     OwnBuffers,
+    Trainer,
     Update,
     Verdict,
     default_local,
@@ -76,7 +76,7 @@ from shared.federation.hooks import (
     starting_model,
     travelling,
 )
-from shared.federation.messages import Outcome, Work
+from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.plots.declared import labels_by_round
 from shared.training.optimizers import Adam
@@ -136,7 +136,7 @@ class Change(Record):
 
     plain: Annotated[ModelState | None, Mean(weight="one")] = None
     by_samples: Annotated[ModelState | None, Mean(weight="samples")] = None
-    refusals: Annotated[dict[str, Count], Each()] = Field(default_factory=dict)
+    refusals: Annotated[dict[str, Count], PerClient()] = Field(default_factory=dict)
 
     @property
     def delta(self) -> TensorMap:
@@ -177,7 +177,7 @@ class Own(OwnBuffers):
 # ---- signs, distances, classes
 
 
-def signs(ctx: Ctx, model: Mapping[str, Tensor]) -> Tensor:
+def signs(ctx: Context, model: Mapping[str, Tensor]) -> Tensor:
     """b(w) of all parameters, names sorted, eight to a byte: uint8, (ceil(n / 8),)."""
     names = sorted(model.keys() - ctx.buffer_names)
     bits = np.concatenate([(model[name] > 0).flatten().cpu().numpy() for name in names])  # algorithm 1, 1-3
@@ -208,7 +208,7 @@ def refusals_after(params: Params, before: int, label: str, *, upload: bool) -> 
     return before + 1 if label == "C" or params.count_b else before
 
 
-def change(ctx: Ctx, delta: TensorMap | None, refusals: Mapping[str, int] | None = None) -> Change:
+def change(ctx: Context, delta: TensorMap | None, refusals: Mapping[str, int] | None = None) -> Change:
     """An update in the field of the spec's weighting."""
     field = "plain" if ctx.params.weighting == "one" else "by_samples"
     return Change.model_validate({field: delta, "refusals": dict(refusals or {})})
@@ -220,14 +220,14 @@ def change(ctx: Ctx, delta: TensorMap | None, refusals: Mapping[str, int] | None
 class Cloud(CloudHooks):
     """Adds the mean of the edges' updates to its model."""
 
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         there = {seat.number: state.refusals.get(ctx.at(seat=seat.number).client_id, 0) for seat in seats}
         return Down(model=state.model, refusals=there, moved=state.moved)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         moved = signs(ctx, update.delta) if update.delta and ctx.params.compare == "update" else state.moved
         model = add(state.model, update.delta)  # algorithm 2, 24
         return Federation(model=model, refusals=state.refusals | update.refusals, moved=moved)
@@ -236,21 +236,21 @@ class Cloud(CloudHooks):
 class Edge(EdgeHooks):
     """Finds the leader, admits by distance to it, hands the edge model to class C, retires who is refused too often."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Environment()
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
         here = tuple(seat for seat in state.refused if seat in broadcast.refusals)
-        known = state.but(refusals=broadcast.refusals, refused=here, moved=broadcast.moved)
+        known = state.replace(refusals=broadcast.refusals, refused=here, moved=broadcast.moved)
         return super().begin(ctx, known, broadcast)
 
-    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         if ctx.wave:
             return Message(model=state.model)  # algorithm 2, 22-23
         adjusts = seat.number in state.refused and state.formed == ctx.round_no - 1
         return Message(model=state.start, edge_model=state.edge_model if adjusts else {})
 
-    def admit(self, ctx: Ctx, state: Any, reports: Mapping[int, Any]) -> Admission:
+    def admit(self, ctx: Context, state: Any, reports: Mapping[int, Any]) -> Admission:
         own = signs(ctx, state.start)
         kind = own.dtype, own.shape
         strange = {seat for seat, report in reports.items() if (report.signs.dtype, report.signs.shape) != kind}
@@ -268,9 +268,9 @@ class Edge(EdgeHooks):
         counts = {seat: verdicts[seat].figures["refusals"] for seat in reports}
         outside = {seat for seat, verdict in verdicts.items() if verdict.label == "C"}
         refused = tuple(sorted((set(state.refused) - reports.keys()) | outside))
-        return Admission(state.but(refusals=state.refusals | counts, refused=refused), verdicts)
+        return Admission(state.replace(refusals=state.refusals | counts, refused=refused), verdicts)
 
-    def _verdict(self, ctx: Ctx, label: str, rho: int, sigma: int | None, before: int) -> Verdict:
+    def _verdict(self, ctx: Context, label: str, rho: int, sigma: int | None, before: int) -> Verdict:
         """What becomes of a seat's update, and why."""
         upload, reason = label != "C", None
         if label == "B" and ctx.numpy_rng("swing").random() >= 0.5:  # (4)
@@ -281,10 +281,10 @@ class Edge(EdgeHooks):
         figures = {"rho": rho, "sigma": sigma, "refusals": count}
         return Verdict(upload=upload, label=label, reason=reason, figures=figures)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return state.but(model=add(state.start, update.delta), formed=ctx.round_no)  # algorithm 2, 21
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+        return state.replace(model=add(state.start, update.delta), formed=ctx.round_no)  # algorithm 2, 21
 
-    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
+    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
         told = [outcome.seat for outcome in outcomes if outcome.report is not None]
         counts = {seat: state.refusals.get(seat, 0) for seat in told}
         how = " in a row" if ctx.params.refusals == "consecutive" else ""
@@ -292,9 +292,9 @@ class Edge(EdgeHooks):
         again = [seat for seat in told if seat in state.refused and seat not in out]
         if ctx.params.adjust == "train" and state.formed == ctx.round_no and again:
             return Advance(state, again=again, retire=out)
-        return replace(super().advance(ctx, state, works, outcomes), retire=out)
+        return replace(super().advance(ctx, state, tasks, outcomes), retire=out)
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: Any) -> Finish:
         formed = state.formed == ctx.round_no
         delta = delta_of(ctx, state.model, state.received) if formed else None
         counts = {ctx.at(seat=seat).client_id: n for seat, n in sorted(state.refusals.items())}
@@ -306,14 +306,14 @@ class Edge(EdgeHooks):
 class Device(DeviceHooks):
     """Trains, reports, waits for the verdict."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Own()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         received = starting_model(state, message)
         start = overlay(message.edge_model, state.buffers) if message.edge_model else received
         step = Adam(ctx.spec.lr, ctx.spec.weight_decay) if ctx.params.optimiser == "adam" else None
-        fit = bench.fit(ctx, start, step=step)
+        fit = trainer.fit(ctx, start, step=step)
         local = default_local(ctx, received, fit)
         buffers, moved = local.state.buffers, cast("Update", local.update).delta
         adjusts = message.model if ctx.wave else message.edge_model
@@ -323,11 +323,13 @@ class Device(DeviceHooks):
             return replace(local, state=Own(buffers=buffers, own=fit.model), update=None, figures=figures)
         return replace(local, state=Own(buffers=buffers), update=change(ctx, moved), figures=figures)
 
-    def report(self, ctx: Ctx, state: Any, local: Local, message: Any) -> Any:
+    def report(self, ctx: Context, state: Any, local: Local, message: Any) -> Any:
         compared = cast("Change", local.update).delta if ctx.params.compare == "update" else local.model or {}
         return Report(accuracy=local.figures["accuracy"], loss=local.figures["loss"], signs=signs(ctx, compared))
 
-    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+    def personalise(
+        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+    ) -> TensorMap | None:
         return local.model if local else state.own or None
 
 

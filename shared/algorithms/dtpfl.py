@@ -45,16 +45,15 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Each, Mean
+from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
 from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import add, only, overlay, without
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
-    Bench,
     Broadcast,
     CloudHooks,
     DeviceHooks,
@@ -64,6 +63,7 @@ from shared.federation.hooks import (
     GlobalModel,
     Local,
     Phase,
+    Trainer,
     Update,
     delta_of,
     last_layers,
@@ -111,7 +111,7 @@ class Change(Record):
 
     delta: Annotated[ModelState, Mean(weight="samples")]
     grouped: Annotated[dict[str, ModelState], Mean(weight="samples", by_group=True)] = Field(default_factory=dict)
-    users: Annotated[dict[str, Sent], Each()] = Field(default_factory=dict)
+    users: Annotated[dict[str, Sent], PerClient()] = Field(default_factory=dict)
 
 
 class Federation(GlobalModel):
@@ -161,7 +161,7 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 # ---- grouping
 
 
-def last_layer(ctx: Ctx, personal: Mapping[str, Tensor]) -> Tensor:
+def last_layer(ctx: Context, personal: Mapping[str, Tensor]) -> Tensor:
     """v: weight and bias of the last layer in a row."""
     return torch.cat([personal[name].flatten() for name in ctx.layers[-1].parameters])
 
@@ -190,14 +190,14 @@ def mean_layers(models: Sequence[TensorMap], weights: Sequence[int]) -> TensorMa
     return {name: mean(name) for name in models[0]}
 
 
-def whole(ctx: Ctx, update: Change) -> dict[str, Sent]:
+def whole(ctx: Context, update: Change) -> dict[str, Sent]:
     """Who sent all of its personal layers, in the order of numbers; who did not has no group, and sends again."""
     mine = last_layers(ctx, ctx.params.personal_layers)
     users = (ctx.at(edge=edge).client_id for edge in range(ctx.n_clients))
     return {user: sent for user in users if (sent := update.users.get(user)) and sent.layers.keys() == mine}
 
 
-def clustered(ctx: Ctx, state: Federation, sent: Mapping[str, Sent]) -> Federation:
+def clustered(ctx: Context, state: Federation, sent: Mapping[str, Sent]) -> Federation:
     """The first groups."""
     users, layers = list(sent), [each.layers for each in sent.values()]
     last = {user: last_layer(ctx, sent[user].layers) for user in users}
@@ -210,10 +210,10 @@ def clustered(ctx: Ctx, state: Federation, sent: Mapping[str, Sent]) -> Federati
         sizes = [sent[users[i]].samples for i in members]
         personal[str(number)] = mean_layers([layers[i] for i in members], sizes)  # (9)
     now = {"clustered": ctx.round_no, "changed": ctx.round_no}
-    return state.but(groups=groups, personal=personal, last=last, threshold=threshold, **now)
+    return state.replace(groups=groups, personal=personal, last=last, threshold=threshold, **now)
 
 
-def placed(ctx: Ctx, state: Federation, sent: Mapping[str, Sent]) -> Federation:
+def placed(ctx: Context, state: Federation, sent: Mapping[str, Sent]) -> Federation:
     """Those who come later, one after another: each into the nearest group, or one of its own."""
     groups, personal, last = dict(state.groups), dict(state.personal), dict(state.last)
     for user in sent:
@@ -224,7 +224,7 @@ def placed(ctx: Ctx, state: Federation, sent: Mapping[str, Sent]) -> Federation:
             near = str(len(personal))
             personal[near] = sent[user].layers
         groups[user] = near
-    return state.but(groups=groups, personal=personal, last=last, changed=ctx.round_no)
+    return state.replace(groups=groups, personal=personal, last=last, changed=ctx.round_no)
 
 
 def _mean_distance(user: str, group: str, groups: Mapping[str, str], last: Mapping[str, Tensor]) -> float:
@@ -245,7 +245,7 @@ def _tree(state: Federation) -> dict[str, Any]:
 # ---- the three tiers
 
 
-def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """From a device all that travels, from a user personal layers apart from the others."""
     moved, mine = travelling(ctx, model), last_layers(ctx, ctx.params.personal_layers)
     return {"delta": moved} if ctx.seat is not None else {"delta": moved - mine, "grouped": moved & mine}
@@ -254,30 +254,30 @@ def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """Averages base layers over all users and personal layers within groups; clusters once."""
 
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         mine = last_layers(ctx, ctx.params.personal_layers)  # refuses more than there are
         if ctx.params.pretrain_rounds:
             return Federation(model=model)
         users = {ctx.at(edge=edge).client_id: "0" for edge in range(ctx.n_clients)}
         return Federation(model=model, groups=users, personal={"0": only(model, mine)}, changed=1)
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         group = state.groups.get(ctx.at(edge=edge).client_id)
         return Down(model=overlay(state.model, state.personal.get(group, {})), group=group)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         personal = {name: add(layers, update.grouped.get(name, {})) for name, layers in state.personal.items()}  # (9)
-        after = state.but(model=add(state.model, update.delta), personal=personal)  # (7)
+        after = state.replace(model=add(state.model, update.delta), personal=personal)  # (7)
         sent = whole(ctx, update)
         if not sent:
             return after
         return placed(ctx, after, sent) if after.groups else clustered(ctx, after, sent)
 
-    def models(self, ctx: Ctx, state: Any) -> dict[str, TensorMap]:
+    def models(self, ctx: Context, state: Any) -> dict[str, TensorMap]:
         own = {user: overlay(state.model, state.personal[group]) for user, group in state.groups.items()}
         return {"global": state.model, **own}
 
-    def figures(self, ctx: Ctx, state: Any) -> dict[str, Any]:
+    def figures(self, ctx: Context, state: Any) -> dict[str, Any]:
         if ctx.round_no != state.changed:
             return {}
         names = sorted(set(state.groups.values()), key=int)
@@ -285,39 +285,39 @@ class Cloud(CloudHooks):
         found = {"groups": members, "threshold": state.threshold}
         return found | (_tree(state) if state.clustered == ctx.round_no else {})
 
-    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
+    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
         return {}
 
 
 class Edge(EdgeHooks):
     """The user: trains the whole model with its devices; keeps its personal layers until it has a group."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return User()
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
         own = state.personal if broadcast.group is None else {}
         held = Broadcast(model=overlay(broadcast.model, own))  # algorithm 1, line 12; algorithm 2, line 14
-        return super().begin(ctx, state.but(group=broadcast.group), held)
+        return super().begin(ctx, state.replace(group=broadcast.group), held)
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: Any) -> Finish:
         mine = last_layers(ctx, ctx.params.personal_layers)
         moved, own = delta_of(ctx, state.model, state.received), only(state.model, mine)
         sent = Change(delta=without(moved, mine))
         if state.group is not None:
             after = User(rounds=state.rounds)
-            sent = sent.but(grouped={state.group: only(moved, mine)})
+            sent = sent.replace(grouped={state.group: only(moved, mine)})
         else:
             after = User(personal=own, rounds=state.rounds + (ctx.n_samples > 0))
             if ctx.n_samples and _wants_group(ctx, after.rounds):
-                sent = sent.but(users={ctx.client_id: Sent(layers=own, samples=ctx.n_samples)})
+                sent = sent.replace(users={ctx.client_id: Sent(layers=own, samples=ctx.n_samples)})
         return Finish(after, sent, {"group": state.group, "pretrained": after.rounds})
 
-    def own_model(self, ctx: Ctx, state: Any) -> TensorMap | None:
+    def own_model(self, ctx: Context, state: Any) -> TensorMap | None:
         return state.received or None
 
 
-def _wants_group(ctx: Ctx, rounds: int) -> bool:
+def _wants_group(ctx: Context, rounds: int) -> bool:
     """With all who are there in the last round of pre-training; who was not there, after as many rounds of its own."""
     needed = n_pretraining(ctx.spec, ctx.params)
     return ctx.round_no == needed or (ctx.round_no > needed and rounds >= needed)
@@ -326,8 +326,8 @@ def _wants_group(ctx: Ctx, rounds: int) -> bool:
 class Device(DeviceHooks):
     """Trains its share of the user's whole model."""
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
-        local = super().local_update(ctx, state, message, bench)
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+        local = super().local_update(ctx, state, message, trainer)
         return replace(local, update=Change(delta=cast("Update", local.update).delta))
 
 

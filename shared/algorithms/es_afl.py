@@ -53,15 +53,14 @@ from shared.algorithms._evolution import (
     tried,
     with_child,
 )
-from shared.core.aggregation_rules import Each, MaskOf, Mean
+from shared.core.aggregation_rules import MaskOf, Mean, PerClient
 from shared.core.errors import WireError
 from shared.core.records import Count, ModelState, Record, TensorMap
 from shared.core.tensors import only, overlay
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
-    Bench,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -70,6 +69,7 @@ from shared.federation.hooks import (
     GlobalModel,
     Local,
     OwnBuffers,
+    Trainer,
     delta_of,
     starting_model,
 )
@@ -153,7 +153,7 @@ class Change(Record):
 
     delta: Annotated[ModelState, Mean(weight="samples", per_position="mask")]
     mask: Annotated[ModelState, MaskOf()]
-    choices: Annotated[dict[str, Choice], Each()] = Field(default_factory=dict)
+    choices: Annotated[dict[str, Choice], PerClient()] = Field(default_factory=dict)
 
 
 class Population(GlobalModel):
@@ -173,7 +173,7 @@ class Relay(EdgeModel):
 # ---- what may come in
 
 
-def check(ctx: Ctx, update: Any) -> None:
+def check(ctx: Context, update: Any) -> None:
     """Every tensor has its mask, and a client's sub-network has no more of each layer than was kept of it.
 
     Of a sum the masks are where anybody kept a position.
@@ -203,15 +203,15 @@ def _check_layers(what: str, told: Mapping[str, int], most: Mapping[str, int]) -
 class Cloud(CloudHooks):
     """Algorithm 1: merges by position, and breeds."""
 
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Population(model=model, covariance=_rows(np.eye(len(genes_of(ctx.units)))))
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         searches = {name: _search(ctx, state, name) for name in _clients(ctx, seats)}
         pairs = {name: Pair(parent=one.parent, child=one.child) for name, one in searches.items()}
         return Down(model=state.model, pairs=pairs)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         after = super().aggregate(ctx, state, update)
         strategy = ctx.params.strategy
         now = {name: judged(_search(ctx, state, name), won.child, strategy) for name, won in update.choices.items()}
@@ -220,9 +220,9 @@ class Cloud(CloudHooks):
         covariance = covariance_of(each, len(state.covariance), strategy)  # (7)
         for name in now:
             searches[name] = with_child(now[name], covariance, strategy, ctx.numpy_rng(f"child of {name}"))  # (6)
-        return after.but(searches=searches, covariance=_rows(covariance), choices=update.choices)
+        return after.replace(searches=searches, covariance=_rows(covariance), choices=update.choices)
 
-    def figures(self, ctx: Ctx, state: Any) -> dict[str, Any]:
+    def figures(self, ctx: Context, state: Any) -> dict[str, Any]:
         told = list(state.choices.values())
         if not told:
             return {}
@@ -248,12 +248,12 @@ def _by_layer(each: Sequence[Mapping[str, int]]) -> dict[str, float]:
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
-def _clients(ctx: Ctx, seats: Sequence[Seat]) -> list[str]:
+def _clients(ctx: Context, seats: Sequence[Seat]) -> list[str]:
     """Names of the seats that train."""
     return [ctx.at(seat=seat.number).client_id for seat in seats if seat.role != "held_out"]
 
 
-def _search(ctx: Ctx, state: Population, client: str) -> Search:
+def _search(ctx: Context, state: Population, client: str) -> Search:
     """A client's search; of one that has told nothing yet, a new one."""
     if client in state.searches:
         return state.searches[client]
@@ -264,37 +264,37 @@ def _search(ctx: Ctx, state: Population, client: str) -> Search:
 class Edge(EdgeHooks):
     """Hands each seat its chromosomes; the sums of its seats go up as they are."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Relay()
 
-    def forms_model(self, ctx: Ctx) -> bool:
+    def forms_model(self, ctx: Context) -> bool:
         return False
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
-        return super().begin(ctx, state.but(pairs=broadcast.pairs), broadcast)
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+        return super().begin(ctx, state.replace(pairs=broadcast.pairs), broadcast)
 
-    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         return Order(model=state.start, pair=state.pairs.get(ctx.at(seat=seat.number).client_id))
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
-        return super().finish(ctx, state.but(pairs={}))
+    def finish(self, ctx: Context, state: Any) -> Finish:
+        return super().finish(ctx, state.replace(pairs={}))
 
 
 class Device(DeviceHooks):
     """Algorithm 2: two sub-networks, of which the better one goes up."""
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
-        start, parts = starting_model(state, message), divided(ctx, bench)
-        counts, pair = bench.importance(start, parts[1]), message.pair
-        trials = [tried(ctx, start, pair.parent, counts, bench, parts)]
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+        start, parts = starting_model(state, message), divided(ctx, trainer)
+        counts, pair = trainer.importance(start, parts[1]), message.pair
+        trials = [tried(ctx, start, pair.parent, counts, trainer, parts)]
         if pair.child != pair.parent:
-            trials.append(tried(ctx, start, pair.child, counts, bench, parts))
+            trials.append(tried(ctx, start, pair.child, counts, trainer, parts))
         child = trials[-1].rank > trials[0].rank
         best = trials[-1] if child else trials[0]
         return _told(ctx, start, best, child, n_trained(ctx.units, start, trials, len(parts[1])))
 
 
-def _told(ctx: Ctx, start: TensorMap, best: Trial, child: bool, n_equal: int) -> Local:
+def _told(ctx: Context, start: TensorMap, best: Trial, child: bool, n_equal: int) -> Local:
     """The winner's contribution; lines 5 to 8."""
     whole = {name: torch.where(best.stays[name] > 0, best.whole[name], start[name]) for name in start}
     delta = delta_of(ctx, whole, start)

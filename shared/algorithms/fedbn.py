@@ -29,14 +29,14 @@ from pydantic import Field
 from shared.core.records import ModelState, Record, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import only, overlay, without
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
-    Bench,
     CloudHooks,
     DeviceHooks,
     Local,
     OwnBuffers,
+    Trainer,
     Update,
     default_local,
     starting_model,
@@ -64,14 +64,14 @@ class Own(OwnBuffers):
     began: ModelState = Field(default_factory=dict)
 
 
-def norm_names(ctx: Ctx) -> frozenset[str]:
+def norm_names(ctx: Context) -> frozenset[str]:
     """Names of batch-norm's parameters: those of the modules that have running statistics."""
     modules = {name.rpartition(".")[0] for name in ctx.buffer_names}
     parameters = (name for layer in ctx.layers for name in layer.parameters)
     return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
 
 
-def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """From a device all parameters but those of batch-norm; an edge that forms a model has those as they were."""
     return {"delta": travelling(ctx, model) - (norm_names(ctx) if ctx.seat is not None else frozenset())}
 
@@ -79,19 +79,19 @@ def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """Averages all but batch-norm; where there is some, it has no model to test."""
 
-    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
-        return {} if norm_names(ctx) else super().evaluate(ctx, state, bench)
+    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+        return {} if norm_names(ctx) else super().evaluate(ctx, state, trainer)
 
 
 class Device(DeviceHooks):
     """Trains the whole model, keeps its batch-norm back."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Own()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start, mine = _held(state, message), norm_names(ctx)
-        fit = bench.fit(ctx, start)
+        fit = trainer.fit(ctx, start)
         local = default_local(ctx, start, fit)
         held = ctx.params.tested == "held"
         began = {} if held else only(start, mine | ctx.buffer_names)
@@ -99,20 +99,22 @@ class Device(DeviceHooks):
         update = Update(delta=without(cast("Update", local.update).delta, mine))
         return replace(local, state=own, update=update, model=start if held else fit.model)
 
-    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+    def personalise(
+        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+    ) -> TensorMap | None:
         if local:
             return local.model
         return _held(state, message) if ctx.params.tested == "held" else None
 
     def evaluate(
-        self, ctx: Ctx, state: Any, message: Any, own: TensorMap | None, bench: Bench
+        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
         if ctx.params.tested == "held":
-            held = bench.test(own or _held(state, message))
+            held = trainer.evaluate(own or _held(state, message))
             return held, held
         if own is None:  # nobody has trained: what is held now
-            return bench.test(_held(state, message)), None
-        return bench.test(overlay(message.model, state.began)), bench.test(own)
+            return trainer.evaluate(_held(state, message)), None
+        return trainer.evaluate(overlay(message.model, state.began)), trainer.evaluate(own)
 
 
 def _held(state: Any, message: Any) -> TensorMap:

@@ -42,12 +42,11 @@ from shared.algorithms.scaffold import plus
 from shared.core.aggregation_rules import Mean
 from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.core.tensors import add, subtract, without
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
-    Bench,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -56,6 +55,7 @@ from shared.federation.hooks import (
     GlobalModel,
     Local,
     OwnBuffers,
+    Trainer,
     default_local,
     delta_of,
     starting_model,
@@ -118,7 +118,7 @@ class Own(OwnBuffers):
     moved: ModelState = Field(default_factory=dict)
 
 
-def changes(ctx: Ctx, update: Any, before: Any) -> tuple[TensorMap, TensorMap]:
+def changes(ctx: Context, update: Any, before: Any) -> tuple[TensorMap, TensorMap]:
     """h and g, or what they have changed so far, with what the visits behind a mean update changed of them."""
     drift = before.drift
     if ctx.params.drift and update.drift:
@@ -128,7 +128,7 @@ def changes(ctx: Ctx, update: Any, before: Any) -> tuple[TensorMap, TensorMap]:
     return drift, plus(before.moved, update.moved, ctx.n_updates)
 
 
-def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Of g all parameters, from an edge also of h."""
     parameters = frozenset(model.keys() - ctx.buffer_names)
     found = {"delta": travelling(ctx, model), "moved": parameters, "drift": parameters}
@@ -139,13 +139,13 @@ def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """The mean of the models with the mean of all drifts is the new model."""
 
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         return Steered(model=state.model, moved=state.moved)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         drift, moved = changes(ctx, update, state)
         return Federation(model=add(add(state.model, update.delta), drift), drift=drift, moved=moved)
 
@@ -153,26 +153,26 @@ class Cloud(CloudHooks):
 class Edge(EdgeHooks):
     """Hands g on; where it forms a model, it adds up what its devices change of h and g."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Relay()
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
         return super().begin(ctx, Relay(moved=broadcast.moved), broadcast)
 
-    def forms_model(self, ctx: Ctx) -> bool:
+    def forms_model(self, ctx: Context) -> bool:
         return self.spec_forms_model(ctx)
 
-    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         return Steered(model=state.start, moved=state.moved)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         drift, moved = changes(ctx, update, state.before)
-        return super().aggregate(ctx, state, update).but(changed=Changes(drift=drift, moved=moved))
+        return super().aggregate(ctx, state, update).replace(changed=Changes(drift=drift, moved=moved))
 
-    def advance(self, ctx: Ctx, state: Any, works: Any, outcomes: Any) -> Advance:
-        return super().advance(ctx, state.but(before=state.changed), works, outcomes)
+    def advance(self, ctx: Context, state: Any, tasks: Any, outcomes: Any) -> Advance:
+        return super().advance(ctx, state.replace(before=state.changed), tasks, outcomes)
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: Any) -> Finish:
         if not self.forms_model(ctx):
             return Finish(Relay())
         delta = delta_of(ctx, state.model, state.received)
@@ -182,23 +182,23 @@ class Edge(EdgeHooks):
 class Device(DeviceHooks):
     """Trains on F_i, and learns its drift."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Own()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
-        fit = bench.fit(ctx, start, correct=steer(ctx, state, message.moved, start))
+        fit = trainer.fit(ctx, start, correct=steer(ctx, state, message.moved, start))
         local: Any = default_local(ctx, start, fit)
         gone = subtract(without(fit.model, ctx.buffer_names), start)  # g_i
         length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
         moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
         drift = plus(gone, state.drift) if ctx.params.drift else {}  # h_i
         own = Own(buffers=local.state.buffers, drift=drift, moved=moved)
-        change = plus({}, plus(moved, state.moved, -1.0), bench.n_samples / ctx.total_samples)
+        change = plus({}, plus(moved, state.moved, -1.0), trainer.n_samples / ctx.total_samples)
         return Local(own, Corrected(delta=local.update.delta, moved=change), fit.model, fit.trained)
 
 
-def steer(ctx: Ctx, state: Any, moved: TensorMap, start: TensorMap) -> Correct | None:
+def steer(ctx: Context, state: Any, moved: TensorMap, start: TensorMap) -> Correct | None:
     """What R and G add to the gradients; None where that is nothing."""
     names = [name for name in start if name not in ctx.buffer_names]
     anchor = add(start, {name: -tensor for name, tensor in state.drift.items()})  # w - h_i

@@ -40,15 +40,14 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from shared.core.aggregation_rules import Each, Mean
+from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.errors import WireError
 from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
-    Bench,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -58,13 +57,14 @@ from shared.federation.hooks import (
     Local,
     OwnBuffers,
     Phase,
+    Trainer,
     Update,
     default_local,
     one_phase,
     starting_model,
     travelling,
 )
-from shared.federation.messages import Outcome, Work
+from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import Samples
 from shared.spec.experiment import ExperimentSpec
@@ -125,8 +125,8 @@ class Change(Record):
     """Up: trained minus received; by client, in the first phase its averages, later what it holds."""
 
     delta: Annotated[ModelState, Mean(weight="samples")]
-    averages: Annotated[dict[str, Mash], Each()] = Field(default_factory=dict)
-    held: Annotated[dict[str, Held], Each()] = Field(default_factory=dict)
+    averages: Annotated[dict[str, Mash], PerClient()] = Field(default_factory=dict)
+    held: Annotated[dict[str, Held], PerClient()] = Field(default_factory=dict)
 
 
 class Federation(GlobalModel):
@@ -160,13 +160,13 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 # ---- the mash
 
 
-def averaged(ctx: Ctx, bench: Bench, n_classes: int) -> Mash:
+def averaged(ctx: Context, trainer: Trainer, n_classes: int) -> Mash:
     """A client's images and labels, averaged M_k at a time."""
-    labels = bench.arrays("train")[1]
-    order = torch.randperm(bench.n_samples, generator=ctx.rng("mash"))
-    size = bench.n_samples if ctx.params.mash == "all" else ctx.params.mash
-    parts = [bench.samples.indices[part.numpy()] for part in torch.split(order, size)]
-    means = [bench.images(Samples("train", part)).mean(0) for part in parts]
+    labels = trainer.arrays("train")[1]
+    order = torch.randperm(trainer.n_samples, generator=ctx.rng("mash"))
+    size = trainer.n_samples if ctx.params.mash == "all" else ctx.params.mash
+    parts = [trainer.samples.indices[part.numpy()] for part in torch.split(order, size)]
+    means = [trainer.images(Samples("train", part)).mean(0) for part in parts]
     shares = [one_hot(torch.from_numpy(labels[part]), n_classes).to(torch.float32).mean(0) for part in parts]
     return Mash(images=torch.stack(means), labels=torch.stack(shares))
 
@@ -213,7 +213,7 @@ def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> f
     return operations(lambda: mix(model, x, y)[0])
 
 
-def gathers(ctx: Ctx) -> Mapping[str, int]:
+def gathers(ctx: Context) -> Mapping[str, int]:
     """The mash, at least twice: as it came, and whole."""
     params = ctx.params
     entries = ctx.n_clients if params.mash == "all" else ctx.total_samples / params.mash
@@ -221,7 +221,7 @@ def gathers(ctx: Ctx) -> Mapping[str, int]:
     return {"mash": ceil(2 * entries * entry_bytes)} if params.lam else {}
 
 
-def check(ctx: Ctx, update: Any) -> None:
+def check(ctx: Context, update: Any) -> None:
     """In its phase an update holds averages of the run's images, at most as many as there can be; then what is held."""
     of_another_phase = "held" if ctx.phase == "mash" else "averages"
     if getattr(update, of_another_phase):
@@ -244,51 +244,51 @@ def check(ctx: Ctx, update: Any) -> None:
 class Cloud(CloudHooks):
     """Unites the averages, and hands the mash to edges that do not have it."""
 
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         return Mixed(model=state.model, mash=None if edge in state.edges else state.mash)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         after = super().aggregate(ctx, state, update)
         if update.averages:
-            return after.but(mash=united(update.averages))
+            return after.replace(mash=united(update.averages))
         said = update.held.values()
         lacking = {held.edge for held in said if not held.entries}
-        return after.but(edges=tuple(sorted(({*state.edges} | {held.edge for held in said}) - lacking)))
+        return after.replace(edges=tuple(sorted(({*state.edges} | {held.edge for held in said}) - lacking)))
 
 
 class Edge(EdgeHooks):
     """Keeps the mash, and hands it to devices that do not have it."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Relay()
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
-        begun = super().begin(ctx, state.but(mash=broadcast.mash or state.mash), broadcast)
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+        begun = super().begin(ctx, state.replace(mash=broadcast.mash or state.mash), broadcast)
         return replace(begun, edge_rounds=1) if ctx.phase == "mash" else begun
 
-    def forms_model(self, ctx: Ctx) -> bool:
+    def forms_model(self, ctx: Context) -> bool:
         return ctx.phase != "mash" and self.spec_forms_model(ctx)
 
-    def select(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> list[int]:
+    def select(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> list[int]:
         return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats)
 
-    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         has_it = seat.number in state.seats or seat.role == "held_out"
         return Mixed(model=state.start, mash=None if has_it else state.mash)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return super().aggregate(ctx, state, update).but(held=state.held | update.held)
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+        return super().aggregate(ctx, state, update).replace(held=state.held | update.held)
 
-    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
+    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
         told = {outcome.seat: outcome.figures.get("mash", 0) for outcome in outcomes if not outcome.failure}
         have = {*state.seats} - told.keys() | {seat for seat, entries in told.items() if entries}
-        return super().advance(ctx, state.but(seats=tuple(sorted(have))), works, outcomes)
+        return super().advance(ctx, state.replace(seats=tuple(sorted(have))), tasks, outcomes)
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
-        done = super().finish(ctx, state.but(held={}))
+    def finish(self, ctx: Context, state: Any) -> Finish:
+        done = super().finish(ctx, state.replace(held={}))
         if done.update is None:
             return done
         return Finish(done.state, Change(delta=cast("Update", done.update).delta, held=state.held))
@@ -297,17 +297,17 @@ class Edge(EdgeHooks):
 class Device(DeviceHooks):
     """First averages its samples; then trains on (4)."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Own()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         if ctx.phase == "mash":
             n_classes = len(message.model[ctx.layers[-1].parameters[0]])
-            mine = {ctx.client_id: averaged(ctx, bench, n_classes)} if bench.n_samples else {}
+            mine = {ctx.client_id: averaged(ctx, trainer, n_classes)} if trainer.n_samples else {}
             return Local(state, Change(delta={}, averages=mine))
         start, mash = starting_model(state, message), message.mash or state.mash
         mix = mixing(mash, ctx.params, ctx.rng("mix")) if mash else None
-        local = default_local(ctx, start, bench.fit(ctx, start, objective=mix))
+        local = default_local(ctx, start, trainer.fit(ctx, start, objective=mix))
         entries = len(mash.images) if mash else 0
         held = {ctx.client_id: Held(edge=ctx.edge or 0, entries=entries)} if ctx.params.lam else {}
         own = Own(buffers=local.state.buffers, mash=mash)

@@ -31,11 +31,10 @@ from pydantic import Field
 from shared.core.records import ModelState, Record, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import only, overlay, without
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
-    Bench,
     Broadcast,
     CloudHooks,
     DeviceHooks,
@@ -44,6 +43,7 @@ from shared.federation.hooks import (
     Finish,
     Local,
     OwnBuffers,
+    Trainer,
     Update,
     default_local,
     last_layers,
@@ -70,13 +70,13 @@ class Own(OwnBuffers):
     personal: ModelState = Field(default_factory=dict)
 
 
-def stays_here(ctx: Ctx) -> frozenset[str]:
+def stays_here(ctx: Context) -> frozenset[str]:
     """Names of the personal layers where the client is, at an edge or at a device; none elsewhere."""
     here = "edge" if ctx.seat is None else "device"
     return last_layers(ctx, ctx.params.personal_layers) if ctx.spec.client == here else frozenset()
 
 
-def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """All that travels but the client's personal layers."""
     return {"delta": travelling(ctx, model) - stays_here(ctx)}
 
@@ -84,59 +84,61 @@ def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """Averages base layers; its personal layers stay the initial ones, so that it has no model to test."""
 
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         last_layers(ctx, ctx.params.personal_layers)  # refuses more than there are
         return super().init(ctx, model)
 
-    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
-        return {} if ctx.params.personal_layers else super().evaluate(ctx, state, bench)
+    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+        return {} if ctx.params.personal_layers else super().evaluate(ctx, state, trainer)
 
 
 class Edge(EdgeHooks):
     """Between cloud and devices FedAvg's; as a client it keeps its personal layers back."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return User()
 
-    def forms_model(self, ctx: Ctx) -> bool:
+    def forms_model(self, ctx: Context) -> bool:
         return ctx.spec.edge_rounds > 1 or bool(stays_here(ctx))
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
         held = overlay(broadcast.model, state.personal)  # (W_B, P_j)
         return super().begin(ctx, state, Broadcast(model=held))
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: Any) -> Finish:
         done, mine = super().finish(ctx, state), stays_here(ctx)
         if not mine:
             return done
         delta = without(cast("Update", done.update).delta, mine)
-        return Finish(done.state.but(personal=only(state.model, mine)), Update(delta=delta))
+        return Finish(done.state.replace(personal=only(state.model, mine)), Update(delta=delta))
 
-    def own_model(self, ctx: Ctx, state: Any) -> TensorMap | None:
+    def own_model(self, ctx: Context, state: Any) -> TensorMap | None:
         return state.received or None
 
 
 class Device(DeviceHooks):
     """Trains the whole model; as a client it keeps its personal layers back."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Own()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start, mine = _held(state, message), stays_here(ctx)
-        fit = bench.fit(ctx, start)  # algorithm 1 (client)
+        fit = trainer.fit(ctx, start)  # algorithm 1 (client)
         local = default_local(ctx, start, fit)
         own = Own(buffers=local.state.buffers, personal=only(fit.model, mine))
         update = Update(delta=without(cast("Update", local.update).delta, mine))
         return replace(local, state=own, update=update, model=start)
 
-    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+    def personalise(
+        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+    ) -> TensorMap | None:
         return local.model if local else _held(state, message)
 
     def evaluate(
-        self, ctx: Ctx, state: Any, message: Any, own: TensorMap | None, bench: Bench
+        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
-        held = bench.test(own or _held(state, message))
+        held = trainer.evaluate(own or _held(state, message))
         return held, held
 
 

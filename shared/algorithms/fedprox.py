@@ -18,8 +18,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from shared.core.records import Record, Tensor, TensorMap
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Bench, DeviceHooks, Local, default_local, starting_model
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, DeviceHooks, Local, Trainer, default_local, starting_model
 from shared.training.loop import Correct
 
 
@@ -43,11 +43,11 @@ def pull_towards(anchor: TensorMap, names: list[str], mu: float) -> Correct:
 class Device(DeviceHooks):
     """Local SGD on h_k."""
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
         names = [name for name in start if name not in ctx.buffer_names]
         correct = pull_towards(start, names, ctx.params.mu) if ctx.params.mu else None
-        return default_local(ctx, start, bench.fit(ctx, start, correct=correct))
+        return default_local(ctx, start, trainer.fit(ctx, start, correct=correct))
 
 
 ALGORITHM = Algorithm(

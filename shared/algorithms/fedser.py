@@ -43,7 +43,7 @@ from torch.nn import functional
 
 from shared.core.records import Record, Tensor
 from shared.core.validation import no_repeats
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import Algorithm
 from shared.training.data.augmentation import View, other_sizes, resized, view
 from shared.training.flops import operations
@@ -64,7 +64,7 @@ class Params(Record):
     bn: Statistics = "batch"
 
 
-def structure_enhanced(ctx: Ctx) -> Objective | None:
+def structure_enhanced(ctx: Context) -> Objective | None:
     """L, or None where it is the cross-entropy."""
     p: Params = ctx.params
     if not p.mu or not p.n:

@@ -41,16 +41,15 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Each, Mean
+from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.errors import WireError
 from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import add, only, overlay
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
-    Bench,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -59,6 +58,7 @@ from shared.federation.hooks import (
     GlobalModel,
     Local,
     OwnBuffers,
+    Trainer,
     delta_of,
     last_layers,
     own_buffers,
@@ -156,7 +156,7 @@ class Up(Record):
     """Trained minus received; a client's statistics, until the cloud has them."""
 
     delta: Annotated[ModelState, Mean(weight="samples")]
-    told: Annotated[dict[str, Statistics], Each()] = Field(default_factory=dict)
+    told: Annotated[dict[str, Statistics], PerClient()] = Field(default_factory=dict)
 
 
 class Pool(GlobalModel):
@@ -184,7 +184,7 @@ class Own(OwnBuffers):
 # ---- the tiers
 
 
-def check(ctx: Ctx, update: Any) -> None:
+def check(ctx: Context, update: Any) -> None:
     """Statistics are of the run's channels, and of no more pixels than there are."""
     channels, height, width = ctx.image_shape
     most = ctx.total_samples * height * width
@@ -197,47 +197,47 @@ def check(ctx: Ctx, update: Any) -> None:
 class Cloud(CloudHooks):
     """Averages, and keeps the statistics of all clients."""
 
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Pool(model=model)
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         return Down(model=state.model, known=state.known)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         return Pool(model=add(state.model, update.delta), known={**state.known, **update.told})  # (9)
 
-    def prepare(self, ctx: Ctx, state: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: Any, owner: str | None) -> Transform | None:
         return normaliser(_of(ctx, state.known, owner) or pooled(state.known))
 
-    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
+    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
         """On all clients' test sets, each prepared by its owner's statistics."""
 
         def prepare(owner: str | None) -> Transform | None:
             return self.prepare(ctx, state, owner)
 
-        return {"global": test_by_owner(bench, state.model, bench.test_sets["union"], prepare)}
+        return {"global": test_by_owner(trainer, state.model, trainer.test_sets["union"], prepare)}
 
 
 class Edge(EdgeHooks):
     """Averages, and hands statistics on in both directions."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Between()
 
-    def forms_model(self, ctx: Ctx) -> bool:
+    def forms_model(self, ctx: Context) -> bool:
         return self.spec_forms_model(ctx)
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
-        return super().begin(ctx, state.but(known=broadcast.known, told={}), broadcast)
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+        return super().begin(ctx, state.replace(known=broadcast.known, told={}), broadcast)
 
-    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         return Down(model=state.start, known=state.known)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return super().aggregate(ctx, state.but(told={**state.told, **update.told}), update)  # (2)
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+        return super().aggregate(ctx, state.replace(told={**state.told, **update.told}), update)  # (2)
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
-        left = state.but(start={}, received={}, model={}, known={}, told={})
+    def finish(self, ctx: Context, state: Any) -> Finish:
+        left = state.replace(start={}, received={}, model={}, known={}, told={})
         if not self.forms_model(ctx):
             return Finish(left)
         return Finish(left, Up(delta=delta_of(ctx, state.model, state.received), told=state.told))
@@ -246,16 +246,16 @@ class Edge(EdgeHooks):
 class Device(DeviceHooks):
     """Algorithm 1, lines 6 to 18."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Own()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         own = ctx.params.normalise == "own"
-        found = _own(ctx, state, message) or _taken(ctx, bench) if own else None
+        found = _own(ctx, state, message) or _taken(ctx, trainer) if own else None
         transform = normaliser(found)
         received = starting_model(state, message)
-        start, weights, figures = _aggregated(ctx, state, received, bench, transform)
-        fit = bench.fit(ctx, start, transform=transform)  # line 16
+        start, weights, figures = _aggregated(ctx, state, received, trainer, transform)
+        fit = trainer.fit(ctx, start, transform=transform)  # line 16
         told = {ctx.client_id: found} if found and found.n and ctx.client_id not in message.known else {}
         after = Own(
             buffers=own_buffers(ctx, fit.model),
@@ -268,33 +268,35 @@ class Device(DeviceHooks):
         n_passed = int(figures["weights_n_samples"])
         return Local(after, up, fit.model, fit.trained, n_passed=n_passed, figures=figures)
 
-    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+    def personalise(
+        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+    ) -> TensorMap | None:
         return local.model if local else state.previous or None
 
-    def prepare(self, ctx: Ctx, state: Any, message: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: Any, message: Any, owner: str | None) -> Transform | None:
         theirs = None if owner == ctx.client_id else _of(ctx, message.known, owner)
         return normaliser(theirs or _own(ctx, state, message) or pooled(message.known))
 
 
-def _own(ctx: Ctx, state: Any, message: Any) -> Statistics | None:
+def _own(ctx: Context, state: Any, message: Any) -> Statistics | None:
     """The client's own as all know them; those that nobody knows yet lie in its state."""
     found: Statistics | None = message.known.get(ctx.client_id) or state.statistics
     return found
 
 
-def _of(ctx: Ctx, known: Mapping[str, Statistics], owner: str | None) -> Statistics | None:
+def _of(ctx: Context, known: Mapping[str, Statistics], owner: str | None) -> Statistics | None:
     """The owner's, where the owner's count and are known."""
     return known.get(owner) if owner is not None and ctx.params.test_stats == "owner" else None
 
 
-def _taken(ctx: Ctx, bench: Bench) -> Statistics:
+def _taken(ctx: Context, trainer: Trainer) -> Statistics:
     """A client's statistics: of one augmented draw of all its images, or of these as they are."""
-    drawn = bench.batches(ctx, purpose="statistics", epochs=1, augment=ctx.params.stats == "augmented")
+    drawn = trainer.batches(ctx, purpose="statistics", epochs=1, augment=ctx.params.stats == "augmented")
     return measured(as_pixels(x) for x, _ in drawn)
 
 
 def _aggregated(
-    ctx: Ctx, state: Any, received: TensorMap, bench: Bench, transform: Transform | None
+    ctx: Context, state: Any, received: TensorMap, trainer: Trainer, transform: Transform | None
 ) -> tuple[TensorMap, TensorMap, dict[str, float]]:
     """Where local training begins, W, and figures for the record: lines 10 to 15."""
     visit, params = state.participations + 1, ctx.params
@@ -304,9 +306,9 @@ def _aggregated(
     top = only(received, layers)
     weights = state.weights or {name: torch.ones_like(tensor) for name, tensor in top.items()}
     mixing = Mixing(only(state.previous, layers), top, dict(weights), params.eta, params.clamp)
-    drawn, losses = _draw(ctx, bench), list[float]()
+    drawn, losses = _draw(ctx, trainer), list[float]()
     while not losses or (visit == 2 and len(losses) < params.max_passes and not converged(losses)):
-        passed = bench.fit(
+        passed = trainer.fit(
             ctx,
             overlay(received, mixing.mixed()),
             samples=drawn,
@@ -326,11 +328,11 @@ def _aggregated(
     return overlay(received, mixing.mixed()), mixing.weights, figures
 
 
-def _draw(ctx: Ctx, bench: Bench) -> Samples:
+def _draw(ctx: Context, trainer: Trainer) -> Samples:
     """The s % of a client's images on which W is learned in this visit; line 7."""
-    order = torch.randperm(bench.n_samples, generator=ctx.rng("draw"))
-    n = max(round(ctx.params.s / 100 * bench.n_samples), 1)
-    return Samples(bench.samples.part, bench.samples.indices[order[:n].numpy()])
+    order = torch.randperm(trainer.n_samples, generator=ctx.rng("draw"))
+    n = max(round(ctx.params.s / 100 * trainer.n_samples), 1)
+    return Samples(trainer.samples.part, trainer.samples.indices[order[:n].numpy()])
 
 
 ALGORITHM = Algorithm(

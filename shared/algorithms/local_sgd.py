@@ -19,11 +19,10 @@ from pydantic import Field
 
 from shared.core.records import ModelState, TensorMap
 from shared.core.scores import Score
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
-    Bench,
     Broadcast,
     CloudHooks,
     DeviceHooks,
@@ -32,6 +31,7 @@ from shared.federation.hooks import (
     Finish,
     Local,
     OwnBuffers,
+    Trainer,
     Update,
     default_local,
     starting_model,
@@ -51,7 +51,7 @@ class Own(OwnBuffers):
     own: ModelState = Field(default_factory=dict)
 
 
-def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Nothing from a client."""
     client = "edge" if ctx.seat is None else "device"
     return {} if ctx.spec.client == client else {"delta": travelling(ctx, model)}
@@ -60,52 +60,54 @@ def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """Has the initial model and learns nothing."""
 
-    def evaluate(self, ctx: Ctx, state: Any, bench: Bench) -> dict[str, Score]:
+    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
         return {}
 
 
 class Edge(EdgeHooks):
     """As a client it goes on from its own model and keeps what its devices make of it."""
 
-    def _alone(self, ctx: Ctx) -> bool:
+    def _alone(self, ctx: Context) -> bool:
         """Whether what is trained in this round stays here."""
         return ctx.spec.client == "edge"
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return User()
 
-    def forms_model(self, ctx: Ctx) -> bool:
+    def forms_model(self, ctx: Context) -> bool:
         return self._alone(ctx) or ctx.spec.edge_rounds > 1
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
         return super().begin(ctx, state, Broadcast(model=state.own or broadcast.model))
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: Any) -> Finish:
         done = super().finish(ctx, state)
         if not self._alone(ctx):
             return done
-        return Finish(done.state.but(own=state.model), Update(delta={}))
+        return Finish(done.state.replace(own=state.model), Update(delta={}))
 
 
 class Device(DeviceHooks):
     """As a client it goes on from its own model and keeps it."""
 
-    def _alone(self, ctx: Ctx) -> bool:
+    def _alone(self, ctx: Context) -> bool:
         """Whether what is trained in this round stays here."""
         return ctx.spec.client == "device"
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Own()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = state.own or starting_model(state, message)
-        fit = bench.fit(ctx, start)
+        fit = trainer.fit(ctx, start)
         local = default_local(ctx, start, fit)
         if not self._alone(ctx):
             return replace(local, state=Own(buffers=local.state.buffers))
         return replace(local, state=Own(buffers=local.state.buffers, own=fit.model), update=Update(delta={}))
 
-    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+    def personalise(
+        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+    ) -> TensorMap | None:
         return local.model if local else state.own or None
 
 

@@ -31,8 +31,8 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Bench, DeviceHooks, Local, OwnBuffers, default_local, starting_model
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, DeviceHooks, Local, OwnBuffers, Trainer, default_local, starting_model
 from shared.training.flops import Operations, operations
 from shared.training.models import Classifier, write_state
 
@@ -94,13 +94,13 @@ def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> f
 class Device(DeviceHooks):
     """Local SGD on (4)."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Own()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
         contrast = Contrast(start, state.own, ctx.params) if ctx.params.mu and state.own else None
-        fit = bench.fit(ctx, start, objective=contrast)
+        fit = trainer.fit(ctx, start, objective=contrast)
         local = default_local(ctx, start, fit)
         own = fit.model if ctx.params.mu else {}
         return replace(local, state=Own(buffers=local.state.buffers, own=own))

@@ -39,9 +39,9 @@ from torch.nn import functional
 
 from shared.core.records import Record, Tensor, TensorMap
 from shared.core.scores import Score
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Bench, DeviceHooks, EdgeHooks, Local, default_local, starting_model
-from shared.federation.messages import Work
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, DeviceHooks, EdgeHooks, Local, Trainer, default_local, starting_model
+from shared.federation.messages import Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import Samples
 from shared.simulation.cost_model import Passes
@@ -71,7 +71,7 @@ def gradients(params: Params) -> int:
     return 4 if params.hessian == "hessian_free" else 2
 
 
-def meta_objective(ctx: Ctx, first: Iterator[Batch], second: Iterator[Batch] | None) -> Objective:
+def meta_objective(ctx: Context, first: Iterator[Batch], second: Iterator[Batch] | None) -> Objective:
     """The gradient of algorithm 1 in the place of that of the loss; `first` gives D, `second` D'', the batch is D'."""
     alpha, delta = ctx.params.alpha, ctx.params.delta
 
@@ -114,48 +114,50 @@ def _move(weights: list[Tensor], start: list[Tensor], direction: list[Tensor], l
 class Edge(EdgeHooks):
     """Asks for tau steps."""
 
-    def schedule(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> dict[int, Work]:
-        works, tau = super().schedule(ctx, state, seats), ctx.params.local_steps
-        return works if tau is None else {seat: work.but(epochs=None, steps=tau) for seat, work in works.items()}
+    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
+        tasks, tau = super().schedule(ctx, state, seats), ctx.params.local_steps
+        return tasks if tau is None else {seat: task.replace(epochs=None, steps=tau) for seat, task in tasks.items()}
 
 
 class Device(DeviceHooks):
     """Learns a model from which one step is enough, and takes that step before it is tested."""
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
         if not ctx.params.alpha:
-            return default_local(ctx, start, bench.fit(ctx, start))
+            return default_local(ctx, start, trainer.fit(ctx, start))
         free = ctx.params.hessian == "hessian_free"
-        first = bench.batches(ctx, purpose="inner batches")
-        second = bench.batches(ctx, purpose="hessian batches") if free else None
-        fit = bench.fit(ctx, start, objective=meta_objective(ctx, first, second))
+        first = trainer.batches(ctx, purpose="inner batches")
+        second = trainer.batches(ctx, purpose="hessian batches") if free else None
+        fit = trainer.fit(ctx, start, objective=meta_objective(ctx, first, second))
         passed = (gradients(ctx.params) - 1) * fit.trained.n_samples
         return replace(default_local(ctx, start, fit), n_passed=passed)
 
-    def personalise(self, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench) -> TensorMap | None:
+    def personalise(
+        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+    ) -> TensorMap | None:
         if not ctx.params.alpha:
-            return super().personalise(ctx, state, message, local, bench)
-        start, (adapt, _) = starting_model(state, message), divided(ctx, bench)
+            return super().personalise(ctx, state, message, local, trainer)
+        start, (adapt, _) = starting_model(state, message), divided(ctx, trainer)
         if len(adapt) < ctx.least_batch:
             return start
         step = Sgd(ctx.params.alpha, momentum=0.0, weight_decay=0.0)
-        return bench.fit(ctx, start, samples=adapt, purpose="personalise", epochs=1, step=step).model
+        return trainer.fit(ctx, start, samples=adapt, purpose="personalise", epochs=1, step=step).model
 
     def evaluate(
-        self, ctx: Ctx, state: Any, message: Any, own: TensorMap | None, bench: Bench
+        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
-        tests = divided(ctx, bench)[1] if ctx.params.alpha else bench.tests
-        received = bench.test(starting_model(state, message), bench.tests)
-        return received, bench.test(own, tests) if own is not None else None
+        tests = divided(ctx, trainer)[1] if ctx.params.alpha else trainer.tests
+        received = trainer.evaluate(starting_model(state, message), trainer.tests)
+        return received, trainer.evaluate(own, tests) if own is not None else None
 
 
-def divided(ctx: Ctx, bench: Bench) -> tuple[Samples, Samples]:
+def divided(ctx: Context, trainer: Trainer) -> tuple[Samples, Samples]:
     """The batch on which a client adapts, and the samples on which it is tested."""
-    here, n = bench.samples if bench.n_samples else bench.tests, bench.work.batch_size
+    here, n = trainer.samples if trainer.n_samples else trainer.tests, trainer.task.batch_size
     order = ctx.numpy_rng("adapt").permutation(here.indices)
-    if bench.n_samples:
-        return Samples(here.part, order[:n]), bench.tests
+    if trainer.n_samples:
+        return Samples(here.part, order[:n]), trainer.tests
     n = min(n, len(order) // 2)
     return Samples(here.part, order[:n]), Samples(here.part, np.sort(order[n:]))
 

@@ -39,12 +39,11 @@ from torch.nn.functional import cross_entropy
 from shared.core.aggregation_rules import Mean
 from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.core.tensors import add, subtract, without
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
-    Bench,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -53,6 +52,7 @@ from shared.federation.hooks import (
     GlobalModel,
     Local,
     OwnBuffers,
+    Trainer,
     default_local,
     delta_of,
     starting_model,
@@ -139,15 +139,15 @@ class Sum:
             self.total = gradients
 
 
-def gradient_at(ctx: Ctx, start: TensorMap, bench: Bench) -> TensorMap:
+def gradient_at(ctx: Context, start: TensorMap, trainer: Trainer) -> TensorMap:
     """g_i(x): the gradient of the mean loss over the client's samples, at one model."""
-    n, total = bench.n_samples, Sum()
+    n, total = trainer.n_samples, Sum()
 
     def part(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         logits = model(x)
         return cross_entropy(logits, y, reduction="sum") / n, logits
 
-    bench.fit(ctx, start, epochs=1, purpose="control", objective=part, step=total)
+    trainer.fit(ctx, start, epochs=1, purpose="control", objective=part, step=total)
     names = (name for name in start if name not in ctx.buffer_names)
     return dict(zip(names, total.total, strict=True)) if total.total else {}
 
@@ -155,7 +155,7 @@ def gradient_at(ctx: Ctx, start: TensorMap, bench: Bench) -> TensorMap:
 # ---- the three tiers
 
 
-def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Of c all parameters."""
     controls = model.keys() - ctx.buffer_names if ctx.params.option != "none" else ()
     return {"delta": travelling(ctx, model), "control": frozenset(controls)}
@@ -164,13 +164,13 @@ def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """Steps along the mean update; c stays the mean of all c_i."""
 
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         return Controlled(model=state.model, control=state.control)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         rate = ctx.params.server_lr
         step = {name: delta if name in ctx.buffer_names else delta * rate for name, delta in update.delta.items()}
         model = add(state.model, step)  # (5)
@@ -180,26 +180,26 @@ class Cloud(CloudHooks):
 class Edge(EdgeHooks):
     """Hands c on; where it forms a model, it adds up what its devices change of c."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Relay()
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
         return super().begin(ctx, Relay(control=broadcast.control), broadcast)
 
-    def forms_model(self, ctx: Ctx) -> bool:
+    def forms_model(self, ctx: Context) -> bool:
         return self.spec_forms_model(ctx)
 
-    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         return Controlled(model=state.start, control=state.control)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         changed = plus(state.before, update.control, ctx.n_updates)
-        return super().aggregate(ctx, state, update).but(changed=changed)
+        return super().aggregate(ctx, state, update).replace(changed=changed)
 
-    def advance(self, ctx: Ctx, state: Any, works: Any, outcomes: Any) -> Advance:
-        return super().advance(ctx, state.but(before=state.changed), works, outcomes)
+    def advance(self, ctx: Context, state: Any, tasks: Any, outcomes: Any) -> Advance:
+        return super().advance(ctx, state.replace(before=state.changed), tasks, outcomes)
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: Any) -> Finish:
         if not self.forms_model(ctx):
             return Finish(Relay())
         return Finish(Relay(), Change(delta=delta_of(ctx, state.model, state.received), control=state.changed))
@@ -208,16 +208,16 @@ class Edge(EdgeHooks):
 class Device(DeviceHooks):
     """Corrects each gradient by c - c_i, and renews c_i."""
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Own()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
         names = [name for name in start if name not in ctx.buffer_names]
-        fit = bench.fit(ctx, start, correct=correction(state.control, message.control, names))
+        fit = trainer.fit(ctx, start, correct=correction(state.control, message.control, names))
         control = state.control
         if ctx.params.option == "I":
-            control = gradient_at(ctx, start, bench)  # (4), I
+            control = gradient_at(ctx, start, trainer)  # (4), I
         elif ctx.params.option == "II" and fit.trained.n_steps:
             moved = subtract(without(start, ctx.buffer_names), fit.model)
             length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
@@ -226,7 +226,7 @@ class Device(DeviceHooks):
         zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}
         change = plus(plus(zeros, control), state.control, -1.0)
         update = Change(delta=local.update.delta, control=plus({}, change, 1 / ctx.total_clients))
-        own, passed = Own(buffers=local.state.buffers, control=control), bench.n_samples * (ctx.params.option == "I")
+        own, passed = Own(buffers=local.state.buffers, control=control), trainer.n_samples * (ctx.params.option == "I")
         return Local(own, update, fit.model, fit.trained, n_passed=passed)
 
 

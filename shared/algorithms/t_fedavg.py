@@ -46,20 +46,20 @@ from pydantic import Field
 from shared.core.aggregation_rules import Mean
 from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.core.tensors import only, overlay, without
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
-    Bench,
     Broadcast,
     CloudHooks,
     DeviceHooks,
+    Direction,
     EdgeHooks,
     Finish,
     Local,
+    Trainer,
     Update,
-    Way,
     default_local,
     delta_of,
     starting_model,
@@ -94,7 +94,7 @@ class Ternaries(Update):
     weights: Annotated[ModelState, Mean(weight="samples")] = Field(default_factory=dict)
 
 
-def ternary_names(ctx: Ctx, model: Mapping[str, Tensor]) -> list[str]:
+def ternary_names(ctx: Context, model: Mapping[str, Tensor]) -> list[str]:
     """Which of a model's tensors are made ternary."""
     if not ctx.params.quantise:
         return []
@@ -111,7 +111,7 @@ def best_factor(theta: Tensor, signs: Tensor) -> Tensor:
     return torch.tensor(mean_magnitude(theta[signs != 0]), dtype=torch.float32).to(theta.device)
 
 
-def as_ternary(ctx: Ctx, model: TensorMap) -> TensorMap:
+def as_ternary(ctx: Context, model: TensorMap) -> TensorMap:
     """A model as the server sends it: its weights in ternary form; what is ternary already stays the same."""
     found = dict(model)
     if ctx.params.download == "full":
@@ -127,7 +127,7 @@ def as_ternary(ctx: Ctx, model: TensorMap) -> TensorMap:
 class Fttq:
     """The state of one training by algorithm 1, and its step."""
 
-    def __init__(self, ctx: Ctx, start: TensorMap) -> None:
+    def __init__(self, ctx: Context, start: TensorMap) -> None:
         """From the weights received; a layer's w begins as the best one."""
         self.threshold, self.scaled = ctx.params.threshold, ctx.params.gradient == "scaled"
         wanted = set(ternary_names(ctx, start))
@@ -169,13 +169,13 @@ class Fttq:
             parameters[number].copy_(self.w[name] * self.signs[name])
 
 
-def codes(ctx: Ctx, model: TensorMap, way: Way) -> Mapping[str, CodecSpec]:
+def codes(ctx: Context, model: TensorMap, way: Direction) -> Mapping[str, CodecSpec]:
     """What is ternary travels so up, and down unless the server's model goes down in full."""
     full = way == "down" and ctx.params.download == "full"
     return {} if full else dict.fromkeys(ternary_names(ctx, model), Ternary())
 
 
-def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """What is ternary travels as it is, the rest as a difference."""
     names = frozenset(ternary_names(ctx, model))
     return {"delta": travelling(ctx, model) - names, "weights": names}
@@ -184,53 +184,53 @@ def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """Averages ternary weights and makes the mean ternary again (algorithm 2)."""
 
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return super().init(ctx, _plain(as_ternary(ctx, model)))
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         return Broadcast(model=as_ternary(ctx, state.model))
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         mean = overlay(super().aggregate(ctx, state, update).model, update.weights)
-        return state.but(model=_plain(as_ternary(ctx, mean)))
+        return state.replace(model=_plain(as_ternary(ctx, mean)))
 
 
 class Edge(EdgeHooks):
     """Hands the ternary model on; where it forms a model, it makes that ternary."""
 
-    def forms_model(self, ctx: Ctx) -> bool:
+    def forms_model(self, ctx: Context) -> bool:
         return self.spec_forms_model(ctx)
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
         return super().begin(ctx, state, Broadcast(model=as_ternary(ctx, broadcast.model)))
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         after = super().aggregate(ctx, state, update)
-        return after.but(model=overlay(after.model, update.weights))
+        return after.replace(model=overlay(after.model, update.weights))
 
-    def advance(self, ctx: Ctx, state: Any, works: Any, outcomes: Any) -> Advance:
-        return Advance(state.but(start=as_ternary(ctx, state.model)))
+    def advance(self, ctx: Context, state: Any, tasks: Any, outcomes: Any) -> Advance:
+        return Advance(state.replace(start=as_ternary(ctx, state.model)))
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: Any) -> Finish:
         if not self.forms_model(ctx):
             return super().finish(ctx, state)
         names = ternary_names(ctx, state.model)
         delta = without(delta_of(ctx, state.model, state.received), names)
-        done = state.but(start={}, received={}, model={})
+        done = state.replace(start={}, received={}, model={})
         return Finish(done, Ternaries(delta=delta, weights=_plain(only(state.model, names))))
 
 
 class Device(DeviceHooks):
     """Trains ternary weights (algorithm 1)."""
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
         names = ternary_names(ctx, start)
         if not names:
-            local: Any = default_local(ctx, start, bench.fit(ctx, start))
+            local: Any = default_local(ctx, start, trainer.fit(ctx, start))
             return Local(local.state, Ternaries(delta=local.update.delta), local.model, local.trained)
         fttq = Fttq(ctx, start)
-        fit = bench.fit(ctx, start | fttq.weights, step=fttq.step)
+        fit = trainer.fit(ctx, start | fttq.weights, step=fttq.step)
         local = default_local(ctx, start, fit)
         update = Ternaries(delta=without(local.update.delta, names), weights=fttq.short)
         return Local(local.state, update, fit.model, fit.trained)

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from shared.algorithms import local_sgd
 from shared.core.records import Record, TensorMap
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import Algorithm, Phase, travelling
 from shared.spec.experiment import ExperimentSpec
 
@@ -37,7 +37,7 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
     return tuple(phase for phase in found if phase.num_rounds)
 
 
-def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """FedAvg's; while tuning nothing from a client."""
     return local_sgd.sends(ctx, model) if ctx.phase == "tune" else {"delta": travelling(ctx, model)}
 
@@ -45,14 +45,14 @@ def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Edge(local_sgd.Edge):
     """FedAvg's; while tuning a client alone."""
 
-    def _alone(self, ctx: Ctx) -> bool:
+    def _alone(self, ctx: Context) -> bool:
         return ctx.phase == "tune" and super()._alone(ctx)
 
 
 class Device(local_sgd.Device):
     """FedAvg's; while tuning a client alone."""
 
-    def _alone(self, ctx: Ctx) -> bool:
+    def _alone(self, ctx: Context) -> bool:
         return ctx.phase == "tune" and super()._alone(ctx)
 
 

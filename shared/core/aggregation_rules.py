@@ -33,7 +33,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Each:
+class PerClient:
     """The field is a map from client id to a value; maps are united on the way up, nothing is averaged."""
 
 
@@ -52,39 +52,39 @@ class KeptBy:
     field: str
 
 
-def mark_of(kind: type[Record], name: str) -> Mean | Each | MaskOf | None:
+def rule_of(kind: type[Record], name: str) -> Mean | PerClient | MaskOf | None:
     """How a field travels up."""
-    marks = [item for item in kind.model_fields[name].metadata if isinstance(item, Mean | Each | MaskOf)]
+    marks = [item for item in kind.model_fields[name].metadata if isinstance(item, Mean | PerClient | MaskOf)]
     return marks[0] if marks else None
 
 
 @lru_cache(maxsize=256)
-def fields_of(kind: type[Record], mark: type[Any]) -> Mapping[str, Any]:
+def fields_with(kind: type[Record], mark: type[Any]) -> Mapping[str, Any]:
     """Field name -> its mark, for the fields that carry one of this class."""
-    found = {name: mark_of(kind, name) for name in kind.model_fields}
+    found = {name: rule_of(kind, name) for name in kind.model_fields}
     return MappingProxyType({name: how for name, how in found.items() if isinstance(how, mark)})
 
 
 @lru_cache(maxsize=256)
 def coded_fields(kind: type[Record]) -> tuple[str, ...]:
     """The fields of an update whose parameters the spec's codec shortens: those averaged, but not by position."""
-    averaged = fields_of(kind, Mean).items()
+    averaged = fields_with(kind, Mean).items()
     return tuple(name for name, how in averaged if not how.per_position and holds_model_state(kind, name))
 
 
 def can_be_mean(kind: type[Record]) -> bool:
     """Whether a mean with its two weights says as much as the sum: not where positions or groups weigh apart."""
-    return not any(how.per_position or how.by_group for how in fields_of(kind, Mean).values())
+    return not any(how.per_position or how.by_group for how in fields_with(kind, Mean).values())
 
 
 def names_clients(update: Record) -> bool:
     """Whether an update says something of single clients, which counts though nothing was averaged."""
-    return any(getattr(update, name) for name in fields_of(type(update), Each))
+    return any(getattr(update, name) for name in fields_with(type(update), PerClient))
 
 
-def stranger(update: Record, clients: Collection[str]) -> tuple[str, str] | None:
+def unexpected_client(update: Record, clients: Collection[str]) -> tuple[str, str] | None:
     """A field of an update that holds a value of another client than these, and that client's id; None: none does."""
-    for name in fields_of(type(update), Each):
+    for name in fields_with(type(update), PerClient):
         others = (getattr(update, name) or {}).keys() - clients
         if others:
             return name, min(others)
@@ -97,12 +97,12 @@ def check_update_type(kind: type[Record]) -> None:
     Raises:
         TypeError: names the field that does not.
     """
-    masks = fields_of(kind, MaskOf)
-    marked = {*fields_of(kind, Mean), *fields_of(kind, Each), *masks}
+    masks = fields_with(kind, MaskOf)
+    marked = {*fields_with(kind, Mean), *fields_with(kind, PerClient), *masks}
     for name in kind.model_fields:
         if name not in marked:
             raise TypeError(f"{kind.__name__}.{name} does not say how it travels up: Mean, Each or MaskOf")
-    for name, how in fields_of(kind, Mean).items():
+    for name, how in fields_with(kind, Mean).items():
         if how.per_position and how.per_position not in masks:
             raise TypeError(f"{kind.__name__}.{name}: {how.per_position} is no MaskOf field")
         if how.per_position and how.by_group:

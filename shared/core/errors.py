@@ -107,7 +107,7 @@ class Conflict(StrataError):
     status, code = 409, "conflict"
 
 
-class SeatingUnknown(StrataError):
+class PlacementUnknown(StrataError):
     """The edge does not know the seating that a round names; the cloud sends it and asks again."""
 
     status, code = 428, "seating_unknown"

@@ -83,13 +83,13 @@ class Record(BaseModel):
         _fail_fast(schema)
         return schema
 
-    def but(self, **changes: object) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A copy with some fields changed, validated like a new one (pydantic's `model_copy` validates nothing)."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_validate({**fields, **changes})
 
 
-def own(value: Any) -> Any:
+def copy_tensors(value: Any) -> Any:
     """A record, or values in lists and maps, with tensors copied into torch's own memory.
 
     Views of a body would change bits in training, and keep the whole body in memory. A tensor that stands in several

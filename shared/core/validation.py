@@ -27,7 +27,7 @@ ELSEWHERE = {
 """What other tools call some fields of a spec, and their names here."""
 
 
-def hint(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` where a known name means the same or is like this one, else nothing."""
     names = sorted(known)
     same = ELSEWHERE.get(name)
@@ -57,7 +57,7 @@ def check_known(kind: str, name: object, known: Iterable[str]) -> None:
     if name is None:
         raise ValueError(f"{kind} without a `name`; known: {', '.join(names)}")
     if name not in names:
-        raise ValueError(f"unknown {kind} {name!r:.100}{hint(str(name), names)}; known: {', '.join(names)}")
+        raise ValueError(f"unknown {kind} {name!r:.100}{did_you_mean(str(name), names)}; known: {', '.join(names)}")
 
 
 MAX_ERRORS = 1000
@@ -77,7 +77,7 @@ def explain(error: ValidationError, kind: type[BaseModel], prefix: Sequence[str]
         told = [found for found in errors if found["loc"][:-1] == first["loc"][:-1]]
     message = _joined([found["msg"].removeprefix("Value error, ") for found in told])[:500]
     if first["type"] == "extra_forbidden":
-        message = "unknown field" + hint(str(first["loc"][-1]), known)
+        message = "unknown field" + did_you_mean(str(first["loc"][-1]), known)
     more = f" (and {error.error_count() - len(told)} more)" if error.error_count() > len(told) else ""
     word = message.partition(" ")[0].rstrip(":")  # fields that do not fit together: the one at fault is named first
     if not below and word in kind.model_fields:

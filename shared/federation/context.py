@@ -25,7 +25,7 @@ from shared.training.subnetworks.units import Units
 
 
 @dataclass(frozen=True)
-class Ctx:
+class Context:
     """Where a hook stands.
 
     Attributes:
@@ -88,7 +88,7 @@ class Ctx:
     image_shape: tuple[int, int, int] = (0, 0, 0)
     n_classes: int = 0
 
-    def at(self, **changes: Any) -> Ctx:
+    def at(self, **changes: Any) -> Context:
         """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""
         return replace(self, **changes)
 

@@ -19,27 +19,27 @@ from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
 from shared.core.records import Record, Tensor, TensorMap
 from shared.core.tensors import n_bytes
-from shared.federation.aggregation import Grid
-from shared.federation.context import Ctx
+from shared.federation.aggregation import FixedPoint
+from shared.federation.context import Context
 from shared.federation.data_arrival import collected
-from shared.federation.hooks import Algorithm, Phase, Way
+from shared.federation.hooks import Algorithm, Direction, Phase
 from shared.federation.memory_check import check_memory
-from shared.federation.messages import Work, wire_types
+from shared.federation.messages import Task, wire_types
 from shared.federation.population import Population, Seat, population, seated
 from shared.federation.registry import load_algorithm, load_local
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 from shared.training import models
-from shared.training.compute_device import Processor, processor_of
+from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.digit_domains import absent, open_data
 from shared.training.flops import on_shapes, training_flops
 from shared.training.subnetworks.unit_graph import units_of
 from shared.training.subnetworks.units import Units
-from shared.wire.compression import Compression
+from shared.wire.compression import Compressor
 
 
-class Lab:
+class Experiment:
     """What a process derives from a resolved spec, once."""
 
     def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
@@ -47,13 +47,13 @@ class Lab:
         self.algorithm: Algorithm = load_algorithm(spec.algorithm.name)
         self.params: Record = self.algorithm.parse_params(spec.algorithm.params)
         self.local, self.local_params = load_local(spec)
-        self.wire = wire_types(
+        self.wire_types = wire_types(
             broadcast=self.algorithm.broadcast,
             message=self.algorithm.message_type,
             update=self.algorithm.update,
             report=self.algorithm.report,
         )
-        self.members: Population = population(spec, data)
+        self.population: Population = population(spec, data)
         first, _, _ = on_shapes(*self._design)
         if spec.batch_size < self.least_batch:
             told = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
@@ -61,14 +61,14 @@ class Lab:
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
-        self.compression = Compression(spec.compression, self.buffer_names)
+        self.compressor = Compressor(spec.compression, self.buffer_names)
         self._model_uses: dict[str, LinkUse] = {}
         in_a_sum = 2 if spec.late == "next_round" else 1  # of a seat: what it made now, and what came late
-        self.grid = Grid(in_a_sum * self.members.total_samples, self.buffer_names)
+        self.fixed_point = FixedPoint(in_a_sum * self.population.total_samples, self.buffer_names)
         self._check_memory()
 
     def _check_memory(self) -> None:
-        n_clients = sum(seat.role != "held_out" for seat in self.members.seats)
+        n_clients = sum(seat.role != "held_out" for seat in self.population.seats)
         gathered = self.algorithm.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients))
         check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
 
@@ -83,18 +83,18 @@ class Lab:
         return models.build(name, shape, n_classes, stream_seed(f"{self.spec.seed}|model"), projection, width)
 
     @cached_property
-    def processor(self) -> Processor:
+    def device(self) -> ComputeDevice:
         """What this process trains and evaluates on: asked for by those that do.
 
         Raises:
             BadInput: there is none here of the kind that the spec's `device` names.
         """
-        return processor_of(self.spec.device)
+        return compute_device_of(self.spec.device)
 
     @cached_property
     def model(self) -> nn.Module:
         """The scratch model, on the processor: an edge that only adds up has none."""
-        return self._first_model().to(self.processor.place)
+        return self._first_model().to(self.device.place)
 
     @property
     def initial(self) -> TensorMap:
@@ -135,7 +135,7 @@ class Lab:
 
     def seat(self, number: int, profile: str | None = None) -> Seat:
         """A seat by number, with the profile of its agent where one is named."""
-        planned = self.members.seats[number]
+        planned = self.population.seats[number]
         return planned if profile is None else seated(planned, profile)
 
     def seat_in(self, number: int, round_no: int, profile: str | None = None) -> Seat:
@@ -148,14 +148,14 @@ class Lab:
         x, y = self.data.train_x, self.data.train_y
         return int(x.nbytes // max(len(x), 1)) + y.itemsize
 
-    def moved_bytes(self, number: int, work: Work) -> int:
+    def moved_bytes(self, number: int, task: Task) -> int:
         """Of the samples of a work that its seat does not hold; the edge's own machine has them all."""
         seat = self.seat(number)
-        if work.samples is None or seat.role == "worker":
+        if task.samples is None or seat.role == "worker":
             return 0
-        return int((~np.isin(work.samples.numpy(), seat.train)).sum()) * self.sample_bytes
+        return int((~np.isin(task.samples.numpy(), seat.train)).sum()) * self.sample_bytes
 
-    def _model_use(self, ctx: Ctx) -> LinkUse:
+    def _model_use(self, ctx: Context) -> LinkUse:
         """Bytes of the model as devices receive it, and of the tensors that they send; the same in all of a phase."""
         if ctx.phase not in self._model_uses:
             visit = ctx.at(edge=0, seat=0)
@@ -165,17 +165,17 @@ class Lab:
             self._model_uses[ctx.phase] = LinkUse(down_bytes=down_bytes, up_bytes=sum(up))
         return self._model_uses[ctx.phase]
 
-    def _carried(self, ctx: Ctx, names: Collection[str], coded: bool, way: Way) -> int:
+    def _carried(self, ctx: Context, names: Collection[str], coded: bool, way: Direction) -> int:
         """Bytes of these tensors in the algorithm's own codecs, and the others in the spec's, if these are `coded`."""
         own = self.algorithm.codes(ctx, self.shapes, way)
         rest = {name: self.shapes[name] for name in names if name not in own}
         codec = getattr(self.spec.compression, way) if coded else None
         shortened = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))
-        return shortened + self.compression.carried_bytes(rest, codec)
+        return shortened + self.compressor.carried_bytes(rest, codec)
 
-    def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Ctx:
+    def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Context:
         """The context of hooks of this run."""
-        ctx = Ctx(
+        ctx = Context(
             spec=self.spec,
             params=self.params,
             phase=phase,
@@ -191,8 +191,8 @@ class Lab:
             passes=self.algorithm.passes(self.params),
             model_bytes=n_bytes(self.shapes),
             sample_bytes=self.sample_bytes,
-            total_samples=self.members.total_samples,
-            total_clients=max(sum(seat.role == "train" for seat in self.members.seats), 1),
+            total_samples=self.population.total_samples,
+            total_clients=max(sum(seat.role == "train" for seat in self.population.seats), 1),
             image_shape=self.data.input_shape,
             n_classes=self.data.n_classes,
         )
@@ -204,7 +204,7 @@ def _shape(tensor: Tensor) -> Tensor:
     return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
 
 
-class Labs:
+class ExperimentCache:
     """The newest labs of a process, by spec.
 
     Args:
@@ -216,17 +216,17 @@ class Labs:
 
     def __init__(self, data_dir: Path | None, cache_dir: Path) -> None:
         self.data_dir, self.cache_dir = data_dir, cache_dir
-        self._labs: dict[str, Lab] = {}
+        self._experiments: dict[str, Experiment] = {}
 
-    def of(self, spec: ExperimentSpec) -> Lab:
+    def of(self, spec: ExperimentSpec) -> Experiment:
         """The lab of a spec; call it from the thread that computes."""
         key = spec.digest()
-        if key not in self._labs:
-            while len(self._labs) >= self.KEEP:
-                self._labs.pop(next(iter(self._labs)))
-            self._labs[key] = Lab(spec, self.data_of(spec))
-        self._labs[key] = self._labs.pop(key)
-        return self._labs[key]
+        if key not in self._experiments:
+            while len(self._experiments) >= self.KEEP:
+                self._experiments.pop(next(iter(self._experiments)))
+            self._experiments[key] = Experiment(spec, self.data_of(spec))
+        self._experiments[key] = self._experiments.pop(key)
+        return self._experiments[key]
 
     def data_of(self, spec: ExperimentSpec) -> Dataset:
         """The data set of a spec, mapped and not loaded."""

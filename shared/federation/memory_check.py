@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from shared.core.aggregation_rules import Each, fields_of
+from shared.core.aggregation_rules import PerClient, fields_with
 from shared.core.errors import BadInput
 from shared.core.records import Record, TensorMap
 from shared.runtime.memory import available_bytes
@@ -33,7 +33,7 @@ def n_singly(spec: ExperimentSpec, algorithm: Algorithm) -> int:
     devices = spec.max_devices or spec.num_devices or 1
     if algorithm.reports or spec.may_refuse:
         return devices
-    kinds = [algorithm.update.model_fields[name].annotation for name in fields_of(algorithm.update, Each)]
+    kinds = [algorithm.update.model_fields[name].annotation for name in fields_with(algorithm.update, PerClient)]
     clients = spec.num_edges or 1 if spec.client == "edge" else devices
     return clients if any(_holds_models(kind) for kind in kinds) else 0
 

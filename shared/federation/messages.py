@@ -15,7 +15,7 @@ from pydantic import Field
 
 from shared.core.records import Count, Record, Tensor
 from shared.core.scores import Score
-from shared.federation.aggregation import Folded
+from shared.federation.aggregation import PartialSum
 from shared.spec.experiment import ExperimentSpec
 from shared.storage.states import Version
 
@@ -28,7 +28,7 @@ Kind = Literal["train", "collect", "evaluate"]
 NotNegative = Annotated[float, Field(ge=0)]
 
 
-class Work(Record):
+class Task(Record):
     """What a seat is to do in a visit.
 
     Attributes:
@@ -72,12 +72,12 @@ class Visit(Record):
     """
 
     seat: int
-    work: Work
+    task: Task
     message: int
     base: Version | None = None
 
 
-class Stage(Record):
+class WaveId(Record):
     """Which wave of which run: the key under which a tier answers the same thing twice."""
 
     run_id: str
@@ -95,7 +95,7 @@ class VisitOrder(Record, Generic[M]):
         hold: answer with reports only and hold the updates until they are asked for.
     """
 
-    stage: Stage
+    stage: WaveId
     spec: ExperimentSpec
     population: str
     phase: str
@@ -152,7 +152,7 @@ class Uploads(Record, Generic[U]):
     """
 
     contributions: tuple[Contribution[U], ...] = ()
-    folded: Folded | None = None
+    partial_sum: PartialSum | None = None
     link_bytes: dict[int, Count] = Field(default_factory=dict)
 
 
@@ -169,7 +169,7 @@ class UploadOrder(Record):
     `late` are seats whose updates are for another round: they come singly.
     """
 
-    stage: Stage
+    stage: WaveId
     spec: ExperimentSpec
     edge: int
     seats: tuple[int, ...]
@@ -200,7 +200,7 @@ class RoundOrder(Record, Generic[B]):
     round_no: int
     spec: ExperimentSpec
     population: str
-    seating: str
+    placement: str
     phase: str
     kind: Literal["train", "evaluate"]
     n_clients: int
@@ -212,7 +212,7 @@ class RoundOrder(Record, Generic[B]):
     broadcast: B
 
 
-class SeatLine(Record):
+class VisitRecord(Record):
     """One visit in the record of a round.
 
     `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
@@ -270,11 +270,11 @@ class RoundAnswer(Record, Generic[U]):
     """
 
     edge: int
-    folded: Folded | None = None
+    partial_sum: PartialSum | None = None
     update: U | None = None
     n_updates: Count = 0
     n_samples: Count = 0
-    lines: tuple[SeatLine, ...] = ()
+    lines: tuple[VisitRecord, ...] = ()
     failures: tuple[Failure, ...] = ()
     retired: dict[int, str] = Field(default_factory=dict)
     bases: dict[int, Version] = Field(default_factory=dict)
@@ -288,7 +288,7 @@ class RoundAnswer(Record, Generic[U]):
     figures: dict[str, Any] = Field(default_factory=dict)
 
 
-class SeatPlace(Record):
+class SeatAddress(Record):
     """Where a seat sits: the agent that hosts it."""
 
     agent: str
@@ -322,7 +322,7 @@ def wire_types(*, broadcast: type[Record], message: type[Record], update: type[R
     )
 
 
-class Seating(Record):
+class EdgePlacement(Record):
     """Which taken seats visit a home in a round, and where they sit. Its digest stands in the round's order.
 
     `absent` are those of them whose agent is not heard, `offline` those whose agent was taken offline: they are
@@ -332,7 +332,7 @@ class Seating(Record):
 
     run_id: str
     edge: int
-    places: dict[int, SeatPlace]
+    addresses: dict[int, SeatAddress]
     absent: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
     profiles: dict[int, str] = Field(default_factory=dict)

@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from shared.core.errors import WireError
-from shared.federation.messages import Stage, VisitOrder
+from shared.federation.messages import VisitOrder, WaveId
 from shared.federation.spec_parser import parse_spec
 from shared.spec.experiment import ExperimentSpec
 from shared.wire import codec
 
 
-def lane_of(spec: ExperimentSpec, seats: Sequence[int]) -> int | None:
+def seat_key(spec: ExperimentSpec, seats: Sequence[int]) -> int | None:
     """Which orders of a place stand beside each other: with `clock: real` each seat has its own.
 
     Raises:
@@ -69,16 +69,16 @@ def lane_in(body: bytearray) -> int | None:
     return seats[0]
 
 
-def stage_of(body: bytearray) -> tuple[Stage, int]:
+def stage_of(body: bytearray) -> tuple[WaveId, int]:
     """Stage and home edge of an order, read before it is decoded."""
     raw = codec.peek(body)
     stage, edge = (raw.get("stage"), raw.get("edge")) if isinstance(raw, Mapping) else (None, None)
     if not isinstance(stage, Mapping) or type(edge) is not int:
         raise WireError("the order names no stage", field="stage")
     try:
-        return Stage.model_validate(dict(stage)), edge
+        return WaveId.model_validate(dict(stage)), edge
     except ValidationError as error:
-        raise codec.misfit(Stage, error) from None
+        raise codec.misfit(WaveId, error) from None
 
 
 def order_place(body: bytearray) -> tuple[str, int, int]:

@@ -46,7 +46,7 @@ class Seat:
     """
 
     number: int
-    home: int
+    home_edge: int
     role: Role
     profile: Profile
     train: Indices
@@ -65,7 +65,7 @@ def seated(seat: Seat, profile: str) -> Seat:
 
 
 @dataclass(frozen=True)
-class Home:
+class EdgeSeat:
     """An edge's place in a run: its own samples where the edge is the client, its test set, its link to the cloud."""
 
     number: int
@@ -83,7 +83,7 @@ class Population:
     """
 
     seats: tuple[Seat, ...]
-    homes: tuple[Home, ...]
+    edges: tuple[EdgeSeat, ...]
     test: Samples
     n_classes: int
     digest: str
@@ -91,9 +91,9 @@ class Population:
 
     def at(self, home: int) -> list[Seat]:
         """The seats of one home, in order."""
-        return [seat for seat in self.seats if seat.home == home]
+        return [seat for seat in self.seats if seat.home_edge == home]
 
-    def tests_at(self, home: Home, client: Literal["device", "edge"]) -> TestSet:
+    def tests_at(self, home: EdgeSeat, client: Literal["device", "edge"]) -> TestSet:
         """The test set of a home, by the clients whose it is."""
         if client == "edge":
             return (TestPart(f"edge-{home.number}", home.test),)
@@ -103,7 +103,7 @@ class Population:
     @property
     def total_samples(self) -> int:
         """Training samples of all seats, an upper bound of any sum's weight."""
-        return max(sum(len(s.train) for s in self.seats), sum(len(h.train) for h in self.homes), len(self.seats), 1)
+        return max(sum(len(s.train) for s in self.seats), sum(len(h.train) for h in self.edges), len(self.seats), 1)
 
 
 def population(spec: ExperimentSpec, data: Dataset) -> Population:
@@ -128,7 +128,7 @@ def population(spec: ExperimentSpec, data: Dataset) -> Population:
     return Population(tuple(seats), tuple(places), everything, data.n_classes, digest, sets)
 
 
-def _clients(spec: ExperimentSpec, seats: Sequence[Seat], homes: Sequence[Home]) -> list[ClientSamples]:
+def _clients(spec: ExperimentSpec, seats: Sequence[Seat], homes: Sequence[EdgeSeat]) -> list[ClientSamples]:
     """The clients that train, with their ids."""
     if spec.client == "edge":
         return [(f"edge-{home.number}", home.train, home.test) for home in homes]
@@ -171,12 +171,12 @@ def counts_of(members: Population, data: Dataset) -> npt.NDArray[np.int64]:
 class _Ends:
     """By device seat: its home, its profile, its latency to each edge."""
 
-    homes: list[int]
+    edges: list[int]
     profiles: list[Profile]
     latencies: list[tuple[float, ...]]
 
     def seat(self, number: int, role: Role, train: Indices, test: Samples) -> Seat:
-        return Seat(number, self.homes[number], role, self.profiles[number], train, test, self.latencies[number])
+        return Seat(number, self.edges[number], role, self.profiles[number], train, test, self.latencies[number])
 
 
 def _ends(spec: ExperimentSpec) -> _Ends:
@@ -191,8 +191,8 @@ def _ends(spec: ExperimentSpec) -> _Ends:
 
 def _device_clients(
     spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Ends
-) -> tuple[list[Seat], list[Home]]:
-    parts = _dealt(spec, data, train, len(ends.homes), ends.homes)
+) -> tuple[list[Seat], list[EdgeSeat]]:
+    parts = _dealt(spec, data, train, len(ends.edges), ends.edges)
     held_out = _held_out(spec)
     trains, tests = _split_tests(spec, data, parts, test)
     seats = []
@@ -204,31 +204,31 @@ def _device_clients(
     return seats, [_home_of(seats, number, _link(spec, number)) for number in range(spec.num_edges or 1)]
 
 
-def _home_of(seats: Sequence[Seat], number: int, link: Link) -> Home:
-    own = [seat for seat in seats if seat.home == number and seat.role == "train"]
+def _home_of(seats: Sequence[Seat], number: int, link: Link) -> EdgeSeat:
+    own = [seat for seat in seats if seat.home_edge == number and seat.role == "train"]
     part = own[0].test.part if own else "test"
     indices = np.sort(np.concatenate([np.empty(0, np.int64), *(seat.test.indices for seat in own)]))
-    return Home(number, np.empty(0, np.int64), Samples(part, indices), link)
+    return EdgeSeat(number, np.empty(0, np.int64), Samples(part, indices), link)
 
 
 def _edge_clients(
     spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Ends
-) -> tuple[list[Seat], list[Home]]:
+) -> tuple[list[Seat], list[EdgeSeat]]:
     """The edges own the parts; each edge's devices have collected its training samples, an even share each."""
     if spec.held_out_fraction:
         raise BadInput("held-out seats need client: device", field="held_out_fraction")
     n_edges = spec.num_edges or 1
     parts = _dealt(spec, data, train, n_edges, list(range(n_edges)))
     trains, tests = _split_tests(spec, data, parts, test)
-    places = [Home(number, trains[number], tests[number], _link(spec, number)) for number in range(n_edges)]
+    places = [EdgeSeat(number, trains[number], tests[number], _link(spec, number)) for number in range(n_edges)]
     nothing = Samples("test", test[:0])
     collected: dict[int, Indices] = {}
     for place in places:
-        members = [number for number, home in enumerate(ends.homes) if home == place.number]
+        members = [number for number, home in enumerate(ends.edges) if home == place.number]
         order = _rng(spec, f"collected {place.number}").permutation(place.train)
         shares = np.array_split(order, max(len(members), 1))
         collected |= {number: np.sort(share) for number, share in zip(members, shares, strict=False)}
-    n_devices = len(ends.homes)
+    n_devices = len(ends.edges)
     seats = [ends.seat(number, "train", collected[number], nothing) for number in range(n_devices)]
     worker = Profile(name="edge", compute_sps=spec.edge_link.worker_sps)
     if spec.edge_worker:
@@ -293,7 +293,7 @@ def _rng(spec: ExperimentSpec, purpose: str) -> np.random.Generator:
     return np.random.default_rng(stream_seed(f"{spec.seed}|population|{purpose}"))
 
 
-def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[Home], test: Samples) -> str:
+def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[EdgeSeat], test: Samples) -> str:
     sha = hashlib.sha256(data.digest.encode())
 
     def add(what: str, train: Indices, tests: Samples) -> None:
@@ -306,7 +306,7 @@ def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[Home], test: S
         when = seat.profile.availability
         known[id(when)] = known.get(id(when)) or when.model_dump_json()
         end = f"{own} {known[id(when)]} {seat.latency_s}"
-        add(f"seat {seat.number} {seat.home} {seat.role} {end}", seat.train, seat.test)
+        add(f"seat {seat.number} {seat.home_edge} {seat.role} {end}", seat.train, seat.test)
     for home in homes:
         add(f"home {home.number} {home.link.model_dump_json()}", home.train, home.test)
     add("all", test.indices[:0], test)

@@ -22,10 +22,10 @@ import numpy.typing as npt
 import torch
 
 from shared.core.apportionment import largest_remainder
-from shared.federation.context import Ctx
-from shared.federation.messages import Work
+from shared.federation.context import Context
+from shared.federation.messages import Task
 from shared.federation.population import Seat
-from shared.federation.visit_estimates import _twin, expected, plain_work
+from shared.federation.visit_estimates import _twin, expected, plain_task
 from shared.simulation import digital_twin
 
 Indices = npt.NDArray[np.int64]
@@ -126,23 +126,23 @@ def _not_empty(shares: Shares) -> Shares:
     return {seat: np.sort(share) for seat, share in shares.items() if len(share)}
 
 
-def schedule(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+def schedule(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
     """The work of each chosen seat, by the spec's `schedule`."""
     return SCHEDULE[ctx.spec.schedule](ctx, seats)
 
 
-def _own_data(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+def _own_data(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
     """Every seat trains on what it holds; one that holds nothing (an edge's worker) is not visited."""
-    work = plain_work(ctx)
-    return {seat.number: work for seat in seats if len(seat.train)}
+    task = plain_task(ctx)
+    return {seat.number: task for seat in seats if len(seat.train)}
 
 
-def n_steps(ctx: Ctx, n_samples: int) -> int:
+def n_steps(ctx: Context, n_samples: int) -> int:
     """Mini-batches of one epoch over so many samples."""
     return -(-n_samples // ctx.spec.batch_size)
 
 
-def n_syncs(ctx: Ctx, seats: Sequence[Seat]) -> int:
+def n_syncs(ctx: Context, seats: Sequence[Seat]) -> int:
     """Edge rounds that stand for one, in which these seats train together: with `sync` one for each epoch or step."""
     if ctx.spec.sync == "round":
         return 1
@@ -150,7 +150,7 @@ def n_syncs(ctx: Ctx, seats: Sequence[Seat]) -> int:
     return ctx.spec.local_epochs * max(a_step, 1)
 
 
-def task_of(ctx: Ctx, seats: Sequence[Seat]) -> Indices:
+def task_of(ctx: Context, seats: Sequence[Seat]) -> Indices:
     """What these seats are to train on together in an edge round: what they hold, with `sync: step` a batch of it.
 
     An epoch's batches are those of one seeded shuffle, as if one machine held everything.
@@ -164,16 +164,16 @@ def task_of(ctx: Ctx, seats: Sequence[Seat]) -> Indices:
     return order[step * ctx.spec.batch_size : (step + 1) * ctx.spec.batch_size]
 
 
-def _works(ctx: Ctx, shares: Shares) -> dict[int, Work]:
+def _works(ctx: Context, shares: Shares) -> dict[int, Task]:
     """Visits that train on shares; with `sync: step` one step on all of each."""
-    work = plain_work(ctx)
-    found = {seat: work.but(samples=torch.from_numpy(np.sort(share))) for seat, share in sorted(shares.items())}
+    task = plain_task(ctx)
+    found = {seat: task.replace(samples=torch.from_numpy(np.sort(share))) for seat, share in sorted(shares.items())}
     if ctx.spec.sync != "step":
         return found
-    return {seat: one.but(epochs=None, steps=1, batch_size=len(shares[seat])) for seat, one in found.items()}
+    return {seat: one.replace(epochs=None, steps=1, batch_size=len(shares[seat])) for seat, one in found.items()}
 
 
-def _equal(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+def _equal(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
     """The chosen seats' samples together, shuffled and dealt evenly among them, none lost or doubled."""
     if not seats:
         return {}
@@ -185,7 +185,7 @@ def _equal(ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
 Divide = Callable[[Sequence[Worker], Indices, np.random.Generator], Shares]
 
 
-def _planned(divide: Divide, ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]:
+def _planned(divide: Divide, ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
     """Shares for those whose twins let work be planned onto them; for all, where there is nobody else."""
     task = task_of(ctx, seats) if ctx.unfinished is None else ctx.unfinished
     if not seats or not len(task):
@@ -194,7 +194,7 @@ def _planned(divide: Divide, ctx: Ctx, seats: Sequence[Seat]) -> dict[int, Work]
     return _works(ctx, divide([_worker(ctx, seat, task) for seat in fit], task, ctx.numpy_rng("shares")))
 
 
-def _worker(ctx: Ctx, seat: Seat, task: Indices) -> Worker:
+def _worker(ctx: Context, seat: Seat, task: Indices) -> Worker:
     """A seat as a plan sees it: its free compute by telemetry, its seconds by its twin."""
     twin = _twin(ctx, seat)
     caution = twin.caution or 1.0
@@ -213,7 +213,7 @@ def _worker(ctx: Ctx, seat: Seat, task: Indices) -> Worker:
     )
 
 
-SCHEDULE: dict[str, Callable[[Ctx, Sequence[Seat]], dict[int, Work]]] = {
+SCHEDULE: dict[str, Callable[[Context, Sequence[Seat]], dict[int, Task]]] = {
     "own_data": _own_data,
     "equal": _equal,
     "free_compute": bound(_planned, proportional),

@@ -8,26 +8,26 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.population import Seat
-from shared.federation.visit_estimates import expected, plain_work, samples_due
+from shared.federation.visit_estimates import expected, plain_task, samples_due
 
-Choice = Callable[[Ctx, Sequence[Seat]], list[int]]
+Choice = Callable[[Context, Sequence[Seat]], list[int]]
 
 
-def select(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+def select(ctx: Context, seats: Sequence[Seat]) -> list[int]:
     """The seats that train in this edge round, by the spec's `select`."""
     return SELECTION[ctx.spec.select](ctx, seats)
 
 
-def n_wanted(ctx: Ctx, seats: Sequence[Seat]) -> int:
+def n_wanted(ctx: Context, seats: Sequence[Seat]) -> int:
     """How many of these seats an edge round wants to hear from; with `overselection` more are selected."""
     if ctx.spec.select == "all":
         return len(seats)
-    return sum(_fraction_of(ctx, n) for n in Counter(seat.home for seat in seats).values())
+    return sum(_fraction_of(ctx, n) for n in Counter(seat.home_edge for seat in seats).values())
 
 
-def _all(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+def _all(ctx: Context, seats: Sequence[Seat]) -> list[int]:
     return [seat.number for seat in seats]
 
 
@@ -37,29 +37,29 @@ def _by_home(choose: Choice) -> Choice:
     Guests, whose own edge is lost, are chosen as they would have been at home: faults do not change who is chosen.
     """
 
-    def select(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
-        homes = sorted({seat.home for seat in seats})
-        parts = [choose(ctx.at(edge=home), [seat for seat in seats if seat.home == home]) for home in homes]
+    def select(ctx: Context, seats: Sequence[Seat]) -> list[int]:
+        homes = sorted({seat.home_edge for seat in seats})
+        parts = [choose(ctx.at(edge=home), [seat for seat in seats if seat.home_edge == home]) for home in homes]
         return sorted(number for part in parts for number in part)
 
     return select
 
 
-def _random(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+def _random(ctx: Context, seats: Sequence[Seat]) -> list[int]:
     """`fraction_train` of the seats, at least one (FedAvg's C), without replacement."""
     n = _n_chosen(ctx, len(seats))
     chosen = ctx.numpy_rng("select").choice(len(seats), size=n, replace=False)
     return [seats[i].number for i in chosen]
 
 
-def _fastest(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+def _fastest(ctx: Context, seats: Sequence[Seat]) -> list[int]:
     """As many as `random`, those whose visits are expected to be the shortest; of equals the lower seats."""
-    work = plain_work(ctx)
-    took = {seat.number: expected(ctx, seat, samples_due(ctx, work, seat)).simulated_s for seat in seats}
+    task = plain_task(ctx)
+    took = {seat.number: expected(ctx, seat, samples_due(ctx, task, seat)).simulated_s for seat in seats}
     return sorted(took, key=lambda number: (took[number], number))[: _n_chosen(ctx, len(seats))]
 
 
-def _power_of_choice(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
+def _power_of_choice(ctx: Context, seats: Sequence[Seat]) -> list[int]:
     """As many as `random`, those of the highest known loss among candidates drawn in proportion to their samples.
 
     Cho, Wang, Joshi: Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection
@@ -78,16 +78,16 @@ def _power_of_choice(ctx: Ctx, seats: Sequence[Seat]) -> list[int]:
     return sorted(candidates, key=lambda number: (-ctx.losses.get(number, math.inf), number))[:n]
 
 
-def _n_chosen(ctx: Ctx, n: int) -> int:
+def _n_chosen(ctx: Context, n: int) -> int:
     """How many of n: what is wanted, and `overselection` beyond."""
     return min(_beyond(ctx, _fraction_of(ctx, n)), n)
 
 
-def _fraction_of(ctx: Ctx, n: int) -> int:
+def _fraction_of(ctx: Context, n: int) -> int:
     return min(max(round(ctx.spec.fraction_train * n), 1), n)
 
 
-def _beyond(ctx: Ctx, n: int) -> int:
+def _beyond(ctx: Context, n: int) -> int:
     """n and `overselection` beyond; 1.1 times 10 are 11, whatever floating point makes of it."""
     return math.ceil(n * (1 + ctx.spec.overselection) - 1e-9)
 

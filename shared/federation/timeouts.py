@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from shared.core.errors import Cancelled
 from shared.federation import visit_estimates
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
-from shared.federation.messages import Work
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.federation.messages import Task
 from shared.federation.population import Seat
 from shared.simulation.cost_model import Cost, LinkUse, upload_cost, visit_cost
 
@@ -29,7 +29,7 @@ PROFILE_HEADER = "strata-profile"
 
 
 @dataclass(frozen=True)
-class Paced:
+class RealDuration:
     """A visit as its modelled device pays it.
 
     Attributes:
@@ -41,8 +41,8 @@ class Paced:
         use: what it receives and sends until its answer is there.
     """
 
-    lab: Lab
-    ctx: Ctx
+    experiment: Experiment
+    ctx: Context
     seat: Seat
     n_trained: int = 0
     share: float = 1.0
@@ -52,7 +52,7 @@ class Paced:
         """Wall seconds of the exchange that brings the answer."""
         if not self.share:
             return 0.0
-        flops = self.n_trained * self.lab.flops
+        flops = self.n_trained * self.experiment.flops
         return self._wall_s(visit_cost(self.seat.profile, self._far_s, self.use, flops, self._ctx.seed, self.share))
 
     def upload_wall_s(self, use: LinkUse) -> float:
@@ -60,7 +60,7 @@ class Paced:
         return self._wall_s(upload_cost(self.seat.profile, self._far_s, use, self._ctx.seed, wait_s=0.0))
 
     @property
-    def _ctx(self) -> Ctx:
+    def _ctx(self) -> Context:
         return self.ctx.at(seat=self.seat.number)
 
     @property
@@ -68,43 +68,50 @@ class Paced:
         return self.seat.latency_to(self.ctx.edge)
 
     def _wall_s(self, cost: Cost) -> float:
-        return min(cost.simulated_s * self.lab.spec.time_scale, MOST_S)
+        return min(cost.simulated_s * self.experiment.spec.time_scale, MOST_S)
 
 
-def longest_s(lab: Lab, ctx: Ctx, seat: Seat, work: Work, down_bytes: int) -> float:
+def longest_s(experiment: Experiment, ctx: Context, seat: Seat, task: Task, down_bytes: int) -> float:
     """Wall seconds that no visit of this work exceeds by its model, whatever is drawn and however large its update."""
-    if work.kind == "evaluate":
+    if task.kind == "evaluate":
         return 0.0
-    n_passed = AT_MOST * visit_estimates.samples_due(ctx, work, seat) + ctx.passes.at_most_beside(len(seat.train))
+    n_passed = AT_MOST * visit_estimates.samples_due(ctx, task, seat) + ctx.passes.at_most_beside(len(seat.train))
     return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_passed, down_bytes)
 
 
-def longest_round_s(lab: Lab, waves: int) -> float:
+def longest_round_s(experiment: Experiment, waves: int) -> float:
     """Wall seconds of the edge rounds of a round that their visits do not exceed by their model."""
-    spec = lab.spec
+    spec = experiment.spec
     if spec.clock == "simulated":
         return 0.0
     if spec.round_deadline_s is not None:
         return min(spec.round_deadline_s * spec.time_scale * spec.inner_rounds, MOST_S)
-    ctx, n_samples = lab.ctx(phase=lab.phase_of(1).name, round_no=1, n_clients=1, edge=0), lab.members.total_samples
-    n_passed = AT_MOST * _most_due(lab, ctx) + ctx.passes.at_most_beside(n_samples)
+    ctx, n_samples = (
+        experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=1, edge=0),
+        experiment.population.total_samples,
+    )
+    n_passed = AT_MOST * _most_due(experiment, ctx) + ctx.passes.at_most_beside(n_samples)
     down_bytes = AT_MOST * (ctx.model_bytes + visit_estimates.HEAD_BYTES) + n_samples * ctx.sample_bytes
     slowest = max(
-        _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_passed, down_bytes) for seat in lab.members.seats
+        _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_passed, down_bytes)
+        for seat in experiment.population.seats
     )
     return min(slowest * waves * spec.inner_rounds, MOST_S)
 
 
-def _most_due(lab: Lab, ctx: Ctx) -> float:
+def _most_due(experiment: Experiment, ctx: Context) -> float:
     """Samples that a visit passes at most: of all samples the spec's epochs, or what an edge would ask of a seat."""
-    hooks, seats = lab.algorithm.edge, {seat.number: seat for seat in lab.members.seats if seat.role != "held_out"}
-    works = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
-    asked = (visit_estimates.samples_due(ctx, work, seats[number]) for number, work in works.items())
-    n_samples = lab.members.total_samples
+    hooks, seats = (
+        experiment.algorithm.edge,
+        {seat.number: seat for seat in experiment.population.seats if seat.role != "held_out"},
+    )
+    tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
+    asked = (visit_estimates.samples_due(ctx, task, seats[number]) for number, task in tasks.items())
+    n_samples = experiment.population.total_samples
     return max(ctx.passes.of(ctx.spec.local_epochs * n_samples, n_samples), *asked, 0)
 
 
-def _longest_s(ctx: Ctx, seat: Seat, latency_s: float, n_passed: float, down_bytes: int) -> float:
+def _longest_s(ctx: Context, seat: Seat, latency_s: float, n_passed: float, down_bytes: int) -> float:
     up_bytes = AT_MOST * (ctx.model_bytes + visit_estimates.HEAD_BYTES)
     use = LinkUse(down_bytes=down_bytes, up_bytes=up_bytes)
     cost: Cost = visit_cost(seat.profile, latency_s, use, n_passed * ctx.flops, lambda purpose: (1 << 63) - 1)

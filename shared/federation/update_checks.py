@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from shared.core.aggregation_rules import Mean, averaged_type, fields_of, stranger
+from shared.core.aggregation_rules import Mean, averaged_type, fields_with, unexpected_client
 from shared.core.errors import BadInput, WireError
 from shared.core.records import Record
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
 
 
-def check_sent(lab: Lab, ctx: Ctx, update: Record, clients: Collection[str]) -> None:
+def check_origin(experiment: Experiment, ctx: Context, update: Record, clients: Collection[str]) -> None:
     """Refuse an update that cannot be of those who send it.
 
     Args:
@@ -31,11 +31,11 @@ def check_sent(lab: Lab, ctx: Ctx, update: Record, clients: Collection[str]) -> 
         BadInput: a visit speaks of its client where others may, too.
     """
     _check_clients(ctx, update, clients)
-    _check_names(lab, ctx, update)
-    lab.algorithm.check(ctx, update)
+    _check_names(experiment, ctx, update)
+    experiment.algorithm.check(ctx, update)
 
 
-def named_by(visits: Iterable[Ctx]) -> frozenset[str]:
+def named_by(visits: Iterable[Context]) -> frozenset[str]:
     """The clients of whom the updates of visits may speak: of nobody where several visits are the same client's.
 
     `Each` keeps one value of a client.
@@ -43,8 +43,8 @@ def named_by(visits: Iterable[Ctx]) -> frozenset[str]:
     return frozenset(ctx.client_id for ctx in visits if ctx.spec.client == "device" and not ctx.spec.plans)
 
 
-def _check_clients(ctx: Ctx, update: Record, clients: Collection[str]) -> None:
-    found = stranger(update, clients)
+def _check_clients(ctx: Context, update: Record, clients: Collection[str]) -> None:
+    found = unexpected_client(update, clients)
     if found is None:
         return
     field, client = found
@@ -56,10 +56,10 @@ def _check_clients(ctx: Ctx, update: Record, clients: Collection[str]) -> None:
     raise WireError(f"{field}: a value of {client[:40]!r}, where it may be of {known}", field=field)
 
 
-def _check_names(lab: Lab, ctx: Ctx, update: Record) -> None:
+def _check_names(experiment: Experiment, ctx: Context, update: Record) -> None:
     """See that averaged maps hold the tensors that the algorithm sends from here, all of them and no others."""
-    kind, sends = type(update), lab.algorithm.sends(ctx, lab.shapes)
-    for field, how in fields_of(kind, Mean).items():
+    kind, sends = type(update), experiment.algorithm.sends(ctx, experiment.shapes)
+    for field, how in fields_with(kind, Mean).items():
         value = getattr(update, field)
         if value is None or not issubclass(averaged_type(kind, field, how), Mapping):
             continue

@@ -6,57 +6,57 @@ import math
 
 import numpy as np
 
-from shared.federation.context import Ctx
-from shared.federation.messages import Work
+from shared.federation.context import Context
+from shared.federation.messages import Task
 from shared.federation.population import Seat
 from shared.simulation import REFERENCE_FLOPS, digital_twin
 from shared.simulation.cost_model import Cost, LinkUse, expected_cost
 from shared.training.loop import batch_sizes
 
 
-def plain_work(ctx: Ctx) -> Work:
+def plain_task(ctx: Context) -> Task:
     """The spec's epochs and batch size; models are tested in the first edge round of a round that is due."""
     due = ctx.edge_round == 0 and ctx.wave == 0 and evaluation_due(ctx)
-    return Work(epochs=ctx.spec.epochs_a_visit, batch_size=ctx.spec.batch_size, evaluate=due)
+    return Task(epochs=ctx.spec.epochs_a_visit, batch_size=ctx.spec.batch_size, evaluate=due)
 
 
-def evaluation_due(ctx: Ctx) -> bool:
+def evaluation_due(ctx: Context) -> bool:
     """Whether this round is one of the `eval_every`."""
     return ctx.round_no % ctx.spec.eval_every == 0
 
 
-def samples_due(ctx: Ctx, work: Work, seat: Seat) -> int:
+def samples_due(ctx: Context, task: Task, seat: Seat) -> int:
     """Samples that a visit of this work passes through the model, counted as often as that, if it ends."""
-    return math.ceil(ctx.passes.of(n_trained(ctx, work, seat), n_held(work, seat)))
+    return math.ceil(ctx.passes.of(n_trained(ctx, task, seat), n_held(task, seat)))
 
 
-def n_held(work: Work, seat: Seat) -> int:
+def n_held(task: Task, seat: Seat) -> int:
     """Samples that a visit of this work has."""
-    return len(seat.train) if work.samples is None else len(work.samples)
+    return len(seat.train) if task.samples is None else len(task.samples)
 
 
-def n_trained(ctx: Ctx, work: Work, seat: Seat) -> int:
+def n_trained(ctx: Context, task: Task, seat: Seat) -> int:
     """Samples of the steps of a visit of this work, counted again in each epoch, if it ends."""
-    n = n_held(work, seat)
-    if work.kind != "train" or not n:
+    n = n_held(task, seat)
+    if task.kind != "train" or not n:
         return 0
-    if work.steps is None:
-        return n * (ctx.spec.epochs_a_visit if work.epochs is None else work.epochs)
-    full, rest = divmod(work.steps, len(batch_sizes(n, work.batch_size, ctx.least_batch)))
-    return full * n + rest * work.batch_size
+    if task.steps is None:
+        return n * (ctx.spec.epochs_a_visit if task.epochs is None else task.epochs)
+    full, rest = divmod(task.steps, len(batch_sizes(n, task.batch_size, ctx.least_batch)))
+    return full * n + rest * task.batch_size
 
 
-def share_of(ctx: Ctx, work: Work, whole: Work, seat: Seat) -> float:
+def share_of(ctx: Context, task: Task, whole: Task, seat: Seat) -> float:
     """Which part of the samples of the whole work this work trains on; of work that trains on none, all."""
     due = n_trained(ctx, whole, seat)
-    return n_trained(ctx, work, seat) / due if due else 1.0
+    return n_trained(ctx, task, seat) / due if due else 1.0
 
 
 HEAD_BYTES = 8192
 """What bodies are expected to hold beside a model: the spec, names and shapes."""
 
 
-def expected(ctx: Ctx, seat: Seat, n_passed: float, *, update: bool = True, n_moved: int = 0) -> Cost:
+def expected(ctx: Context, seat: Seat, n_passed: float, *, update: bool = True, n_moved: int = 0) -> Cost:
     """What a visit that passes so many samples is expected to cost, by the seat's profile and the model's size.
 
     `update`: its answer brings the update; else a report, which is small. `n_moved`: samples that are sent to it.
@@ -67,32 +67,32 @@ def expected(ctx: Ctx, seat: Seat, n_passed: float, *, update: bool = True, n_mo
     return expected_cost(seat.profile, seat.latency_to(ctx.edge), use, n_passed * ctx.flops)
 
 
-def predicted(ctx: Ctx, seat: Seat, work: Work) -> tuple[float, float]:
+def predicted(ctx: Context, seat: Seat, task: Task) -> tuple[float, float]:
     """Seconds that a visit is predicted to take by its seat's twin, and their standard deviation."""
-    n_moved = 0 if work.samples is None else int((~np.isin(work.samples.numpy(), seat.train)).sum())
-    cost = expected(ctx, seat, samples_due(ctx, work, seat), n_moved=n_moved)
+    n_moved = 0 if task.samples is None else int((~np.isin(task.samples.numpy(), seat.train)).sum())
+    cost = expected(ctx, seat, samples_due(ctx, task, seat), n_moved=n_moved)
     work_s, sd_s = digital_twin.predict(_twin(ctx, seat), cost.compute_s)
     return cost.simulated_s - cost.compute_s + work_s, sd_s
 
 
-def _twin(ctx: Ctx, seat: Seat) -> digital_twin.Twin:
+def _twin(ctx: Context, seat: Seat) -> digital_twin.Twin:
     """What is known of a seat; without twins, what its profile says."""
     told = digital_twin.Telemetry(free_sps=seat.profile.compute_sps)
     return ctx.twins.get(seat.number) or digital_twin.Twin(seat=seat.number, telemetry=told)
 
 
-def partial(ctx: Ctx, work: Work, seat: Seat, left_s: float, *, update: bool = True) -> Work:
+def partial(ctx: Context, task: Task, seat: Seat, left_s: float, *, update: bool = True) -> Task:
     """The work, cut to whole steps (at least one) with which its answer is expected within so many seconds.
 
     `update`: that answer brings the update; else a report.
     """
-    due = samples_due(ctx, work, seat)
+    due = samples_due(ctx, task, seat)
     speed = seat.profile.compute_sps * REFERENCE_FLOPS / max(ctx.flops, 1)  # samples of this model a second
     fit = max(left_s - expected(ctx, seat, 0, update=update).simulated_s, 0.0) * speed
     if fit >= due:
-        return work
-    n = n_held(work, seat)
+        return task
+    n = n_held(task, seat)
     epochs, rest = divmod(int(max(fit - ctx.passes.beside * n, 0.0) / ctx.passes.of_step), n)
-    an_epoch = len(batch_sizes(n, work.batch_size, ctx.least_batch))
-    steps = epochs * an_epoch + min(rest // work.batch_size, an_epoch - 1)
-    return work.but(epochs=None, steps=max(steps, 1))
+    an_epoch = len(batch_sizes(n, task.batch_size, ctx.least_batch))
+    steps = epochs * an_epoch + min(rest // task.batch_size, an_epoch - 1)
+    return task.replace(epochs=None, steps=max(steps, 1))

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Literal, Protocol
 
 from shared.core.scores import Spread
-from shared.plots.history import Told
+from shared.plots.history import RunHistory
 from shared.plots.picture import Axis, Box, Boxes, Lines, Picture, Series, Value
 from shared.run_records.rounds import RoundInfo
 
@@ -26,7 +26,7 @@ _LINKS = (
 )
 
 
-def accuracy(told: Told, by: By = "round") -> Picture | None:
+def accuracy(told: RunHistory, by: By = "round") -> Picture | None:
     """Accuracy and loss: of the global model, the mean over clients, and in training.
 
     Args:
@@ -74,7 +74,7 @@ def _global(row: RoundInfo, figure: Literal["accuracy", "loss"]) -> Value:
     return getattr(found, figure) if found else None
 
 
-def bytes_on_links(told: Told) -> Picture | None:
+def bytes_on_links(told: RunHistory) -> Picture | None:
     """Bytes of the modelled system by round on both links, up and down."""
     rows = told.trained
     if not rows:
@@ -92,7 +92,7 @@ def _bytes(label: str) -> Axis:
     return Axis(label=label, unit="bytes", from_zero=True)
 
 
-def clients(told: Told) -> Picture | None:
+def clients(told: RunHistory) -> Picture | None:
     """How accuracies spread over clients, each on its own test set: by round, and a box at the end."""
     which = "own" if any("own" in row.clients for row in told.rounds) else "received"
     course = [(row.round_no, row.clients[which]) for row in told.trained if which in row.clients]
@@ -112,7 +112,7 @@ def _band(name: str, x: Sequence[int], spreads: Sequence[Spread], sides: tuple[s
     return Series(name=name, x=tuple(x), y=(None,) * len(x), low=low, high=high, colour=0)
 
 
-def _ends(told: Told) -> tuple[Boxes, ...]:
+def _ends(told: RunHistory) -> tuple[Boxes, ...]:
     ends = {name: spread for row in told.rounds if row.kind == "evaluate" for name, spread in row.clients.items()}
     if ends.get("own") == ends.get("received"):  # the model that a client holds is both
         ends.pop("received", None)
@@ -137,7 +137,7 @@ def box(name: str, spread: Spread) -> Box:
     )
 
 
-def _title(told: Told) -> str:
+def _title(told: RunHistory) -> str:
     return f"{told.info.name} ({told.info.algorithm})"
 
 

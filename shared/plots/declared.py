@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from shared.plots.history import Told
+from shared.plots.history import RunHistory
 from shared.plots.picture import Axis, Bars, Cells, Lines, Picture, Series, Value
 
-Pictures = Callable[[Told], Sequence[Picture]]
+Pictures = Callable[[RunHistory], Sequence[Picture]]
 
 
-def no_pictures(told: Told) -> Sequence[Picture]:
+def no_pictures(told: RunHistory) -> Sequence[Picture]:
     """The default: nothing beside what every run shows."""
     return ()
 
@@ -18,7 +18,7 @@ def no_pictures(told: Told) -> Sequence[Picture]:
 def labels_by_round(name: str, title: str, labels: Sequence[str]) -> Pictures:
     """How many visits got which of the algorithm's words, by round: bars on each other, in the order of `labels`."""
 
-    def pictures(told: Told) -> Sequence[Picture]:
+    def pictures(told: RunHistory) -> Sequence[Picture]:
         rows = [row for row in told.trained if row.labels]
         if not rows:
             return ()
@@ -41,7 +41,7 @@ def labels_by_round(name: str, title: str, labels: Sequence[str]) -> Pictures:
 def figure_by_client(name: str, title: str, figure: str, label: str) -> Pictures:
     """A figure of visits by seat and round, and its mean over seats; of several visits in a round the last one."""
 
-    def pictures(told: Told) -> Sequence[Picture]:
+    def pictures(told: RunHistory) -> Sequence[Picture]:
         found = {
             (visit.seat, visit.round_no): visit.figures[figure] for visit in told.visits if figure in visit.figures
         }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.core.clustering import groups_at
-from shared.plots.history import Told
+from shared.plots.history import RunHistory
 from shared.plots.picture import Axis, Picture, Tree
 from shared.run_records.rounds import RoundInfo
 
@@ -52,7 +52,7 @@ def cut(tree: Mapping[str, Any], threshold: float) -> tuple[tuple[str, ...], ...
     return tuple(tuple(users[i] for i in members) for members in groups_at(tree["linkage"], threshold))
 
 
-def dendrogram(told: Told) -> Sequence[Picture]:
+def dendrogram(told: RunHistory) -> Sequence[Picture]:
     """The last clustering: who was joined at which distance, where that was cut, and the group of each client."""
     tree = newest_tree(told.rounds)
     if tree is None or not tree["linkage"]:

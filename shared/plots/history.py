@@ -11,7 +11,7 @@ from shared.run_records.runs import RunInfo
 
 
 @dataclass(frozen=True)
-class Visit:
+class VisitSummary:
     """What is told of one visit in training.
 
     Attributes:
@@ -28,7 +28,7 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Told:
+class RunHistory:
     """A run so far.
 
     Attributes:
@@ -39,7 +39,7 @@ class Told:
 
     info: RunInfo
     rounds: tuple[RoundInfo, ...]
-    visits: tuple[Visit, ...] = ()
+    visits: tuple[VisitSummary, ...] = ()
 
     @property
     def trained(self) -> tuple[RoundInfo, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shared.plots.history import Told
+from shared.plots.history import RunHistory
 from shared.plots.picture import Axis, Bars, Lines, Picture, Series
 from shared.run_records.rounds import RoundInfo
 
@@ -50,7 +50,7 @@ def sizes_of(rounds: Sequence[RoundInfo]) -> list[Sizes]:
     ]
 
 
-def sub_networks(told: Told) -> Sequence[Picture]:
+def sub_networks(told: RunHistory) -> Sequence[Picture]:
     """What clients' sub-networks have of the supernet: by round above, by layer at the end below."""
     sizes = sizes_of(told.rounds)
     if not sizes:

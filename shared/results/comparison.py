@@ -30,7 +30,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Course:
+class LearningCurve:
     """One run of a comparison.
 
     Attributes:
@@ -78,7 +78,7 @@ class Comparison:
         remarks: what a reader must know before believing the figures.
     """
 
-    courses: tuple[Course, ...]
+    courses: tuple[LearningCurve, ...]
     target: float | None
     remarks: tuple[str, ...]
 
@@ -100,7 +100,7 @@ def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
     for folder, info, spec, label in zip(folders, infos, specs, labels(infos), strict=True):
         measure = _measure(info)
         points = _points(read_rounds(folder), measure)
-        courses.append(Course(info, points, measure, label, {key: spec.get(key) for key in keys}))
+        courses.append(LearningCurve(info, points, measure, label, {key: spec.get(key) for key in keys}))
     if target is None:
         tops = [max(point.accuracy for point in course.points) for course in courses if course.points]
         target = min(tops, default=None)
@@ -132,7 +132,7 @@ def _points(rounds: Sequence[RoundInfo], measure: str) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _remarks(courses: Sequence[Course]) -> list[str]:
+def _remarks(courses: Sequence[LearningCurve]) -> list[str]:
     found, infos = [], [course.info for course in courses]
     tests = dict.fromkeys(map(_test_set, infos))
     if len(tests) > 1:

@@ -14,7 +14,7 @@ from shared.core.errors import BadInput
 from shared.core.formatting import scale
 from shared.core.scores import Spread
 from shared.plots.palette import COLOURS
-from shared.results.comparison import Comparison, Course, Point
+from shared.results.comparison import Comparison, LearningCurve, Point
 from shared.results.folder import write_file
 from shared.results.matplotlib_figures import EXACT
 
@@ -65,7 +65,7 @@ def drawn_comparison(comparison: Comparison, form: str = "png") -> bytes | None:
         return _drawn(courses, comparison.target, form)
 
 
-def _drawn(courses: Sequence[Course], target: float | None, form: str) -> bytes:
+def _drawn(courses: Sequence[LearningCurve], target: float | None, form: str) -> bytes:
     columns = _columns(courses)
     boxed = len(courses) <= _CROWD and any(course.clients for course in courses)
     figure, panels = _figure(courses, n_lines=-(-(len(courses) + 1) // columns), boxed=boxed)
@@ -82,7 +82,7 @@ def _drawn(courses: Sequence[Course], target: float | None, form: str) -> bytes:
     return buffer.getvalue()
 
 
-def _figure(courses: Sequence[Course], n_lines: int, *, boxed: bool) -> tuple[Any, list[Any]]:
+def _figure(courses: Sequence[LearningCurve], n_lines: int, *, boxed: bool) -> tuple[Any, list[Any]]:
     """Three empty panels, a narrower one for boxes, and room for a legend of so many lines below."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -106,7 +106,7 @@ def _figure(courses: Sequence[Course], n_lines: int, *, boxed: bool) -> tuple[An
     return figure, panels
 
 
-def _axes_of(courses: Sequence[Course]) -> list[tuple[str, Callable[[Point], float]]]:
+def _axes_of(courses: Sequence[LearningCurve]) -> list[tuple[str, Callable[[Point], float]]]:
     """What is to the right in each panel: its name with the unit, and its value at a point."""
     ends = [course.points[-1] for course in courses]
     seconds, time = scale("seconds", max(end.simulated_s for end in ends))
@@ -118,7 +118,7 @@ def _axes_of(courses: Sequence[Course]) -> list[tuple[str, Callable[[Point], flo
     ]
 
 
-def _twins(courses: Sequence[Course], index: int) -> int:
+def _twins(courses: Sequence[LearningCurve], index: int) -> int:
     """How many runs before this one have its accuracies: a line over theirs must let them be seen.
 
     Of more runs than there are colours, dashes tell runs apart already.
@@ -138,7 +138,7 @@ def _look(index: int, twins: int) -> dict[str, Any]:
 
 def _panel(
     axes: Any,
-    courses: Sequence[Course],
+    courses: Sequence[LearningCurve],
     looks: Sequence[dict[str, Any]],
     of: Callable[[Point], float],
     target: float | None,
@@ -157,7 +157,7 @@ def _panel(
     axes.set_xlim(left=0)
 
 
-def _boxes(axes: Any, courses: Sequence[Course], looks: Sequence[dict[str, Any]]) -> None:
+def _boxes(axes: Any, courses: Sequence[LearningCurve], looks: Sequence[dict[str, Any]]) -> None:
     """The clients of each run at the end, in its colour: least, quartiles and most; the mean as its marker."""
     for place, (course, look) in enumerate(zip(courses, looks, strict=True)):
         if course.clients is None:
@@ -177,13 +177,13 @@ def _box(s: Spread) -> dict[str, Any]:
     return {"label": "", "mean": s.mean, "whislo": s.min, "q1": s.q1, "med": s.median, "q3": s.q3, "whishi": s.max}
 
 
-def _columns(courses: Sequence[Course]) -> int:
+def _columns(courses: Sequence[LearningCurve]) -> int:
     longest = max(len(course.label) for course in courses)
     return max(1, min(len(courses) + 1, _LETTERS // (longest + 8)))
 
 
 def _legend(
-    figure: Any, courses: Sequence[Course], looks: Sequence[dict[str, Any]], target: float | None, columns: int
+    figure: Any, courses: Sequence[LearningCurve], looks: Sequence[dict[str, Any]], target: float | None, columns: int
 ) -> None:
     """All runs and the target below the panels, never on a curve."""
     from matplotlib.lines import Line2D

@@ -14,7 +14,7 @@ from shared.core.errors import NotFound, UnknownName
 from shared.core.records import Record
 from shared.federation.registry import load_algorithm
 from shared.plots.curves import accuracy, bytes_on_links, clients
-from shared.plots.history import Told, Visit
+from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.picture import Picture
 from shared.results.folder import DEVICES, EDGES, SEATS, read_rounds, read_run
 from shared.run_records.rounds import EdgeRow
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
 
 
-def read_told(folder: Path, info: RunInfo | None = None) -> Told:
+def read_told(folder: Path, info: RunInfo | None = None) -> RunHistory:
     """What a results folder tells so far; `info` where it is known better than `run.json` has it.
 
     Raises:
         NotFound: the folder holds no run, or a file cannot be read.
     """
-    return Told(info or read_run(folder), read_rounds(folder), tuple(_visits(folder / DEVICES)))
+    return RunHistory(info or read_run(folder), read_rounds(folder), tuple(_visits(folder / DEVICES)))
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -56,13 +56,13 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def _visits(path: Path) -> Iterator[Visit]:
+def _visits(path: Path) -> Iterator[VisitSummary]:
     """Visits of training rounds."""
     for number, row in rows_of(path):
         try:
             if row["kind"] == "train":
                 told = (row.get("label"), row.get("figures") or {})
-                yield Visit(row["round_no"], row["seat"], row["edge"], row["outcome"], *told)
+                yield VisitSummary(row["round_no"], row["seat"], row["edge"], row["outcome"], *told)
         except (LookupError, TypeError) as error:
             raise NotFound(f"{path}, line {number}: {error}") from None
 
@@ -124,13 +124,13 @@ def read_seats(folder: Path) -> tuple[SeatInfo, ...]:
     return tuple(found)
 
 
-def pictures_of(told: Told) -> list[Picture]:
+def pictures_of(told: RunHistory) -> list[Picture]:
     """What every run shows that has something to show, and what its algorithm shows beside."""
     usual = [accuracy(told), bytes_on_links(told), clients(told)]
     return [*(picture for picture in usual if picture is not None), *own_pictures(told)]
 
 
-def own_pictures(told: Told) -> list[Picture]:
+def own_pictures(told: RunHistory) -> list[Picture]:
     """What the run's algorithm shows beside; none where it fails to, or is not here: a picture stops no run."""
     try:
         return list(load_algorithm(told.info.algorithm).pictures(told))

@@ -109,8 +109,8 @@ class SweepFolder:
     def note(self, index: int, **changes: Any) -> None:
         """Change a combination."""
         combinations = list(self.sweep.combinations)
-        combinations[index] = combinations[index].but(**changes)
-        self.sweep = self.sweep.but(combinations=tuple(combinations))
+        combinations[index] = combinations[index].replace(**changes)
+        self.sweep = self.sweep.replace(combinations=tuple(combinations))
         self._write()
 
     def _write(self) -> None:

@@ -32,7 +32,7 @@ _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa:
 
 
 @contextmanager
-def about(**ids: object) -> Iterator[None]:
+def log_context(**ids: object) -> Iterator[None]:
     """What is logged meanwhile here, in tasks begun here and in work for the computing thread, has these ids."""
     token = _about.set({**_about.get(), **ids})
     try:
@@ -41,7 +41,7 @@ def about(**ids: object) -> Iterator[None]:
         _about.reset(token)
 
 
-def tell(event: str, /, *, level: int = logging.INFO, **fields: object) -> None:
+def log_event(event: str, /, *, level: int = logging.INFO, **fields: object) -> None:
     """Log an event, named by a word, with its fields; those that are None are left out."""
     if log.isEnabledFor(level):
         log.log(level, event, extra={"event": event, "fields": fields})

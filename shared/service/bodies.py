@@ -120,7 +120,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Answered:
+class EncodedAnswer:
     """A round's encoded answer, what this layout's sockets to the agents carried, wall seconds of testing models."""
 
     body: codec.Body

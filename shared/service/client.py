@@ -23,7 +23,7 @@ from shared.core.errors import (
     DeadlineExceeded,
     Garbled,
     Misdirected,
-    SeatingUnknown,
+    PlacementUnknown,
     StrataError,
     TooLarge,
     TooSlow,
@@ -33,7 +33,7 @@ from shared.core.errors import (
 from shared.core.records import Record, Tensor
 from shared.service.bodies import _aside, _length, _pieces
 from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_TYPE
-from shared.service.retry import patiently
+from shared.service.retry import retry
 from shared.wire import codec
 
 R = TypeVar("R", bound=Record)
@@ -46,7 +46,7 @@ PASSING = (TooSlow, Busy, Misdirected)
 """Refusals that pass: the same is asked again, as after a broken connection."""
 GARBLED_TIMES = 3
 """How often a body may be garbled or cut off, on either way, before its sender is given up."""
-KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (SeatingUnknown, Garbled, *PASSING)}
+KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (PlacementUnknown, Garbled, *PASSING)}
 """What the asking side tells apart."""
 
 
@@ -124,7 +124,7 @@ class Caller:
                 raise Unreachable(error.detail) from None
 
         began, over = time.monotonic(), (httpx.TransportError, Unreachable, *PASSING)
-        raw, got = await patiently(attempt, limit_s=limit_s, who=who, over=over)
+        raw, got = await retry(attempt, limit_s=limit_s, who=who, over=over)
         self.exchanged(url().rpartition("/")[2], body.n_bytes, len(raw), time.monotonic() - began)
         return Reply(codec.decode(kind, raw, model=model, n_seats=n_seats), body.n_bytes, len(raw), got)
 

@@ -31,7 +31,7 @@ class _Running(Generic[T]):
     ending: asyncio.TimerHandle | None = None
 
 
-class Once(Generic[T]):
+class IdempotentRunner(Generic[T]):
     """The answers of a tier, the newest for each line of work."""
 
     def __init__(self, grace_s: float = GRACE_S) -> None:

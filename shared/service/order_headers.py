@@ -14,12 +14,12 @@ EDGE_URL_HEADER = "strata-edge-url"
 """Edge to agent: where it wants to hear that the agent is alive while it works."""
 
 
-def place(what: str, run_id: str, *numbers: int) -> str:
+def order_key(what: str, run_id: str, *numbers: int) -> str:
     """The place of an order in its run, as a header's value: `visits/r1/3/0/1`."""
     return "/".join([what, quote(run_id, safe="", errors="surrogatepass"), *map(str, numbers)])
 
 
-def check_for(headers: Mapping[str, str], own: str) -> None:
+def check_recipient(headers: Mapping[str, str], own: str) -> None:
     """See that an order is for us.
 
     Raises:
@@ -30,7 +30,7 @@ def check_for(headers: Mapping[str, str], own: str) -> None:
         raise Misdirected(f"this is {own}, the order is for {wanted[:200]!r}")
 
 
-def check_place(headers: Mapping[str, str], wanted: str) -> None:
+def check_reply_key(headers: Mapping[str, str], wanted: str) -> None:
     """See that an answer belongs to the order.
 
     Raises:

@@ -27,7 +27,7 @@ def pause_s(every_s: float, failures: int) -> float:
     return min(max(backoff(failures), every_s), 5 * every_s) if failures else every_s
 
 
-async def patiently(
+async def retry(
     attempt: Callable[[float], Awaitable[T]], *, limit_s: float, who: str, over: tuple[type[Exception], ...]
 ) -> T:
     """Try again over some errors, with back-off, until it succeeds or the limit has passed.

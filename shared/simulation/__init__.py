@@ -12,10 +12,10 @@ from shared.simulation.availability import is_on as is_on
 from shared.simulation.availability import next_on as next_on
 from shared.simulation.availability import parse_traces as parse_traces
 from shared.simulation.catalogue import PROFILES as PROFILES
-from shared.simulation.distributions import Amount as Amount
 from shared.simulation.distributions import Normal as Normal
 from shared.simulation.distributions import Pareto as Pareto
 from shared.simulation.distributions import Parts as Parts
+from shared.simulation.distributions import Quantity as Quantity
 from shared.simulation.distributions import Seeds as Seeds
 from shared.simulation.distributions import Uniform as Uniform
 from shared.simulation.distributions import Zipf as Zipf

@@ -123,16 +123,16 @@ class TwinList(Record):
 
 def refresh(twin: Twin, told: Telemetry, *, new_edge_round: bool) -> Twin:
     """The twin before an edge round (or a further wave of it) is planned, by what the worker says of itself now."""
-    found = twin.but(telemetry=told)
+    found = twin.replace(telemetry=told)
     if not told.on:
-        return found.but(health="offline")
+        return found.replace(health="offline")
     if told.charge is not None and told.charge < LEAST_CHARGE:
-        return found.but(health="degraded")
+        return found.replace(health="degraded")
     if not new_edge_round or twin.health not in ("offline", "degraded"):
         return found
     if twin.rest:
-        return found.but(rest=twin.rest - 1)
-    return found.but(health="recovering", n_good=0)
+        return found.replace(rest=twin.rest - 1)
+    return found.replace(health="recovering", n_good=0)
 
 
 def predict(twin: Twin, implied_s: float) -> tuple[float, float]:
@@ -144,11 +144,11 @@ def learn(twin: Twin, ratio: float, *, measured: bool = False) -> Twin:
     """The behaviour model after one more visit, whose seconds were simulated or `measured`."""
     ratio = max(ratio, LEAST_RATIO)
     if measured and not twin.n_learned:
-        return twin.but(ratio=ratio, ratio_var=(PRIOR_SD * ratio) ** 2, n_learned=1)
+        return twin.replace(ratio=ratio, ratio_var=(PRIOR_SD * ratio) ** 2, n_learned=1)
     n_before = twin.n_learned if measured else twin.n_learned + 1  # what a profile says counts like one visit
     weight = max(LEARNING_RATE, 1 / (n_before + 1))
     apart = ratio - twin.ratio
-    return twin.but(
+    return twin.replace(
         ratio=twin.ratio + weight * apart,
         ratio_var=(1 - weight) * (twin.ratio_var + weight * apart**2),
         n_learned=twin.n_learned + 1,
@@ -166,7 +166,7 @@ def observe(twin: Twin, seen: Sighting, *, ratio: float | None, energy_j: float 
         measured: whether its seconds are wall seconds.
     """
     after = twin if ratio is None else learn(twin, ratio, measured=measured)
-    after = after.but(spent_j=after.spent_j + energy_j, history=(*after.history, seen)[-HISTORY:])
+    after = after.replace(spent_j=after.spent_j + energy_j, history=(*after.history, seen)[-HISTORY:])
     # Whatever else took it: `losses` repeats it as left out.
     lost = seen.outcome == "failed" and seen.reason not in ("dropped", "late")
     guessed = measured and not twin.n_learned and seen.took_s is not None
@@ -186,9 +186,9 @@ def judge(twin: Twin, *, bad: bool, silent: bool) -> Twin:
     if not bad:
         n_good = twin.n_good + 1
         if twin.health == "healthy" or n_good >= GOOD_VISITS:
-            return twin.but(health="healthy", strikes=0, n_good=0)
-        return twin.but(n_good=n_good)
+            return twin.replace(health="healthy", strikes=0, n_good=0)
+        return twin.replace(n_good=n_good)
     strikes = twin.strikes + 1
     health: Health = "offline" if silent else "degraded" if strikes > 1 else "recovering"
     rest = 0 if health == "recovering" else min(2 ** (strikes - 1), MOST_REST)
-    return twin.but(health=health, strikes=strikes, n_good=0, rest=rest)
+    return twin.replace(health=health, strikes=strikes, n_good=0, rest=rest)

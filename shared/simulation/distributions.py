@@ -96,9 +96,9 @@ _Kinds = (
     | Annotated[Pareto, Tag("pareto")]
     | Annotated[Zipf, Tag("zipf")]
 )
-Amount = Annotated[_Kinds, Discriminator(_kind), BeforeValidator(_known)]
+Quantity = Annotated[_Kinds, Discriminator(_kind), BeforeValidator(_known)]
 """A number of at least 0, or a distribution of such."""
-AmountOrTable = Annotated[
+QuantityOrTable = Annotated[
     _Kinds | Annotated[Table, Tag("array")], Discriminator(_kind_or_table), BeforeValidator(_known)
 ]
 """The same, or a number for each row and column."""
@@ -111,7 +111,7 @@ def _positive(amount: Any) -> Any:
     return amount
 
 
-Positive = Annotated[Amount, AfterValidator(_positive)]
+Positive = Annotated[Quantity, AfterValidator(_positive)]
 """An amount that is divided by: a number is at least `LEAST`, and so is taken what is drawn."""
 
 
@@ -150,12 +150,12 @@ def unit(seed: int) -> float:
     return ((seed >> 11) + 0.5) / 2**52
 
 
-def drawn(amount: Amount, seeds: Seeds, purpose: str) -> float:
+def drawn(amount: Quantity, seeds: Seeds, purpose: str) -> float:
     """The amount, drawn from the stream of this purpose if it is a distribution."""
     return amount if isinstance(amount, int | float) else quantile(amount, unit(seeds(purpose)))
 
 
-def quantile(amount: Amount, u: float) -> float:
+def quantile(amount: Quantity, u: float) -> float:
     """The value below which the distribution has the share `u`, 0 < u < 1; of a number itself."""
     if isinstance(amount, Uniform):
         return amount.low + (amount.high - amount.low) * u

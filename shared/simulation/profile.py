@@ -8,7 +8,7 @@ from pydantic import Field
 
 from shared.core.records import Record
 from shared.simulation.availability import Always, Availability
-from shared.simulation.distributions import MOST, Amount
+from shared.simulation.distributions import MOST, Quantity
 from shared.simulation.load import Load, NoLoad
 
 REFERENCE_FLOPS = 24_680_448
@@ -38,7 +38,7 @@ class Link(Record):
     down_bps: Bps = 100e6
     latency_s: Seconds = 0.02
     jitter_s: Seconds = 0.0
-    link_delay_s: Amount = 0.0
+    link_delay_s: Quantity = 0.0
     j_per_byte_up: Joules = 0.0
     j_per_byte_down: Joules = 0.0
 
@@ -59,7 +59,7 @@ class Profile(Link):
 
     compute_sps: Sps = 500.0
     slowdown: Annotated[float, Field(ge=1, le=1e6)] = 1.0
-    delay_s: Amount = 0.0
+    delay_s: Quantity = 0.0
     availability: Availability = Always()
     load: Load = NoLoad()
     battery_j: Annotated[float, Field(gt=0, le=MOST)] | None = None

@@ -13,7 +13,7 @@ import numpy as np
 
 from shared.core.apportionment import largest_remainder
 from shared.simulation.catalogue import AGENT, LINKS, PROFILES
-from shared.simulation.distributions import LEAST, Amount, Seeds, drawn
+from shared.simulation.distributions import LEAST, Quantity, Seeds, drawn
 from shared.simulation.profile import Link, Profile
 from shared.simulation.specs import DeviceSpec, LinkSpec, ProfileSpec
 
@@ -47,7 +47,7 @@ def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profil
     if not drawing and slowdown == 1:
         return base  # the same object for all such seats
     compute_sps = drawing.pop("compute_sps", base.compute_sps) / slowdown
-    return base.but(**drawing, compute_sps=compute_sps, slowdown=slowdown)
+    return base.replace(**drawing, compute_sps=compute_sps, slowdown=slowdown)
 
 
 @lru_cache(maxsize=256)
@@ -58,15 +58,15 @@ def _base(spec: ProfileSpec) -> Profile:
         figures |= LINKS[spec.link].link.model_dump(exclude={"name"})
     own = {name: getattr(spec, name) for name in type(spec).model_fields if name not in _NO_FIGURES}
     fixed = {name: v for name, v in own.items() if v is not None and name not in _distributions(spec)}
-    return named(spec.name).but(**(figures | fixed))
+    return named(spec.name).replace(**(figures | fixed))
 
 
 def named(name: str, slowdown: float = 1.0) -> Profile:
     """A profile of the catalogue, slowed down; `agent` has no latency of its own until its seat's agent is known."""
     if name == AGENT:
-        return PROFILES["standard"].but(name=AGENT, latency_s=0.0)
+        return PROFILES["standard"].replace(name=AGENT, latency_s=0.0)
     known = PROFILES[name]
-    return known.but(compute_sps=known.compute_sps / slowdown, slowdown=slowdown)
+    return known.replace(compute_sps=known.compute_sps / slowdown, slowdown=slowdown)
 
 
 @lru_cache(maxsize=256)
@@ -77,7 +77,7 @@ def _distributions(spec: ProfileSpec | LinkSpec) -> dict[str, Any]:
     return {name: v for name, v in given.items() if v is not None and not isinstance(v, int | float)}
 
 
-def _drawn(amount: Amount, seeds: Seeds, name: str) -> float:
+def _drawn(amount: Quantity, seeds: Seeds, name: str) -> float:
     figure = drawn(amount, seeds, name)
     return max(figure, LEAST) if name in _DIVIDED_BY else figure
 
@@ -86,10 +86,10 @@ def link_of(spec: LinkSpec, seeds: Seeds) -> Link:
     """The link of one home, drawn from its streams."""
     names = ("up_bps", "down_bps", "latency_s", "jitter_s")
     given = {name: getattr(spec, name) for name in names if getattr(spec, name) is not None}
-    figures: dict[str, Amount] = {name: _drawn(amount, seeds, name) for name, amount in given.items()}
+    figures: dict[str, Quantity] = {name: _drawn(amount, seeds, name) for name, amount in given.items()}
     if spec.link_delay_s is not None:
         figures["link_delay_s"] = spec.link_delay_s
-    return LINKS[spec.name].link.but(**figures)
+    return LINKS[spec.name].link.replace(**figures)
 
 
 def apportioned(shares: Sequence[float], n_first: int, n_all: int, seed: int) -> list[int]:

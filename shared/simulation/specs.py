@@ -10,7 +10,7 @@ from shared.core.records import Record
 from shared.core.validation import check_known
 from shared.simulation.availability import Availability
 from shared.simulation.catalogue import AGENT, LINKS, PROFILES
-from shared.simulation.distributions import MOST, Amount, AmountOrTable, Positive, Uniform
+from shared.simulation.distributions import MOST, Positive, Quantity, QuantityOrTable, Uniform
 from shared.simulation.load import Load
 from shared.simulation.profile import Joules, Name
 
@@ -26,9 +26,9 @@ class LinkSpec(Record):
     name: Name = "backhaul"
     up_bps: Positive | None = None
     down_bps: Positive | None = None
-    latency_s: Amount | None = None
-    jitter_s: Amount | None = None
-    link_delay_s: Amount | None = None
+    latency_s: Quantity | None = None
+    jitter_s: Quantity | None = None
+    link_delay_s: Quantity | None = None
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -68,10 +68,10 @@ class ProfileSpec(Record):
     compute_sps: Positive | None = None
     up_bps: Positive | None = None
     down_bps: Positive | None = None
-    latency_s: Amount | None = None
-    jitter_s: Amount | None = None
-    link_delay_s: Amount | None = None
-    delay_s: Amount | None = None
+    latency_s: Quantity | None = None
+    jitter_s: Quantity | None = None
+    link_delay_s: Quantity | None = None
+    delay_s: Quantity | None = None
     availability: Availability | None = None
     load: Load | None = None
     battery_j: Annotated[float, Field(gt=0, le=MOST)] | None = None
@@ -115,7 +115,7 @@ class DeviceSpec(Record):
     profiles: Annotated[tuple[ShareSpec, ...], Field(max_length=1000)] = ()
     straggler_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     straggler_slowdown: Annotated[float, Field(ge=1, le=1e6)] = 8.0
-    edge_latency_s: AmountOrTable = Uniform(low=0.001, high=0.1)
+    edge_latency_s: QuantityOrTable = Uniform(low=0.001, high=0.1)
 
     @model_validator(mode="after")
     def _one_or_a_mixture(self) -> DeviceSpec:

@@ -202,7 +202,7 @@ class ExperimentSpec(Record):
             self.devices.check_latencies(max_devices, num_edges)
         except ValueError as error:
             raise BadInput(str(error), field="devices.edge_latency_s") from None
-        return self.but(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices)
+        return self.replace(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices)
 
     def quorum_of(self, n: int) -> int:
         """How many of n must answer; 0.55 of 20 is 11, whatever floating point makes of it."""

@@ -33,7 +33,7 @@ def without(spec: ExperimentSpec, gone: Collection[str]) -> ExperimentSpec:
     if not gone:
         return spec
     try:
-        return spec.but(**_changes(spec, gone))
+        return spec.replace(**_changes(spec, gone))
     except ValidationError as error:
         raise explain(error, ExperimentSpec) from None
 
@@ -41,7 +41,7 @@ def without(spec: ExperimentSpec, gone: Collection[str]) -> ExperimentSpec:
 def _changes(spec: ExperimentSpec, gone: Collection[str]) -> dict[str, Any]:
     names = names_of(spec.data)
     left = _left(names, gone, "the data's domains")
-    changes: dict[str, Any] = {"data": spec.data.but(domains=left)}
+    changes: dict[str, Any] = {"data": spec.data.replace(domains=left)}
     test_on = [name for name in spec.test_on if name not in gone]
     if isinstance(spec.partition, ByDomainPartition):
         wanted = spec.partition.domains or names
@@ -112,7 +112,7 @@ def _edges(spec: ExperimentSpec, wanted: Sequence[str], gone: Collection[str]) -
         "num_edges": len(kept),
         "losses": _losses(spec, renumbered),
         "devices": _near(spec.devices, None, kept),
-        "edge_link": spec.edge_link.but(by_home=tuple(links[edge] for edge in kept if edge < len(links))),
+        "edge_link": spec.edge_link.replace(by_home=tuple(links[edge] for edge in kept if edge < len(links))),
         **_test_fraction(spec, kept, len(wanted)),
     }
 
@@ -123,7 +123,7 @@ def _edges(spec: ExperimentSpec, wanted: Sequence[str], gone: Collection[str]) -
 def _losses(spec: ExperimentSpec, now: Renumber) -> tuple[Loss, ...]:
     """The losses of the seats that stay, by their new numbers."""
     found = [(loss, tuple(n for n in map(now, loss.seats) if n is not None)) for loss in spec.losses]
-    return tuple(loss.but(seats=seats) for loss, seats in found if seats)
+    return tuple(loss.replace(seats=seats) for loss, seats in found if seats)
 
 
 def _near(devices: DeviceSpec, seats: Sequence[int] | None, edges: Sequence[int] | None) -> DeviceSpec:
@@ -132,7 +132,7 @@ def _near(devices: DeviceSpec, seats: Sequence[int] | None, edges: Sequence[int]
     if not isinstance(table, tuple):
         return devices
     rows = table if seats is None else [table[seat] for seat in seats]
-    return devices.but(edge_latency_s=tuple(r if edges is None else tuple(r[edge] for edge in edges) for r in rows))
+    return devices.replace(edge_latency_s=tuple(r if edges is None else tuple(r[edge] for edge in edges) for r in rows))
 
 
 def _in_turn(items: Sequence[Any], kept: Sequence[int], n_domains: int) -> tuple[Any, ...]:
@@ -153,9 +153,9 @@ def _traced(devices: DeviceSpec, kept: Sequence[int], n_domains: int) -> DeviceS
         when = profile.availability
         if not isinstance(when, Trace) or len(when.traces) == 1:
             return profile
-        return profile.but(availability=when.but(traces=_in_turn(when.traces, kept, n_domains)))
+        return profile.replace(availability=when.replace(traces=_in_turn(when.traces, kept, n_domains)))
 
-    return devices.but(
+    return devices.replace(
         profile=devices.profile and of(devices.profile),
-        profiles=tuple(part.but(profile=of(part.profile)) for part in devices.profiles),
+        profiles=tuple(part.replace(profile=of(part.profile)) for part in devices.profiles),
     )

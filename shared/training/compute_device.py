@@ -21,7 +21,7 @@ ProcessorName = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
-class Processor:
+class ComputeDevice:
     """Where tensors are computed with; of several GPUs the first that the process sees (CUDA_VISIBLE_DEVICES)."""
 
     place: torch.device
@@ -62,7 +62,7 @@ class Processor:
             torch.backends.cudnn.benchmark = False
 
 
-def processor_of(name: ProcessorName) -> Processor:
+def compute_device_of(name: ProcessorName) -> ComputeDevice:
     """The processor of a spec's `device`.
 
     Raises:
@@ -70,7 +70,7 @@ def processor_of(name: ProcessorName) -> Processor:
     """
     if name == "cuda" and (missing := cuda_missing()) is not None:
         raise BadInput(f"device: cuda: {missing}", field="device")
-    return Processor(torch.device(name))
+    return ComputeDevice(torch.device(name))
 
 
 def cuda_missing() -> str | None:

@@ -34,8 +34,8 @@ from shared.core.errors import NotFinite, WireError
 from shared.core.parsing import check_items, parse, within
 from shared.core.records import Record, Tensor
 from shared.core.tensors import bytes_of
-from shared.wire.decoding import ModelRoom, any_room, filled, is_counts, is_shape, no_room
-from shared.wire.encoding import DTYPES, MAX_DEPTH, NAMES, Lengths, Tensors, skeleton
+from shared.wire.decoding import ModelRoom, any_room, from_json, is_counts, is_shape, no_room
+from shared.wire.encoding import DTYPES, MAX_DEPTH, NAMES, Lengths, Tensors, to_json
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def size(record: Record) -> int:
 
 def _written(record: Record, tensors: Tensors) -> tuple[str, list[Tensor]]:
     """The record as JSON text, and its tensors."""
-    told = skeleton(record, tensors, MAX_DEPTH)
+    told = to_json(record, tensors, MAX_DEPTH)
     try:
         return _compact(told), tensors.found
     except ValueError as error:
@@ -167,7 +167,7 @@ def decode(
     raw, tensors = _parse(body)
     room = any_room if stored else no_room if model is None else ModelRoom(model, n_seats)
     try:
-        return kind.model_validate(filled(raw, tensors, room), context={"model": model})
+        return kind.model_validate(from_json(raw, tensors, room), context={"model": model})
     except ValidationError as error:
         raise misfit(kind, error) from None
 

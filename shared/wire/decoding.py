@@ -73,7 +73,7 @@ class ModelRoom:
         within(self.taken, self.most, "elements of which not all travel")
 
 
-def filled(value: Any, tensors: list[Tensor], room: Room) -> Any:
+def from_json(value: Any, tensors: list[Tensor], room: Room) -> Any:
     """The skeleton with its tensors; every tensor must be used.
 
     Raises:

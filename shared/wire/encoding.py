@@ -72,7 +72,7 @@ class Lengths(Tensors):
         return self.index(torch.zeros((), dtype=tensor.dtype).expand(int(mask.count_nonzero())))
 
 
-def skeleton(value: object, tensors: Tensors, depth: int) -> object:
+def to_json(value: object, tensors: Tensors, depth: int) -> object:
     if depth and type(value) in PLAIN:  # most of what there is
         return value
     if not depth:
@@ -84,17 +84,16 @@ def skeleton(value: object, tensors: Tensors, depth: int) -> object:
     if isinstance(value, BaseModel):
         sparse = _sparse(value, tensors)
         return {
-            name: sparse.get(name) or skeleton(getattr(value, name), tensors, depth - 1)
-            for name in _fields(type(value))
+            name: sparse.get(name) or to_json(getattr(value, name), tensors, depth - 1) for name in _fields(type(value))
         }
     if isinstance(value, Mapping):
         check_keys(map(str, value))
-        found = {str(key): skeleton(item, tensors, depth - 1) for key, item in value.items()}
+        found = {str(key): to_json(item, tensors, depth - 1) for key, item in value.items()}
         if len(found) != len(value):
             raise WireError("two keys of a record are the same as text")
         return found
     if isinstance(value, list | tuple):
-        return [skeleton(item, tensors, depth - 1) for item in value]
+        return [to_json(item, tensors, depth - 1) for item in value]
     if isinstance(value, str):
         check_text(value)
     return value

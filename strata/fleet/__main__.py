@@ -7,7 +7,7 @@ import socket
 import threading
 
 from shared.runtime import logs
-from strata.fleet.cloud_client import CloudLine
+from strata.fleet.cloud_client import CloudClient
 from strata.fleet.containers import Containers
 from strata.fleet.reconciler import Fleet
 from strata.fleet.settings import FleetSettings
@@ -21,7 +21,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     hands = Containers(settings.services, grace_s=settings.grace_s)
-    with CloudLine(settings.cloud_url, settings.common.tier_token) as cloud:
+    with CloudClient(settings.cloud_url, settings.common.tier_token) as cloud:
         fleet = Fleet(f"compose-{socket.gethostname()}"[:64], hands, cloud, drain_s=settings.drain_s)
         while not ended.is_set():
             fleet.settle(ended.is_set)

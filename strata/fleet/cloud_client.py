@@ -14,7 +14,7 @@ from shared.service.client import remote_error
 ANSWER_S = 5.0
 
 
-class CloudLine:
+class CloudClient:
     """A connection to the cloud; a context manager.
 
     Args:

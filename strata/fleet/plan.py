@@ -47,7 +47,7 @@ class Plan:
     start: tuple[int, ...] = ()
 
 
-class Hands(Protocol):
+class AgentBackend(Protocol):
     """What starts and stops the agents that are ours, and touches nothing else."""
 
     def services(self) -> dict[str, Service]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shared.runtime.memory import PROCESS_BYTES, check_processes
-from strata.fleet.cloud_client import CloudLine
+from strata.fleet.cloud_client import CloudClient
 from strata.fleet.plan import Agent, Service
 from strata.fleet.reconciler import Fleet
 
@@ -72,7 +72,7 @@ def _number(name: str) -> int:
 @contextlib.contextmanager
 def fleet_of(topology: Topology, name: str) -> Iterator[Fleet]:
     """The fleet of a local topology, known to its cloud. Let it `settle` again and again, from this thread."""
-    with CloudLine(topology.url, topology.tier_token) as cloud:
+    with CloudClient(topology.url, topology.tier_token) as cloud:
         fleet = Fleet(name, Processes(topology), cloud, begins=True)
         fleet.settle()
         yield fleet

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from shared.core.errors import StrataError
 from shared.service.api.membership import FleetAgent, FleetOrders, FleetReport
-from strata.fleet.plan import Agent, Hands, Plan, plan
+from strata.fleet.plan import Agent, AgentBackend, Plan, plan
 
 log = logging.getLogger(__name__)
 DRAIN_S = 120.0
@@ -57,7 +57,7 @@ class Fleet:
     def __init__(
         self,
         name: str,
-        hands: Hands,
+        hands: AgentBackend,
         cloud: Cloud,
         *,
         begins: bool = False,

@@ -103,7 +103,7 @@ class _Heard:
         """The run with the newest evaluation; a headline figure of its own is the newest once the run has ended."""
         if self.accuracy is None or (info.status in FINAL and info.accuracy is not None):
             return info
-        return info.but(accuracy=self.accuracy, loss=self.loss)
+        return info.replace(accuracy=self.accuracy, loss=self.loss)
 
 
 class LiveView:

@@ -25,7 +25,7 @@ def test_rows_are_means_over_seeds_of_the_last_round(tmp_path: Path) -> None:
         own = {"own": Spread.of([accuracy, accuracy + 0.2])}
         scores = {name: Evaluation(n=10, accuracy=accuracy, loss=1.0) for name in ("global", "held_out_received")}
         rounds = [a_round(1), a_round(2, clients=own, figures=figures, device_bytes_up=4_000, device_bytes_down=9_000)]
-        spec = SPEC.but(algorithm=AlgorithmSpec(name=algorithm))
+        spec = SPEC.replace(algorithm=AlgorithmSpec(name=algorithm))
         info = a_run(run=run, algorithm=algorithm, final=scores, spec=spec)
         write_results(tmp_path / "runs" / run, info, rounds, model=None, manifest=Manifest.of(info))
         of = {"values": {"seed": seed, "algorithm": algorithm}, "spec_digest": run, "run": run, "status": "completed"}

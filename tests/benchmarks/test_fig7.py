@@ -12,9 +12,9 @@ from benchmarks.schedules import counted_lab
 def test_simulated_times_are_those_of_the_closed_form_to_one_sample(seed: int) -> None:
     for n in (SIZES[0], SIZES[4], SIZES[-1]):
         for name in ("own_data", "free_compute"):
-            lab = counted_lab(spec_of(n, name, seed))
-            assert {seat.role for seat in lab.members.at(0)} == {"train", "worker"}
-            assert abs(simulated_s(lab) - closed_form_s(lab)) <= one_sample_s(lab)
+            experiment = counted_lab(spec_of(n, name, seed))
+            assert {seat.role for seat in experiment.population.at(0)} == {"train", "worker"}
+            assert abs(simulated_s(experiment) - closed_form_s(experiment)) <= one_sample_s(experiment)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -34,7 +34,7 @@ LINES = {
 }
 
 
-def bench(*words: str) -> subprocess.CompletedProcess[str]:
+def trainer(*words: str) -> subprocess.CompletedProcess[str]:
     """`python -m benchmarks` at its tiny size."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "BENCH_"))}
     command = [sys.executable, "-m", "benchmarks", *words, "--tiny"]
@@ -46,7 +46,7 @@ def bench(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_prints_a_figure_for_each_of_its_contenders(row: str) -> None:
-    done = bench(row)
+    done = trainer(row)
     assert done.returncode == 0, done.stderr[-3000:]
     header, *lines = done.stdout.splitlines()
     assert header.split() == ["row", "what", "figure", "range", "ratio", "target"]
@@ -57,7 +57,7 @@ def test_a_row_prints_a_figure_for_each_of_its_contenders(row: str) -> None:
 
 
 def test_an_unknown_row_is_refused_with_those_there_are() -> None:
-    done = bench("cnn,speed")
+    done = trainer("cnn,speed")
     assert done.returncode == 2
     assert "no row speed" in done.stderr
     assert all(row in done.stderr for row in ROWS)

@@ -12,11 +12,11 @@ import pytest
 
 from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
-from shared.service.api.membership import AgentBeat, AgentHello
+from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.client import Caller
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 
-HELLO = AgentHello(agent="a-1", name="a", devices=1, profile="standard", port=1, nonce="0" * 16)
+HELLO = AgentRegistration(agent="a-1", name="a", devices=1, profile="standard", port=1, nonce="0" * 16)
 
 
 # ---- its id
@@ -146,7 +146,7 @@ def membership(answers: dict[str, Any], heard: list[str], keeper: Keeper | None 
     caller = Caller(httpx.AsyncClient(transport=httpx.MockTransport(handle)))
     networks = [ipaddress.ip_network("10.0.0.0/8")]
     host: Any = keeper or Keeper()
-    beat = AgentBeat(agent="a-1")
+    beat = AgentHeartbeat(agent="a-1")
     return Membership(caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host, AgentMetrics())
 
 

@@ -47,7 +47,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 async def test_model_links_and_simulated_time_do_not_depend_on_the_agents(tmp_path: Path) -> None:
     found = {name: await run(tmp_path, spec_of(), **layout) for name, layout in LAYOUTS.items()}
     first = found["one agent"]
-    assert flat.same_bits(first.model, flat.fedavg(first.lab, ROUNDS))
+    assert flat.same_bits(first.model, flat.fedavg(first.experiment, ROUNDS))
     for name, done in found.items():
         assert done.info.model_sha256 == first.info.model_sha256, name
         assert done.links() == first.links(), name
@@ -73,7 +73,7 @@ async def test_hierarchical_model_does_not_depend_on_the_agents(tmp_path: Path) 
 @pytest.mark.parametrize("n_edges", [1, 2, 3])
 async def test_exact_sums_give_the_flat_references_bits_through_any_edges(n_edges: int, tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(num_edges=n_edges), n_edges=n_edges, rooms=(2, 2, 1, 1))
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, ROUNDS))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, ROUNDS))
     assert {edge.n_used for edge in done.rounds[0].edges} == {6 // n_edges}
 
 
@@ -98,7 +98,7 @@ async def test_selection_at_one_edge_is_the_documented_stream(tmp_path: Path) ->
 
     spec = spec_of(num_edges=1, select="random", fraction_train=0.5)
     done = await run(tmp_path, spec, n_edges=1, rooms=(2, 2, 1, 1))
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, ROUNDS, chosen=chosen))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, ROUNDS, chosen=chosen))
     assert [sorted(row.seat for row in detail.seats) for detail in done.rounds] == [chosen(n) for n in (1, 2, 3)]
 
 
@@ -119,7 +119,7 @@ class Scales:
         sent = await request.aread()
         order = codec.peek(sent)
         got, response = await body_of(await pass_on())
-        trains = order["kind"] == "train" if at_edge else order["visits"][0]["work"]["kind"] == "train"
+        trains = order["kind"] == "train" if at_edge else order["visits"][0]["task"]["kind"] == "train"
         if trains and response.status_code == 200:
             stage = order if at_edge else order["stage"]
             client = -1 - order["edge"] if at_edge else order["visits"][0]["seat"]
@@ -184,8 +184,10 @@ async def test_late_comer_takes_the_free_seat_from_the_next_round_on(tmp_path: P
         done = await ended(fed, run_id, tmp_path)
     taken = [sorted(row.seat for row in detail.seats) for detail in done.rounds]
     assert taken == [[*range(6)], [*range(6)], [*range(7)], [*range(7)]]
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 4, chosen=lambda n: taken[n - 1]))
-    assert sum(len(seat.train) for seat in done.lab.members.seats) == 300, "the seventh seat has its own samples"
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 4, chosen=lambda n: taken[n - 1]))
+    assert sum(len(seat.train) for seat in done.experiment.population.seats) == 300, (
+        "the seventh seat has its own samples"
+    )
 
 
 async def test_agent_that_goes_away_is_named_and_the_round_goes_on(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from edge_server.roster import Roster
 from shared.core.errors import NotFound
-from shared.service.api.membership import AgentBeat, BeatAnswer
+from shared.service.api.membership import AgentHeartbeat, HeartbeatAnswer
 
 
 def test_silence_is_counted_from_the_last_word_here_or_elsewhere_and_from_the_question_at_the_earliest(
@@ -17,20 +17,20 @@ def test_silence_is_counted_from_the_last_word_here_or_elsewhere_and_from_the_qu
     monkeypatch.setattr("edge_server.roster.time.monotonic", lambda: 100.0)
     roster = Roster()
     assert roster.silent_s("a", since=95.0) == 5.0
-    roster.told(BeatAnswer(heard={"a": 3.0}))
+    roster.told(HeartbeatAnswer(heard={"a": 3.0}))
     assert roster.silent_s("a", since=95.0) == 3.0
     assert roster.silent_s("a", since=99.0) == 1.0
-    roster.beat(AgentBeat(agent="a"))
+    roster.beat(AgentHeartbeat(agent="a"))
     assert roster.silent_s("a", since=95.0) == 0.0
     assert roster.silent_s("b", since=95.0) == 5.0
 
 
 def test_an_agent_that_the_cloud_does_not_know_is_told_once_to_register() -> None:
     roster = Roster()
-    roster.told(BeatAnswer(unknown=("a",)))
+    roster.told(HeartbeatAnswer(unknown=("a",)))
     with pytest.raises(NotFound, match="register again"):
-        roster.beat(AgentBeat(agent="a"))
-    roster.beat(AgentBeat(agent="a"))
+        roster.beat(AgentHeartbeat(agent="a"))
+    roster.beat(AgentHeartbeat(agent="a"))
     assert [line.agent for line in roster.lines()] == ["a"]
 
 
@@ -38,10 +38,10 @@ def test_an_agent_has_left_who_is_asked_for_if_that_was_told_since() -> None:
     """One that has come back is asked before this edge hears of its return."""
     roster = Roster()
     began = time.monotonic()
-    roster.told(BeatAnswer(left=("a-1",)))
+    roster.told(HeartbeatAnswer(left=("a-1",)))
     asked = time.monotonic()
     assert (roster.has_left("a-1", began), roster.has_left("a-1", asked)) == (True, False)
-    roster.told(BeatAnswer(left=("a-1", "a-2")))  # the same old news
+    roster.told(HeartbeatAnswer(left=("a-1", "a-2")))  # the same old news
     assert (roster.has_left("a-1", asked), roster.has_left("a-2", asked)) == (False, True)
-    roster.told(BeatAnswer())
+    roster.told(HeartbeatAnswer())
     assert not roster.has_left("a-1", began)

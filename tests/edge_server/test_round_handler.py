@@ -12,7 +12,7 @@ import pytest
 from edge_server.rounds.reply_checks import check_sizes, check_uploads, check_visits
 from shared.core.errors import WireError
 from shared.core.scores import Score
-from shared.federation.aggregation import Folded
+from shared.federation.aggregation import PartialSum
 from shared.federation.messages import Contribution, Failure, Outcome, UploadAnswer, Uploads, VisitAnswer
 from shared.federation.visits.uploads import held_bytes
 from shared.storage import redis_keys
@@ -38,7 +38,7 @@ async def test_a_seating_that_an_edge_does_not_know_is_sent_again(tmp_path: Path
         assert info.model_sha256 == plain.model_sha256
         # The evaluation after round 2 met edges that did not know: asked, told, asked again.
         assert [call for call in fed.router.calls if call[0] >= EDGE_PORT and call[0] < EDGE_PORT + 2].count(
-            (EDGE_PORT, "/seatings")
+            (EDGE_PORT, "/placements")
         ) == 1
 
 
@@ -133,7 +133,7 @@ async def test_a_new_run_ends_what_an_edge_still_does_for_another(tmp_path: Path
         fed.router.tamper = None
         assert (await fed.run(small_spec(seed=1))).status == "completed"
         for number in (0, 1):
-            once = fed.apps[f"edge-{number}"].state.edge.once
+            once = fed.apps[f"edge-{number}"].state.edge.orders
             assert {line[0] for line in once._work} == {(await fed.info("latest")).run}
 
 
@@ -148,7 +148,7 @@ def single(seat: int) -> Contribution[None]:
     return Contribution[None](seat=seat, n_samples=1, update=None)
 
 
-SUM_OF_TWO = Folded(n_updates=2, n_samples=2, means={}, each={})
+SUM_OF_TWO = PartialSum(n_updates=2, n_samples=2, means={}, each={})
 FAILED = Failure(seat=1, reason="error", detail="x")
 ASKED = {0: "train", 1: "train"}
 
@@ -165,12 +165,12 @@ ASKED = {0: "train", 1: "train"}
         ([outcome(0), outcome(1)], Uploads(contributions=(single(2),)), "brings updates of seats [2]"),
         ([outcome(0), outcome(1)], Uploads(contributions=(single(0), single(0))), "some twice"),
         ([outcome(0), outcome(1, failure=FAILED)], Uploads(contributions=(single(1),)), "brings updates of seats [1]"),
-        ([outcome(0), outcome(1)], Uploads(folded=SUM_OF_TWO), "does not say whose"),
-        ([outcome(0), outcome(1)], Uploads(folded=SUM_OF_TWO, link_bytes={0: 9}), "does not say whose"),
+        ([outcome(0), outcome(1)], Uploads(partial_sum=SUM_OF_TWO), "does not say whose"),
+        ([outcome(0), outcome(1)], Uploads(partial_sum=SUM_OF_TWO, link_bytes={0: 9}), "does not say whose"),
         ([outcome(0), outcome(1)], Uploads(link_bytes={0: 9}), "does not say whose"),
         (
             [outcome(0), outcome(1)],
-            Uploads(contributions=(single(0),), folded=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
+            Uploads(contributions=(single(0),), partial_sum=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
             "not both",
         ),
     ],
@@ -188,7 +188,7 @@ def test_answers_to_what_was_asked_for_pass() -> None:
     for uploads in (
         Uploads[None](),
         Uploads(contributions=(single(1),)),
-        Uploads(folded=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
+        Uploads(partial_sum=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
     ):
         check_visits(VisitAnswer(outcomes=both, uploads=uploads), ASKED, hold=False, reports=False)  # type: ignore[arg-type]
     check_visits(VisitAnswer(outcomes=both, uploads=Uploads()), ASKED, hold=True, reports=False)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def test_answers_to_what_was_asked_for_pass() -> None:
 def test_only_updates_that_are_due_are_held_and_reports_announce_them(
     changes: dict[str, Any], hold: bool, reports: bool, says: str | None
 ) -> None:
-    second = outcome(1).but(**changes)
+    second = outcome(1).replace(**changes)
     answer: VisitAnswer[None, None] = VisitAnswer(outcomes=(outcome(0), second), uploads=Uploads())
     asked: dict[int, Any] = {0: "train", 1: second.kind}
     if says is None:
@@ -241,16 +241,16 @@ HUGE = 10**400
 )
 def test_numbers_with_which_nothing_can_be_counted_are_refused(changes: dict[str, Any], field: str) -> None:
     """One of them would end the round of everybody where time, records or losses are computed from it."""
-    answer: VisitAnswer[None, None] = VisitAnswer(outcomes=(outcome(0).but(**changes),), uploads=Uploads())
+    answer: VisitAnswer[None, None] = VisitAnswer(outcomes=(outcome(0).replace(**changes),), uploads=Uploads())
     with pytest.raises(WireError) as caught:
         check_visits(answer, {0: "train"}, hold=True, reports=False)
     assert caught.value.field == field
 
 
 def test_weights_with_which_nothing_can_be_counted_are_refused() -> None:
-    heavy = single(0).but(n_samples=HUGE)
-    sums = Uploads[None](folded=SUM_OF_TWO.but(n_samples=HUGE), link_bytes={0: 9, 1: 9})
-    large = Uploads[None](folded=SUM_OF_TWO, link_bytes={0: 9, 1: HUGE})
+    heavy = single(0).replace(n_samples=HUGE)
+    sums = Uploads[None](partial_sum=SUM_OF_TWO.replace(n_samples=HUGE), link_bytes={0: 9, 1: 9})
+    large = Uploads[None](partial_sum=SUM_OF_TWO, link_bytes={0: 9, 1: HUGE})
     for uploads, field in (
         (Uploads[None](contributions=(heavy, single(1))), "uploads.n_samples"),
         (sums, "uploads.n_samples"),
@@ -282,12 +282,12 @@ def test_a_late_update_comes_as_one_and_no_other_does(sent: tuple[int, ...], lat
 def test_an_update_is_as_large_as_was_said(reports: bool) -> None:
     """By the size it was decided whether it comes in time."""
     sizes = [held_bytes(outcome(seat), single(seat), reports=reports) for seat in (0, 1)]
-    told = {seat: outcome(seat).but(held_bytes=size) for seat, size in enumerate(sizes)}
+    told = {seat: outcome(seat).replace(held_bytes=size) for seat, size in enumerate(sizes)}
     answer: UploadAnswer[None] = UploadAnswer(uploads=Uploads(contributions=(single(0),)), late=(single(1),))
     check_sizes(answer, told, reports=reports)
     for seat in (0, 1):
         with pytest.raises(WireError, match=f"the update of seat {seat} has"):
-            check_sizes(answer, {**told, seat: told[seat].but(held_bytes=sizes[seat] - 1)}, reports=reports)
+            check_sizes(answer, {**told, seat: told[seat].replace(held_bytes=sizes[seat] - 1)}, reports=reports)
 
 
 @pytest.mark.parametrize(

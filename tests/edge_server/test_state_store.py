@@ -145,7 +145,7 @@ async def test_held_updates_are_sent_twice_to_who_asks_twice_and_go_with_the_nex
         assert {key[0] for host in hosts for key in host._held} <= {info.run}
         other = await fed.run(small_spec(num_rounds=1))
         assert [host._held for host in hosts] == [{}] * 6
-        onces = [fed.apps[f"agent-{n}"].state.agent.once for n in range(6)]
+        onces = [fed.apps[f"agent-{n}"].state.agent.orders for n in range(6)]
         assert {line[0] for once in onces for line in once._work} == {other.run}
 
 
@@ -154,7 +154,7 @@ async def test_an_edge_that_does_not_know_its_address_yet_waits_for_it(tmp_path:
         spec = small_spec(num_edges=1, num_devices=1)
         plain = await fed.run(spec)
         info = await fed.run({**spec, "num_rounds": 1})
-        desk = fed.apps["edge-0"].state.edge.desk
+        desk = fed.apps["edge-0"].state.edge.handler
         address, desk.own_url = desk.own_url, ""
         fed.router.calls.clear()
         await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 1})

@@ -17,7 +17,7 @@ import httpx
 
 from shared.core.errors import NotFinite, StrataError, WireError
 from shared.core.records import TensorMap
-from shared.federation.experiment import Labs
+from shared.federation.experiment import ExperimentCache
 from shared.federation.messages import UploadOrder
 from shared.federation.spec_parser import parse_spec
 from shared.wire import codec
@@ -45,22 +45,22 @@ async def record(folder: Path) -> list[Sample]:
     """One body of each kind that the tiers exchange in a round; `STRATA_ALGORITHMS` must name `PROBES`."""
     found: dict[str, Sample] = {}
     for algorithm in RECORDED:
-        labs = Labs(None, folder / "cache")
+        experiments = ExperimentCache(None, folder / "cache")
         data = {"name": "digits", "n_train": 60, "n_test": 20}
         spec = small_spec(algorithm=algorithm, data=data, num_edges=1, num_devices=N_SEATS, num_rounds=1)
         async with Federation(folder / algorithm, n_edges=1, rooms=(2,)) as fed:
-            fed.router.tamper = _tape(algorithm, labs, found)
+            fed.router.tamper = _tape(algorithm, experiments, found)
             assert (await fed.run(spec)).status == "completed"
     return list(found.values())
 
 
-def _tape(algorithm: str, labs: Labs, found: dict[str, Sample]) -> Any:
+def _tape(algorithm: str, experiments: ExperimentCache, found: dict[str, Sample]) -> Any:
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         response = await pass_on()
         path = request.url.path
         if path in ("/visits", "/uploads", "/rounds") and response.status_code == 200:
-            lab = labs.of(parse_spec(codec.peek(request.content)["spec"]))
-            types = lab.wire
+            experiment = experiments.of(parse_spec(codec.peek(request.content)["spec"]))
+            types = experiment.wire_types
             asked, answered = {
                 "/visits": (types.visit_order, types.visit_answer),
                 "/uploads": (UploadOrder, types.upload_answer),
@@ -68,7 +68,7 @@ def _tape(algorithm: str, labs: Labs, found: dict[str, Sample]) -> Any:
             }[path]
             answer = await response.aread()
             for name, kind, body in ((f"{path} order", asked, request.content), (f"{path} answer", answered, answer)):
-                model = None if kind is UploadOrder else lab.shapes
+                model = None if kind is UploadOrder else experiment.shapes
                 found.setdefault(f"{algorithm} {name}", Sample(f"{algorithm} {name}", kind, body, model))
             response = httpx.Response(200, headers=response.headers, content=answer)
         return response

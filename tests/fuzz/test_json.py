@@ -17,7 +17,14 @@ from shared.core.records import canonical
 from shared.core.validation import explain
 from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
-from shared.service.api.membership import AgentBeat, AgentHello, BeatAnswer, EdgeBeat, EdgeHello, RosterLine
+from shared.service.api.membership import (
+    AgentHeartbeat,
+    AgentRegistration,
+    EdgeHeartbeat,
+    EdgeRegistration,
+    HeartbeatAnswer,
+    RosterEntry,
+)
 from shared.spec.experiment import ExperimentSpec
 from strata.spec_files import read_spec
 from tests.fuzz.bodies import check_said, other_value
@@ -34,11 +41,11 @@ SPECS: list[Any] = [
     {"losses": [{"round_no": 1, "seats": [0, 1], "edge_round": 0}], "partition": {"name": "dirichlet", "alpha": 0.5}},
 ]
 SMALL = [
-    AgentHello(agent="a-1", name="agent-1", devices=2, profile="standard", port=1, nonce="n" * 16),
-    EdgeHello(edge="edge-1", port=1, nonce="n" * 16),
-    AgentBeat(agent="a-1", visiting=3, waiting=1),
-    EdgeBeat(edge="edge-1", roster=(RosterLine(agent="a-1", age_s=0.5, visiting=1),)),
-    BeatAnswer(unknown=("a-1",), heard={"a-2": 1.0}, moved={"a-3": "http://127.0.0.1:1"}),
+    AgentRegistration(agent="a-1", name="agent-1", devices=2, profile="standard", port=1, nonce="n" * 16),
+    EdgeRegistration(edge="edge-1", port=1, nonce="n" * 16),
+    AgentHeartbeat(agent="a-1", visiting=3, waiting=1),
+    EdgeHeartbeat(edge="edge-1", roster=(RosterEntry(agent="a-1", age_s=0.5, visiting=1),)),
+    HeartbeatAnswer(unknown=("a-1",), heard={"a-2": 1.0}, moved={"a-3": "http://127.0.0.1:1"}),
 ]
 PIECES = ("&a ", "*a", "!!int ", "!!timestamp ", "<<: ", "? ", "- ", "\t", "[", "{", "%", "\x85", "|")
 json_values = st.recursive(

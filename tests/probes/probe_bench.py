@@ -14,8 +14,8 @@ import torch
 
 from shared.core.records import Tensor
 from shared.core.tensors import subtract
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local, OwnBuffers, Update, delta_of
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, OwnBuffers, Trainer, Update, delta_of
 from shared.training.loop import Transform
 
 
@@ -28,12 +28,12 @@ def white(x: Tensor) -> Tensor:
 
 
 class Cloud(CloudHooks):
-    def prepare(self, ctx: Ctx, state: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: Any, owner: str | None) -> Transform | None:
         return white if owner == "device-1" else None
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         seen: list[int] = []
 
         def step(parameters: list[Tensor], gradients: list[Tensor]) -> None:
@@ -42,10 +42,10 @@ class Device(DeviceHooks):
                 parameter.sub_(gradient, alpha=0.1)
 
         head = [name for name in message.model if name.startswith("head.")]
-        part = bench.fit(ctx, message.model, purpose="head", epochs=1, trains=head, step=step)
+        part = trainer.fit(ctx, message.model, purpose="head", epochs=1, trains=head, step=step)
         moved = [name for name, change in subtract(part.model, message.model).items() if change.any()]
-        whole = bench.fit(ctx, message.model)
-        batches = list(bench.batches(ctx))
+        whole = trainer.fit(ctx, message.model)
+        batches = list(trainer.batches(ctx))
         figures = {
             "handed": float(max(seen)),
             "head_steps": float(part.trained.n_steps),
@@ -53,12 +53,12 @@ class Device(DeviceHooks):
             "moved_head": float(len(set(moved) & set(head))),
             "batches": float(len(batches)),
             "pixels": float(sum(x.double().sum() for x, _ in batches)),
-            "union": float(sum(len(part.samples) for part in bench.test_sets["union"])),
+            "union": float(sum(len(part.samples) for part in trainer.test_sets["union"])),
         }
         update = Update(delta=delta_of(ctx, whole.model, message.model))
         return replace(Local(OwnBuffers(), update, whole.model, whole.trained), figures=figures)
 
-    def prepare(self, ctx: Ctx, state: Any, message: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: Any, message: Any, owner: str | None) -> Transform | None:
         return black if owner == ctx.client_id else white
 
 

@@ -13,21 +13,21 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Each, Mean
+from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
-    Bench,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Local,
     Phase,
+    Trainer,
 )
-from shared.federation.messages import Outcome, Work
+from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.spec.experiment import ExperimentSpec
 
@@ -50,7 +50,7 @@ class Pooled(Record):
 
 class Collected(Record):
     delta: Annotated[ModelState | None, Mean()] = None
-    statistics: Annotated[dict[str, Statistics], Each()] = Field(default_factory=dict)
+    statistics: Annotated[dict[str, Statistics], PerClient()] = Field(default_factory=dict)
 
 
 class Met(EdgeModel):
@@ -59,46 +59,46 @@ class Met(EdgeModel):
 
 
 class Cloud(CloudHooks):
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Pool(model=model)
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         every = state.clients.values()
         labels = sum((one.labels for one in every), torch.zeros(10, dtype=torch.int64))
         return Pooled(model=state.model, labels=labels, pixels=sum(one.pixels for one in every))
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         trained = super().aggregate(ctx, state, update) if update.delta is not None else state
-        return trained.but(clients={**state.clients, **update.statistics})
+        return trained.replace(clients={**state.clients, **update.statistics})
 
 
 class Edge(EdgeHooks):
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Met()
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Any:
-        return super().begin(ctx, state.but(pooled=broadcast), broadcast)
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Any:
+        return super().begin(ctx, state.replace(pooled=broadcast), broadcast)
 
-    def schedule(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> dict[int, Work]:
-        works = super().schedule(ctx, state, seats)
-        return {seat: work if seat in state.met else work.but(phase="statistics") for seat, work in works.items()}
+    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
+        tasks = super().schedule(ctx, state, seats)
+        return {seat: task if seat in state.met else task.replace(phase="statistics") for seat, task in tasks.items()}
 
-    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         return state.pooled
 
-    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
+    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
         met = {*state.met, *(outcome.seat for outcome in outcomes if not outcome.failure)}
-        return Advance(state.but(met=tuple(sorted(met))))
+        return Advance(state.replace(met=tuple(sorted(met))))
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         if ctx.phase == "statistics":
-            x, y = (array[bench.samples.indices] for array in bench.arrays("train"))
+            x, y = (array[trainer.samples.indices] for array in trainer.arrays("train"))
             labels = torch.from_numpy(np.bincount(y, minlength=10))
             mine = Statistics(labels=labels, pixels=int(x.sum(dtype=np.int64)))
             return Local(state, Collected(statistics={ctx.client_id: mine}))
-        local = super().local_update(ctx, state, message, bench)
+        local = super().local_update(ctx, state, message, trainer)
         figures = {"zeros": int(message.labels[0]), "pixels": message.pixels}
         return replace(local, update=Collected(delta=local.update.delta), figures=figures)  # type: ignore[union-attr]
 

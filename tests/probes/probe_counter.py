@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Each, Mean
+from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.records import ModelState, Record, TensorMap
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, Trainer
 from tests.soak.gate import pass_gate
 
 TICK_S = 0.05
@@ -34,7 +34,7 @@ class Counter(Record):
 
 class Counted(Record):
     delta: Annotated[ModelState, Mean(weight="one")]
-    visits: Annotated[dict[str, int], Each()]
+    visits: Annotated[dict[str, int], PerClient()]
 
 
 class Counts(Record):
@@ -43,18 +43,18 @@ class Counts(Record):
 
 
 class Cloud(CloudHooks):
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Counts(model=model)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return super().aggregate(ctx, state, update).but(visits={**state.visits, **update.visits})
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+        return super().aggregate(ctx, state, update).replace(visits={**state.visits, **update.visits})
 
 
 class Device(DeviceHooks):
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Counter()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         assert ctx.seat is not None
         pass_gate(ctx.round_no, ctx.seat)
         for _ in range(round(ctx.params.pause_s / TICK_S)):

@@ -13,24 +13,24 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Each, Mean
+from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.core.tensors import add
 from shared.federation import scheduling
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
-    Bench,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
     Local,
+    Trainer,
     delta_of,
 )
-from shared.federation.messages import Outcome, Work
+from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 
 Seen = dict[str, Tensor]
@@ -38,7 +38,7 @@ Seen = dict[str, Tensor]
 
 class Shares(Record):
     delta: Annotated[ModelState, Mean()]
-    seen: Annotated[Seen, Each()]
+    seen: Annotated[Seen, PerClient()]
 
 
 class Visits(Record):
@@ -57,60 +57,60 @@ class Known(Record):
 
 
 class Cloud(CloudHooks):
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Known(model=model)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         return Known(model=add(state.model, update.delta), seen=update.seen)
 
 
 class Edge(EdgeHooks):
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Rounds()
 
-    def schedule(self, ctx: Ctx, state: Any, seats: Sequence[Seat]) -> dict[int, Work]:
+    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
         shares = scheduling.schedule(ctx.at(wave=0), seats)
-        halves = {seat: _samples(work)[ctx.wave :: 2] for seat, work in shares.items()}
+        halves = {seat: _samples(task)[ctx.wave :: 2] for seat, task in shares.items()}
         if ctx.wave:
             heir = min(halves.keys() - set(state.lost))
             left = [_samples(shares[seat]) for seat in state.lost]
             halves[heir] = torch.cat([halves[heir], *left]).sort().values
         return {
-            seat: work.but(samples=halves[seat], evaluate=False)
-            for seat, work in shares.items()
+            seat: task.replace(samples=halves[seat], evaluate=False)
+            for seat, task in shares.items()
             if not (ctx.wave and seat in state.lost)
         }
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return state.but(model=add(state.start, update.delta))
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+        return state.replace(model=add(state.start, update.delta))
 
-    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
-        done = {f"seat-{o.seat}-wave-{ctx.wave}": _samples(works[o.seat]) for o in outcomes if not o.failure}
-        state = state.but(seen={**state.seen, **done})
+    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
+        done = {f"seat-{o.seat}-wave-{ctx.wave}": _samples(tasks[o.seat]) for o in outcomes if not o.failure}
+        state = state.replace(seen={**state.seen, **done})
         if ctx.wave:
             return Advance(state)
-        return Advance(state.but(lost=tuple(o.seat for o in outcomes if o.failure)), again=sorted(works))
+        return Advance(state.replace(lost=tuple(o.seat for o in outcomes if o.failure)), again=sorted(tasks))
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: Any) -> Finish:
         seen = {ctx.client_id: torch.cat(list(state.seen.values()))} if state.seen else {}
         update = Shares(delta=delta_of(ctx, state.model, state.received), seen=seen)
         return Finish(Rounds(rounds=state.rounds + 1), update, figures={"rounds": state.rounds + 1})
 
 
 class Device(DeviceHooks):
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Visits()
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
-        local = super().local_update(ctx, state, message, bench)
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+        local = super().local_update(ctx, state, message, trainer)
         update = Shares(delta=local.update.delta, seen={})  # type: ignore[union-attr]
         visits = state.visits + 1
         return replace(local, state=Visits(visits=visits), update=update, figures={"visits": visits})
 
 
-def _samples(work: Work) -> Tensor:
-    assert work.samples is not None
-    return work.samples
+def _samples(task: Task) -> Tensor:
+    assert task.samples is not None
+    return task.samples
 
 
 ALGORITHM = Algorithm(

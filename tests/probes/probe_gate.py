@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Bench, DeviceHooks, Local
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, DeviceHooks, Local, Trainer
 from tests.soak.gate import pass_gate
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         assert ctx.seat is not None
         pass_gate(ctx.round_no, ctx.seat)
-        return super().local_update(ctx, state, message, bench)
+        return super().local_update(ctx, state, message, trainer)
 
 
 ALGORITHM = Algorithm(name="probe_gate", paper="none: a probe", device=Device())

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from shared.core.aggregation_rules import MaskOf, Mean
 from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, Local
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, Trainer
 
 
 class Masked(Record):
@@ -32,27 +32,27 @@ class Merged(Record):
     touched: TensorMap = Field(default_factory=dict)
 
 
-def sends(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     return {"delta": frozenset(model), "heads": frozenset({"head.bias"})}
 
 
 class Cloud(CloudHooks):
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Merged(model=model)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         after = super().aggregate(ctx, state, update)
-        return after.but(heads=update.heads, sizes=update.sizes, touched=update.mask)
+        return after.replace(heads=update.heads, sizes=update.sizes, touched=update.mask)
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         seat, start = ctx.seat or 0, message.model
         masks = {name: _every(seat + 2, tensor) for name, tensor in start.items()}
         delta = {name: torch.full_like(tensor, (seat + 1) / 64) for name, tensor in start.items()}
         group = "odd" if seat % 2 else "even"
         heads = {group: {"head.bias": delta["head.bias"]}}
-        return Local(state, Masked(delta=delta, mask=masks, heads=heads, sizes={group: float(bench.n_samples)}))
+        return Local(state, Masked(delta=delta, mask=masks, heads=heads, sizes={group: float(trainer.n_samples)}))
 
 
 def _every(step: int, like: Tensor) -> Tensor:

@@ -12,19 +12,19 @@ from typing import Any
 from pydantic import Field
 
 from shared.core.records import Record
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import (
     Admission,
     Advance,
     Algorithm,
-    Bench,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Local,
+    Trainer,
     Verdict,
 )
-from shared.federation.messages import Outcome, Work
+from shared.federation.messages import Outcome, Task
 
 
 class Params(Record):
@@ -50,10 +50,10 @@ class Refusals(EdgeModel):
 
 
 class Edge(EdgeHooks):
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Refusals()
 
-    def admit(self, ctx: Ctx, state: Any, reports: Mapping[int, Any]) -> Admission:
+    def admit(self, ctx: Context, state: Any, reports: Mapping[int, Any]) -> Admission:
         verdicts = {
             seat: Verdict(
                 upload=report.bid % 2 == 0,
@@ -66,25 +66,25 @@ class Edge(EdgeHooks):
         }
         refused = [seat for seat, verdict in verdicts.items() if not verdict.upload]
         counts = {**state.refusals, **{seat: state.refusals.get(seat, 0) + 1 for seat in refused}}
-        return Admission(state.but(refusals=counts, refused=tuple(refused)), verdicts)
+        return Admission(state.replace(refusals=counts, refused=tuple(refused)), verdicts)
 
-    def advance(self, ctx: Ctx, state: Any, works: Mapping[int, Work], outcomes: Sequence[Outcome[Any]]) -> Advance:
-        out = {s: f"refused {n} times" for s, n in state.refusals.items() if s in works and n >= ctx.params.patience}
+    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
+        out = {s: f"refused {n} times" for s, n in state.refusals.items() if s in tasks and n >= ctx.params.patience}
         again = state.refused if ctx.params.adjust and not ctx.wave else ()
-        return replace(super().advance(ctx, state, works, outcomes), again=again, retire=out)
+        return replace(super().advance(ctx, state, tasks, outcomes), again=again, retire=out)
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
-        local = super().local_update(ctx, state, message, bench)
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+        local = super().local_update(ctx, state, message, trainer)
         visits = state.visits + 1
         update = None if ctx.wave else local.update
         return replace(local, state=Visits(visits=visits), update=update, figures={"visits": visits})
 
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return Visits()
 
-    def report(self, ctx: Ctx, state: Any, local: Local, message: Any) -> Any:
+    def report(self, ctx: Context, state: Any, local: Local, message: Any) -> Any:
         return Bid(bid=ctx.round_no + (ctx.seat or 0), visits=state.visits)
 
 

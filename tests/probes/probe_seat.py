@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Each, Mean
+from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Begin, Bench, CloudHooks, DeviceHooks, EdgeHooks, EdgeModel, Local
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, Begin, CloudHooks, DeviceHooks, EdgeHooks, EdgeModel, Local, Trainer
 from shared.federation.population import Seat
 
 
@@ -37,8 +37,8 @@ class Factor(Record):
 
 class Doubled(Record):
     delta: Annotated[ModelState, Mean()]
-    factors: Annotated[dict[str, int], Each()]
-    biases: Annotated[dict[str, Tensor], Each()]
+    factors: Annotated[dict[str, int], PerClient()]
+    biases: Annotated[dict[str, Tensor], PerClient()]
 
 
 class OfSeats(EdgeModel):
@@ -46,31 +46,31 @@ class OfSeats(EdgeModel):
 
 
 class Cloud(CloudHooks):
-    def init(self, ctx: Ctx, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> Any:
         return Kept(model=model)
 
-    def broadcast(self, ctx: Ctx, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         here = {seat.number: state.factors.get(f"device-{seat.number}", seat.number + 1) for seat in seats}
         return Factors(model=state.model, factors=here)
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         after = super().aggregate(ctx, state, update)
-        return after.but(factors={**state.factors, **update.factors}, biases={**state.biases, **update.biases})
+        return after.replace(factors={**state.factors, **update.factors}, biases={**state.biases, **update.biases})
 
 
 class Edge(EdgeHooks):
-    def init(self, ctx: Ctx) -> Any:
+    def init(self, ctx: Context) -> Any:
         return OfSeats()
 
-    def begin(self, ctx: Ctx, state: Any, broadcast: Any) -> Begin:
-        return super().begin(ctx, state.but(factors=broadcast.factors), broadcast)
+    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+        return super().begin(ctx, state.replace(factors=broadcast.factors), broadcast)
 
-    def dispatch(self, ctx: Ctx, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         return Factor(model=state.start, factor=state.factors[seat.number])
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         delta = {name: torch.full_like(tensor, message.factor / 64) for name, tensor in message.model.items()}
         bias = message.model["head.bias"] + message.factor
         mine = ctx.client_id

@@ -13,8 +13,8 @@ import torch
 from shared.core.aggregation_rules import Mean
 from shared.core.records import ModelState, Record
 from shared.core.tensors import add
-from shared.federation.context import Ctx
-from shared.federation.hooks import Algorithm, Bench, CloudHooks, DeviceHooks, EdgeHooks, Finish, Local, delta_of
+from shared.federation.context import Context
+from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, EdgeHooks, Finish, Local, Trainer, delta_of
 
 
 class Ones(Record):
@@ -23,31 +23,31 @@ class Ones(Record):
     delta: Annotated[ModelState, Mean(weight="one")]
 
 
-def total(ctx: Ctx, update: Any) -> dict[str, torch.Tensor]:
+def total(ctx: Context, update: Any) -> dict[str, torch.Tensor]:
     return {name: delta * ctx.n_updates for name, delta in update.delta.items()}
 
 
 class Cloud(CloudHooks):
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return state.but(model=add(state.model, total(ctx, update)))
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+        return state.replace(model=add(state.model, total(ctx, update)))
 
 
 class Edge(EdgeHooks):
-    def forms_model(self, ctx: Ctx) -> bool:
+    def forms_model(self, ctx: Context) -> bool:
         return ctx.spec.edge_rounds > 1
 
-    def aggregate(self, ctx: Ctx, state: Any, update: Any) -> Any:
-        return state.but(model=add(state.start, total(ctx, update)))
+    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+        return state.replace(model=add(state.start, total(ctx, update)))
 
-    def finish(self, ctx: Ctx, state: Any) -> Finish:
-        left = state.but(start={}, received={}, model={})
+    def finish(self, ctx: Context, state: Any) -> Finish:
+        left = state.replace(start={}, received={}, model={})
         if not self.forms_model(ctx):
             return Finish(left)
         return Finish(left, Ones(delta=delta_of(ctx, state.model, state.received)))
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         return Local(state, Ones(delta={name: torch.ones_like(tensor) for name, tensor in message.model.items()}))
 
 

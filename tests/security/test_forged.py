@@ -109,7 +109,7 @@ async def test_what_is_forged_costs_one_contribution_and_is_named(
 async def test_scores_on_tests_that_nobody_asked_for_are_refused(tmp_path: Path) -> None:
     def forge(told: Any) -> Any:
         score = Score(n=1, n_correct=1, loss_sum=0.0)
-        return told.but(outcomes=(told.outcomes[0].but(own_on={"x" * 1000: score}),))
+        return told.replace(outcomes=(told.outcomes[0].replace(own_on={"x" * 1000: score}),))
 
     failure = await failure_of(tmp_path, "fedavg", forge)
     assert failure.reason == "wire"

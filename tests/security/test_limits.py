@@ -51,7 +51,7 @@ async def test_json_as_deep_as_a_well_is_refused_and_nothing_breaks(tmp_path: Pa
         ("POST", f"http://127.0.0.1:{CLOUD_PORT}/agents"),
         ("POST", f"http://127.0.0.1:{CLOUD_PORT}/heartbeats"),
         ("POST", f"http://127.0.0.1:{EDGE_PORT}/heartbeats"),
-        ("PUT", f"http://127.0.0.1:{EDGE_PORT}/seatings"),
+        ("PUT", f"http://127.0.0.1:{EDGE_PORT}/placements"),
     ]
     async with Federation(tmp_path / "f", n_edges=1, rooms=()) as fed:
         answers = [await fed.client.post("/runs", content=body, headers=JSON) for body in bodies]

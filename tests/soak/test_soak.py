@@ -90,8 +90,8 @@ def test_sound_record_has_no_faults_and_its_losses_are_those_that_it_names() -> 
         ([row(0), row(0)], [], "not each of 2 once"),
         ([row(0), row(1, "failed")], [], "lost in only one"),
         ([row(0), row(1)], [lost(1)], "lost in only one"),
-        ([row(0), row(1, "failed").but(reason=None)], [lost(1)], "lost for no reason"),
-        ([row(0), row(1, "failed")], [lost(1).but(detail="")], "says nothing"),
+        ([row(0), row(1, "failed").replace(reason=None)], [lost(1)], "lost for no reason"),
+        ([row(0), row(1, "failed")], [lost(1).replace(detail="")], "says nothing"),
     ],
 )
 def test_silence_in_a_record_is_found(rows: list[SeatRow], failures: list[FailureInfo], told: str) -> None:
@@ -110,14 +110,14 @@ def test_moved_seats_and_fresh_states_must_be_told() -> None:
 
 
 def test_seats_that_were_not_chosen_need_no_row() -> None:
-    chosen = info(1).but(spec=ExperimentSpec(num_devices=2, num_rounds=1, select="random", fraction_train=0.5))
+    chosen = info(1).replace(spec=ExperimentSpec(num_devices=2, num_rounds=1, select="random", fraction_train=0.5))
     assert faults_in(chosen, [detail(1, [row(1)])], []) == []
     assert len(faults_in(chosen, [detail(1, [row(1), row(1)])], [])) == 1
 
 
 def test_seat_with_a_further_share_stands_in_the_round_once_for_each_wave() -> None:
-    shares = info(1).but(spec=ExperimentSpec(num_devices=2, num_rounds=1, client="edge", schedule="free_compute"))
-    again = row(0).but(wave=1)
+    shares = info(1).replace(spec=ExperimentSpec(num_devices=2, num_rounds=1, client="edge", schedule="free_compute"))
+    again = row(0).replace(wave=1)
     assert faults_in(shares, [detail(1, [row(0), row(1, "failed"), again], lost(1))], []) == []
     assert len(faults_in(shares, [detail(1, [row(0), again, again])], [])) == 1
 

@@ -63,7 +63,7 @@ class FakeCloud:
         return self.runs[list(self.runs)[-1] if run == "latest" else run]
 
     def change(self, run: str, **changes: Any) -> RunInfo:
-        self.runs[run] = self.runs[run].but(**changes)
+        self.runs[run] = self.runs[run].replace(**changes)
         return self.runs[run]
 
     def script(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:

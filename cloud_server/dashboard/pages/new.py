@@ -9,7 +9,7 @@ import yaml
 from nicegui import events, ui
 
 from cloud_server.dashboard.forms import FormField, fields_of, filled, with_value
-from cloud_server.dashboard.layout import Desk, Sheet, card, saying, sheet
+from cloud_server.dashboard.layout import Dashboard, Page, card, open_page, saying
 from shared.core import parsing
 from shared.core.errors import BadInput, StrataError
 from shared.federation.registry import all_algorithms
@@ -23,26 +23,26 @@ _WRAPPING_BYTES = 1024
 """What an upload adds to its file."""
 
 
-def register(desk: Desk) -> None:
+def register(dashboard: Dashboard) -> None:
     """Serve the page."""
 
     @ui.page("/new")
     async def page() -> None:
-        async with sheet(desk, "New run", "/new") as on:
-            View(desk, on).build()
+        async with open_page(dashboard, "New run", "/new") as on:
+            View(dashboard, on).build()
 
 
 class View:
     """The page in one browser: the text of the spec is what counts, and the form writes it."""
 
-    def __init__(self, desk: Desk, on: Sheet) -> None:
-        self.desk, self.on = desk, on
+    def __init__(self, dashboard: Dashboard, on: Page) -> None:
+        self.dashboard, self.on = dashboard, on
         self.document: dict[str, Any] = {"name": "experiment"}
         self.fields = {field.name: field for field in fields_of(RunSpec.model_json_schema())}
 
     def build(self) -> None:
         """Lay the page out."""
-        most = max(self.desk.cloud.settings.max_spec_bytes - _WRAPPING_BYTES, 1)
+        most = max(self.dashboard.cloud.settings.max_spec_bytes - _WRAPPING_BYTES, 1)
         ui.label("New run").classes("text-h6").props("role=heading aria-level=1")
         with ui.element("div").classes("wide w-full"):
             with ui.column().classes("items-stretch"):
@@ -153,7 +153,7 @@ class View:
 
     async def _start(self) -> None:
         with saying():
-            info = await self.desk.cloud.runner.create(self._read(), None)
+            info = await self.dashboard.cloud.runs.create(self._read(), None)
             ui.navigate.to(f"/runs/{info.run}")
 
 

@@ -8,8 +8,8 @@ from typing import cast
 import yaml
 from nicegui import ui
 
-from cloud_server.dashboard.layout import Board, Desk, Sheet, card, facts, saying, sheet
-from cloud_server.dashboard.run_views import Watched
+from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, open_page, saying
+from cloud_server.dashboard.run_views import RunView
 from shared.core.errors import NotFound
 from shared.core.formatting import scale
 from shared.plots.curves import By, accuracy, bytes_on_links, clients
@@ -29,31 +29,31 @@ _CAN = {
 }
 
 
-def register(desk: Desk) -> None:
+def register(dashboard: Dashboard) -> None:
     """Serve the page."""
 
     @ui.page("/runs/{run_id}")
     async def page(run_id: str) -> None:
-        async with sheet(desk, "Run") as on:
+        async with open_page(dashboard, "Run") as on:
             try:
-                watched = await on.wait_for(lambda: desk.watching.seated(run_id[:300]))
+                watched = await on.wait_for(lambda: dashboard.run_views.seated(run_id[:300]))
             except NotFound as error:
                 ui.label(error.detail).props("role=alert")
                 ui.link("All runs", "/runs")
                 return
-            View(desk, on, watched).build()
+            View(dashboard, on, watched).build()
 
 
 class View:
     """The page in one browser."""
 
-    def __init__(self, desk: Desk, on: Sheet, watched: Watched) -> None:
-        self.desk, self.on, self.run_id = desk, on, watched.info.run
+    def __init__(self, dashboard: Dashboard, on: Page, watched: RunView) -> None:
+        self.dashboard, self.on, self.run_id = dashboard, on, watched.info.run
         self.by: By = "round"
         self.watched = watched
         self.info: RunInfo | None = None
         self.n_told = -1
-        self.own: dict[str, Board] = {}
+        self.own: dict[str, Panel] = {}
         self.detail: RoundDetail | None = None
         self.follows = True
 
@@ -66,20 +66,20 @@ class View:
         with ui.element("div").classes("wide w-full"):
             with card("Accuracy and loss"):
                 ui.toggle(_BY, value="round", on_change=lambda event: self._measure(event.value)).props("dense no-caps")
-                self.accuracy = Board(look, titled=False)
+                self.accuracy = Panel(look, titled=False)
             with card("Clients, each on its own test set"):
-                self.clients = Board(look, titled=False)
+                self.clients = Panel(look, titled=False)
         with card("Timeline of a round"):
             with ui.row().classes("items-center w-full no-wrap"):
                 self.which = ui.slider(min=1, max=1, value=1, on_change=self._moved).classes("grow")
                 self.which.props('label aria-label="Round"')
                 self.which_words = ui.label().style("white-space: nowrap")
-            self.timeline = Board(look, titled=False)
+            self.timeline = Panel(look, titled=False)
         with ui.element("div").classes("wide w-full"):
             with card("Bytes on links"):
-                self.bytes = Board(look, titled=False)
+                self.bytes = Panel(look, titled=False)
             with card("Samples of each class by seat"):
-                self.partition = Board(look, titled=False)
+                self.partition = Panel(look, titled=False)
         self.own_box = ui.element("div").classes("wide w-full")
         with card("Rounds"):
             columns = [
@@ -122,7 +122,7 @@ class View:
         icons = {"pause": "pause", "resume": "play_arrow", "stop": "stop"}
 
         async def ask() -> None:
-            runner = self.desk.cloud.runner
+            runner = self.dashboard.cloud.runs
             asked = {"pause": runner.pause, "resume": runner.resume, "stop": runner.stop_run}[wish]
             with saying():
                 await asked(self.run_id)
@@ -134,12 +134,12 @@ class View:
 
     async def _more(self) -> None:
         with saying(f"{int(self.more.value or 1)} rounds more."):
-            await self.desk.cloud.runner.more(self.run_id, int(self.more.value or 1))
+            await self.dashboard.cloud.runs.more(self.run_id, int(self.more.value or 1))
             await self._refresh()
 
     def _files(self) -> None:
         """What lies in the run's results folder, to be taken away."""
-        folder = self.desk.cloud.results.folder(self.run_id)
+        folder = self.dashboard.cloud.results.folder(self.run_id)
         names = file_names(folder) if folder.is_dir() else []
         with ui.dialog(value=True) as dialog, ui.card():
             ui.label("Results as files" if names else "Nothing has been written yet.").classes("text-h6")
@@ -163,12 +163,12 @@ class View:
     # ---- keeping up
 
     async def _refresh(self) -> None:
-        watched = self.watched = await self.desk.watching.run(self.run_id)
-        told_to = tracked_lines(self.desk.cloud.results.folder(self.run_id), watched.info.tracking)
+        watched = self.watched = await self.dashboard.run_views.run(self.run_id)
+        told_to = tracked_lines(self.dashboard.cloud.results.folder(self.run_id), watched.info.tracking)
         self.tracking.set_text("; ".join(told_to))
         if watched.info != self.info:
             if not watched.seats or (self.info and self.info.status != watched.info.status):
-                await self.desk.watching.seated(self.run_id)
+                await self.dashboard.run_views.seated(self.run_id)
             self._show_info(watched)
         told = len(watched.rounds) + sum(row.evaluation is not None for row in watched.rounds)
         if told != self.n_told:
@@ -176,7 +176,7 @@ class View:
             await self._show_rounds(watched)
         self.partition.show(partition(watched.seats, ""), "Dealt when the run starts.")
 
-    def _show_info(self, watched: Watched) -> None:
+    def _show_info(self, watched: RunView) -> None:
         info = self.info = watched.info
         accuracy, loss = _headline(watched)
         self.title.set_text(f"{info.name} ({info.algorithm})")
@@ -202,7 +202,7 @@ class View:
             )
         self.spec.set_content(_yaml(info))
 
-    async def _show_rounds(self, watched: Watched) -> None:
+    async def _show_rounds(self, watched: RunView) -> None:
         told = watched.told
         self.accuracy.show(accuracy(told, self.by), "Nothing has been evaluated yet.")
         self.clients.show(clients(told), "No client has been tested yet.")
@@ -210,7 +210,7 @@ class View:
         for picture in own_pictures(watched.told):
             if picture.name not in self.own:
                 with self.own_box, card(picture.title):
-                    self.own[picture.name] = Board(self.on.look, titled=False)
+                    self.own[picture.name] = Panel(self.on.look, titled=False)
             self.own[picture.name].show(picture)
         self.table.rows = [_row(row) for row in reversed(told.trained)]
         self.table.update()
@@ -227,7 +227,7 @@ class View:
             return
         if self.detail is None or self.detail.round_no != number:
             known = newest.round_no == number
-            self.detail = newest if known else await self.desk.cloud.archive.round(self.run_id, number)
+            self.detail = newest if known else await self.dashboard.cloud.repository.round(self.run_id, number)
         self.which_words.set_text(f"round {number}, {self.detail.simulated_s:.4g} s")
         self.timeline.show(timeline(self.detail, f"Round {number}"), "No visit of this round took time.")
 
@@ -256,7 +256,7 @@ def _colour(status: str) -> str:
     return {"completed": "positive", "failed": "negative"}.get(status, "grey" if status in FINAL else "primary")
 
 
-def _headline(watched: Watched) -> tuple[float | None, float | None]:
+def _headline(watched: RunView) -> tuple[float | None, float | None]:
     """Accuracy and loss: while a run goes on, those of the newest evaluation of the global model."""
     info = watched.info
     scores = [score for row in watched.rounds if row.evaluation and (score := row.evaluation.get("global"))]

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Query
 from nicegui import ui
 
-from cloud_server.dashboard.layout import Board, Desk, Sheet, card, saying, sheet
+from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, open_page, saying
 from shared.core.errors import StrataError
 from shared.core.formatting import scale
 from shared.plots.curves import beside
@@ -19,25 +19,25 @@ _COLUMNS = ("name", "algorithm", "status", "rounds", "accuracy", "loss", "bytes 
 _LISTED = 1000
 
 
-def register(desk: Desk) -> None:
+def register(dashboard: Dashboard) -> None:
     """Serve the pages."""
 
     @ui.page("/runs")
     async def page() -> None:
-        async with sheet(desk, "Runs", "/runs") as on:
-            View(desk, on).build()
+        async with open_page(dashboard, "Runs", "/runs") as on:
+            View(dashboard, on).build()
 
     @ui.page("/compare")
     async def beside_page(run: list[str] = Query(default=[])) -> None:  # noqa: B008
-        async with sheet(desk, "Compare runs") as on:
-            await _compared(desk, on, run[:20])
+        async with open_page(dashboard, "Compare runs") as on:
+            await _compared(dashboard, on, run[:20])
 
 
 class View:
     """The list in one browser."""
 
-    def __init__(self, desk: Desk, on: Sheet) -> None:
-        self.desk, self.on = desk, on
+    def __init__(self, dashboard: Dashboard, on: Page) -> None:
+        self.dashboard, self.on = dashboard, on
         self.infos: list[RunInfo] | None = None
 
     def build(self) -> None:
@@ -66,7 +66,7 @@ class View:
         self.on.keep_up(self._refresh)
 
     async def _refresh(self) -> None:
-        infos = await self.desk.cloud.archive.infos(_LISTED)
+        infos = await self.dashboard.cloud.repository.infos(_LISTED)
         if infos != self.infos:
             self.infos = infos
             self.table.rows = [_row(info) for info in infos]
@@ -92,7 +92,7 @@ class View:
         dialog.close()
         for run_id in chosen:
             with saying(f"{run_id} is forgotten."):
-                await self.desk.cloud.runner.delete(run_id)
+                await self.dashboard.cloud.runs.delete(run_id)
         self.table.selected.clear()
         self._selected()
 
@@ -113,7 +113,7 @@ def _row(info: RunInfo) -> dict[str, Any]:
     }
 
 
-async def _compared(desk: Desk, on: Sheet, run_ids: list[str]) -> None:
+async def _compared(dashboard: Dashboard, on: Page, run_ids: list[str]) -> None:
     """Runs side by side, from their results folders as `strata compare` has them."""
     ui.label("Compare runs").classes("text-h6").props("role=heading aria-level=1")
     if len(run_ids) < 2:
@@ -124,10 +124,10 @@ async def _compared(desk: Desk, on: Sheet, run_ids: list[str]) -> None:
     shown: list[list[RunInfo]] = []
 
     async def refresh() -> None:
-        infos = [await desk.cloud.archive.info(run_id) for run_id in run_ids]
+        infos = [await dashboard.cloud.repository.info(run_id) for run_id in run_ids]
         if shown and shown[-1] == infos:
             return
-        folders = [desk.cloud.results.folder(info.run) for info in infos]
+        folders = [dashboard.cloud.results.folder(info.run) for info in infos]
         found = await asyncio.to_thread(compare, folders)
         shown[:] = [infos] if all(info.status in FINAL for info in infos) else [*shown[-1:], infos][-1:]
         body.clear()
@@ -142,7 +142,7 @@ async def _compared(desk: Desk, on: Sheet, run_ids: list[str]) -> None:
     on.keep_up(refresh, every_s=3.0)
 
 
-def _beside(found: Comparison, on: Sheet) -> None:
+def _beside(found: Comparison, on: Page) -> None:
     for remark in found.remarks:
         ui.label(remark).classes("text-caption")
     differs = list(dict.fromkeys(key for course in found.courses for key in course.differs))
@@ -162,7 +162,7 @@ def _beside(found: Comparison, on: Sheet) -> None:
     ui.table(columns=columns, rows=rows, row_key="run").props("flat bordered dense").classes("w-full")
     for picture in beside(found.courses, found.target):
         with card(picture.title):
-            Board(on.look, titled=False).show(picture)
+            Panel(on.look, titled=False).show(picture)
 
 
 def _reached(point: Any) -> str:

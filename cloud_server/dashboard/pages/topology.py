@@ -7,10 +7,10 @@ from typing import Any
 
 from nicegui import ui
 
-from cloud_server.dashboard.layout import Board, Desk, Sheet, card, facts, saying, sheet
-from cloud_server.dashboard.run_views import Watched
+from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, open_page, saying
+from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_graph import graph
-from cloud_server.dashboard.topology_view import STATES, Node, counted, scene
+from cloud_server.dashboard.topology_view import STATES, Node, counted, topology_view
 from cloud_server.nodes.twins import twins_of
 from cloud_server.topology import change_device, topology_of
 from shared.core.errors import NotFound, StrataError
@@ -22,22 +22,22 @@ from shared.simulation.digital_twin import Twin
 _HISTORY = ("round", "outcome", "seconds", "up", "down", "accuracy")
 
 
-def register(desk: Desk) -> None:
+def register(dashboard: Dashboard) -> None:
     """Serve the page."""
 
     @ui.page("/")
     async def page() -> None:
-        async with sheet(desk, "Topology", "/") as on:
-            View(desk, on).build()
+        async with open_page(dashboard, "Topology", "/") as on:
+            View(dashboard, on).build()
 
 
 class View:
     """The page in one browser."""
 
-    def __init__(self, desk: Desk, on: Sheet) -> None:
-        self.desk, self.on = desk, on
+    def __init__(self, dashboard: Dashboard, on: Page) -> None:
+        self.dashboard, self.on = dashboard, on
         self.nodes: list[Node] = []
-        self.watched: Watched | None = None
+        self.watched: RunView | None = None
         self.topology: TopologyInfo | None = None
 
     def build(self) -> None:
@@ -74,23 +74,23 @@ class View:
         self.on.keep_up(self._refresh)
 
     async def _refresh(self) -> None:
-        cloud = self.desk.cloud
+        cloud = self.dashboard.cloud
         topology = await topology_of(cloud)
         watched = await self._watched(topology)
-        nodes = scene(topology, watched)
+        nodes = topology_view(topology, watched)
         self._fleet(topology)
         self.headline.set_text(f"{len(topology.edges)} edges, {topology.n_devices} devices")
         if nodes != self.nodes:
             self._draw(nodes, watched)
         self.nodes, self.watched, self.topology = nodes, watched, topology
 
-    async def _watched(self, topology: TopologyInfo) -> Watched | None:
+    async def _watched(self, topology: TopologyInfo) -> RunView | None:
         try:
-            return await self.desk.watching.seated(topology.active_run or "latest")
+            return await self.dashboard.run_views.seated(topology.active_run or "latest")
         except NotFound:
             return None
 
-    def _draw(self, nodes: list[Node], watched: Watched | None) -> None:
+    def _draw(self, nodes: list[Node], watched: RunView | None) -> None:
         self.empty.set_visibility(len(nodes) == 1)
         counts = counted(nodes)
         self.counts.set_text(" · ".join(f"{n} {state} ({STATES[state]})" for state, n in counts.items()))
@@ -133,7 +133,7 @@ class View:
 
     async def _scale(self) -> None:
         with saying(f"{int(self.wanted.value or 0)} devices are wanted; the fleet works on it."):
-            await self.desk.cloud.fleet.want(int(self.wanted.value or 0))
+            await self.dashboard.cloud.fleet.want(int(self.wanted.value or 0))
 
     # ---- one of them
 
@@ -178,7 +178,7 @@ class View:
         if seat.agent:
             self._changes(seat.agent)
         with card("Samples by class"):
-            Board(self.on.look, titled=False).show(partition([seat], ""))
+            Panel(self.on.look, titled=False).show(partition([seat], ""))
         twin = ui.column().classes("w-full items-stretch")
         with card("Visits"):
             self._past(watched, number)
@@ -198,7 +198,7 @@ class View:
         """Fill the box, if it is still there once the edges have answered."""
         told: Twin | str
         try:
-            (told,) = (await twins_of(self.desk.cloud.registry, run_id, agent, {number})).twins
+            (told,) = (await twins_of(self.dashboard.cloud.registry, run_id, agent, {number})).twins
         except StrataError as error:
             told = f"No digital twin: {error.detail}"
         if box.is_deleted:
@@ -210,7 +210,7 @@ class View:
                 with card("Digital twin"):
                     facts(_told(told))
 
-    def _past(self, watched: Watched, number: int) -> None:
+    def _past(self, watched: RunView, number: int) -> None:
         past = watched.history.get(number, [])
         if not past:
             ui.label("None yet.").classes("text-italic")
@@ -238,7 +238,7 @@ class View:
             more = f" (and {found.devices - 1} other devices of its agent)" if found.devices > 1 else ""
             word = "Take offline" if found.online else "Bring back"
             ui.button(word + more, on_click=lambda: self._change(agent, DeviceChange(online=not found.online)))
-            course = self.desk.cloud.runner.course
+            course = self.dashboard.cloud.runs.executor
             fixed = course is not None and not course.info.spec.devices.by_agent
             profile = ui.select(sorted(PROFILES), value=found.profile, label="Profile").classes("w-48")
             slow = ui.button(
@@ -253,7 +253,7 @@ class View:
 
     async def _change(self, agent: str, change: DeviceChange) -> None:
         with saying("Counts from the next round on."):
-            await change_device(self.desk.cloud, agent, change)
+            await change_device(self.dashboard.cloud, agent, change)
 
 
 def _told(twin: Twin) -> dict[str, str]:

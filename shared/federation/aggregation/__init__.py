@@ -6,23 +6,23 @@ A `Folded` is the exact sum of some updates; adding sums up gives the sum of all
 update: an aggregate has the type of what it aggregates.
 """
 
-from shared.core.aggregation_rules import can_be_mean, check_update_type, mark_of, names_clients
-from shared.federation.aggregation.accumulator import Fold, check_update
-from shared.federation.aggregation.mean import check_folded, mean_of
-from shared.federation.aggregation.partial_sum import BUFFER_BOUND, PARAMETER_BOUND, Folded, Grid, MeanSum
+from shared.core.aggregation_rules import can_be_mean, check_update_type, names_clients, rule_of
+from shared.federation.aggregation.accumulator import Accumulator, check_update
+from shared.federation.aggregation.mean import check_partial_sum, mean_of
+from shared.federation.aggregation.partial_sum import BUFFER_BOUND, PARAMETER_BOUND, FixedPoint, MeanSum, PartialSum
 
 __all__ = [
     "BUFFER_BOUND",
     "PARAMETER_BOUND",
-    "Fold",
-    "Folded",
-    "Grid",
+    "Accumulator",
+    "FixedPoint",
     "MeanSum",
+    "PartialSum",
     "can_be_mean",
-    "check_folded",
+    "check_partial_sum",
     "check_update",
     "check_update_type",
-    "mark_of",
     "mean_of",
     "names_clients",
+    "rule_of",
 ]

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from shared.core.aggregation_rules import Each, Mean, fields_of
+from shared.core.aggregation_rules import Mean, PerClient, fields_with
 from shared.core.errors import OutOfBound, WireError
-from shared.core.records import Record, Tensor, TensorMap, own
+from shared.core.records import Record, Tensor, TensorMap, copy_tensors
 from shared.core.tensors import add_on_grid, check_bound, owned
-from shared.federation.aggregation.mean import check_finite, check_folded
-from shared.federation.aggregation.partial_sum import Folded, Grid, MeanSum
+from shared.federation.aggregation.mean import check_finite, check_partial_sum
+from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 
 
 @dataclass
@@ -55,7 +55,7 @@ class _Term(NamedTuple):
     by_samples: bool
 
 
-class Fold:
+class Accumulator:
     """The exact sum of what has arrived so far. Not thread-safe: one owner, one thread.
 
     Args:
@@ -64,11 +64,11 @@ class Fold:
         model: the run's model, against which partial sums are checked (updates are when they are decoded).
     """
 
-    def __init__(self, kind: type[Record], grid: Grid, model: Mapping[str, Tensor] | None = None) -> None:
-        self.kind, self.grid, self.model = kind, grid, model
+    def __init__(self, kind: type[Record], fixed_point: FixedPoint, model: Mapping[str, Tensor] | None = None) -> None:
+        self.kind, self.fixed_point, self.model = kind, fixed_point, model
         self.n_updates = self.n_samples = 0
         self._means: dict[str, _Sum] = {}
-        self._each: dict[str, dict[str, Any]] = {name: {} for name in fields_of(kind, Each)}
+        self._each: dict[str, dict[str, Any]] = {name: {} for name in fields_with(kind, PerClient)}
 
     def add(self, update: Record, n_samples: int, n_updates: int = 1, *, checked: bool = False) -> None:
         """Fold one update in.
@@ -85,7 +85,7 @@ class Fold:
         if n_samples < 0 or n_updates < 0:
             raise OutOfBound(f"an update of {n_samples} samples that stands for {n_updates}")
         if not checked:
-            check_update(update, self.grid)
+            check_update(update, self.fixed_point)
         terms = _terms(update)
         each = {name: getattr(update, name) or {} for name in self._each}
         for term in terms:
@@ -104,11 +104,11 @@ class Fold:
         total.weight += weight
         for name, tensor in term.tensors.items():
             masked = tensor if term.masks is None else tensor * term.masks[name]
-            add_on_grid(_zeros_like(total.sums, name, tensor), masked, weight, self.grid.exponent(name))
+            add_on_grid(_zeros_like(total.sums, name, tensor), masked, weight, self.fixed_point.exponent(name))
             if term.masks is not None:
                 add_on_grid(_zeros_like(total.positions, name, tensor), term.masks[name], weight, 0)
 
-    def merge(self, folded: Folded, *, take: bool = False, checked: bool = False) -> None:
+    def merge(self, folded: PartialSum, *, take: bool = False, checked: bool = False) -> None:
         """Fold a partial sum in.
 
         Args:
@@ -121,7 +121,7 @@ class Fold:
                 far, or a client id stands in both; nothing was then added.
         """
         if not checked:
-            check_folded(folded, self.kind, self.grid, model=self.model)
+            check_partial_sum(folded, self.kind, self.fixed_point, model=self.model)
         for key, part in folded.means.items():
             self._check_names(key, part.sums)
             self._check_weight(key, part.weight)
@@ -143,9 +143,9 @@ class Fold:
 
     def _check_weight(self, key: str, weight: int) -> None:
         before = self._means[key].weight if key in self._means else 0
-        if before + weight > self.grid.total_weight:
+        if before + weight > self.fixed_point.total_weight:
             raise OutOfBound(
-                f"{key}: weights add up to {before + weight}, sums are exact up to {self.grid.total_weight}"
+                f"{key}: weights add up to {before + weight}, sums are exact up to {self.fixed_point.total_weight}"
             )
 
     def _check_clients(self, each: Mapping[str, Mapping[str, Any]]) -> None:
@@ -157,9 +157,9 @@ class Fold:
     def _unite(self, each: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep the values as copies: a view of a body would keep the whole body in memory until the round ends."""
         for name, values in each.items():
-            self._each[name].update(own(dict(values)))
+            self._each[name].update(copy_tensors(dict(values)))
 
-    def result(self) -> Folded:
+    def result(self) -> PartialSum:
         """The sum so far, in sorted order, so that its bytes do not depend on arrival.
 
         Its tensors are the fold's own: encode it, or take its mean, before anything is added.
@@ -169,22 +169,22 @@ class Fold:
             for key, total in sorted(self._means.items())
         }
         each = {name: _sorted(values) for name, values in sorted(self._each.items())}
-        return Folded(n_updates=self.n_updates, n_samples=self.n_samples, means=means, each=each)
+        return PartialSum(n_updates=self.n_updates, n_samples=self.n_samples, means=means, each=each)
 
 
-def check_update(update: Record, grid: Grid) -> None:
+def check_update(update: Record, fixed_point: FixedPoint) -> None:
     """Refuse an update of which no exact sum can be made, before it travels.
 
     Raises:
         NotFinite, OutOfBound, WireError: naming field and tensor.
     """
-    for name, how in fields_of(type(update), Mean).items():
+    for name, how in fields_with(type(update), Mean).items():
         if how.per_position and getattr(update, name) is not None:
             _check_masks(name, getattr(update, name), getattr(update, how.per_position))
     for term in _terms(update):
         for name, tensor in term.tensors.items():
-            check_bound(tensor, grid.bound(name), f"{term.key} {name}".strip())
-    for name in fields_of(type(update), Each):
+            check_bound(tensor, fixed_point.bound(name), f"{term.key} {name}".strip())
+    for name in fields_with(type(update), PerClient):
         check_finite(getattr(update, name), name)
 
 
@@ -199,7 +199,7 @@ def _check_masks(field: str, tensors: Any, masks: Any) -> None:
 
 def _terms(update: Record) -> list[_Term]:
     terms = []
-    for name, how in fields_of(type(update), Mean).items():
+    for name, how in fields_with(type(update), Mean).items():
         value = getattr(update, name)
         if value is None:
             continue

@@ -9,17 +9,19 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from shared.core.aggregation_rules import Each, Mean, averaged_type, fields_of
+from shared.core.aggregation_rules import Mean, PerClient, averaged_type, fields_with
 from shared.core.errors import OutOfBound, WireError
 from shared.core.records import Record, Tensor, TensorMap
 from shared.core.tensors import check_bound, check_steps, from_grid
-from shared.federation.aggregation.partial_sum import Folded, Grid, MeanSum
+from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 
 Model = Mapping[str, Tensor]
 Restore = Callable[[str, Tensor, MeanSum, torch.dtype], Tensor]
 
 
-def mean_of(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | None = None) -> Record | None:
+def mean_of(
+    folded: PartialSum, kind: type[Record], fixed_point: FixedPoint, *, model: Model | None = None
+) -> Record | None:
     """The mean update of a sum, None if nothing was folded in: no weight, and no word of a client.
 
     Raises:
@@ -27,12 +29,14 @@ def mean_of(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | No
     """
 
     def restore(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Tensor:
-        return from_grid(steps, part.positions.get(name, part.weight), grid.exponent(name), dtype)
+        return from_grid(steps, part.positions.get(name, part.weight), fixed_point.exponent(name), dtype)
 
     return _update(folded, kind, model, restore) if folded.n_updates or any(folded.each.values()) else None
 
 
-def check_folded(folded: Folded, kind: type[Record], grid: Grid, *, model: Model | None = None) -> Record | None:
+def check_partial_sum(
+    folded: PartialSum, kind: type[Record], fixed_point: FixedPoint, *, model: Model | None = None
+) -> Record | None:
     """Refuse what is no exact sum of updates of this type, and, where the run's model is given, of its shapes.
 
     Returns a stand-in of its mean: the tensors' names and shapes without their elements, and what is said of single
@@ -41,14 +45,14 @@ def check_folded(folded: Folded, kind: type[Record], grid: Grid, *, model: Model
     Raises:
         NotFinite, OutOfBound, WireError: naming field and tensor.
     """
-    means = fields_of(kind, Mean)
+    means = fields_with(kind, Mean)
     for key, part in folded.means.items():
         name, grouped, _ = key.partition("/")
         if name not in means or bool(grouped) != means[name].by_group:
             raise WireError(f"{kind.__name__} averages no field {key!r}")
-        _check_part(key, part, means[name], grid)
+        _check_part(key, part, means[name], fixed_point)
     for name, values in folded.each.items():
-        if name not in fields_of(kind, Each):
+        if name not in fields_with(kind, PerClient):
             raise WireError(f"{kind.__name__} collects no field {name!r}")
         check_finite(values, name)
     if folded.means and not folded.n_updates:
@@ -56,7 +60,7 @@ def check_folded(folded: Folded, kind: type[Record], grid: Grid, *, model: Model
     return _update(folded, kind, model, _stand_in) if folded.n_updates or any(folded.each.values()) else None
 
 
-def _check_part(key: str, part: MeanSum, how: Mean, grid: Grid) -> None:
+def _check_part(key: str, part: MeanSum, how: Mean, fixed_point: FixedPoint) -> None:
     if part.positions.keys() != (part.sums.keys() if how.per_position else set()):
         raise WireError(f"{key}: sums and weights by position are of other tensors")
     for name, steps in part.sums.items():
@@ -66,7 +70,7 @@ def _check_part(key: str, part: MeanSum, how: Mean, grid: Grid) -> None:
             raise WireError(f"{what}: sums are float64, not {steps.dtype}")
         if weights.shape != steps.shape:
             raise WireError(f"{what}: sums are {tuple(steps.shape)}, weights by position {tuple(weights.shape)}")
-        check_steps(steps, grid.steps(name, part.weight), what)
+        check_steps(steps, fixed_point.steps(name, part.weight), what)
         if how.per_position:
             check_steps(weights, part.weight, f"{what}, by position,")
             if (weights < 0).any():
@@ -98,9 +102,9 @@ def _stand_in(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Te
     return torch.zeros((), dtype=dtype).expand(steps.shape)
 
 
-def _update(folded: Folded, kind: type[Record], model: Model | None, restore: Restore) -> Record:
-    values: dict[str, Any] = {name: folded.each.get(name, {}) for name in fields_of(kind, Each)}
-    for name, how in fields_of(kind, Mean).items():
+def _update(folded: PartialSum, kind: type[Record], model: Model | None, restore: Restore) -> Record:
+    values: dict[str, Any] = {name: folded.each.get(name, {}) for name in fields_with(kind, PerClient)}
+    for name, how in fields_with(kind, Mean).items():
         what = averaged_type(kind, name, how)
         parts = _parts_of(folded.means, name, how)
         found = {group: _restored(name, part, what, restore) for group, part in parts.items()}

@@ -30,7 +30,7 @@ class MeanSum(Record):
     positions: TensorMap = Field(default_factory=dict)
 
 
-class Folded(Record):
+class PartialSum(Record):
     """The exact sum of some updates.
 
     Attributes:
@@ -47,7 +47,7 @@ class Folded(Record):
 
 
 @dataclass(frozen=True)
-class Grid:
+class FixedPoint:
     """Where sums are exact: up to a total weight, element bounds and which names are buffers."""
 
     total_weight: int

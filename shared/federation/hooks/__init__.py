@@ -1,6 +1,6 @@
 """What an algorithm is: a frozen value of three stateless hook objects and its record types."""
 
-from shared.federation.hooks.algorithm import Algorithm, Way, one_phase
+from shared.federation.hooks.algorithm import Algorithm, Direction, one_phase
 from shared.federation.hooks.hooks import (
     CloudHooks,
     DeviceHooks,
@@ -18,7 +18,6 @@ from shared.federation.hooks.values import (
     Admission,
     Advance,
     Begin,
-    Bench,
     Broadcast,
     EdgeModel,
     Finish,
@@ -27,6 +26,7 @@ from shared.federation.hooks.values import (
     Local,
     OwnBuffers,
     Phase,
+    Trainer,
     Update,
     Verdict,
 )
@@ -36,10 +36,10 @@ __all__ = [
     "Advance",
     "Algorithm",
     "Begin",
-    "Bench",
     "Broadcast",
     "CloudHooks",
     "DeviceHooks",
+    "Direction",
     "EdgeHooks",
     "EdgeModel",
     "Finish",
@@ -48,9 +48,9 @@ __all__ = [
     "Local",
     "OwnBuffers",
     "Phase",
+    "Trainer",
     "Update",
     "Verdict",
-    "Way",
     "default_local",
     "delta_of",
     "kept_back",

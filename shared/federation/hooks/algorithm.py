@@ -9,12 +9,12 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from torch import nn
 
-from shared.core.aggregation_rules import Each, coded_fields, fields_of
+from shared.core.aggregation_rules import PerClient, coded_fields, fields_with
 from shared.core.errors import BadInput
 from shared.core.records import Record, Tensor, TensorMap
 from shared.core.validation import explain
 from shared.federation.aggregation import check_update_type
-from shared.federation.context import Ctx, NoParams
+from shared.federation.context import Context, NoParams
 from shared.federation.hooks.hooks import CloudHooks, DeviceHooks, EdgeHooks, travelling
 from shared.federation.hooks.values import Broadcast, EdgeModel, GlobalModel, OwnBuffers, Phase, Update
 from shared.plots.declared import Pictures, no_pictures
@@ -29,16 +29,16 @@ def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
     return (Phase("train", spec.num_rounds),)
 
 
-def delta_alone(ctx: Ctx, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def delta_alone(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """The default: `delta` holds all that travels."""
     return {"delta": travelling(ctx, model)}
 
 
-def nothing_more(ctx: Ctx, update: Any) -> None:
+def nothing_more(ctx: Context, update: Any) -> None:
     """The default: an update that holds what it should may be any."""
 
 
-def gathers_nothing(ctx: Ctx) -> Mapping[str, int]:
+def gathers_nothing(ctx: Context) -> Mapping[str, int]:
     """The default: nobody holds what all clients say."""
     return {}
 
@@ -48,11 +48,11 @@ def training_alone(params: Any) -> Passes:
     return Passes()
 
 
-Way = Literal["up", "down"]
+Direction = Literal["up", "down"]
 """From devices, or to them."""
 
 
-def codes_nothing(ctx: Ctx, model: TensorMap, way: Way) -> Mapping[str, CodecSpec]:
+def codes_nothing(ctx: Context, model: TensorMap, way: Direction) -> Mapping[str, CodecSpec]:
     """The default: what is coded is the spec's to say."""
     return {}
 
@@ -116,13 +116,13 @@ class Algorithm:
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
-    sends: Callable[[Ctx, TensorMap], Mapping[str, frozenset[str]]] = delta_alone
-    check: Callable[[Ctx, Any], None] = nothing_more
-    gathers: Callable[[Ctx], Mapping[str, int]] = gathers_nothing
+    sends: Callable[[Context, TensorMap], Mapping[str, frozenset[str]]] = delta_alone
+    check: Callable[[Context, Any], None] = nothing_more
+    gathers: Callable[[Context], Mapping[str, int]] = gathers_nothing
     passes: Callable[[Any], Passes] = training_alone
-    codes: Callable[[Ctx, TensorMap, Way], Mapping[str, CodecSpec]] = codes_nothing
+    codes: Callable[[Context, TensorMap, Direction], Mapping[str, CodecSpec]] = codes_nothing
     pictures: Pictures = no_pictures
-    objective: Callable[[Ctx], Objective | None] | None = None
+    objective: Callable[[Context], Objective | None] | None = None
     own_objective: Callable[[Any], bool] = no_objective
     flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
 
@@ -163,7 +163,7 @@ class Algorithm:
         if spec.compression.up is not None and not coded_fields(self.update):
             told = f"compression.up: {self.name} sends up no tensors that a codec could shorten"
             raise BadInput(told, field="compression.up")
-        alone = fields_of(self.update, Each)
+        alone = fields_with(self.update, PerClient)
         if spec.late == "next_round" and (self.reports or alone):
             why = f"its updates speak of single clients ({', '.join(alone)})" if alone else "it decides by reports"
             raise BadInput(f"late: next_round: {self.name} cannot use updates of other rounds, {why}", field="late")

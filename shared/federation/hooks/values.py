@@ -13,8 +13,8 @@ from pydantic import Field
 from shared.core.aggregation_rules import Mean
 from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.core.scores import Score
-from shared.federation.context import Ctx
-from shared.federation.messages import Work
+from shared.federation.context import Context
+from shared.federation.messages import Task
 from shared.federation.test_sets import Samples, TestSet
 from shared.training.loop import Batch, Correct, Objective, Step, Trained, Transform
 
@@ -67,11 +67,11 @@ class Fit:
     trained: Trained
 
 
-class Bench(Protocol):
+class Trainer(Protocol):
     """The workbench of a client: its samples, its model, the one training loop. All in torch's own memory."""
 
     @property
-    def work(self) -> Work:
+    def task(self) -> Task:
         """What the visit is to do."""
         ...
 
@@ -105,7 +105,7 @@ class Bench(Protocol):
 
     def batches(
         self,
-        ctx: Ctx,
+        ctx: Context,
         *,
         samples: Samples | None = None,
         purpose: str = "batches",
@@ -117,7 +117,7 @@ class Bench(Protocol):
 
     def fit(
         self,
-        ctx: Ctx,
+        ctx: Context,
         start: Mapping[str, Any],
         *,
         samples: Samples | None = None,
@@ -142,7 +142,7 @@ class Bench(Protocol):
         """
         ...
 
-    def test(
+    def evaluate(
         self, model: Mapping[str, Any], samples: Samples | None = None, *, transform: Transform | None = None
     ) -> Score:
         """Evaluate a model, or a sub-network, on the client's test samples, or on others; they are not augmented."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shared.core.records import Record, TensorMap, own
+from shared.core.records import Record, TensorMap, copy_tensors
 from shared.federation.hooks import Algorithm
-from shared.storage.states import Owner, Version, Versions
+from shared.storage.states import StateOwner, StateStore, Version
 from shared.wire import codec
 
 S = TypeVar("S")
@@ -33,8 +33,8 @@ class StateOf:
     """
 
     algorithm: Algorithm
-    states: Versions
-    owner: Owner
+    states: StateStore
+    owner: StateOwner
     base: Version | None
     with_memory: bool = False
 
@@ -50,9 +50,9 @@ class StateOf:
         if data is None:
             return None, {}, True
         if not self.with_memory:
-            return own(codec.decode(self.algorithm.device_state, data, stored=True)), {}, False
+            return copy_tensors(codec.decode(self.algorithm.device_state, data, stored=True)), {}, False
         kind: type[Any] = Remembered[self.algorithm.device_state]  # type: ignore[name-defined]
-        found = own(codec.decode(kind, data, stored=True))
+        found = copy_tensors(codec.decode(kind, data, stored=True))
         return found.state, found.memory, False
 
     def save(self, version: Version, state: Record, memory: TensorMap) -> None:

@@ -16,10 +16,10 @@ from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
 from shared.core.records import Tensor, TensorMap
 from shared.core.scores import Score
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
 from shared.federation.hooks import Fit
-from shared.federation.messages import Work
+from shared.federation.messages import Task
 from shared.federation.test_sets import Indices, Samples, TestSet
 from shared.training import models
 from shared.training.data.augmentation import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
@@ -35,11 +35,11 @@ IMAGES = 512
 
 
 @dataclass
-class Workbench:
+class LocalTrainer:
     """The hooks' `Bench`: the one training loop on one client's samples."""
 
-    lab: Lab
-    work: Work
+    experiment: Experiment
+    task: Task
     train: Indices
     tests: Samples
     stopped: Stopped | None = None
@@ -57,22 +57,22 @@ class Workbench:
 
     def arrays(self, part: Literal["train", "test"]) -> Arrays:
         """Images and labels of one part of the data set."""
-        data = self.lab.data
+        data = self.experiment.data
         return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
 
     def images(self, samples: Samples) -> Tensor:
         """Images as the model gets them: float32, (n, channels, height, width), on the processor."""
         x, _ = self.arrays(samples.part)
-        return as_batch(x[samples.indices]).to(self.lab.processor.place)
+        return as_batch(x[samples.indices]).to(self.experiment.device.place)
 
     @property
     def test_sets(self) -> Mapping[str, TestSet]:
         """The run's test sets that consist of clients' own."""
-        return self.lab.members.test_sets
+        return self.experiment.population.test_sets
 
     def batches(
         self,
-        ctx: Ctx,
+        ctx: Context,
         *,
         samples: Samples | None = None,
         purpose: str = "batches",
@@ -81,7 +81,7 @@ class Workbench:
     ) -> Iterator[Batch]:
         """Shuffled batches as they are trained on, augmented where the spec says so; on the processor."""
         samples = self.samples if samples is None else samples  # none at all are some, too
-        work, how = self.work, ctx.spec.augment if augment else None
+        task, how = self.task, ctx.spec.augment if augment else None
         (x, y), indices = self.arrays(samples.part), samples.indices
         if how is not None and how.when == "once":
             key = (samples.part, samples.indices.tobytes())
@@ -89,15 +89,15 @@ class Workbench:
                 self._copies[key] = self._copy(ctx, samples)
             x, y = self._copies[key]
             indices = np.arange(len(y), dtype=np.int64)
-        place, anew = self.lab.processor.place, how is not None and how.when == "load"
-        steps = work.steps if epochs is None else None
+        place, anew = self.experiment.device.place, how is not None and how.when == "load"
+        steps = task.steps if epochs is None else None
         if epochs is None and steps is None:
-            epochs = ctx.spec.local_epochs if work.epochs is None else work.epochs
+            epochs = ctx.spec.local_epochs if task.epochs is None else task.epochs
         drawn = batches(
             x,
             y,
             indices,
-            batch_size=work.batch_size,
+            batch_size=task.batch_size,
             generator=ctx.rng(purpose),
             epochs=epochs,
             steps=steps,
@@ -111,7 +111,7 @@ class Workbench:
         changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
         return ((as_floats(x.to(place)), y.to(place)) for x, y in changed)
 
-    def _copy(self, ctx: Ctx, samples: Samples) -> Arrays:
+    def _copy(self, ctx: Context, samples: Samples) -> Arrays:
         """The client's augmented copy of these samples: what an image became depends on nothing but itself."""
         x, y = self.arrays(samples.part)
         seeds = [stream_seed(f"{ctx.spec.seed}|augmented|{samples.part} {index}") for index in samples.indices]
@@ -121,7 +121,7 @@ class Workbench:
 
     def fit(
         self,
-        ctx: Ctx,
+        ctx: Context,
         start: Mapping[str, Any],
         *,
         samples: Samples | None = None,
@@ -145,7 +145,7 @@ class Workbench:
                 lr=spec.lr,
                 momentum=spec.momentum,
                 weight_decay=spec.weight_decay,
-                objective=objective_for(self.lab, ctx, objective),
+                objective=objective_for(self.experiment, ctx, objective),
                 correct=correct,
                 transform=transform,
                 step=step,
@@ -156,7 +156,7 @@ class Workbench:
                 parameter.requires_grad_(True)
         return Fit(models.read_state(model), trained)
 
-    def test(
+    def evaluate(
         self, model: Mapping[str, Tensor], samples: Samples | None = None, *, transform: Transform | None = None
     ) -> Score:
         """Evaluate a model on the client's test samples, or on others."""
@@ -168,38 +168,40 @@ class Workbench:
     def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
         """How much each unit of a model counts on these samples."""
         x, _ = self.arrays(samples.part)
-        place, parts = self.lab.processor.place, range(0, len(samples), IMAGES)
+        place, parts = self.experiment.device.place, range(0, len(samples), IMAGES)
         images = (as_batch(x[samples.indices[at : at + IMAGES]]).to(place) for at in parts)
-        return importance(self._network(model), self.lab.units, images)
+        return importance(self._network(model), self.experiment.units, images)
 
     def _network(self, state: Mapping[str, Tensor]) -> nn.Module:
         """The scratch model in this state, or the sub-network whose state it is."""
-        whole, shapes = self.lab.model, self.lab.shapes
+        whole, shapes = self.experiment.model, self.experiment.shapes
         if state.keys() == shapes.keys() and any(tensor.shape != shapes[key].shape for key, tensor in state.items()):
-            return resized(whole, self.lab.units, state)
+            return resized(whole, self.experiment.units, state)
         models.write_state(whole, state)
         return whole
 
 
-def trainer_for(lab: Lab, work: Work, own: Indices, tests: Samples, stopped: Stopped | None = None) -> Workbench:
+def trainer_for(
+    experiment: Experiment, task: Task, own: Indices, tests: Samples, stopped: Stopped | None = None
+) -> LocalTrainer:
     """The trainer of one visit: on the samples that the work names, else on all of the client's own.
 
     Raises:
         BadInput: this process has not got the spec's `device`.
     """
-    lab.processor.make_repeatable()
-    chosen = own if work.samples is None else work.samples.numpy().astype(np.int64)
-    return Workbench(lab, work, chosen, tests, stopped)
+    experiment.device.make_repeatable()
+    chosen = own if task.samples is None else task.samples.numpy().astype(np.int64)
+    return LocalTrainer(experiment, task, chosen, tests, stopped)
 
 
-def objective_for(lab: Lab, ctx: Ctx, given: Objective | None) -> Objective | None:
+def objective_for(experiment: Experiment, ctx: Context, given: Objective | None) -> Objective | None:
     """What a training minimises: what hooks hand it, else what the spec's algorithm declares; None: cross-entropy.
 
     Raises:
         BadInput: the hooks hand it one, and the spec names another.
     """
-    if given is not None and lab.spec.algorithm.local is not None:
-        raise BadInput(f"{lab.algorithm.name} has a local objective of its own", field="algorithm.local")
-    if given is not None or lab.local.objective is None:
+    if given is not None and experiment.spec.algorithm.local is not None:
+        raise BadInput(f"{experiment.algorithm.name} has a local objective of its own", field="algorithm.local")
+    if given is not None or experiment.local.objective is None:
         return given
-    return lab.local.objective(ctx.at(params=lab.local_params))
+    return experiment.local.objective(ctx.at(params=experiment.local_params))

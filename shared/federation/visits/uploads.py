@@ -7,8 +7,8 @@ from typing import Any
 
 from shared.core.aggregation_rules import Mean
 from shared.core.records import Record, Tensor
-from shared.federation.aggregation import Fold, mark_of
-from shared.federation.experiment import Lab
+from shared.federation.aggregation import Accumulator, rule_of
+from shared.federation.experiment import Experiment
 from shared.federation.messages import Contribution, Outcome, UploadAnswer, Uploads, VisitAnswer
 from shared.wire import codec
 from shared.wire.compression import carried_bytes
@@ -16,7 +16,7 @@ from shared.wire.sparse import n_bytes
 
 
 @dataclass
-class Visited:
+class FinishedVisit:
     """A finished visit: its outcome, its contribution if it made one, wall seconds in which models were tested."""
 
     outcome: Outcome[Any]
@@ -35,7 +35,7 @@ def held_bytes(outcome: Outcome[Any], contribution: Contribution[Any], *, report
 
     Without reports only our services hold it back; in the modelled system it is part of the visit's answer.
     """
-    return upload_bytes(contribution) if reports else answer_bytes(outcome.but(held_bytes=0), contribution)
+    return upload_bytes(contribution) if reports else answer_bytes(outcome.replace(held_bytes=0), contribution)
 
 
 def upload_bytes(contribution: Contribution[Any]) -> int:
@@ -44,7 +44,7 @@ def upload_bytes(contribution: Contribution[Any]) -> int:
 
 
 @dataclass
-class Collector:
+class UploadBuilder:
     """Gathers an agent's visits; folds updates into their exact sum where that is smaller than the updates.
 
     With `hold` nothing is folded: the updates wait for the edge's verdict.
@@ -54,16 +54,16 @@ class Collector:
         testing_s: wall seconds in which models were tested; no part of the answer.
     """
 
-    lab: Lab
+    experiment: Experiment
     hold: bool = False
     n_due: int = 0
     outcomes: list[Outcome[Any]] = field(default_factory=list)
     singles: list[Contribution[Any]] = field(default_factory=list)
     link_bytes: dict[int, int] = field(default_factory=dict)
-    fold: Fold | None = None
+    fold: Accumulator | None = None
     testing_s: float = 0.0
 
-    def take(self, visited: Visited) -> None:
+    def take(self, visited: FinishedVisit) -> None:
         """Add a finished visit."""
         self.outcomes.append(visited.outcome)
         self.testing_s += visited.testing_s
@@ -82,7 +82,7 @@ class Collector:
             self.singles.append(contribution)
             if not _sum_is_smaller(self.singles, self.n_due):
                 return
-            self.fold = Fold(self.lab.algorithm.update, self.lab.grid)
+            self.fold = Accumulator(self.experiment.algorithm.update, self.experiment.fixed_point)
             waiting, self.singles = self.singles, []
         else:
             waiting = [contribution]
@@ -93,7 +93,7 @@ class Collector:
         """What goes up now."""
         if self.fold is None:
             return Uploads(contributions=() if self.hold else tuple(self.singles))
-        return Uploads(folded=self.fold.result(), link_bytes=self.link_bytes)
+        return Uploads(partial_sum=self.fold.result(), link_bytes=self.link_bytes)
 
     def answer(self) -> VisitAnswer[Any, Any]:
         """The answer to the order."""
@@ -111,7 +111,7 @@ def _mean_bytes(update: Record, n: int) -> tuple[int, int]:
     """Bytes of what is averaged of an update, and of the sum of n such; per position a sum has a weight beside it."""
     own_bytes = sum_bytes = 0
     for name in type(update).model_fields:
-        how, value = mark_of(type(update), name), getattr(update, name)
+        how, value = rule_of(type(update), name), getattr(update, name)
         if isinstance(how, Mean) and how.per_position and isinstance(value, dict):
             for key, mask in getattr(update, how.per_position).items():
                 own_bytes += n_bytes(mask, value[key].element_size())

@@ -15,30 +15,30 @@ from typing import Any
 from shared.core.errors import Cancelled, Conflict, StrataError
 from shared.core.scores import Score
 from shared.federation.aggregation import check_update
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
-from shared.federation.hooks import Algorithm, Bench, Local, test_by_owner
-from shared.federation.messages import Contribution, Failure, Outcome, Stage, Visit, VisitOrder
-from shared.federation.update_checks import check_sent, named_by
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.federation.hooks import Algorithm, Local, Trainer, test_by_owner
+from shared.federation.messages import Contribution, Failure, Outcome, Visit, VisitOrder, WaveId
+from shared.federation.update_checks import check_origin, named_by
 from shared.federation.visits.state import StateOf
 from shared.federation.visits.trainer import trainer_for
-from shared.federation.visits.uploads import Collector, Visited, held_bytes
-from shared.runtime.logs import about, tell
-from shared.storage.states import Owner, Version, Versions
+from shared.federation.visits.uploads import FinishedVisit, UploadBuilder, held_bytes
+from shared.runtime.logs import log_context, log_event
+from shared.storage.states import StateOwner, StateStore, Version
 from shared.training.loop import Stopped
 
 log = logging.getLogger(__name__)
 
 
 def run_visits(
-    lab: Lab,
+    experiment: Experiment,
     order: VisitOrder[Any],
-    states: Versions,
+    states: StateStore,
     *,
     stopped: Stopped = lambda: False,
     on_start: Callable[[int], None] = lambda seat: None,
     on_end: Callable[[Outcome[Any]], None] = lambda outcome: None,
-) -> Collector:
+) -> UploadBuilder:
     """Run an order's visits one after another, in their order.
 
     Args:
@@ -53,22 +53,22 @@ def run_visits(
         Conflict: the population derived here is not the edge's.
         Cancelled: nobody waits any more.
     """
-    if lab.members.digest != order.population:
+    if experiment.population.digest != order.population:
         raise Conflict("the population derived here is not the edge's: other data set or version?", field="population")
-    collector = Collector(lab, hold=order.hold, n_due=sum(v.work.kind != "evaluate" for v in order.visits))
-    with about(**ids_of(order.stage), home=order.edge):
+    collector = UploadBuilder(experiment, hold=order.hold, n_due=sum(v.task.kind != "evaluate" for v in order.visits))
+    with log_context(**ids_of(order.stage), home=order.edge):
         for visit in order.visits:
             on_start(visit.seat)
-            tell("visit.begun", seat=visit.seat, kind=visit.work.kind)
+            log_event("visit.begun", seat=visit.seat, kind=visit.task.kind)
             began = time.monotonic()
-            visited = _guarded(lab, order, visit, order.messages[visit.message], states, stopped)
+            visited = _guarded(experiment, order, visit, order.messages[visit.message], states, stopped)
             _told(visited.outcome, time.monotonic() - began)
             on_end(visited.outcome)
             collector.take(visited)
     return collector
 
 
-def ids_of(stage: Stage) -> dict[str, object]:
+def ids_of(stage: WaveId) -> dict[str, object]:
     """What a line of log says of where in its run it belongs."""
     return {"run": stage.run_id, "round": stage.round_no, "edge_round": stage.edge_round, "wave": stage.wave}
 
@@ -76,18 +76,18 @@ def ids_of(stage: Stage) -> dict[str, object]:
 def _told(outcome: Outcome[Any], wall_s: float) -> None:
     lost = outcome.failure
     if lost is not None:
-        tell("visit.failed", level=logging.WARNING, seat=outcome.seat, reason=lost.reason, detail=lost.detail)
+        log_event("visit.failed", level=logging.WARNING, seat=outcome.seat, reason=lost.reason, detail=lost.detail)
     else:
         lasted = round(wall_s, 6)
-        tell("visit.ended", seat=outcome.seat, kind=outcome.kind, n_samples=outcome.n_samples, wall_s=lasted)
+        log_event("visit.ended", seat=outcome.seat, kind=outcome.kind, n_samples=outcome.n_samples, wall_s=lasted)
 
 
 def _guarded(
-    lab: Lab, order: VisitOrder[Any], visit: Visit, message: Any, states: Versions, stopped: Stopped
-) -> Visited:
+    experiment: Experiment, order: VisitOrder[Any], visit: Visit, message: Any, states: StateStore, stopped: Stopped
+) -> FinishedVisit:
     """A visit whose failure is data."""
     try:
-        return pay_visit(lab, order, visit, message, states, stopped)
+        return pay_visit(experiment, order, visit, message, states, stopped)
     except Cancelled:
         raise
     except StrataError as error:
@@ -96,31 +96,33 @@ def _guarded(
         log.exception("visit of seat %s failed", visit.seat)
         reason, detail = "error", f"{type(error).__name__}: {error}"
     failure = Failure(seat=visit.seat, edge=order.edge, reason=reason, detail=detail[:500])
-    return Visited(Outcome(seat=visit.seat, kind=visit.work.kind, failure=failure))
+    return FinishedVisit(Outcome(seat=visit.seat, kind=visit.task.kind, failure=failure))
 
 
 def pay_visit(
-    lab: Lab, order: VisitOrder[Any], visit: Visit, message: Any, states: Versions, stopped: Stopped
-) -> Visited:
+    experiment: Experiment, order: VisitOrder[Any], visit: Visit, message: Any, states: StateStore, stopped: Stopped
+) -> FinishedVisit:
     """One visit from the state named in it; leaves the new state behind under this wave's version.
 
     Hooks see all tensors on the lab's processor; what leaves the visit lies in the CPU's memory.
     """
-    stage, seat, algorithm = order.stage, lab.seat(visit.seat), lab.algorithm
-    phase = visit.work.phase or order.phase
-    ctx = lab.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
+    stage, seat, algorithm = order.stage, experiment.seat(visit.seat), experiment.algorithm
+    phase = visit.task.phase or order.phase
+    ctx = experiment.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
     ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
-    processor = lab.processor
+    processor = experiment.device
     processor.seed(ctx.seed("torch"))
     message = processor.bring(message)
-    owner, compression = Owner(stage.run_id, f"seat-{seat.number}"), lab.compression
+    owner, compression = StateOwner(stage.run_id, f"seat-{seat.number}"), experiment.compressor
     kept = StateOf(algorithm, states, owner, visit.base, with_memory=compression.memory)
     state, memory, fresh = kept.load()
     state = processor.bring(algorithm.device.init(ctx) if state is None else state)
-    bench = trainer_for(lab, visit.work, lab.seat_in(seat.number, stage.round_no).train, seat.test, stopped)
+    trainer = trainer_for(
+        experiment, visit.task, experiment.seat_in(seat.number, stage.round_no).train, seat.test, stopped
+    )
     local, report, update = None, None, None
-    if visit.work.kind != "evaluate":
-        local = algorithm.device.local_update(ctx, state, message, bench)
+    if visit.task.kind != "evaluate":
+        local = algorithm.device.local_update(ctx, state, message, trainer)
         state = local.state
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
@@ -128,12 +130,12 @@ def pay_visit(
             update, memory = compression.update(processor.fetch(local.update), memory)
         kept.save(Version(stage.round_no, stage.edge_round, stage.wave), processor.fetch(state), memory)
     trained_at = time.monotonic()
-    received, mine, own_on = _tested(algorithm, ctx, state, message, local, bench)
+    received, mine, own_on = _tested(algorithm, ctx, state, message, local, trainer)
     testing_s = time.monotonic() - trained_at
     outcome = Outcome[Any](
         seat=seat.number,
-        kind=visit.work.kind,
-        n_samples=bench.n_samples if local else 0,
+        kind=visit.task.kind,
+        n_samples=trainer.n_samples if local else 0,
         **_counts(local),
         received=received,
         own=mine,
@@ -142,30 +144,30 @@ def pay_visit(
         fresh_state=fresh,
     )
     if update is None:
-        return Visited(outcome, None, testing_s)
-    check_update(update, lab.grid)
-    check_sent(lab, ctx, update, named_by([ctx]))
-    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=bench.n_samples, update=update)
+        return FinishedVisit(outcome, None, testing_s)
+    check_update(update, experiment.fixed_point)
+    check_origin(experiment, ctx, update, named_by([ctx]))
+    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=trainer.n_samples, update=update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
-    return Visited(outcome.but(held_bytes=size), made, testing_s)
+    return FinishedVisit(outcome.replace(held_bytes=size), made, testing_s)
 
 
 def _tested(
-    algorithm: Algorithm, ctx: Ctx, state: Any, message: Any, local: Local | None, bench: Bench
+    algorithm: Algorithm, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
 ) -> tuple[Any, Any, dict[str, Score]]:
     """The model received and the seat's own on its own tests, and its own on those that the spec names besides."""
-    if not bench.work.evaluate:
+    if not trainer.task.evaluate:
         return None, None, {}
     hooks = algorithm.device
-    own_model = hooks.personalise(ctx, state, message, local, bench)
-    received, mine = hooks.evaluate(ctx, state, message, own_model, bench)
+    own_model = hooks.personalise(ctx, state, message, local, trainer)
+    received, mine = hooks.evaluate(ctx, state, message, own_model, trainer)
     if own_model is None:
         return received, mine, {}
     prepare = partial(hooks.prepare, ctx, state, message)
     return (
         received,
         mine,
-        {name: test_by_owner(bench, own_model, bench.test_sets[name], prepare) for name in ctx.spec.test_on},
+        {name: test_by_owner(trainer, own_model, trainer.test_sets[name], prepare) for name in ctx.spec.test_on},
     )
 
 

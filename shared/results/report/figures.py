@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from shared.core.errors import NotFound
 from shared.plots.curves import accuracy
-from shared.plots.history import Told
+from shared.plots.history import RunHistory
 from shared.plots.partition import partition
 from shared.plots.picture import Boxes, Lines, Picture
 from shared.plots.timeline import timeline
@@ -30,7 +30,7 @@ class Shown(NamedTuple):
     wide: bool
 
 
-def pictures(folder: Path, told: Told, round_no: int | None = None) -> list[Shown]:
+def pictures(folder: Path, told: RunHistory, round_no: int | None = None) -> list[Shown]:
     """All that a results folder shows.
 
     Args:
@@ -59,7 +59,7 @@ def write_pictures(folder: Path, into: Path, form: str, sheet: Sheet, round_no: 
     return paths
 
 
-def _timeline(folder: Path, told: Told, round_no: int | None) -> Picture | None:
+def _timeline(folder: Path, told: RunHistory, round_no: int | None) -> Picture | None:
     if not told.trained:
         if round_no is not None:
             raise NotFound(f"run {told.info.run} has no round {round_no}")
@@ -75,7 +75,7 @@ def _timeline(folder: Path, told: Told, round_no: int | None) -> Picture | None:
         kept, which = set(longest), f"{which}: the {len(longest)} of {len(took)} seats that took longest"
         seats = tuple(visit for visit in row.seats if visit.seat in kept)
         edges = {visit.edge for visit in seats}
-        row = row.but(seats=seats, edges=tuple(edge for edge in row.edges if edge.edge in edges))
+        row = row.replace(seats=seats, edges=tuple(edge for edge in row.edges if edge.edge in edges))
     return timeline(row, f"{told.info.name}: who did what when in {which}")
 
 

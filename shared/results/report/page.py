@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from shared.core.formatting import duration, number, percent, size
 from shared.core.versions import version
-from shared.plots.history import Told
+from shared.plots.history import RunHistory
 from shared.plots.picture import Cells, Panel, Spans, Tree
 from shared.results.comparison import compare
 from shared.results.comparison_figure import drawn_comparison
@@ -117,7 +117,7 @@ def _section(place: int, folder: Path, round_no: int | None) -> Section:
     )
 
 
-def _headline(told: Told) -> list[tuple[str, str]]:
+def _headline(told: RunHistory) -> list[tuple[str, str]]:
     info, spec = told.info, told.info.spec
     energy_j = sum(row.energy_j for row in told.trained)
     return [
@@ -136,7 +136,7 @@ def _headline(told: Told) -> list[tuple[str, str]]:
     ]
 
 
-def _figures(place: int, folder: Path, told: Told, round_no: int | None) -> list[Figure]:
+def _figures(place: int, folder: Path, told: RunHistory, round_no: int | None) -> list[Figure]:
     found, shown = [], pictures(folder, told, round_no)
     for at, (picture, wide) in enumerate(shown):
         title = f"{picture.title}: {', '.join(_said(panel) for panel in picture.panels)}"

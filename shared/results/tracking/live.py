@@ -49,7 +49,7 @@ class Live(Protocol):
 
 
 @dataclass
-class Told:
+class TrackedRun:
     """What of a run has been told, so that only what is new is told next."""
 
     _figures: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class LiveTensorboard:
 
     def __init__(self, folder: Path, worker: Worker) -> None:
         self._folder, self._worker = folder, worker
-        self._open: dict[str, tuple[EventFiles, Told]] = {}
+        self._open: dict[str, tuple[EventFiles, TrackedRun]] = {}
 
     async def bring(self, tracked: Tracked) -> str:
         """Add what is new."""
@@ -101,7 +101,7 @@ class LiveTensorboard:
             write_tensorboard(tracked, folder)
             return
         if run not in self._open:
-            self._open[run] = EventFiles(tracked, folder), Told()
+            self._open[run] = EventFiles(tracked, folder), TrackedRun()
         files, told = self._open[run]
         files.add(told.news(tracked.steps))
         told.note(tracked.steps)
@@ -125,12 +125,12 @@ class LiveMlflow:
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._transport = transport
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, TrackedRun] = {}
 
     async def bring(self, tracked: Tracked) -> str:
         """Send what is new."""
         run = tracked.info.run
-        told = self._told.setdefault(run, Told())
+        told = self._told.setdefault(run, TrackedRun())
         async with MlflowServer(tracking_uri(), self._transport) as server:
             await server.write(replace(tracked, steps=told.news(tracked.steps)))
         told.note(tracked.steps)

@@ -12,7 +12,7 @@ from shared.core.validation import ID, Id
 MOST_AGENTS = 100_000
 
 
-class AgentHello(Record):
+class AgentRegistration(Record):
     """Agent to cloud. The cloud calls the source address of this request back and expects the nonce there."""
 
     agent: str = Field(pattern=ID)
@@ -23,7 +23,7 @@ class AgentHello(Record):
     nonce: str = Field(min_length=16, max_length=64)
 
 
-class AgentWelcome(Record):
+class AgentRegistrationAnswer(Record):
     """Cloud to agent.
 
     Attributes:
@@ -35,7 +35,7 @@ class AgentWelcome(Record):
     runs: tuple[str, ...] = ()
 
 
-class AgentBeat(Record):
+class AgentHeartbeat(Record):
     """Agent to edge. `visiting` is the seat whose visit runs now, `waiting` how many visits queue."""
 
     agent: str = Field(pattern=ID)
@@ -43,7 +43,7 @@ class AgentBeat(Record):
     waiting: int = 0
 
 
-class EdgeHello(Record):
+class EdgeRegistration(Record):
     """Edge to cloud."""
 
     edge: str = Field(pattern=ID)
@@ -51,7 +51,7 @@ class EdgeHello(Record):
     nonce: str = Field(min_length=16, max_length=64)
 
 
-class EdgeWelcome(Record):
+class EdgeRegistrationAnswer(Record):
     """Cloud to edge.
 
     Attributes:
@@ -63,7 +63,7 @@ class EdgeWelcome(Record):
     runs: tuple[str, ...] = ()
 
 
-class RosterLine(Record):
+class RosterEntry(Record):
     """An agent as an edge last heard of it."""
 
     agent: str = Field(pattern=ID)
@@ -71,14 +71,14 @@ class RosterLine(Record):
     visiting: int | None = None
 
 
-class EdgeBeat(Record):
+class EdgeHeartbeat(Record):
     """Edge to cloud, with the roster of the agents that it hears."""
 
     edge: str = Field(pattern=ID)
-    roster: tuple[RosterLine, ...] = ()
+    roster: tuple[RosterEntry, ...] = ()
 
 
-class BeatAnswer(Record):
+class HeartbeatAnswer(Record):
     """Cloud to edge.
 
     Attributes:
@@ -96,7 +96,7 @@ class BeatAnswer(Record):
     left: tuple[str, ...] = ()
 
 
-class AgentBeatAnswer(Record):
+class AgentHeartbeatAnswer(Record):
     """Edge to agent. `deleted` are runs that were deleted lately: whatever is kept of them goes."""
 
     deleted: tuple[str, ...] = ()

@@ -11,8 +11,8 @@ A replay of v overwrites v. What is committed is never needed below its newest v
 `forget_after` drops what an abandoned attempt left.
 """
 
-from shared.storage.states.base import Owner, Version, Versions
-from shared.storage.states.files import FileVersions
-from shared.storage.states.memory import MemoryVersions
+from shared.storage.states.base import StateOwner, StateStore, Version
+from shared.storage.states.files import FileStateStore
+from shared.storage.states.memory import MemoryStateStore
 
-__all__ = ["FileVersions", "MemoryVersions", "Owner", "Version", "Versions"]
+__all__ = ["FileStateStore", "MemoryStateStore", "StateOwner", "StateStore", "Version"]

@@ -35,50 +35,50 @@ class Version(NamedTuple):
         return cls(int(match[1]), int(match[2]), int(match[3]))
 
 
-class Owner(NamedTuple):
+class StateOwner(NamedTuple):
     """Whose states: a seat's, or an edge's, in a run."""
 
     run_id: str
     key: str
 
 
-class Versions(Protocol):
+class StateStore(Protocol):
     """States by owner and version. A state that was damaged counts as absent.
 
     Raises (any method that touches a disk): `StorageFailed`.
     """
 
-    def save(self, owner: Owner, version: Version, data: Parts) -> None:
+    def save(self, owner: StateOwner, version: Version, data: Parts) -> None:
         """Keep a state, durable on return; it replaces what an earlier attempt saved as this version."""
 
-    def load(self, owner: Owner, version: Version) -> bytes | None:
+    def load(self, owner: StateOwner, version: Version) -> bytes | None:
         """Return the state saved as exactly this version."""
 
-    def newest_before(self, owner: Owner, version: Version) -> tuple[Version, bytes] | None:
+    def newest_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
         """Return the newest state strictly older than `version`."""
 
-    def newest_at_or_before(self, owner: Owner, version: Version) -> tuple[Version, bytes] | None:
+    def newest_at_or_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
         """Return the state of `version`, else the newest that is older."""
 
-    def versions(self, owner: Owner) -> list[Version]:
+    def versions(self, owner: StateOwner) -> list[Version]:
         """Return the owner's versions, oldest first."""
 
-    def forget_before(self, owner: Owner, committed: Version) -> None:
+    def forget_before(self, owner: StateOwner, committed: Version) -> None:
         """Drop what no replay can need: all that is older than the newest version at or before `committed`.
 
         That newest one stays. With `revert`, `committed` is the newest version that was *used*.
         """
 
-    def forget_after(self, owner: Owner, committed: Version) -> None:
+    def forget_after(self, owner: StateOwner, committed: Version) -> None:
         """Drop the versions newer than `committed`: what an abandoned attempt left behind."""
 
-    def drop(self, owner: Owner) -> None:
+    def drop(self, owner: StateOwner) -> None:
         """Forget an owner."""
 
     def drop_run(self, run_id: str) -> None:
         """Forget all owners of a run."""
 
-    def owners(self, run_id: str) -> list[Owner]:
+    def owners(self, run_id: str) -> list[StateOwner]:
         """Return the owners with at least one state in a run, sorted."""
 
     def runs(self) -> list[str]:

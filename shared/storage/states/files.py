@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from shared.storage.blobs import TEMPORARY, Parts, storage_errors, sync_folder, temporary, write_parts
-from shared.storage.states.base import Owner, Version, buffers_of, checked
+from shared.storage.states.base import StateOwner, Version, buffers_of, checked
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _HEADER = struct.Struct("<8sQ32s16x")  # magic, length and sha256 of the content
 _MAGIC = b"STRATAV1"
 
 
-class FileVersions:
+class FileStateStore:
     """`Versions` as files, `folder/run/owner/version`, which survive a crash whole or not at all.
 
     Args:
@@ -37,7 +37,7 @@ class FileVersions:
             for unfinished in folder.glob(f"*/*/{TEMPORARY}*"):
                 unfinished.unlink(missing_ok=True)
 
-    def save(self, owner: Owner, version: Version, data: Parts) -> None:
+    def save(self, owner: StateOwner, version: Version, data: Parts) -> None:
         """See `Versions.save`."""
         buffers = buffers_of(data)
         sha256 = hashlib.sha256()
@@ -54,23 +54,23 @@ class FileVersions:
             if self._fsync:
                 sync_folder(path.parent)
 
-    def load(self, owner: Owner, version: Version) -> bytes | None:
+    def load(self, owner: StateOwner, version: Version) -> bytes | None:
         """See `Versions.load`."""
         return _read(self._path(owner, version))
 
-    def newest_before(self, owner: Owner, version: Version) -> tuple[Version, bytes] | None:
+    def newest_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
         """See `Versions.newest_before`."""
         return self._newest(owner, [known for known in self._names(owner) if known < version])
 
-    def newest_at_or_before(self, owner: Owner, version: Version) -> tuple[Version, bytes] | None:
+    def newest_at_or_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
         """See `Versions.newest_at_or_before`."""
         return self._newest(owner, [known for known in self._names(owner) if known <= version])
 
-    def versions(self, owner: Owner) -> list[Version]:
+    def versions(self, owner: StateOwner) -> list[Version]:
         """See `Versions.versions`; of a damaged file, only a wrong length is noticed here."""
         return [version for version in self._names(owner) if _is_whole(self._path(owner, version))]
 
-    def forget_before(self, owner: Owner, committed: Version) -> None:
+    def forget_before(self, owner: StateOwner, committed: Version) -> None:
         """See `Versions.forget_before`."""
         candidates = [version for version in self._names(owner) if version <= committed]
         if len(candidates) < 2:
@@ -78,11 +78,11 @@ class FileVersions:
         newest = self._newest(owner, candidates)  # read, lest a damaged file cost the older one that is whole
         self._remove(owner, [version for version in candidates if newest is not None and version < newest[0]])
 
-    def forget_after(self, owner: Owner, committed: Version) -> None:
+    def forget_after(self, owner: StateOwner, committed: Version) -> None:
         """See `Versions.forget_after`."""
         self._remove(owner, [version for version in self._names(owner) if version > committed])
 
-    def drop(self, owner: Owner) -> None:
+    def drop(self, owner: StateOwner) -> None:
         """See `Versions.drop`."""
         _remove_tree(self._owner_folder(owner))
 
@@ -90,10 +90,10 @@ class FileVersions:
         """See `Versions.drop_run`."""
         _remove_tree(self._folder / _encoded(run_id))
 
-    def owners(self, run_id: str) -> list[Owner]:
+    def owners(self, run_id: str) -> list[StateOwner]:
         """See `Versions.owners`."""
         names = _listing(self._folder / _encoded(run_id))
-        owners = [Owner(run_id, _decoded(name)) for name in names]
+        owners = [StateOwner(run_id, _decoded(name)) for name in names]
         return sorted(owner for owner in owners if self.versions(owner))
 
     def runs(self) -> list[str]:
@@ -101,13 +101,13 @@ class FileVersions:
         runs = [_decoded(name) for name in _listing(self._folder)]
         return sorted(run_id for run_id in runs if self.owners(run_id))
 
-    def _owner_folder(self, owner: Owner) -> Path:
+    def _owner_folder(self, owner: StateOwner) -> Path:
         return self._folder / _encoded(owner.run_id) / _encoded(owner.key)
 
-    def _path(self, owner: Owner, version: Version) -> Path:
+    def _path(self, owner: StateOwner, version: Version) -> Path:
         return self._owner_folder(owner) / checked(version).text
 
-    def _names(self, owner: Owner) -> list[Version]:
+    def _names(self, owner: StateOwner) -> list[Version]:
         """The versions of which there is a file, damaged or not, oldest first."""
         return sorted(Version.parse(n) for n in _listing(self._owner_folder(owner)) if n[0] != TEMPORARY[0])
 
@@ -119,14 +119,14 @@ class FileVersions:
             sync_folder(folder.parent)
             sync_folder(folder.parent.parent)
 
-    def _newest(self, owner: Owner, candidates: list[Version]) -> tuple[Version, bytes] | None:
+    def _newest(self, owner: StateOwner, candidates: list[Version]) -> tuple[Version, bytes] | None:
         for version in reversed(candidates):
             data = self.load(owner, version)
             if data is not None:
                 return version, data
         return None
 
-    def _remove(self, owner: Owner, versions: Iterable[Version]) -> None:
+    def _remove(self, owner: StateOwner, versions: Iterable[Version]) -> None:
         with storage_errors(self._folder):
             for version in versions:
                 self._path(owner, version).unlink(missing_ok=True)

@@ -8,15 +8,15 @@ stands for. `Compression` applies the spec's codecs to the records of an algorit
 
 from shared.wire.compression.codecs import Fp16, Int8, Ternary, TopK, mean_magnitude, ternary_of
 from shared.wire.compression.coded_tensor import Codec, Coded, carried_bytes, decoded
-from shared.wire.compression.compressor import Compression
+from shared.wire.compression.compressor import Compressor
 from shared.wire.compression.specs import CodecSpec, CompressionSpec, from_parts
 
 __all__ = [
     "Codec",
     "CodecSpec",
     "Coded",
-    "Compression",
     "CompressionSpec",
+    "Compressor",
     "Fp16",
     "Int8",
     "Ternary",

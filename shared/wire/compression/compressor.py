@@ -33,7 +33,7 @@ Encode = Callable[[Tensor, str], Tensor]
 
 
 @dataclass(frozen=True)
-class Compression:
+class Compressor:
     """How a run's records are coded.
 
     Attributes:

@@ -95,7 +95,7 @@ async def test_each_token_opens_its_own_doors_only(tmp_path: Path) -> None:
         tier = [("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats")]
         below = [
             ("POST", f"http://127.0.0.1:{EDGE_PORT}/rounds"),
-            ("PUT", f"http://127.0.0.1:{EDGE_PORT}/seatings"),
+            ("PUT", f"http://127.0.0.1:{EDGE_PORT}/placements"),
             ("GET", f"http://127.0.0.1:{EDGE_PORT}/nonce"),
             ("POST", f"http://127.0.0.1:{AGENT_PORT}/visits"),
             ("POST", f"http://127.0.0.1:{AGENT_PORT}/uploads"),

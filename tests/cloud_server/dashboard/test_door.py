@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from cloud_server.dashboard.login import COOKIE, MOST_SESSIONS, SESSION, Door, Sessions
+from cloud_server.dashboard.login import COOKIE, MOST_SESSIONS, SESSION, Login, Sessions
 from shared.service.body_limit import STRANGER_BYTES, BodyLimit
 
 NEAR = [ipaddress.ip_network("127.0.0.0/8")]
@@ -31,12 +31,12 @@ async def nothing() -> Message:
     raise AssertionError
 
 
-def visitor(door: Door, host: str = "127.0.0.1:8000", address: str = "127.0.0.1") -> httpx.AsyncClient:
+def visitor(door: Login, host: str = "127.0.0.1:8000", address: str = "127.0.0.1") -> httpx.AsyncClient:
     transport = httpx.ASGITransport(door, client=(address, 1234))
     return httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
 
 
-async def asked_websocket(door: Door, **headers: str) -> str:
+async def asked_websocket(door: Login, **headers: str) -> str:
     sent: list[str] = []
 
     async def send(message) -> None:
@@ -50,13 +50,13 @@ async def asked_websocket(door: Door, **headers: str) -> str:
 
 
 async def test_without_a_token_near_ones_come_in_by_address() -> None:
-    door = Door(behind, None, NEAR)
+    door = Login(behind, None, NEAR)
     for host in ("127.0.0.1:8000", "localhost", "[::1]:80", "cloud:8000"):
         assert (await visitor(door, host).get("/ui/")).text == "inside", host
     for host in ("evil.example", "evil.example:8000", "[::1"):
         refused = await visitor(door).get("/ui/", headers={"host": host})
         assert (refused.status_code, refused.text.startswith("Host: ")) == (403, True), host
-    allowing = Door(behind, None, NEAR, ["lab.example"])
+    allowing = Login(behind, None, NEAR, ["lab.example"])
     assert (await visitor(allowing, "lab.example:8000").get("/ui/")).text == "inside"
     assert (await visitor(allowing, "evil.example").get("/ui/")).status_code == 403
     assert (await visitor(door, address="8.8.8.8").get("/ui/")).status_code == 403
@@ -65,7 +65,7 @@ async def test_without_a_token_near_ones_come_in_by_address() -> None:
 
 @pytest.mark.parametrize("token", [None, "secret"])
 async def test_pages_of_other_sites_may_link_here_and_nothing_else(token: str | None) -> None:
-    door = Door(behind, token, NEAR)
+    door = Login(behind, token, NEAR)
     async with visitor(door) as client:
         for headers in ({"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "http://evil"}):
             assert (await client.get("/ui/", headers=headers)).status_code == 403
@@ -77,10 +77,10 @@ async def test_pages_of_other_sites_may_link_here_and_nothing_else(token: str | 
 
 async def test_websockets_pass_the_same_door() -> None:
     host = "127.0.0.1:8000"
-    door = Door(behind, None, NEAR)
+    door = Login(behind, None, NEAR)
     assert await asked_websocket(door, host=host, origin=f"http://{host}") == "websocket.accept"
     assert await asked_websocket(door, host=host, origin="http://evil.example") == "websocket.close"
-    guarded = Door(behind, "secret", NEAR)
+    guarded = Login(behind, "secret", NEAR)
     assert await asked_websocket(guarded, host=host, origin=f"http://{host}") == "websocket.close"
     session = guarded.sessions.begin()
     cookie = f"{COOKIE}={session}"
@@ -88,7 +88,7 @@ async def test_websockets_pass_the_same_door() -> None:
 
 
 async def test_login_with_the_token_and_logout() -> None:
-    door = Door(behind, "secret", NEAR)
+    door = Login(behind, "secret", NEAR)
     async with visitor(door, "strata.example", "8.8.8.8") as client:
         sent_on = await client.get("/ui/runs/r1", headers=HTML)
         assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/ui/login?next=/ui/runs/r1")
@@ -115,7 +115,7 @@ async def test_login_with_the_token_and_logout() -> None:
     "after", ["//evil", "https://evil", "/ui//evil", "/ui/\\evil", "/runs", "/ui/logout", '/ui/"><b>']
 )
 async def test_nobody_is_sent_elsewhere_after_login(after: str) -> None:
-    door = Door(behind, "secret", NEAR)
+    door = Login(behind, "secret", NEAR)
     async with visitor(door) as client:
         answer = await client.post("/ui/login", params={"next": after}, data={"token": "secret"})
         assert answer.headers["location"] in ("/ui/", "/ui/%22%3E%3Cb%3E")
@@ -123,7 +123,7 @@ async def test_nobody_is_sent_elsewhere_after_login(after: str) -> None:
 
 
 async def test_one_comes_back_to_the_page_with_what_it_was_asked_for() -> None:
-    async with visitor(Door(behind, "secret", NEAR)) as client:
+    async with visitor(Login(behind, "secret", NEAR)) as client:
         sent_on = await client.get("/ui/compare?run=r1&run=r2", headers=HTML)
         form = await client.get(sent_on.headers["location"])
         assert 'action="/ui/login?next=/ui/compare%3Frun%3Dr1%26run%3Dr2"' in form.text
@@ -132,8 +132,8 @@ async def test_one_comes_back_to_the_page_with_what_it_was_asked_for() -> None:
 
 
 async def test_a_page_can_ask_whether_its_session_holds() -> None:
-    assert (await visitor(Door(behind, None, NEAR)).get(SESSION)).status_code == 204
-    async with visitor(Door(behind, "secret", NEAR)) as client:
+    assert (await visitor(Login(behind, None, NEAR)).get(SESSION)).status_code == 204
+    async with visitor(Login(behind, "secret", NEAR)) as client:
         assert (await client.get(SESSION)).status_code == 401
         await client.post("/ui/login", data={"token": "secret"})
         assert (await client.get(SESSION)).status_code == 204
@@ -141,7 +141,7 @@ async def test_a_page_can_ask_whether_its_session_holds() -> None:
 
 async def test_large_uploads_need_a_session() -> None:
     def small(app: FastAPI) -> httpx.AsyncClient:
-        return visitor(Door(BodyLimit(app, tokens=("secret", "tier"), limit=2**20), "secret", NEAR))
+        return visitor(Login(BodyLimit(app, tokens=("secret", "tier"), limit=2**20), "secret", NEAR))
 
     app, upload = FastAPI(), "/ui/_nicegui/client/c/upload/7"
 
@@ -172,7 +172,7 @@ async def test_a_form_is_small_and_says_so() -> None:
         yield b"token=secret"
         raise AssertionError("read without a limit")
 
-    async with visitor(Door(behind, "secret", NEAR)) as client:
+    async with visitor(Login(behind, "secret", NEAR)) as client:
         assert (await client.post("/ui/login", content=endless())).status_code == 400
         for length in (b"-1", b"many", b"9" * 30, b"\xb2"):
             assert (await client.post("/ui/login", headers={b"content-length": length})).status_code == 400

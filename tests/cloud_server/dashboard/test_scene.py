@@ -7,9 +7,9 @@ import json
 import pytest
 
 from cloud_server.dashboard.charts import LIGHT
-from cloud_server.dashboard.run_views import Watched
+from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_graph import graph
-from cloud_server.dashboard.topology_view import STATES, counted, scene
+from cloud_server.dashboard.topology_view import STATES, counted, topology_view
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.visits import SeatRow
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
@@ -27,10 +27,10 @@ def a_topology(*agents: AgentInfo, **changes) -> TopologyInfo:
     return TopologyInfo(n_devices=len(agents), n_agents=len(agents), edges=(edge,), devices=agents, **changes)
 
 
-def a_watched(*rows: SeatRow, n_seats: int = 8, **states: str) -> Watched:
+def a_watched(*rows: SeatRow, n_seats: int = 8, **states: str) -> RunView:
     """A run with one round, and seats in the states that are named (`seat_3="lost"`)."""
     edge = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=1, up_bytes=50, down_bytes=70)
-    watched = Watched(a_run(run="r1"))
+    watched = RunView(a_run(run="r1"))
     watched.take(a_round(1, seats=rows, edges=(edge,)))
     watched.rounds = (a_round(1, figures={"cloud": {"groups": [["1"], ["0"]]}}),)
     watched.seats = tuple(
@@ -56,20 +56,21 @@ def test_every_state_follows_from_what_is_known() -> None:
     )
     watched = a_watched(*rows, seat_5="lost", seat_6="offline")
     topology = a_topology(an_agent("a0", visiting=0), an_agent("a9", visiting=2), active_run="r2")
-    nodes = {node.name: node for node in scene(topology, watched) if node.tier == "device"}
+    nodes = {node.name: node for node in topology_view(topology, watched) if node.tier == "device"}
     states = [nodes[str(number)].state for number in range(8)]
     assert states == ["used", "late", "refused", "failed", "offline", "lost", "offline", "waits"]
     assert set(states) | {"trains"} == set(STATES)
     assert "round 1: refused, class C, 0 s" in nodes["2"].words
     assert (nodes["0"].up_bytes, nodes["0"].down_bytes) == (5, 7)
     at_work = {
-        node.name: node.state for node in scene(a_topology(an_agent("a0", visiting=0), active_run="r1"), watched)
+        node.name: node.state
+        for node in topology_view(a_topology(an_agent("a0", visiting=0), active_run="r1"), watched)
     }
     assert at_work["0"] == "trains"
 
 
 def test_edges_say_environment_group_and_bytes() -> None:
-    edge = next(node for node in scene(a_topology(), a_watched()) if node.tier == "edge")
+    edge = next(node for node in topology_view(a_topology(), a_watched()) if node.tier == "edge")
     assert (edge.state, edge.up_bytes, edge.down_bytes) == ("used", 50, 70)
     assert any(word.startswith("environment 0: 1 updates used") for word in edge.words)
     assert "group 2" in edge.words
@@ -82,24 +83,24 @@ def test_edges_say_what_their_devices_can_do_and_what_of_it_is_free() -> None:
         a_seat(1, edge="edge-1", agent="a1", compute_sps=50.5),
         a_seat(2, edge="edge-2", agent="a2", compute_sps=7.0),
     )
-    without = next(node for node in scene(a_topology(), watched) if node.tier == "edge")
+    without = next(node for node in topology_view(a_topology(), watched) if node.tier == "edge")
     assert "its devices can train 150.5 samples/s" in without.words
     assert not any("twins" in word for word in without.words)
     told = (Twin(seat=0, telemetry=Telemetry(free_sps=40.0)), Twin(seat=1, telemetry=Telemetry(free_sps=9, on=False)))
     watched.twins = {"edge-1": told, "edge-2": (Twin(seat=2, telemetry=Telemetry(free_sps=1.0)),)}
-    edge = next(node for node in scene(a_topology(), watched) if node.tier == "edge")
+    edge = next(node for node in topology_view(a_topology(), watched) if node.tier == "edge")
     assert "40 samples/s are free by its 2 digital twins" in edge.words
 
 
 def test_agents_without_a_seat_stand_beside_the_run() -> None:
     topology = a_topology(an_agent("a1"), an_agent("new"), an_agent("gone", state="lost"))
-    keys = [node.key for node in scene(topology, a_watched(n_seats=2))]
+    keys = [node.key for node in topology_view(topology, a_watched(n_seats=2))]
     assert keys == ["cloud", "edge edge-1", "seat 0", "seat 1", "agent new"]
 
 
 def test_without_a_run_agents_are_shown_and_nobody_at_all_is_fine() -> None:
     topology = a_topology(an_agent("a0", state="lost"), an_agent("a1", online=False), an_agent("a2"))
-    devices = [node for node in scene(topology, None) if node.tier == "device"]
+    devices = [node for node in topology_view(topology, None) if node.tier == "device"]
     assert [(node.key, node.state) for node in devices] == [
         ("agent a0", "lost"),
         ("agent a1", "offline"),
@@ -107,13 +108,13 @@ def test_without_a_run_agents_are_shown_and_nobody_at_all_is_fine() -> None:
     ]
     assert counted(devices) == {"waits": 1, "offline": 1, "lost": 1}
     empty = TopologyInfo(n_devices=0, n_agents=0, edges=(), devices=())
-    assert [node.tier for node in scene(empty, None)] == ["cloud"]
-    assert graph(scene(empty, None), LIGHT)["series"][0]["links"] == []
+    assert [node.tier for node in topology_view(empty, None)] == ["cloud"]
+    assert graph(topology_view(empty, None), LIGHT)["series"][0]["links"] == []
 
 
 @pytest.mark.parametrize("n_seats", [1, 20, 100, 1000])
 def test_no_two_nodes_stand_in_one_place(n_seats: int) -> None:
-    nodes = scene(a_topology(), a_watched(n_seats=n_seats))
+    nodes = topology_view(a_topology(), a_watched(n_seats=n_seats))
     drawn = graph(nodes, LIGHT)["series"][0]
     places = [(node["x"], node["y"]) for node in drawn["data"]]
     assert len(set(places)) == len(places) == n_seats + 2
@@ -122,7 +123,9 @@ def test_no_two_nodes_stand_in_one_place(n_seats: int) -> None:
 
 
 def test_places_stay_while_states_change() -> None:
-    before, after = (graph(scene(a_topology(), a_watched(a_row(0, word))), LIGHT) for word in ("used", "failed"))
+    before, after = (
+        graph(topology_view(a_topology(), a_watched(a_row(0, word))), LIGHT) for word in ("used", "failed")
+    )
     places = [{n["id"]: (n["x"], n["y"]) for n in found["series"][0]["data"]} for found in (before, after)]
     assert places[0] == places[1]
     looks = [found["series"][0]["data"][2] for found in (before, after)]
@@ -132,6 +135,6 @@ def test_places_stay_while_states_change() -> None:
 
 def test_names_from_elsewhere_are_words() -> None:
     hostile = an_agent("<img src=x onerror=alert(1)>{a}")
-    drawn = graph(scene(a_topology(hostile), None), LIGHT)["series"][0]["data"][-1]
+    drawn = graph(topology_view(a_topology(hostile), None), LIGHT)["series"][0]["data"][-1]
     assert "<img" not in drawn["tooltip"]["formatter"]
     assert "{" not in drawn["label"]["formatter"] + drawn["tooltip"]["formatter"]

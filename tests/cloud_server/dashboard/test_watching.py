@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cloud_server.dashboard import run_views
-from cloud_server.dashboard.run_views import Watching
+from cloud_server.dashboard.run_views import RunViews
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
 
 
@@ -26,7 +26,7 @@ async def test_twins_are_those_of_the_edges_and_one_that_hangs_holds_nobody(
     monkeypatch.setattr(run_views, "SEATS_EVERY_S", 0.0)
     async with Federation(tmp_path / "fed") as fed:
         fed.router.tamper = tamper
-        look = Watching(fed.apps["cloud"].state.cloud)
+        look = RunViews(fed.apps["cloud"].state.cloud)
         run = await fed.submit(small_spec(num_rounds=100_000, twins=True))
         async with asyncio.timeout(60):
             while len((seen := await look.seated(run)).twins) < 2:  # noqa: ASYNC110 - asked like a page does

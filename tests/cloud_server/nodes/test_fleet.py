@@ -43,7 +43,7 @@ async def topology(fed: Federation) -> dict[str, Any]:
 
 
 async def events_of(fed: Federation, run: str, *kinds: str) -> list[dict[str, Any]]:
-    archive = fed.apps["cloud"].state.cloud.archive
+    archive = fed.apps["cloud"].state.cloud.repository
     return [event.data for event in await archive.events(run, "0", 0.0) if event.kind in kinds]
 
 
@@ -331,14 +331,14 @@ async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, mo
             await put_now(*args)
 
         monkeypatch.setattr(registry.store, "put", put_late)
-        moved = registry.agents[agent].but(url="http://127.0.0.9:1")
+        moved = registry.agents[agent].replace(url="http://127.0.0.9:1")
         changes = asyncio.gather(registry.change(agent, online=False), registry.part_with(agent))
         await asyncio.sleep(0)
         registry.agents[agent] = moved  # as a registration does
         await changes
         found = registry.agents[agent]
         kept = await fed.store.get(redis_keys.cloud_agent(agent))
-    assert found == moved.but(online=False, left=True)
+    assert found == moved.replace(online=False, left=True)
     assert json.loads(kept or b"{}") == found.model_dump(mode="json")
 
 

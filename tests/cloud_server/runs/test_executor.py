@@ -188,13 +188,13 @@ async def test_a_store_that_is_away_interrupts_a_run_which_then_ends_with_the_sa
 async def test_the_runner_outlives_a_store_that_is_away_while_nothing_trains(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         flaky = Flaky(fed, "scan", lambda prefix: prefix.startswith("cloud:run-index") and flaky.n_failed < 2)
-        fed.apps["cloud"].state.cloud.runner._wake.set()
+        fed.apps["cloud"].state.cloud.runs._wake.set()
         await fed.until(lambda: flaky.n_failed == 2)
         assert (await fed.run(small_spec(num_rounds=1))).status == "completed"
 
 
 async def _events(fed: Federation, run_id: str) -> list[Any]:
-    return list(await fed.apps["cloud"].state.cloud.archive.events(run_id, "0", None))
+    return list(await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None))
 
 
 async def test_a_lost_state_file_fails_the_run_with_that_reason(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ async def test_an_emptied_store_fails_the_run_with_that_reason(tmp_path: Path) -
         await gate.reached.wait()
         await fed.store.delete_prefix("cloud:")
         gate.open.set()
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.runner.course is None)
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
         end = await fed.info(run_id)
         assert end.status == "failed"
         assert end.reason is not None

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cloud_server.nodes.liveness import AgentEntry
-from cloud_server.runs.placement import bind
+from cloud_server.runs.placement import place_seats
 from shared.core.errors import NotReady
 from shared.results.folder import read_run
 from tests.federation import Federation, Gate, small_spec
@@ -28,17 +28,17 @@ def agent(name: str, devices: int = 1, profile: str = "standard") -> AgentEntry:
 def test_binding_depends_on_profile_and_id_and_not_on_the_order_of_agents() -> None:
     agents = [agent("c"), agent("a", 2), agent("b"), agent("z", profile="fast")]
     expected = {0: "z", 1: "a", 2: "a", 3: "b", 4: "c"}
-    assert all(bind(range(5), order, {}) == expected for order in itertools.permutations(agents))
+    assert all(place_seats(range(5), order, {}) == expected for order in itertools.permutations(agents))
 
 
 def test_binding_fills_the_room_before_it_goes_beyond_it() -> None:
     agents = [agent("a", 3), agent("b", 1)]
-    assert Counter(bind(range(4), agents, {}).values()) == {"a": 3, "b": 1}
-    assert Counter(bind(range(9), agents, {}).values()) == {"a": 6, "b": 3}
+    assert Counter(place_seats(range(4), agents, {}).values()) == {"a": 3, "b": 1}
+    assert Counter(place_seats(range(9), agents, {}).values()) == {"a": 6, "b": 3}
 
 
 def test_binding_gives_neighbours_to_an_agent_so_that_an_edge_asks_few() -> None:
-    assert bind([0, 2, 4, 1, 3, 5], [agent("a", 3), agent("b", 3)], {}) == {
+    assert place_seats([0, 2, 4, 1, 3, 5], [agent("a", 3), agent("b", 3)], {}) == {
         **dict.fromkeys([0, 2, 4], "a"),
         **dict.fromkeys([1, 3, 5], "b"),
     }
@@ -46,14 +46,14 @@ def test_binding_gives_neighbours_to_an_agent_so_that_an_edge_asks_few() -> None
 
 def test_binding_regards_seats_that_were_given_before() -> None:
     taken = {0: "a", 1: "gone"}
-    assert bind([2, 3], [agent("a"), agent("b")], taken) == {2: "a", 3: "b"}
+    assert place_seats([2, 3], [agent("a"), agent("b")], taken) == {2: "a", 3: "b"}
     assert taken == {0: "a", 1: "gone"}
 
 
 def test_binding_nobody_to_nothing_is_nothing_and_seats_without_agents_are_named() -> None:
-    assert bind([], [], {}) == {}
+    assert place_seats([], [], {}) == {}
     with pytest.raises(NotReady, match=r"no device is there for seats \[3, 4\]"):
-        bind([3, 4], [], {})
+        place_seats([3, 4], [], {})
 
 
 # ---- enough

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from cloud_server.nodes.liveness import AgentEntry, Changes, EdgeEntry, Seen
+from cloud_server.nodes.liveness import AgentEntry, Changes, EdgeEntry, LastSeen
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.placement import Binding, Table
-from cloud_server.runs.round_map import chart
-from shared.federation.experiment import Lab, Labs
+from cloud_server.runs.placement import Placement, PlacementManager
+from cloud_server.runs.round_map import round_map
+from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.population import latencies
 from shared.federation.spec_parser import parse_spec
 from shared.service.client import Caller
@@ -23,10 +23,10 @@ from shared.storage.key_value import MemoryStore
 TTL_S = 5.0
 
 
-def lab_of(tmp_path: Path, **changes: Any) -> Lab:
+def lab_of(tmp_path: Path, **changes: Any) -> Experiment:
     data = {"name": "digits", "n_train": 300, "n_test": 100}
     numbers = {"num_devices": 9, "num_edges": 3, "max_devices": 9}
-    return Labs(None, tmp_path).of(parse_spec({"data": data, **numbers, **changes}))
+    return ExperimentCache(None, tmp_path).of(parse_spec({"data": data, **numbers, **changes}))
 
 
 def registry_of(edges: Collection[str], silent: Collection[str] = (), silent_s: float = TTL_S + 1) -> Registry:
@@ -35,63 +35,65 @@ def registry_of(edges: Collection[str], silent: Collection[str] = (), silent_s: 
     now = time.monotonic()
     for name in edges:
         found.edges[name] = EdgeEntry(edge=name, url=f"http://{name}")
-        found.seen_edges[name] = Seen(now - (silent_s if name in silent else 0), TTL_S)
+        found.seen_edges[name] = LastSeen(now - (silent_s if name in silent else 0), TTL_S)
     for number in range(9):
         agent = f"a{number}"
         found.agents[agent] = AgentEntry(agent=agent, name=agent, url=f"http://{agent}", devices=1, profile="standard")
-        found.seen_agents[agent] = Seen(now - (silent_s if agent in silent else 0), TTL_S)
+        found.seen_agents[agent] = LastSeen(now - (silent_s if agent in silent else 0), TTL_S)
     return found
 
 
 EDGES = ("edge-1", "edge-2", "edge-3")
-SEATED = Binding(agents={n: f"a{n}" for n in range(9)}, edges=dict(enumerate(EDGES)))
+SEATED = Placement(agents={n: f"a{n}" for n in range(9)}, edges=dict(enumerate(EDGES)))
 
 
 def test_with_everybody_there_each_seat_visits_its_home(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path)
-    found = chart(lab, SEATED, registry_of(EDGES))
-    assert found.homes == {seat.number: seat.home for seat in lab.members.seats}
-    assert (found.away, found.absent, found.guests(lab)) == ({}, frozenset(), {})
+    experiment = lab_of(tmp_path)
+    found = round_map(experiment, SEATED, registry_of(EDGES))
+    assert found.home_edges == {seat.number: seat.home_edge for seat in experiment.population.seats}
+    assert (found.away, found.absent, found.guests(experiment)) == ({}, frozenset(), {})
 
 
 @pytest.mark.parametrize("association", ["balanced", "latency"])
 def test_seats_of_a_lost_edge_visit_each_its_own_next_nearest(tmp_path: Path, association: str) -> None:
-    lab = lab_of(tmp_path, association=association)
+    experiment = lab_of(tmp_path, association=association)
     lost = 1
-    found = chart(lab, SEATED, registry_of(EDGES, silent=["edge-2"]))
+    found = round_map(experiment, SEATED, registry_of(EDGES, silent=["edge-2"]))
     assert (found.edges, found.away) == ({0: "edge-1", 2: "edge-3"}, {1: "edge-2"})
-    moved = {seat.number for seat in lab.members.seats if seat.home == lost}
+    moved = {seat.number for seat in experiment.population.seats if seat.home_edge == lost}
     assert moved
-    assert found.guests(lab).keys() == moved
-    far = latencies(lab.spec)
-    for seat, home in found.guests(lab).items():
+    assert found.guests(experiment).keys() == moved
+    far = latencies(experiment.spec)
+    for seat, home in found.guests(experiment).items():
         assert far[seat, home] == min(far[seat, 0], far[seat, 2])
     assert sorted([*found.seats_at(0), *found.seats_at(2)]) == list(range(9))
 
 
 def test_devices_of_a_lost_edge_wait_where_the_edge_is_the_client(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path, client="edge", algorithm="fedavg")
-    found = chart(lab, SEATED, registry_of(EDGES, silent=["edge-2"]))
-    assert found.guests(lab) == {}
-    assert found.homes.keys() == {seat for seat in range(9) if lab.seat(seat).home != 1}
+    experiment = lab_of(tmp_path, client="edge", algorithm="fedavg")
+    found = round_map(experiment, SEATED, registry_of(EDGES, silent=["edge-2"]))
+    assert found.guests(experiment) == {}
+    assert found.home_edges.keys() == {seat for seat in range(9) if experiment.seat(seat).home_edge != 1}
 
 
 def test_an_agent_that_is_not_heard_is_absent_and_stays_on_its_seat(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path)
-    found = chart(lab, SEATED, registry_of(EDGES, silent=["a4"]))
+    experiment = lab_of(tmp_path)
+    found = round_map(experiment, SEATED, registry_of(EDGES, silent=["a4"]))
     assert found.absent == {4}
-    seating = found.seating("r", lab.seat(4).home)
+    seating = found.edge_placement("r", experiment.seat(4).home_edge)
     assert seating.absent == (4,)
-    assert seating.places[4].agent == "a4"
+    assert seating.addresses[4].agent == "a4"
 
 
 def test_a_home_whose_edge_is_gone_for_good_goes_to_a_spare_edge(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path)
+    experiment = lab_of(tmp_path)
     names = (*EDGES, "edge-9")
     for silent_s, holder in ((TTL_S + 10, "edge-2"), (TTL_S + 60, "edge-9")):
-        table = Table(lab.members, registry_of(names, ["edge-2"], silent_s), SEATED, reseat_after_s=30)
+        table = PlacementManager(
+            experiment.population, registry_of(names, ["edge-2"], silent_s), SEATED, reseat_after_s=30
+        )
         moves = table.refresh()
-        assert table.binding.edges == {0: "edge-1", 1: holder, 2: "edge-3"}
+        assert table.placement.edges == {0: "edge-1", 1: holder, 2: "edge-3"}
         told = [(move.what, move.number, move.holder, move.before) for move in moves]
         assert told == ([] if holder == "edge-2" else [("home", 1, "edge-9", "edge-2")])
 
@@ -100,7 +102,7 @@ def test_a_home_whose_edge_is_gone_for_good_goes_to_a_spare_edge(tmp_path: Path)
 
 
 def test_silence_makes_suspect_then_lost_and_a_word_after_that_revives() -> None:
-    seen = Seen(100.0, TTL_S)
+    seen = LastSeen(100.0, TTL_S)
     assert [seen.state(100 + after) for after in (0, 2.5, 2.6, 5.0, 5.1)] == [
         "alive",
         "alive",

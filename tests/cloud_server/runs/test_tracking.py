@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from cloud_server.runs import tracking
-from shared.results.tracking.live import Told
+from shared.results.tracking.live import TrackedRun
 from shared.results.tracking.progress import TrackerNote, read_notes
 from shared.results.tracking.scalars import Step, read_tracked
 from shared.run_records.events import Event
@@ -63,7 +63,7 @@ async def told(fed: Federation, run: str, **wanted: Any) -> dict[str, TrackerNot
 
 
 async def events(fed: Federation, run: str, kind: str) -> list[Event]:
-    found = await fed.apps["cloud"].state.cloud.archive.events(run, "0", None)
+    found = await fed.apps["cloud"].state.cloud.repository.events(run, "0", None)
     return [event for event in found if event.kind == kind]
 
 
@@ -221,7 +221,7 @@ async def test_a_tracker_that_cannot_be_told_anything_is_refused_at_once(
 
 
 def test_only_what_is_new_is_told() -> None:
-    told, first = Told(), Step(1, "train", 5.0, {"loss/train": 1.0})
+    told, first = TrackedRun(), Step(1, "train", 5.0, {"loss/train": 1.0})
     assert told.news([first]) == (first,)
     told.note([first])
     assert told.news([first]) == ()

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import torch
 
-from edge_server.rounds.agent_client import Devices
+from edge_server.rounds.agent_client import AgentClient
 from edge_server.rounds.wave import Wave
 from shared.core.records import Tensor, TensorMap
-from shared.federation.aggregation import Fold
-from shared.federation.messages import Contribution, Outcome, Stage, Uploads, VisitAnswer
+from shared.federation.aggregation import Accumulator
+from shared.federation.messages import Contribution, Outcome, Uploads, VisitAnswer, WaveId
 from shared.wire import codec
 from shared.wire.compression import Coded, Ternary
 from tests.shared.algorithms.ways import resolved
@@ -22,29 +22,34 @@ DATA = {"name": "digits", "n_train": 40, "n_test": 10}
 
 
 def test_a_scale_that_is_not_finite_costs_its_seat_alone(tmp_path: Path) -> None:
-    lab = resolved(tmp_path, data=DATA, num_devices=3, num_edges=1, compression={"up": "ternary"})
-    kind: Any = lab.algorithm.update
+    experiment = resolved(tmp_path, data=DATA, num_devices=3, num_edges=1, compression={"up": "ternary"})
+    kind: Any = experiment.algorithm.update
 
     def delta(scale: float) -> TensorMap:
         def coded(tensor: Tensor) -> Tensor:
             digits = torch.zeros(-(-tensor.numel() // 4), dtype=torch.uint8)
             return Coded(Ternary, tensor.shape, (digits, torch.tensor(scale)))
 
-        return {name: coded(tensor) for name, tensor in lab.shapes.items()}
+        return {name: coded(tensor) for name, tensor in experiment.shapes.items()}
 
     scales = {0: 1.0, 1: math.nan, 2: 0.5}
     updates = [Contribution[Any](seat=s, n_samples=5, update=kind(delta=delta(scales[s]))) for s in scales]
     outcomes = tuple(Outcome[Any](seat=seat, kind="train") for seat in scales)
     answer = VisitAnswer[Any, Any](outcomes=outcomes, uploads=Uploads[Any](contributions=tuple(updates)))
-    read = codec.decode(lab.wire.visit_answer, codec.encode(answer).join(), model=lab.shapes, n_seats=len(scales))
+    read = codec.decode(
+        experiment.wire_types.visit_answer, codec.encode(answer).join(), model=experiment.shapes, n_seats=len(scales)
+    )
 
     order = SimpleNamespace(n_clients=3, edge=0)
-    devices = Devices(lab, *cast("Any", (order, *(None,) * 9)))
-    wave, fold = Wave(Stage(run_id="r", round_no=1), dict.fromkeys(scales, "train")), Fold(kind, lab.grid)
+    devices = AgentClient(experiment, *cast("Any", (order, *(None,) * 9)))
+    wave, fold = (
+        Wave(WaveId(run_id="r", round_no=1), dict.fromkeys(scales, "train")),
+        Accumulator(kind, experiment.fixed_point),
+    )
     devices._fold(wave, cast("Any", read).uploads, fold)
     assert wave.used == {0, 2}
     assert [(failure.seat, failure.reason) for failure in wave.failures] == [(1, "wire")]
-    name = next(iter(lab.shapes))
+    name = next(iter(experiment.shapes))
     place = f"uploads.contributions.1.update.delta.{name}"
     assert wave.failures[0].detail == f"{place}: a tensor coded by ternary: the scale is nan"
     assert (fold.n_updates, fold.n_samples) == (2, 10)

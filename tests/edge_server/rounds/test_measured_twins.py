@@ -70,7 +70,7 @@ async def test_shares_follow_the_measured_compute_and_predictions_are_held_again
     for twin in twins.twins:
         one, two = twin.history
         assert (one.took_s, two.took_s) == (WALL_S[twin.seat] / SCALE, LATER_S / SCALE)
-        rate = 75 * done.lab.flops / (WALL_S[twin.seat] / SCALE * REFERENCE_FLOPS)  # of the reference model
+        rate = 75 * done.experiment.flops / (WALL_S[twin.seat] / SCALE * REFERENCE_FLOPS)  # of the reference model
         assert twin.telemetry.free_sps == pytest.approx(rate, rel=1e-3)
         assert two.predicted_s == pytest.approx(WALL_S[twin.seat] / SCALE * shares(second)[twin.seat] / 75, rel=1e-3)
         assert two.error_s == pytest.approx(LATER_S / SCALE - two.predicted_s)
@@ -91,6 +91,6 @@ async def test_who_is_late_by_the_wall_clock_is_known_to_be_that_slow(tmp_path: 
     twin = twins.by_seat()[late.seat]
     assert (twin.health, twin.strikes, twin.n_learned) == ("recovering", 1, 1)
     assert twin.history[0].took_s is None
-    a_share_s = twin.ratio * 75 * done.lab.flops / (1e6 * REFERENCE_FLOPS)
+    a_share_s = twin.ratio * 75 * done.experiment.flops / (1e6 * REFERENCE_FLOPS)
     assert a_share_s == pytest.approx((late.measured_s or 0) / SCALE, rel=1e-3)
     assert a_share_s > 3.9 / SCALE

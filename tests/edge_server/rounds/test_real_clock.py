@@ -77,8 +77,8 @@ async def test_an_agent_keeps_the_answers_of_the_present_wave_alone(tmp_path: Pa
         async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             answer = await pass_on()
             if request.url.path == "/visits" and request.url.port == AGENT_PORT:
-                kind = codec.peek(request.content)["visits"][0]["work"]["kind"]
-                kept.append((kind, len(fed.apps["agent-0"].state.agent.once._work)))
+                kind = codec.peek(request.content)["visits"][0]["task"]["kind"]
+                kept.append((kind, len(fed.apps["agent-0"].state.agent.orders._work)))
             return answer
 
         fed.router.tamper = tamper
@@ -287,7 +287,7 @@ async def test_a_test_of_models_that_is_overdue_takes_no_simulated_time(tmp_path
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if request.url.path == "/visits" and (request.url.port or 0) >= AGENT_PORT:
             order = codec.peek(request.content)
-            if (order["stage"]["round_no"], order["visits"][0]["work"]["kind"]) == (1, "evaluate"):
+            if (order["stage"]["round_no"], order["visits"][0]["task"]["kind"]) == (1, "evaluate"):
                 await asyncio.Event().wait()
         return await pass_on()
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from edge_server.rounds.round_log import Book
+from edge_server.rounds.round_log import RoundLog
 from shared.federation import scheduling
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import SeatRow
@@ -41,14 +41,14 @@ ONE_EDGE: dict[str, Any] = {"n_edges": 1, "rooms": (1, 1, 1)}
 def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The samples behind each round of an edge, visit by visit."""
     found: list[list[int]] = []
-    record = Book.record
+    record = RoundLog.record
 
-    def noted(book: Book) -> dict[str, Any]:
+    def noted(book: RoundLog) -> dict[str, Any]:
         if book.trained_on:  # not in the evaluation after the last round
             found.append([int(sample) for samples in book.trained_on for sample in samples])
         return record(book)
 
-    monkeypatch.setattr(Book, "record", noted)
+    monkeypatch.setattr(RoundLog, "record", noted)
     return found
 
 
@@ -57,7 +57,7 @@ def rows_of(detail: RoundDetail) -> dict[int, SeatRow]:
 
 
 def everything(done: Ended) -> list[int]:
-    return sorted(int(sample) for home in done.lab.members.homes for sample in home.train)
+    return sorted(int(sample) for home in done.experiment.population.edges for sample in home.train)
 
 
 async def twins_of(fed: Federation, edge: str = "edge-1", run_id: str = "latest") -> dict[int, Twin]:
@@ -78,13 +78,13 @@ async def test_shares_follow_free_compute_and_samples_that_move_are_charged_and_
     rows = rows_of(done.rounds[0])
     assert {seat: row.n_samples for seat, row in rows.items()} == {0: 60, 1: 60, 2: 60, 3: 120}  # eq. 2 of 300
     assert sorted(trained_on[0]) == everything(done)
-    assert done.lab.sample_bytes == 64 + 8
+    assert done.experiment.sample_bytes == 64 + 8
     for seat in range(3):
         row = rows[seat]
         assert 0 < row.moved_bytes < 60 * 72
         assert row.moved_bytes % 72 == 0
         assert row.down_s == pytest.approx(8 * row.down_bytes / 1e6)
-        assert row.down_bytes > row.moved_bytes + done.lab.ctx(phase="", round_no=1, n_clients=1).model_bytes
+        assert row.down_bytes > row.moved_bytes + done.experiment.ctx(phase="", round_no=1, n_clients=1).model_bytes
     assert (rows[3].moved_bytes, rows[3].down_bytes) == (0, 0)  # the edge's own machine has them all
     assert {
         row.moved_bytes for row in (await run(tmp_path, spec | {"schedule": "own_data"}, **ONE_EDGE)).rounds[0].seats
@@ -285,16 +285,19 @@ async def test_step_by_step_equals_one_machine_that_has_everything(tmp_path: Pat
     spec = planned(num_rounds=1, sync="step", local_epochs=2, batch_size=64)
     done = await run(tmp_path, spec, **ONE_EDGE)
     assert {row.edge_round for row in done.rounds[0].seats} == set(range(2 * 5))
-    lab = done.lab
-    ctx = lab.ctx(phase="train", round_no=1, n_clients=1, edge=0)
-    seats = [seat for seat in lab.members.seats if seat.role == "train"]
+    experiment = done.experiment
+    ctx = experiment.ctx(phase="train", round_no=1, n_clients=1, edge=0)
+    seats = [seat for seat in experiment.population.seats if seat.role == "train"]
     batches = [scheduling.task_of(ctx.at(edge_round=n), seats) for n in range(10)]
     for epoch in (batches[:5], batches[5:]):
         assert sorted(np.concatenate(epoch).tolist()) == everything(done)
-    model = lab.model
-    models.write_state(model, lab.initial)
+    model = experiment.model
+    models.write_state(model, experiment.initial)
     for batch in batches:
-        x, y = as_batch(lab.data.train_x[batch]), torch.from_numpy(lab.data.train_y[batch].astype(np.int64))
+        x, y = (
+            as_batch(experiment.data.train_x[batch]),
+            torch.from_numpy(experiment.data.train_y[batch].astype(np.int64)),
+        )
         model.zero_grad()
         functional.cross_entropy(model(x), y).backward()
         with torch.no_grad():
@@ -303,7 +306,7 @@ async def test_step_by_step_equals_one_machine_that_has_everything(tmp_path: Pat
                 parameter.sub_(parameter.grad, alpha=0.05)
     alone, together = models.read_state(model), done.model
     assert max(float((alone[name] - together[name]).abs().max()) for name in alone) < 1e-5
-    assert max(float((alone[name] - tensor).abs().max()) for name, tensor in lab.initial.items()) > 1e-3
+    assert max(float((alone[name] - tensor).abs().max()) for name, tensor in experiment.initial.items()) > 1e-3
 
 
 async def test_devices_collect_their_data_while_the_run_goes_on(tmp_path: Path, trained_on: list[list[int]]) -> None:
@@ -327,7 +330,7 @@ async def test_load_slows_a_visit_down_and_shares_follow_it(tmp_path: Path) -> N
     assert all(100 <= sps <= 900 for sps in free.values())
     for seat, row in rows_of(done.rounds[0]).items():
         assert row.n_samples == pytest.approx(300 * free[seat] / sum(free.values()), abs=1)
-        assert row.compute_s == pytest.approx(row.n_samples * done.lab.flops / (free[seat] * REFERENCE_FLOPS))
+        assert row.compute_s == pytest.approx(row.n_samples * done.experiment.flops / (free[seat] * REFERENCE_FLOPS))
 
 
 async def test_run_that_leaves_out_what_a_fault_took_plans_the_same_shares_and_ends_with_the_same_bits(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from shared.core.records import TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import Correct, batches, train
 
@@ -28,16 +28,21 @@ def stream(*key: object) -> int:
 
 
 def local(
-    lab: Lab, seat: int, round_no: int, start: TensorMap, edge_round: int = 0, correct: Correct | None = None
+    experiment: Experiment,
+    seat: int,
+    round_no: int,
+    start: TensorMap,
+    edge_round: int = 0,
+    correct: Correct | None = None,
 ) -> TensorMap:
     """One seat's local training from a model."""
-    spec, data, model = lab.spec, lab.data, lab.model
+    spec, data, model = experiment.spec, experiment.data, experiment.model
     models.write_state(model, start)
     generator = torch.Generator().manual_seed(stream(spec.seed, f"seat {seat}", round_no, edge_round, 0, "batches"))
     drawn = batches(
         data.train_x,
         data.train_y,
-        lab.members.seats[seat].train,
+        experiment.population.seats[seat].train,
         batch_size=spec.batch_size,
         generator=generator,
         epochs=spec.local_epochs,
@@ -62,7 +67,7 @@ def exact_mean(deltas: list[TensorMap], weights: list[int], total_weight: int) -
 
 
 def fedavg(
-    lab: Lab,
+    experiment: Experiment,
     num_rounds: int,
     *,
     first: int = 1,
@@ -70,14 +75,18 @@ def fedavg(
     correction: Correction | None = None,
 ) -> TensorMap:
     """The global model after rounds `first` to `num_rounds` of FedAvg over all seats (or those `chosen` names)."""
-    wanted, seed = lab.spec.model, stream(lab.spec.seed, "model")
-    made = models.build(wanted.name, lab.data.input_shape, lab.data.n_classes, seed, wanted.projection)
+    wanted, seed = experiment.spec.model, stream(experiment.spec.seed, "model")
+    made = models.build(wanted.name, experiment.data.input_shape, experiment.data.n_classes, seed, wanted.projection)
     model = models.read_state(made)
-    sizes = [len(seat.train) for seat in lab.members.seats]
+    sizes = [len(seat.train) for seat in experiment.population.seats]
     for round_no in range(first, num_rounds + 1):
-        seats = chosen(round_no) if chosen else [seat.number for seat in lab.members.seats if seat.role == "train"]
+        seats = (
+            chosen(round_no)
+            if chosen
+            else [seat.number for seat in experiment.population.seats if seat.role == "train"]
+        )
         correct = correction(model) if correction else None
-        trained = [local(lab, seat, round_no, model, correct=correct) for seat in seats]
+        trained = [local(experiment, seat, round_no, model, correct=correct) for seat in seats]
         deltas = [{name: after[name] - model[name] for name in model} for after in trained]
         mean = exact_mean(deltas, [sizes[seat] for seat in seats], sum(sizes))
         model = {name: tensor + mean[name] for name, tensor in model.items()}

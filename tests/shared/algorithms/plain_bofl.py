@@ -16,7 +16,7 @@ from scipy.spatial.distance import hamming
 from sklearn.preprocessing import Binarizer
 
 from shared.core.records import Tensor, TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import Step, batches, train
 from tests.shared.algorithms import flat
@@ -44,9 +44,9 @@ class Plain:
     edges: dict[int, TensorMap] = field(default_factory=dict)
 
 
-def binarised(model: Mapping[str, Tensor], lab: Lab) -> npt.NDArray[Any]:
+def binarised(model: Mapping[str, Tensor], experiment: Experiment) -> npt.NDArray[Any]:
     """Algorithm 1, lines 1 to 3, of all parameters in one row."""
-    row = np.concatenate([model[name].numpy().ravel() for name in sorted(model) if name not in lab.buffer_names])
+    row = np.concatenate([model[name].numpy().ravel() for name in sorted(model) if name not in experiment.buffer_names])
     found: npt.NDArray[Any] = Binarizer(threshold=0.0).transform(row.reshape(1, -1))[0]
     return found
 
@@ -70,23 +70,25 @@ def torch_adam(lr: float, weight_decay: float = 0.0) -> Step:
     return step
 
 
-def local(lab: Lab, seat: int, stage: tuple[int, int, int], start: TensorMap) -> tuple[TensorMap, float, float]:
+def local(
+    experiment: Experiment, seat: int, stage: tuple[int, int, int], start: TensorMap
+) -> tuple[TensorMap, float, float]:
     """Local training: the model, its accuracy and loss while training."""
-    spec, data, model = lab.spec, lab.data, lab.model
+    spec, data, model = experiment.spec, experiment.data, experiment.model
     models.write_state(model, start)
     generator = torch.Generator().manual_seed(flat.stream(spec.seed, f"seat {seat}", *stage, "batches"))
-    own = lab.members.seats[seat].train
+    own = experiment.population.seats[seat].train
     drawn = batches(data.train_x, data.train_y, own, batch_size=spec.batch_size, generator=generator, epochs=1)
-    step = torch_adam(spec.lr) if lab.params.optimiser == "adam" else None  # type: ignore[attr-defined]
+    step = torch_adam(spec.lr) if experiment.params.optimiser == "adam" else None  # type: ignore[attr-defined]
     done = train(model, drawn, lr=spec.lr, step=step)
     return models.read_state(model), done.n_correct / done.n_samples, done.loss
 
 
-def mean(lab: Lab, deltas: Sequence[TensorMap], sizes: Sequence[int]) -> TensorMap:
+def mean(experiment: Experiment, deltas: Sequence[TensorMap], sizes: Sequence[int]) -> TensorMap:
     """Plain, or by samples, as the run weighs."""
-    p: Any = lab.params
+    p: Any = experiment.params
     weights = list(sizes) if p.weighting == "samples" else [1] * len(sizes)
-    return flat.exact_mean(list(deltas), weights, lab.members.total_samples)
+    return flat.exact_mean(list(deltas), weights, experiment.population.total_samples)
 
 
 def minus(a: TensorMap, b: TensorMap) -> TensorMap:
@@ -97,54 +99,61 @@ def plus(a: TensorMap, b: TensorMap) -> TensorMap:
     return {name: a[name] + b[name] for name in a}
 
 
-def bofl(lab: Lab) -> Plain:
+def bofl(experiment: Experiment) -> Plain:
     """All rounds of algorithm 2, as the parameters read it; class C starts from its edge model."""
-    run = Plain(lab.initial)
+    run = Plain(experiment.initial)
     behind: dict[int, TensorMap] = {}  # class C: the edge model to start from
     moved: TensorMap | None = None
-    for round_no in range(1, lab.spec.num_rounds + 1):
+    for round_no in range(1, experiment.spec.num_rounds + 1):
         sent, weights, before = [], [], run.model
-        for home in range(lab.spec.num_edges or 1):
-            seats = [s.number for s in lab.members.seats if s.home == home and s.number not in run.retired]
-            edge, used = _environment(lab, run, round_no, seats, behind, moved)
+        for home in range(experiment.spec.num_edges or 1):
+            seats = [
+                s.number for s in experiment.population.seats if s.home_edge == home and s.number not in run.retired
+            ]
+            edge, used = _environment(experiment, run, round_no, seats, behind, moved)
             run.edges[home] = edge
             sent.append(minus(edge, before))
-            weights.append(sum(len(lab.members.seats[seat].train) for seat in used))
-        moved = mean(lab, sent, weights)
+            weights.append(sum(len(experiment.population.seats[seat].train) for seat in used))
+        moved = mean(experiment, sent, weights)
         run.model = plus(before, moved)
     return run
 
 
 def _environment(
-    lab: Lab, run: Plain, round_no: int, seats: list[int], behind: dict[int, TensorMap], moved: TensorMap | None
+    experiment: Experiment,
+    run: Plain,
+    round_no: int,
+    seats: list[int],
+    behind: dict[int, TensorMap],
+    moved: TensorMap | None,
 ) -> tuple[TensorMap, set[int]]:
     """One environment's round: the edge model, and whose samples stand behind it."""
     edge, used = run.model, set[int]()
-    for edge_round in range(lab.spec.edge_rounds):
+    for edge_round in range(experiment.spec.edge_rounds):
         live = [seat for seat in seats if seat not in run.retired]
         starts = {seat: behind.get(seat, edge) if edge_round == 0 else edge for seat in live}
-        trained = {seat: local(lab, seat, (round_no, edge_round, 0), starts[seat]) for seat in live}
+        trained = {seat: local(experiment, seat, (round_no, edge_round, 0), starts[seat]) for seat in live}
         models_of = {seat: found[0] for seat, found in trained.items()}
         top = sorted(live, key=lambda seat: (-trained[seat][1], trained[seat][2], seat))[0]
-        rows = _classes(lab, run, (round_no, edge_round), models_of, edge, top, moved)
+        rows = _classes(experiment, run, (round_no, edge_round), models_of, edge, top, moved)
         uploads = [seat for seat in live if rows[seat].upload]
-        sizes = [len(lab.members.seats[seat].train) for seat in uploads]
-        edge = plus(edge, mean(lab, [minus(models_of[seat], edge) for seat in uploads], sizes))
+        sizes = [len(experiment.population.seats[seat].train) for seat in uploads]
+        edge = plus(edge, mean(experiment, [minus(models_of[seat], edge) for seat in uploads], sizes))
         used |= set(uploads)
         for seat in live:
             behind.pop(seat, None)
             run.rows[round_no, edge_round, seat] = rows[seat]
             run.refusals[seat] = rows[seat].refusals
-            if rows[seat].refusals >= lab.params.delta:  # type: ignore[attr-defined]
+            if rows[seat].refusals >= experiment.params.delta:  # type: ignore[attr-defined]
                 run.retired[seat] = round_no
-    last = lab.spec.edge_rounds - 1
-    if lab.params.adjust == "start":  # type: ignore[attr-defined]
+    last = experiment.spec.edge_rounds - 1
+    if experiment.params.adjust == "start":  # type: ignore[attr-defined]
         behind |= {s: edge for s in seats if (row := run.rows.get((round_no, last, s))) and row.label == "C"}
     return edge, used
 
 
 def _classes(
-    lab: Lab,
+    experiment: Experiment,
     run: Plain,
     when: tuple[int, int],
     trained: Mapping[int, TensorMap],
@@ -152,16 +161,18 @@ def _classes(
     top: int,
     moved: TensorMap | None,
 ) -> dict[int, Row]:
-    p: Any = lab.params
+    p: Any = experiment.params
     by_update = p.compare == "update"
-    bits = {seat: binarised(minus(model, start) if by_update else model, lab) for seat, model in trained.items()}
+    bits = {seat: binarised(minus(model, start) if by_update else model, experiment) for seat, model in trained.items()}
     origin = moved if by_update else start
-    sigma = None if origin is None else distance(bits[top], binarised(origin, lab))
+    sigma = None if origin is None else distance(bits[top], binarised(origin, experiment))
     rows = {}
     for seat in trained:
         rho = distance(bits[seat], bits[top])
         label = "leader" if seat == top else "A" if sigma is None else _class(p, rho, sigma)
-        wins = np.random.default_rng(flat.stream(lab.spec.seed, f"seat {seat}", *when, 0, "swing")).random() < 0.5
+        wins = (
+            np.random.default_rng(flat.stream(experiment.spec.seed, f"seat {seat}", *when, 0, "swing")).random() < 0.5
+        )
         upload = label in ("leader", "A") or (label == "B" and bool(wins))
         count = run.refusals.get(seat, 0)
         if upload and p.refusals == "consecutive":

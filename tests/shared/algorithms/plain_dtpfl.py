@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.core.records import TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import evaluate
 from tests.shared.algorithms import flat
@@ -43,16 +43,19 @@ class Plain:
     last: Vectors = field(default_factory=list)
 
 
-def clients_of(lab: Lab) -> dict[int, list[int]]:
+def clients_of(experiment: Experiment) -> dict[int, list[int]]:
     """By client, the seats that train for it."""
-    seats = [seat for seat in lab.members.seats if len(seat.train)]
-    if lab.spec.client == "device":
+    seats = [seat for seat in experiment.population.seats if len(seat.train)]
+    if experiment.spec.client == "device":
         return {seat.number: [seat.number] for seat in seats}
-    return {home.number: [seat.number for seat in seats if seat.home == home.number] for home in lab.members.homes}
+    return {
+        home.number: [seat.number for seat in seats if seat.home_edge == home.number]
+        for home in experiment.population.edges
+    }
 
 
 def run(
-    lab: Lab,
+    experiment: Experiment,
     *,
     personal_layers: int,
     num_rounds: int,
@@ -62,16 +65,16 @@ def run(
     first: int = 1,
 ) -> Plain:
     """Rounds `first` to `num_rounds` from a model; without `pretrain_rounds` there is no clustering: FedPer."""
-    start = start or lab.initial
-    known = LAYERS[lab.spec.model.name]
+    start = start or experiment.initial
+    known = LAYERS[experiment.spec.model.name]
     mine = [name for layer in known[len(known) - personal_layers :] for name in layer]
-    clients, total = clients_of(lab), lab.members.total_samples
-    weights = {c: sum(len(lab.members.seats[s].train) for s in seats) for c, seats in clients.items()}
+    clients, total = clients_of(experiment), experiment.population.total_samples
+    weights = {c: sum(len(experiment.population.seats[s].train) for s in seats) for c, seats in clients.items()}
     done = Plain(start, dict.fromkeys(clients, start))
     if pretrain_rounds == 0:
         done.groups = [sorted(clients)]
     for round_no in range(first, num_rounds + 1):
-        after = {c: _trained(lab, seats, round_no, done.models[c]) for c, seats in clients.items()}
+        after = {c: _trained(experiment, seats, round_no, done.models[c]) for c, seats in clients.items()}
         moved = {c: _minus(after[c], done.models[c]) for c in clients}
         mean = flat.exact_mean([_without(moved[c], mine) for c in clients], list(weights.values()), total)
         done.base = {name: tensor + mean[name] if name in mean else tensor for name, tensor in done.base.items()}
@@ -82,20 +85,20 @@ def run(
                 step = flat.exact_mean(deltas, [weights[c] for c in group], total)
                 personal |= {c: {n: done.models[c][n] + step[n] for n in mine} for c in group}
         elif round_no == pretrain_rounds:
-            done.last = [vector(lab, after[c]) for c in sorted(clients)]
+            done.last = [vector(experiment, after[c]) for c in sorted(clients)]
             done.groups = agglomerate(distances(done.last), threshold)
             personal |= _means(done.groups, personal, weights)
         done.models = {c: {**done.base, **personal[c]} for c in clients}
     return done
 
 
-def _trained(lab: Lab, seats: list[int], round_no: int, start: TensorMap) -> TensorMap:
+def _trained(experiment: Experiment, seats: list[int], round_no: int, start: TensorMap) -> TensorMap:
     """A client's model: its seat's, or the mean of its seats' by share."""
-    after = [flat.local(lab, seat, round_no, start) for seat in seats]
-    if lab.spec.client == "device":
+    after = [flat.local(experiment, seat, round_no, start) for seat in seats]
+    if experiment.spec.client == "device":
         return after[0]
-    sizes = [len(lab.members.seats[seat].train) for seat in seats]
-    mean = flat.exact_mean([_minus(model, start) for model in after], sizes, lab.members.total_samples)
+    sizes = [len(experiment.population.seats[seat].train) for seat in seats]
+    mean = flat.exact_mean([_minus(model, start) for model in after], sizes, experiment.population.total_samples)
     return {name: tensor + mean[name] for name, tensor in start.items()}
 
 
@@ -123,9 +126,9 @@ def _without(a: TensorMap, names: list[str]) -> TensorMap:
 # ---- clustering
 
 
-def vector(lab: Lab, model: TensorMap) -> npt.NDArray[np.float64]:
+def vector(experiment: Experiment, model: TensorMap) -> npt.NDArray[np.float64]:
     """The last layer, weight and bias in a row."""
-    return np.concatenate([model[name].double().numpy().ravel() for name in LAYERS[lab.spec.model.name][-1]])
+    return np.concatenate([model[name].double().numpy().ravel() for name in LAYERS[experiment.spec.model.name][-1]])
 
 
 def distances(vectors: Vectors) -> npt.NDArray[np.float64]:
@@ -153,11 +156,15 @@ def agglomerate(apart: npt.NDArray[np.float64], threshold: float) -> list[list[i
 # ---- evaluation
 
 
-def accuracy(lab: Lab, client: int, model: TensorMap) -> float:
+def accuracy(experiment: Experiment, client: int, model: TensorMap) -> float:
     """Of a model on a client's own test samples."""
-    owner: Any = lab.members.seats[client] if lab.spec.client == "device" else lab.members.homes[client]
-    models.write_state(lab.model, model)
-    data = lab.data
+    owner: Any = (
+        experiment.population.seats[client]
+        if experiment.spec.client == "device"
+        else experiment.population.edges[client]
+    )
+    models.write_state(experiment.model, model)
+    data = experiment.data
     x, y = (data.train_x, data.train_y) if owner.test.part == "train" else (data.test_x, data.test_y)
-    score = evaluate(lab.model, x, y, owner.test.indices)
+    score = evaluate(experiment.model, x, y, owner.test.indices)
     return score.n_correct / score.n

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from shared.core.records import Tensor, TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import Objective, batches
 from tests.narrow_copy import POOLING, leading, narrow_copy, pixels_read
@@ -20,28 +20,28 @@ from tests.shared.algorithms import flat
 Array = npt.NDArray[np.float64]
 
 
-def stream(lab: Lab, seat: int, purpose: str) -> torch.Generator:
+def stream(experiment: Experiment, seat: int, purpose: str) -> torch.Generator:
     """The documented stream of a seat in its first visit."""
-    return torch.Generator().manual_seed(flat.stream(lab.spec.seed, f"seat {seat}", 1, 0, 0, purpose))
+    return torch.Generator().manual_seed(flat.stream(experiment.spec.seed, f"seat {seat}", 1, 0, 0, purpose))
 
 
-def local(lab: Lab, seat: int) -> TensorMap:
+def local(experiment: Experiment, seat: int) -> TensorMap:
     """One seat's first local training, of views only resolutions; each KL's gradient comes from a smaller network."""
-    spec = lab.spec
-    wanted, data = spec.model, lab.data
+    spec = experiment.spec
+    wanted, data = spec.model, experiment.data
     model = models.build(wanted.name, data.input_shape, data.n_classes, 0, wanted.projection)
-    models.write_state(model, lab.initial)
+    models.write_state(model, experiment.initial)
     pixels = pixels_read(model, torch.zeros(2, *data.input_shape))
     optimiser = torch.optim.SGD(model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
     drawn = batches(
         data.train_x,
         data.train_y,
-        lab.members.seats[seat].train,
+        experiment.population.seats[seat].train,
         batch_size=spec.batch_size,
-        generator=stream(lab, seat, "batches"),
+        generator=stream(experiment, seat, "batches"),
         epochs=spec.local_epochs,
     )
-    enhanced = objective(lab, pixels, stream(lab, seat, "widths"), stream(lab, seat, "views"))
+    enhanced = objective(experiment, pixels, stream(experiment, seat, "widths"), stream(experiment, seat, "views"))
     model.train()
     for x, y in drawn:
         optimiser.zero_grad()
@@ -51,10 +51,10 @@ def local(lab: Lab, seat: int) -> TensorMap:
 
 
 def objective(
-    lab: Lab, pixels: dict[str, int], widths: torch.Generator, views: torch.Generator, bn: str = "batch"
+    experiment: Experiment, pixels: dict[str, int], widths: torch.Generator, views: torch.Generator, bn: str = "batch"
 ) -> Objective:
     """L of a batch, whose gradients it adds to the model's; views are resolutions."""
-    p, pools = _params(lab), lab.spec.model.name in POOLING
+    p, pools = _params(experiment), experiment.spec.model.name in POOLING
 
     def enhanced(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         logits = model(x)
@@ -74,8 +74,8 @@ def objective(
     return enhanced
 
 
-def _params(lab: Lab) -> Any:
-    return lab.local_params
+def _params(experiment: Experiment) -> Any:
+    return experiment.local_params
 
 
 def _seen(x: Tensor, views: torch.Generator, *, pools: bool) -> Tensor:
@@ -115,15 +115,15 @@ def bilinear(old: int, new: int) -> Array:
     return found
 
 
-def softmax_regression(lab: Lab, seat: int) -> tuple[Array, Array]:
+def softmax_regression(experiment: Experiment, seat: int) -> tuple[Array, Array]:
     """Weight and bias after full-batch steps on L; of the KL's logits the gradient is (q(T(x)) - p(x)) / batch."""
-    p, seats = _params(lab), lab.members.seats[seat].train
-    images = (lab.data.train_x[seats] / 255 - 0.5) / 0.5
-    y, side = np.asarray(lab.data.train_y)[seats], images.shape[1]
+    p, seats = _params(experiment), experiment.population.seats[seat].train
+    images = (experiment.data.train_x[seats] / 255 - 0.5) / 0.5
+    y, side = np.asarray(experiment.data.train_y)[seats], images.shape[1]
     x = images.reshape(len(y), -1)
-    views = stream(lab, seat, "views")
-    weight, bias = (lab.initial[name].double().numpy() for name in ("head.weight", "head.bias"))
-    for _ in range(lab.spec.local_epochs):
+    views = stream(experiment, seat, "views")
+    weight, bias = (experiment.initial[name].double().numpy() for name in ("head.weight", "head.bias"))
+    for _ in range(experiment.spec.local_epochs):
         g_weight, g_bias = flat.softmax_gradient(weight, bias, x, y)
         soft = softmax(x @ weight.T + bias)
         for _ in range(p.n):
@@ -132,5 +132,5 @@ def softmax_regression(lab: Lab, seat: int) -> tuple[Array, Array]:
             u = np.einsum("ih,nhw,jw->nij", across, images, across).reshape(len(y), -1)
             errors = (softmax(u @ weight.T + bias) - soft) / len(y)  # (n, classes)
             g_weight, g_bias = g_weight + p.mu * errors.T @ u, g_bias + p.mu * errors.sum(axis=0)
-        weight, bias = weight - lab.spec.lr * g_weight, bias - lab.spec.lr * g_bias
+        weight, bias = weight - experiment.spec.lr * g_weight, bias - experiment.spec.lr * g_bias
     return weight, bias

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from shared.core.records import TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import Batch, batches, train
 from tests.shared.algorithms.flat import exact_mean, stream
@@ -31,7 +31,7 @@ class Client:
 class Plain:
     """A run: options as the algorithm's, its clients, the global model."""
 
-    lab: Lab
+    experiment: Experiment
     p: int
     eta: float = 1.0
     s: float = 80.0
@@ -41,7 +41,7 @@ class Plain:
 
     def run(self, num_rounds: int) -> TensorMap:
         """The global model after so many rounds of all clients."""
-        seats, model = self.lab.members.seats, self.lab.initial
+        seats, model = self.experiment.population.seats, self.experiment.initial
         self.clients = {seat.number: Client() for seat in seats}
         sizes = [len(seat.train) for seat in seats]
         for round_no in range(1, num_rounds + 1):
@@ -54,18 +54,22 @@ class Plain:
         client = self.clients[seat]
         client.visits += 1
         start = self._mixed(client, seat, round_no, received)
-        models.write_state(self.lab.model, start)
-        drawn = self._batches(seat, round_no, "batches", self.lab.members.seats[seat].train)
-        train(self.lab.model, drawn, lr=self.lab.spec.lr)
-        client.model = models.read_state(self.lab.model)
+        models.write_state(self.experiment.model, start)
+        drawn = self._batches(seat, round_no, "batches", self.experiment.population.seats[seat].train)
+        train(self.experiment.model, drawn, lr=self.experiment.spec.lr)
+        client.model = models.read_state(self.experiment.model)
         return client.model
 
     def _mixed(self, client: Client, seat: int, round_no: int, received: TensorMap) -> TensorMap:
-        top = [name for layer in self.lab.layers[max(len(self.lab.layers) - self.p, 0) :] for name in layer.parameters]
+        top = [
+            name
+            for layer in self.experiment.layers[max(len(self.experiment.layers) - self.p, 0) :]
+            for name in layer.parameters
+        ]
         if client.visits == 1 or self.p == 0:
             return received
         client.weights = client.weights or {name: torch.ones_like(received[name]) for name in top}
-        own = self.lab.members.seats[seat].train
+        own = self.experiment.population.seats[seat].train
         generator = torch.Generator().manual_seed(self._seed(seat, round_no, "draw"))
         drawn = own[torch.randperm(len(own), generator=generator)[: round(self.s / 100 * len(own))].numpy()]
         losses: list[float] = []
@@ -88,7 +92,9 @@ class Plain:
         for weight in client.weights.values():
             weight.requires_grad_(True)
         x, y = batch
-        loss = functional.cross_entropy(functional_call(self.lab.model, self._mix(client, received, top), (x,)), y)
+        loss = functional.cross_entropy(
+            functional_call(self.experiment.model, self._mix(client, received, top), (x,)), y
+        )
         slopes = torch.autograd.grad(loss, [client.weights[name] for name in top])
         for name, slope in zip(top, slopes, strict=True):
             moved = client.weights[name].detach() - self.eta * slope  # (8)
@@ -96,20 +102,20 @@ class Plain:
         return loss.item(), len(y)
 
     def _batches(self, seat: int, round_no: int, purpose: str, indices: Any) -> Any:
-        data, generator = self.lab.data, torch.Generator().manual_seed(self._seed(seat, round_no, purpose))
+        data, generator = self.experiment.data, torch.Generator().manual_seed(self._seed(seat, round_no, purpose))
         drawn = batches(
             data.train_x,
             data.train_y,
             indices,
-            batch_size=self.lab.spec.batch_size,
+            batch_size=self.experiment.spec.batch_size,
             generator=generator,
             epochs=1,
         )
         if not self.own_statistics:
             return drawn
-        shares = data.train_x[self.lab.members.seats[seat].train].astype(np.float64) / 255
+        shares = data.train_x[self.experiment.population.seats[seat].train].astype(np.float64) / 255
         mean, std = shares.mean(), shares.std()  # one channel; (4), (5)
         return (((((x * 0.5 + 0.5) - mean) / std).float(), y) for x, y in drawn)  # (3)
 
     def _seed(self, seat: int, round_no: int, purpose: str) -> int:
-        return stream(self.lab.spec.seed, f"seat {seat}", round_no, 0, 0, purpose)
+        return stream(self.experiment.spec.seed, f"seat {seat}", round_no, 0, 0, purpose)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from shared.core.records import TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from tests.shared.algorithms import flat
 
 Array = npt.NDArray[np.float64]
@@ -20,16 +20,16 @@ ONE_BATCH = 1000
 """More than any client has: each epoch is one step on all its samples."""
 
 
-def rows_of(lab: Lab, seat: int) -> tuple[Array, npt.NDArray[np.int64]]:
+def rows_of(experiment: Experiment, seat: int) -> tuple[Array, npt.NDArray[np.int64]]:
     """A seat's images, flat and from -1 to 1, and its labels."""
-    chosen = lab.members.seats[seat].train
-    x = ((lab.data.train_x[chosen] / 255 - 0.5) / 0.5).reshape(len(chosen), -1)
-    return x, np.asarray(lab.data.train_y)[chosen]
+    chosen = experiment.population.seats[seat].train
+    x = ((experiment.data.train_x[chosen] / 255 - 0.5) / 0.5).reshape(len(chosen), -1)
+    return x, np.asarray(experiment.data.train_y)[chosen]
 
 
-def gradient_of(lab: Lab, seat: int) -> Gradient:
+def gradient_of(experiment: Experiment, seat: int) -> Gradient:
     """The gradient of a seat's mean loss at (classes, inputs + 1): weights with the bias in the last column."""
-    x, y = rows_of(lab, seat)
+    x, y = rows_of(experiment, seat)
 
     def gradient(w: Array) -> Array:
         to_weight, to_bias = flat.softmax_gradient(w[:, :-1], w[:, -1], x, y)
@@ -38,11 +38,11 @@ def gradient_of(lab: Lab, seat: int) -> Gradient:
     return gradient
 
 
-def loss_of(lab: Lab, model: TensorMap) -> float:
+def loss_of(experiment: Experiment, model: TensorMap) -> float:
     """The mean loss of a model of `linear` over all clients' samples."""
     w, losses = joined(model), []
-    for seat in lab.members.seats:
-        x, y = rows_of(lab, seat.number)
+    for seat in experiment.population.seats:
+        x, y = rows_of(experiment, seat.number)
         logits = x @ w[:, :-1].T + w[:, -1]
         losses.append(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y])
     return float(np.concatenate(losses).mean())

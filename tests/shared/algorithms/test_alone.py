@@ -26,11 +26,11 @@ def spec_of(client: str, name: str, **more: Any) -> dict[str, Any]:
 @CLIENTS
 async def test_everyone_trains_alone(client: str, tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(client, "local_sgd"), **layout(client))
-    alone = plain_dtpfl.run(done.lab, personal_layers=2, num_rounds=3)  # all of mlp's layers
-    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in alone.models.items()]
+    alone = plain_dtpfl.run(done.experiment, personal_layers=2, num_rounds=3)  # all of mlp's layers
+    held = [plain_dtpfl.accuracy(done.experiment, c, model) for c, model in alone.models.items()]
     assert done.info.accuracy == pytest.approx(sum(held) / 4)
     assert done.rounds[-1].client_accuracy == done.info.accuracy  # after its training, unlike FedPer's
-    assert flat.same_bits(done.model, done.lab.initial)
+    assert flat.same_bits(done.model, done.experiment.initial)
     rows = [row for detail in done.rounds for row in (detail.seats if client == "device" else detail.edges)]
     assert {row.outcome for row in rows} == {"used"}
     assert all(0 < row.up_bytes < AROUND for row in rows)
@@ -40,10 +40,10 @@ async def test_everyone_trains_alone(client: str, tmp_path: Path) -> None:
 @CLIENTS
 async def test_transfer_is_fedavg_and_then_everyone_alone(client: str, tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(client, "transfer-2"), **layout(client))
-    together = plain_dtpfl.run(done.lab, personal_layers=0, num_rounds=1)
+    together = plain_dtpfl.run(done.experiment, personal_layers=0, num_rounds=1)
     assert flat.distance(done.model, together.base) < 1e-6
-    alone = plain_dtpfl.run(done.lab, personal_layers=2, num_rounds=3, first=2, start=done.model)
-    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in alone.models.items()]
+    alone = plain_dtpfl.run(done.experiment, personal_layers=2, num_rounds=3, first=2, start=done.model)
+    held = [plain_dtpfl.accuracy(done.experiment, c, model) for c, model in alone.models.items()]
     assert done.info.accuracy == pytest.approx(sum(held) / 4)
     assert [row.phase for row in done.rounds] == ["federate", "tune", "tune"]
     assert len({row.model_sha256 for row in done.rounds}) == 1
@@ -87,6 +87,6 @@ async def test_fedprox_with_users_as_clients_pulls_their_devices(mu: float, tmp_
     spec = spec_of("edge", "fedavg", num_rounds=2, local_epochs=2)
     fedavg = await run(tmp_path, spec, **layout("edge"))
     fedprox = await run(tmp_path, {**spec, "algorithm": {"name": "fedprox", "params": {"mu": mu}}}, **layout("edge"))
-    assert flat.distance(fedavg.model, flat.fedavg(fedavg.lab, 2)) < 1e-6
+    assert flat.distance(fedavg.model, flat.fedavg(fedavg.experiment, 2)) < 1e-6
     assert (fedprox.info.model_sha256 == fedavg.info.model_sha256) == (mu == 0)
     assert fedprox.info.final["clients_received"].n == 4

@@ -16,7 +16,7 @@ from sklearn.preprocessing import Binarizer
 from shared.algorithms import bofl
 from shared.core.errors import BadInput
 from shared.core.records import TensorMap
-from shared.federation.context import Ctx
+from shared.federation.context import Context
 from shared.federation.hooks import Verdict
 from shared.federation.spec_parser import parse_spec
 from tests.shared.algorithms import flat, plain_bofl
@@ -42,9 +42,9 @@ def spec_of(params: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]
     return {**spec, **more}
 
 
-def ctx_of(folder: Path, params: dict[str, Any] | None = None, round_no: int = 1) -> Ctx:
-    lab = resolved(folder, **spec_of(params))
-    return lab.ctx(phase="train", round_no=round_no, n_clients=7, edge=0)
+def ctx_of(folder: Path, params: dict[str, Any] | None = None, round_no: int = 1) -> Context:
+    experiment = resolved(folder, **spec_of(params))
+    return experiment.ctx(phase="train", round_no=round_no, n_clients=7, edge=0)
 
 
 # ---- signs and distances
@@ -90,7 +90,7 @@ def flipped(model: TensorMap, first: int, n: int) -> TensorMap:
     return {"w": turned}
 
 
-def verdicts(ctx: Ctx, rhos: dict[int, int], *, sigma: int = 10, refusals: dict[int, int] | None = None) -> Any:
+def verdicts(ctx: Context, rhos: dict[int, int], *, sigma: int = 10, refusals: dict[int, int] | None = None) -> Any:
     """The edge's admission of a leader, seat 0, at `sigma` from the global model and of devices at `rhos` from it."""
     start = {"w": torch.ones(200)}
     top = flipped(start, 0, sigma)
@@ -277,7 +277,7 @@ def mixed_spec(params: dict[str, Any], **more: Any) -> dict[str, Any]:
 async def as_formulas(spec: dict[str, Any], folder: Path) -> plain_bofl.Plain:
     """A run in which every class, distance, count and retirement, and the model, is that of the formulas."""
     done = await run(folder, spec, rooms=(3, 4))
-    plain = plain_bofl.bofl(done.lab)
+    plain = plain_bofl.bofl(done.experiment)
     assert rows_of(done) == plain.rows
     assert {seat: detail.round_no for detail in done.rounds for seat in detail.retired} == plain.retired
     assert flat.same_bits(done.model, plain.model)
@@ -318,29 +318,29 @@ async def test_formulas_hold_in_other_environments(more: dict[str, Any], tmp_pat
 async def test_one_environment_of_equal_counts_with_wide_margins_is_fedavg(tmp_path: Path) -> None:
     spec = spec_of({**WIDE, "optimiser": "sgd"}, num_devices=4, num_edges=1, partition="iid", lr=0.1)
     done = await run(tmp_path, spec, n_edges=1, rooms=(2, 2))
-    assert {len(seat.train) for seat in done.lab.members.seats} == {80}
+    assert {len(seat.train) for seat in done.experiment.population.seats} == {80}
     assert Counter(str(row.label) for detail in done.rounds for row in detail.seats) == {"leader": 3, "A": 9}
-    assert flat.distance(done.model, flat.fedavg(done.lab, 3)) < 1e-6
-    assert flat.distance(done.model, done.lab.initial) > 0.01
+    assert flat.distance(done.model, flat.fedavg(done.experiment, 3)) < 1e-6
+    assert flat.distance(done.model, done.experiment.initial) > 0.01
 
 
 async def test_wide_margins_weighed_by_samples_are_fedavg_in_any_environments(tmp_path: Path) -> None:
     params = {**WIDE, "optimiser": "sgd", "weighting": "samples"}
     done = await run(tmp_path, spec_of(params, lr=0.1), rooms=(3, 4))
-    assert flat.distance(done.model, flat.fedavg(done.lab, 3)) < 1e-6
+    assert flat.distance(done.model, flat.fedavg(done.experiment, 3)) < 1e-6
 
 
 async def test_several_environments_of_unequal_size_are_a_mean_of_means_and_not_fedavg(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({**WIDE, "optimiser": "sgd"}, lr=0.1, num_rounds=1), rooms=(3, 4))
-    trained = [flat.local(done.lab, seat, 1, done.lab.initial) for seat in range(7)]
-    edges = [[seat.number for seat in done.lab.members.seats if seat.home == home] for home in (0, 1)]
+    trained = [flat.local(done.experiment, seat, 1, done.experiment.initial) for seat in range(7)]
+    edges = [[seat.number for seat in done.experiment.population.seats if seat.home_edge == home] for home in (0, 1)]
     assert [len(seats) for seats in edges] == [4, 3]
     means = {
         name: torch.stack([torch.stack([trained[s][name].double() for s in seats]).mean(0) for seats in edges]).mean(0)
-        for name in done.lab.initial
+        for name in done.experiment.initial
     }
     assert flat.distance(done.model, means) < 1e-6
-    assert flat.distance(done.model, flat.fedavg(done.lab, 1)) > 1e-4
+    assert flat.distance(done.model, flat.fedavg(done.experiment, 1)) > 1e-4
 
 
 # ---- who hosts whom

@@ -117,13 +117,13 @@ async def test_class_c_may_train_once_more_from_the_edge_model_and_keeps_what_co
 
 def own_accuracies(done: Ended) -> list[float]:
     """Of the models that the last round's class C made of their edge's, on their own test images."""
-    lab, plain, accuracies = done.lab, plain_bofl.bofl(done.lab), []
+    experiment, plain, accuracies = done.experiment, plain_bofl.bofl(done.experiment), []
     for (round_no, _, number), row in plain.rows.items():
-        if round_no == lab.spec.num_rounds and row.label == "C":
-            seat = lab.members.seats[number]
-            own, _, _ = plain_bofl.local(lab, number, (round_no, 0, 1), plain.edges[seat.home])
-            models.write_state(lab.model, own)
-            score = evaluate(lab.model, lab.data.test_x, lab.data.test_y, seat.test.indices)
+        if round_no == experiment.spec.num_rounds and row.label == "C":
+            seat = experiment.population.seats[number]
+            own, _, _ = plain_bofl.local(experiment, number, (round_no, 0, 1), plain.edges[seat.home_edge])
+            models.write_state(experiment.model, own)
+            score = evaluate(experiment.model, experiment.data.test_x, experiment.data.test_y, seat.test.indices)
             accuracies.append(score.n_correct / score.n)
     return accuracies
 
@@ -247,7 +247,7 @@ async def test_refusals_count_where_no_update_arrived(homes: set[int], tmp_path:
             row.figures["refusals"] == detail.round_no for row in by_class(detail, "C") if row.seat in always(done)
         )
     assert [row.outcome for row in first.edges] == ["idle" if home in homes else "used" for home in (0, 1)]
-    assert (first.model_sha256 == digest(done.lab.initial)) == (homes == {0, 1})
+    assert (first.model_sha256 == digest(done.experiment.initial)) == (homes == {0, 1})
     adjusted = {row.seat for row in second.seats if "edge_model_bytes" in row.figures}
     assert adjusted == {row.seat for row in by_class(first, "C") if row.seat % 2 not in homes}
 

@@ -20,13 +20,13 @@ import torch
 
 import shared.algorithms
 import tests.probes
-from cloud_server.runs.repository import Committed
+from cloud_server.runs.repository import Checkpoint
 from shared.core.aggregation_rules import Mean
 from shared.core.errors import BadInput
 from shared.core.records import ModelState, Record
 from shared.core.tensors import bytes_of
-from shared.federation.aggregation import Fold, check_update_type
-from shared.federation.experiment import Lab
+from shared.federation.aggregation import Accumulator, check_update_type
+from shared.federation.experiment import Experiment
 from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, EdgeHooks
 from shared.federation.messages import Contribution
 from shared.federation.registry import all_algorithms, load_algorithm
@@ -213,16 +213,16 @@ async def test_hooks_are_pure(name: str, watched: tuple[Ended, Watch]) -> None:
     assert watched[1].faults == []
 
 
-def decoder(lab: Lab, record: Record) -> Any:
+def decoder(experiment: Experiment, record: Record) -> Any:
     """The type in which the other side decodes a record."""
-    generic: Any = Committed
+    generic: Any = Checkpoint
     bodies = {
-        "VisitOrder": lab.wire.visit_order,
-        "VisitAnswer": lab.wire.visit_answer,
-        "UploadAnswer": lab.wire.upload_answer,
-        "RoundOrder": lab.wire.round_order,
-        "RoundAnswer": lab.wire.round_answer,
-        "Committed": generic[lab.algorithm.cloud_state],
+        "VisitOrder": experiment.wire_types.visit_order,
+        "VisitAnswer": experiment.wire_types.visit_answer,
+        "UploadAnswer": experiment.wire_types.upload_answer,
+        "RoundOrder": experiment.wire_types.round_order,
+        "RoundAnswer": experiment.wire_types.round_answer,
+        "Committed": generic[experiment.algorithm.cloud_state],
     }
     return bodies.get(type(record).__name__.partition("[")[0], type(record))
 
@@ -231,7 +231,7 @@ def decoder(lab: Lab, record: Record) -> Any:
 async def test_messages_and_states_round_trip_the_wire(name: str, watched: tuple[Ended, Watch]) -> None:
     done, watch = watched
     for record, body in watch.encoded:
-        back = codec.decode(decoder(done.lab, record), body, model=done.lab.initial)
+        back = codec.decode(decoder(done.experiment, record), body, model=done.experiment.initial)
         assert bytes(codec.encode(back).join()) == body, type(record)
 
 
@@ -239,7 +239,7 @@ async def test_messages_and_states_round_trip_the_wire(name: str, watched: tuple
 async def test_every_declared_type_is_used(name: str, watched: tuple[Ended, Watch]) -> None:
     """Has every record a writer? Found in what was sent and stored in two rounds."""
     done, watch = watched
-    algorithm, found = done.lab.algorithm, set()
+    algorithm, found = done.experiment.algorithm, set()
     for record, _ in watch.encoded:
         outcomes = getattr(record, "outcomes", ())
         found |= {type(record), *map(type, getattr(record, "messages", ())), *(type(item.report) for item in outcomes)}
@@ -258,8 +258,8 @@ async def test_arrival_order_changes_nothing(name: str, watched: tuple[Ended, Wa
     assert len(items) == 4
     sums = set()
     for order in permutations(items):
-        whole = Fold(done.lab.algorithm.update, done.lab.grid)
-        half = Fold(done.lab.algorithm.update, done.lab.grid)
+        whole = Accumulator(done.experiment.algorithm.update, done.experiment.fixed_point)
+        half = Accumulator(done.experiment.algorithm.update, done.experiment.fixed_point)
         for item in order[:2]:
             half.add(item.update, item.n_samples)
         for item in order[2:]:
@@ -322,7 +322,7 @@ async def test_integer_buffers_are_never_averaged(name: str, policy: str, tmp_pa
     assert all(COUNTER not in item.update.delta for item in sent)
     assert done.model[COUNTER].dtype == torch.int64
     assert done.model[COUNTER].item() == 0
-    assert not torch.equal(done.model["features.0.weight"], done.lab.initial["features.0.weight"])
+    assert not torch.equal(done.model["features.0.weight"], done.experiment.initial["features.0.weight"])
 
 
 @pytest.mark.parametrize("name", FEDERATED)
@@ -331,8 +331,8 @@ async def test_averaged_buffers_are_the_weighted_mean(name: str, tmp_path: Path)
     for key in STATISTICS:
         told = [item for item in sent if item.update.delta]  # not in a phase of local training
         mean = sum(flat.mean_of_round(told[at : at + 4], key) for at in range(0, len(told), 4))
-        assert torch.allclose(done.model[key].double(), done.lab.initial[key] + mean, atol=1e-6)
-        assert flat.distance({key: done.model[key]}, {key: done.lab.initial[key]}) > 0.01
+        assert torch.allclose(done.model[key].double(), done.experiment.initial[key] + mean, atol=1e-6)
+        assert flat.distance({key: done.model[key]}, {key: done.experiment.initial[key]}) > 0.01
     assert not any(getattr(state, "buffers", {}) for state in states)
 
 
@@ -341,7 +341,7 @@ async def test_local_buffers_stay_with_the_seat_and_live_on(name: str, tmp_path:
     """50 samples in batches of 25 pass the model twice a round: after two rounds a seat's counter stands at 4."""
     done, sent, states = await normalised(name, "local", tmp_path)
     assert all(not item.update.delta.keys() & {*STATISTICS, COUNTER} for item in sent)
-    assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.lab.initial)))
+    assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.experiment.initial)))
     passes = 20 if name == "per_fedavg" else 2  # ten steps, each at two places
     assert sorted(state.buffers[COUNTER].item() for state in states) == [passes] * 4 + [2 * passes] * 4
     assert len({tuple(state.buffers[STATISTICS[0]].tolist()) for state in states}) == 8
@@ -351,5 +351,5 @@ async def test_local_buffers_stay_with_the_seat_and_live_on(name: str, tmp_path:
 async def test_dropped_buffers_leave_no_trace(name: str, tmp_path: Path) -> None:
     done, sent, states = await normalised(name, "drop", tmp_path)
     assert all(not item.update.delta.keys() & {*STATISTICS, COUNTER} for item in sent)
-    assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.lab.initial)))
+    assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.experiment.initial)))
     assert not any(getattr(state, "buffers", {}) for state in states)

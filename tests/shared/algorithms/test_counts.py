@@ -28,5 +28,5 @@ async def test_mean_and_count_make_the_sum_of_all_visits(
         "losses": [{"round_no": 2, "seats": [3], "edge_round": 0}],
     }
     done = await run(tmp_path, spec, rooms=(2, 1, 1, 1))
-    grown = done.model["head.bias"] - done.lab.initial["head.bias"]
+    grown = done.model["head.bias"] - done.experiment.initial["head.bias"]
     assert grown.tolist() == pytest.approx([visits] * 10, abs=1e-4)

@@ -47,8 +47,8 @@ def groups_of(done: Ended) -> list[list[int]]:
 
 
 def own_models(done: Ended) -> dict[int, Any]:
-    ctx = done.lab.ctx(phase="group", round_no=done.info.rounds, n_clients=4)
-    models = done.lab.algorithm.cloud.models(ctx, done.state)
+    ctx = done.experiment.ctx(phase="group", round_no=done.info.rounds, n_clients=4)
+    models = done.experiment.algorithm.cloud.models(ctx, done.state)
     return {int(name.removeprefix("edge-")): model for name, model in models.items() if name != "global"}
 
 
@@ -78,14 +78,14 @@ def cloud_figures(done: Ended, round_no: int) -> dict[str, Any]:
 async def test_run_is_the_papers_two_phases(params: dict[str, Any], partition: dict[str, Any], tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(params, partition=partition), **FOUR)
     options = {"personal_layers": 1, **params}
-    plain = plain_dtpfl.run(done.lab, num_rounds=4, **options)
+    plain = plain_dtpfl.run(done.experiment, num_rounds=4, **options)
     assert groups_of(done) == plain.groups
     assert 1 < len(plain.groups or ()) < 4
     assert apart(done, plain.models) < 2e-6
     assert flat.distance(done.model, plain.base) < 2e-6
-    held = [plain_dtpfl.accuracy(done.lab, user, model) for user, model in plain.models.items()]
+    held = [plain_dtpfl.accuracy(done.experiment, user, model) for user, model in plain.models.items()]
     assert done.info.accuracy == pytest.approx(sum(held) / 4, abs=0.02)
-    alone = plain_dtpfl.run(done.lab, num_rounds=4, **{**options, "threshold": 0.0})
+    alone = plain_dtpfl.run(done.experiment, num_rounds=4, **{**options, "threshold": 0.0})
     assert apart(done, alone.models) > 1e-3
 
 
@@ -104,9 +104,9 @@ async def test_threshold_two_is_fedavg_from_the_clustered_start(tmp_path: Path) 
     assert groups_of(done) == [[0, 1, 2, 3]]
     assert len(start) == 4
     assert all(flat.same_bits(start[0], model) for model in start.values())
-    after = plain_dtpfl.run(done.lab, personal_layers=0, num_rounds=4, start=start[0], first=3)
+    after = plain_dtpfl.run(done.experiment, personal_layers=0, num_rounds=4, start=start[0], first=3)
     assert apart(done, dict.fromkeys(range(4), after.base)) < 1e-6
-    fedavg = plain_dtpfl.run(done.lab, personal_layers=0, num_rounds=4)
+    fedavg = plain_dtpfl.run(done.experiment, personal_layers=0, num_rounds=4)
     assert apart(done, dict.fromkeys(range(4), fedavg.base)) > 1e-5
 
 
@@ -123,7 +123,7 @@ async def test_batch_norm_of_a_personal_layer_stays_in_its_group(tmp_path: Path)
     done = await run(tmp_path, spec_of(params, model="conv_bn", num_rounds=2), **FOUR)
     key, groups, models = "features.1.running_mean", groups_of(done), own_models(done)
     assert len(groups) > 1
-    assert flat.same_bits({key: done.model[key]}, {key: done.lab.initial[key]})
+    assert flat.same_bits({key: done.model[key]}, {key: done.experiment.initial[key]})
     assert len({tuple(model[key].tolist()) for model in models.values()}) == len(groups)
     assert all(model["features.1.num_batches_tracked"].item() == 0 for model in models.values())
 

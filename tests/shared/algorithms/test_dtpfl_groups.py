@@ -18,9 +18,9 @@ from shared.algorithms import dtpfl
 from shared.algorithms.dtpfl import Change, Down, Federation, Sent, User
 from shared.core.errors import NotFinite
 from shared.core.records import TensorMap
-from shared.federation.aggregation import Fold
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
+from shared.federation.aggregation import Accumulator
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_spec
 from shared.wire import codec
 from tests.shared.algorithms.ways import resolved
@@ -29,16 +29,16 @@ CLOUD, EDGE = dtpfl.ALGORITHM.cloud, dtpfl.ALGORITHM.edge
 Vector = npt.NDArray[np.float64]
 
 
-def lab_of(folder: Path, n_users: int, **params: Any) -> Lab:
+def lab_of(folder: Path, n_users: int, **params: Any) -> Experiment:
     """Users of softmax regression on digits: their only layer is the last."""
     algorithm = {"name": "dtpfl", "params": {"pretrain_rounds": 2, **params}}
     counts = {"num_edges": n_users, "num_devices": n_users, "num_rounds": 4}
     return resolved(folder, algorithm=algorithm, client="edge", model="linear", **counts)
 
 
-def ctx_of(lab: Lab, round_no: int = 2, **more: Any) -> Ctx:
-    n_users = len(lab.members.homes)
-    return lab.ctx(phase=lab.phase_of(round_no).name, round_no=round_no, n_clients=n_users).at(**more)
+def ctx_of(experiment: Experiment, round_no: int = 2, **more: Any) -> Context:
+    n_users = len(experiment.population.edges)
+    return experiment.ctx(phase=experiment.phase_of(round_no).name, round_no=round_no, n_clients=n_users).at(**more)
 
 
 def layers_of(vector: Vector) -> TensorMap:
@@ -54,9 +54,9 @@ def sent_by(vectors: Mapping[str, Sequence[float]], samples: int = 1) -> Change:
     return Change(delta={}, users=users)
 
 
-def grouped(lab: Lab, update: Change, state: Federation | None = None, round_no: int = 2) -> Federation:
-    ctx = ctx_of(lab, round_no)
-    found: Federation = CLOUD.aggregate(ctx, state or CLOUD.init(ctx, lab.initial), update)
+def grouped(experiment: Experiment, update: Change, state: Federation | None = None, round_no: int = 2) -> Federation:
+    ctx = ctx_of(experiment, round_no)
+    found: Federation = CLOUD.aggregate(ctx, state or CLOUD.init(ctx, experiment.initial), update)
     return found
 
 
@@ -75,8 +75,8 @@ AXES = {"edge-0": [1.0, 0.0], "edge-1": [2.0, 0.1], "edge-2": [0.0, 1.0]}
 def test_groups_are_those_of_scipy_on_the_vectors_that_were_sent(threshold: float, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(3, 30))[np.arange(12) % 3] + rng.normal(size=(12, 30))
-    lab = lab_of(tmp_path, 12, threshold=threshold)
-    state = grouped(lab, sent_by({f"edge-{n}": row.tolist() for n, row in enumerate(vectors)}))
+    experiment = lab_of(tmp_path, 12, threshold=threshold)
+    state = grouped(experiment, sent_by({f"edge-{n}": row.tolist() for n, row in enumerate(vectors)}))
     rounded = vectors.astype(np.float32).astype(np.float64)
     labels = fcluster(linkage(pdist(rounded, "cosine"), "average"), threshold, "distance")
     theirs = [[f"edge-{n}" for n in np.flatnonzero(labels == label)] for label in dict.fromkeys(labels)]
@@ -86,7 +86,7 @@ def test_groups_are_those_of_scipy_on_the_vectors_that_were_sent(threshold: floa
 def test_first_layers_of_a_group_are_the_mean_by_samples(tmp_path: Path) -> None:
     """(9) by hand: 3 of [1, 0] and 1 of [2, 0.1] are [1.25, 0.025]."""
     update = sent_by(AXES)
-    update = update.but(users={**update.users, "edge-0": update.users["edge-0"].but(samples=3)})
+    update = update.replace(users={**update.users, "edge-0": update.users["edge-0"].replace(samples=3)})
     state = grouped(lab_of(tmp_path, 3, threshold=0.1), update)
     assert members_of(state) == [["edge-0", "edge-1"], ["edge-2"]]
     mean = state.personal[state.groups["edge-0"]]["head.weight"]
@@ -96,23 +96,23 @@ def test_first_layers_of_a_group_are_the_mean_by_samples(tmp_path: Path) -> None
 
 def test_one_user_is_a_group_and_the_next_is_alone_under_auto(tmp_path: Path) -> None:
     """With nobody to be compared with, nothing is near."""
-    lab = lab_of(tmp_path, 2, threshold="auto")
-    state = grouped(lab, sent_by({"edge-0": [1.0, 0.0]}))
-    told = CLOUD.figures(ctx_of(lab), state)
+    experiment = lab_of(tmp_path, 2, threshold="auto")
+    state = grouped(experiment, sent_by({"edge-0": [1.0, 0.0]}))
+    told = CLOUD.figures(ctx_of(experiment), state)
     assert (told["groups"], told["linkage"], told["threshold"]) == ([["edge-0"]], [], 0.0)
-    later = grouped(lab, sent_by({"edge-1": [1.0, 0.5]}), state, round_no=4)
+    later = grouped(experiment, sent_by({"edge-1": [1.0, 0.5]}), state, round_no=4)
     assert members_of(later) == [["edge-0"], ["edge-1"]]
-    assert CLOUD.figures(ctx_of(lab, 4), later)["groups"] == [["edge-0"], ["edge-1"]]
+    assert CLOUD.figures(ctx_of(experiment, 4), later)["groups"] == [["edge-0"], ["edge-1"]]
 
 
 def test_late_users_are_placed_one_after_another(tmp_path: Path) -> None:
     """Of two late ones of a new kind the first founds a group, which the second joins, and begins from its layers."""
-    lab = lab_of(tmp_path, 6, threshold=0.1)
-    state = grouped(lab, sent_by(AXES))
+    experiment = lab_of(tmp_path, 6, threshold=0.1)
+    state = grouped(experiment, sent_by(AXES))
     late = {"edge-5": [-1.0, 0.1], "edge-4": [-1.0, 0.0], "edge-3": [0.1, 3.0]}
-    state = grouped(lab, sent_by(late), state, round_no=4)
+    state = grouped(experiment, sent_by(late), state, round_no=4)
     assert members_of(state) == [["edge-0", "edge-1"], ["edge-2", "edge-3"], ["edge-4", "edge-5"]]
-    down: Down = CLOUD.broadcast(ctx_of(lab, 5), state, 5, [])
+    down: Down = CLOUD.broadcast(ctx_of(experiment, 5), state, 5, [])
     assert down.group == state.groups["edge-4"]
     assert down.model["head.weight"][0, :2].tolist() == [-1.0, 0.0]
 
@@ -126,25 +126,25 @@ def test_last_layer_of_zeros_is_near_nobody(tmp_path: Path) -> None:
 
 
 def test_user_whose_layers_are_not_whole_has_no_group_and_costs_nobody_else_theirs(tmp_path: Path) -> None:
-    lab, update = lab_of(tmp_path, 3, threshold=0.1), sent_by(AXES)
+    experiment, update = lab_of(tmp_path, 3, threshold=0.1), sent_by(AXES)
     half = Sent(layers={"head.bias": torch.zeros(10)}, samples=1)
     stranger = {"edge-7": update.users["edge-2"], "nobody": update.users["edge-2"]}
-    state = grouped(lab, update.but(users={**update.users, **stranger, "edge-2": half}))
+    state = grouped(experiment, update.replace(users={**update.users, **stranger, "edge-2": half}))
     assert members_of(state) == [["edge-0", "edge-1"]]
-    assert CLOUD.broadcast(ctx_of(lab, 3), state, 2, []).group is None
+    assert CLOUD.broadcast(ctx_of(experiment, 3), state, 2, []).group is None
 
 
 def test_layers_of_another_shape_are_refused_where_they_arrive(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path, 3)
+    experiment = lab_of(tmp_path, 3)
     wrong = Sent(layers={"head.weight": torch.zeros(10, 63), "head.bias": torch.zeros(10)}, samples=1)
     body = bytes(codec.encode(Change(delta={}, users={"edge-0": wrong})).join())
     with pytest.raises(Exception, match=r"head\.weight"):
-        codec.decode(Change, body, model=lab.initial)
+        codec.decode(Change, body, model=experiment.initial)
 
 
 def test_layers_that_are_not_finite_and_no_samples_are_refused(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path, 3)
-    fold = Fold(Change, lab.grid, model=lab.shapes)
+    experiment = lab_of(tmp_path, 3)
+    fold = Accumulator(Change, experiment.fixed_point, model=experiment.shapes)
     with pytest.raises(NotFinite, match="users"):
         fold.add(sent_by({"edge-0": [float("nan")]}), 1)
     with pytest.raises(ValidationError):
@@ -172,9 +172,9 @@ def test_run_has_as_many_rounds_as_its_spec_says(pretrain_rounds: int, num_round
 def test_user_asks_for_a_group_with_the_others_or_after_as_many_rounds(
     round_no: int, rounds_before: int, n_samples: int, sends: bool, tmp_path: Path
 ) -> None:
-    lab = lab_of(tmp_path, 3)
-    ctx = ctx_of(lab, round_no, edge=1, n_samples=n_samples)
-    begun = EDGE.begin(ctx, User(rounds=rounds_before), Down(model=lab.initial))
+    experiment = lab_of(tmp_path, 3)
+    ctx = ctx_of(experiment, round_no, edge=1, n_samples=n_samples)
+    begun = EDGE.begin(ctx, User(rounds=rounds_before), Down(model=experiment.initial))
     finish = EDGE.finish(ctx, begun.state)
     update: Any = finish.update
     assert {user: each.samples for user, each in update.users.items()} == ({"edge-1": 9} if sends else {})

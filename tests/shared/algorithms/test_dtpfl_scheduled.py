@@ -34,8 +34,8 @@ def spec_of(**more: Any) -> dict[str, Any]:
 
 
 def models_of(done: Ended) -> dict[str, Any]:
-    ctx = done.lab.ctx(phase="group", round_no=done.info.rounds, n_clients=4)
-    return done.lab.algorithm.cloud.models(ctx, done.state)
+    ctx = done.experiment.ctx(phase="group", round_no=done.info.rounds, n_clients=4)
+    return done.experiment.algorithm.cloud.models(ctx, done.state)
 
 
 def trainers(done: Ended) -> set[int]:
@@ -45,11 +45,11 @@ def trainers(done: Ended) -> set[int]:
 async def test_devices_and_server_step_by_step_equal_the_server_alone(tmp_path: Path) -> None:
     together = await run(tmp_path, spec_of(), **FOUR)
     alone = await run(tmp_path, spec_of(edge_link={"worker_sps": 1e12}), **FOUR)  # all free compute is the server's
-    servers = {seat.number for seat in alone.lab.members.seats if seat.role == "worker"}
+    servers = {seat.number for seat in alone.experiment.population.seats if seat.role == "worker"}
     assert (len(servers), trainers(alone), len(trainers(together))) == (4, servers, 12)
     one, other = models_of(together), models_of(alone)
     assert one.keys() == other.keys() == {"global", *(f"edge-{number}" for number in range(4))}
     assert together.state.groups == alone.state.groups
     assert 1 < len(set(together.state.groups.values())) < 4
     assert max(flat.distance(one[name], other[name]) for name in one) < 1e-5
-    assert flat.distance(one["global"], together.lab.initial) > 1e-2
+    assert flat.distance(one["global"], together.experiment.initial) > 1e-2

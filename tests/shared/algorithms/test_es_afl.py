@@ -14,10 +14,10 @@ from benchmarks.by_hooks import ByHooks
 from shared.algorithms._evolution import Strategy, covariance_of, divided, judged, tried
 from shared.algorithms.es_afl import Change, Choice, Params
 from shared.core.errors import BadInput
-from shared.federation.aggregation import Fold, mean_of
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
-from shared.federation.hooks import Bench, DeviceHooks, Local, default_local, starting_model
+from shared.federation.aggregation import Accumulator, mean_of
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.federation.hooks import DeviceHooks, Local, Trainer, default_local, starting_model
 from shared.federation.messages import Contribution
 from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
@@ -33,7 +33,7 @@ from tests.shared.algorithms.ways import resolved
 MODEL = "cnn_6_16"
 
 
-def lab_of(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> Lab:
+def lab_of(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
     """Three clients of handwritten digits at one edge; a number of samples each that is not the others'."""
     spec = {
         "algorithm": {"name": "es_afl", "params": params or {}},
@@ -66,10 +66,10 @@ def test_convolutions_have_one_gene_and_linear_layers_two_but_the_last(model: st
 class Ninety(DeviceHooks):
     """FedAvg's device on the samples that ES-AFL trains on."""
 
-    def local_update(self, ctx: Ctx, state: Any, message: Any, bench: Bench) -> Local:
+    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
-        training, _ = divided(ctx.at(params=Params()), bench)
-        return default_local(ctx, start, bench.fit(ctx, start, samples=training))
+        training, _ = divided(ctx.at(params=Params()), trainer)
+        return default_local(ctx, start, trainer.fit(ctx, start, samples=training))
 
 
 @pytest.mark.parametrize("model", ["conv_bn", MODEL])
@@ -85,7 +85,7 @@ def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
         mine.round()
         theirs.round()
         assert flat.same_bits(mine.cloud.model, theirs.cloud.model)
-    assert flat.distance(mine.cloud.model, mine.lab.initial) > 0.01
+    assert flat.distance(mine.cloud.model, mine.experiment.initial) > 0.01
 
 
 # ---- a round
@@ -95,7 +95,7 @@ def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
 def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_path: Path) -> None:
     """Each sub-network put at its places by numpy's `ix_`, zeros among linear weights left out, and averaged."""
     run = ByHooks(lab_of(tmp_path, {"start": 0.5, "sigma": 0.3}, model=model))
-    units = run.lab.units
+    units = run.experiment.units
     for _ in range(2):
         before, state = run.cloud, run.cloud.model
         ctx, done = run.ctx(run.round_no + 1), {}
@@ -107,8 +107,8 @@ def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_p
             client = f"device-{seat}"
             pair, here = pairs[client], ctx.at(edge=0, seat=seat)
             chromosome = pair.child if local.update.choices[client].child else pair.parent  # type: ignore[union-attr]
-            bench = trainer_for(run.lab, run._work(run.round_no), run.seats[seat].train, run.seats[seat].test)
-            counts = bench.importance(state, divided(here, bench)[1])
+            trainer = trainer_for(run.experiment, run._work(run.round_no), run.seats[seat].train, run.seats[seat].test)
+            counts = trainer.importance(state, divided(here, trainer)[1])
             kept = kept_units(counts, rates_of(units, chromosome, "units"))
             for name, tensor in (local.model or {}).items():
                 places = [list(range(n)) for n in state[name].shape]
@@ -136,10 +136,10 @@ def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_p
 def test_merge_through_one_edge_is_that_through_three(tmp_path: Path) -> None:
     run = ByHooks(lab_of(tmp_path, {"start": 0.4}))
     updates = {seat: local.update for seat, local in run.round().items() if local.update is not None}
-    kind, grid = run.algorithm.update, run.lab.grid
-    one, cloud = Fold(kind, grid), Fold(kind, grid)
+    kind, grid = run.algorithm.update, run.experiment.fixed_point
+    one, cloud = Accumulator(kind, grid), Accumulator(kind, grid)
     for seat, update in updates.items():
-        n, edge = len(run.seats[seat].train), Fold(kind, grid)
+        n, edge = len(run.seats[seat].train), Accumulator(kind, grid)
         one.add(update, n)
         edge.add(update, n)
         cloud.merge(edge.result())
@@ -189,11 +189,11 @@ def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
     pairs = run.algorithm.cloud.broadcast(ctx, run.cloud, 0, list(run.seats.values())).pairs
     for seat, visit in run.visits().items():
         here, client = ctx.at(edge=0, seat=seat), f"device-{seat}"
-        bench = trainer_for(run.lab, run._work(1), run.seats[seat].train, run.seats[seat].test)
-        parts = divided(here, bench)
-        counts = bench.importance(run.cloud.model, parts[1])
+        trainer = trainer_for(run.experiment, run._work(1), run.seats[seat].train, run.seats[seat].test)
+        parts = divided(here, trainer)
+        counts = trainer.importance(run.cloud.model, parts[1])
         chromosomes = (pairs[client].parent, pairs[client].child)
-        parent, child = (tried(here, run.cloud.model, c, counts, bench, parts) for c in chromosomes)
+        parent, child = (tried(here, run.cloud.model, c, counts, trainer, parts) for c in chromosomes)
         sizes = [sum(int(t.count_nonzero()) for t in one.model.values() if t.dim() > 1) for one in (parent, child)]
         fitter = (child.score.n_correct, -sizes[1]) > (parent.score.n_correct, -sizes[0])
         local = visit()
@@ -201,9 +201,9 @@ def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
         assert choice.child == fitter
         assert sum(choice.n_weights.values()) == sizes[int(fitter)]
         operations = choice.multiply_adds
-        assert operations == run.lab.units.multiply_adds(local.model or {})
-        whole = run.lab.units.training_flops(run.cloud.model)
-        trained = sum(len(parts[0]) * run.lab.units.training_flops(one.model) for one in (parent, child)) / whole
+        assert operations == run.experiment.units.multiply_adds(local.model or {})
+        whole = run.experiment.units.training_flops(run.cloud.model)
+        trained = sum(len(parts[0]) * run.experiment.units.training_flops(one.model) for one in (parent, child)) / whole
         assert trained < local.n_trained < trained + len(parts[1]) * 1.2 + 1  # type: ignore[operator]
 
 
@@ -258,12 +258,12 @@ def test_updates_are_summed_where_that_is_smaller() -> None:
 
 
 def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path)
-    seat, found = lab.seat(0), []
+    experiment = lab_of(tmp_path)
+    seat, found = experiment.seat(0), []
     for round_no in (1, 2):
-        ctx = lab.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
-        bench = trainer_for(lab, ByHooks(lab)._work(1), seat.train, seat.test)
-        training, validation = divided(ctx, bench)
+        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
+        trainer = trainer_for(experiment, ByHooks(experiment)._work(1), seat.train, seat.test)
+        training, validation = divided(ctx, trainer)
         assert len(validation) == len(seat.train) // 10
         assert sorted([*training.indices, *validation.indices]) == sorted(seat.train)
         found.append(sorted(validation.indices))
@@ -275,20 +275,22 @@ def test_clients_too_small_to_validate_on_their_own_keep_their_parent(tmp_path: 
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30}))
     done = run.round()
     seat = next(seat for seat in done if len(run.seats[seat].train) == 1)
-    bench = trainer_for(run.lab, run._work(1), run.seats[seat].train, run.seats[seat].test)
+    trainer = trainer_for(run.experiment, run._work(1), run.seats[seat].train, run.seats[seat].test)
     assert len(run.seats[seat].test)
-    assert bench.test(run.cloud.model, divided(run.ctx(1).at(edge=0, seat=seat), bench)[1]).n == 0
+    assert trainer.evaluate(run.cloud.model, divided(run.ctx(1).at(edge=0, seat=seat), trainer)[1]).n == 0
     assert done[seat].figures["fitness"] == 0
 
 
 def test_batch_norm_leaves_as_many_samples_to_train_on_as_it_needs(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path, model="cnn_digits", data={"name": "digits", "n_train": 6, "n_test": 30}, partition="iid")
-    assert lab.least_batch == 2
+    experiment = lab_of(
+        tmp_path, model="cnn_digits", data={"name": "digits", "n_train": 6, "n_test": 30}, partition="iid"
+    )
+    assert experiment.least_batch == 2
     for n in (1, 2, 3):
-        seat = lab.seat(0)
-        ctx = lab.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
-        bench = trainer_for(lab, ByHooks(lab)._work(1), np.arange(n), seat.test)
-        training, validation = divided(ctx, bench)
+        seat = experiment.seat(0)
+        ctx = experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
+        trainer = trainer_for(experiment, ByHooks(experiment)._work(1), np.arange(n), seat.test)
+        training, validation = divided(ctx, trainer)
         assert (len(training), len(validation)) == {1: (1, 0), 2: (2, 0), 3: (2, 1)}[n]
 
 
@@ -302,10 +304,10 @@ def test_searches_that_begin_out_of_bounds_are_refused(params: dict[str, float])
 def test_record_has_the_sizes_of_sub_networks_beside_the_supernets(tmp_path: Path) -> None:
     run = ByHooks(lab_of(tmp_path, {"start": 0.5}))
     ctx, locals_ = run.ctx(1), run.round()
-    found, units = run.algorithm.cloud.figures(ctx, run.cloud), run.lab.units
+    found, units = run.algorithm.cloud.figures(ctx, run.cloud), run.experiment.units
     told = [choice for local in locals_.values() for choice in local.update.choices.values()]  # type: ignore[union-attr]
     for name, whole in (("n_weights", units.n_weights), ("multiply_adds", units.multiply_adds)):
-        assert found["supernet"][name] == whole(run.lab.initial)
+        assert found["supernet"][name] == whole(run.experiment.initial)
         for layer, mean in found[name].items():
             assert mean == pytest.approx(sum(getattr(choice, name)[layer] for choice in told) / 3)
             assert mean < found["supernet"][name][layer]

@@ -78,7 +78,7 @@ async def test_run_that_goes_on_after_a_round_in_new_services_is_the_same(rounds
 
 def n_correct(done: Ended, model: TensorMap, part: str, indices: Any) -> int:
     """Of samples of the training or the test images, by a model of the whole size."""
-    data, scratch = done.lab.data, done.lab.model
+    data, scratch = done.experiment.data, done.experiment.model
     models.write_state(scratch, model)
     images, labels = (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
     return evaluate(scratch, images, labels, indices).n_correct
@@ -89,9 +89,9 @@ async def test_clients_test_the_winner_before_upload_and_held_out_ones_the_super
 ) -> None:
     """Beside the run the hooks alone, whose visits leave the winner; each model is tested as a row of the run says."""
     done = await run(tmp_path, spec_of(), n_edges=1, rooms=(5,))
-    alone = ByHooks(lab_of(done.lab.spec, tmp_path))
-    (outside,) = [seat for seat in done.lab.members.seats if seat.role == "held_out"]
-    others = [seat for seat in done.lab.members.seats if seat.role == "train"]
+    alone = ByHooks(lab_of(done.experiment.spec, tmp_path))
+    (outside,) = [seat for seat in done.experiment.population.seats if seat.role == "held_out"]
+    others = [seat for seat in done.experiment.population.seats if seat.role == "train"]
     held = 250 - sum(len(seat.train) + len(seat.test.indices) for seat in others)
     assert (len(outside.train), len(outside.test.indices)) == (0, held)
     n_other = 0
@@ -108,8 +108,8 @@ async def test_clients_test_the_winner_before_upload_and_held_out_ones_the_super
             right = n_correct(done, supernet, seat.test.part, seat.test.indices)
             assert row.received_accuracy == pytest.approx(right / row.n_test)
             assert local.model is not None
-            bench = trainer_for(alone.lab, alone._work(detail.round_no), seat.train, seat.test)
-            assert row.own_accuracy == bench.test(local.model, seat.test).accuracy
+            trainer = trainer_for(alone.experiment, alone._work(detail.round_no), seat.train, seat.test)
+            assert row.own_accuracy == trainer.evaluate(local.model, seat.test).accuracy
             n_other += row.own_accuracy != row.received_accuracy
             assert row.figures["n_weights"] == sum(t.count_nonzero() for t in local.model.values() if t.dim() > 1)
     assert n_other > ROUNDS

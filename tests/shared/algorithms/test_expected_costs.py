@@ -11,9 +11,9 @@ import pytest
 from benchmarks.by_hooks import ByHooks
 from shared.core.errors import BadInput
 from shared.federation import timeouts, visit_estimates
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.federation.hooks import Local
-from shared.federation.messages import Work
+from shared.federation.messages import Task
 from shared.federation.registry import load_algorithm
 from shared.federation.visit_estimates import HEAD_BYTES
 from shared.simulation import REFERENCE_FLOPS
@@ -42,21 +42,21 @@ def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, An
     return {**spec, **more}
 
 
-def works_of(lab: Lab, left_s: float = math.inf) -> dict[int, tuple[Work, Cost]]:
+def works_of(experiment: Experiment, left_s: float = math.inf) -> dict[int, tuple[Task, Cost]]:
     """The work of each seat in round 1, cut to `left_s`, and what it is expected to cost."""
-    ctx = lab.ctx(phase=lab.phase_of(1).name, round_no=1, n_clients=4, edge=0)
-    hooks, seats = lab.algorithm.edge, {seat.number: seat for seat in lab.members.seats}
-    works = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
-    works = {number: visit_estimates.partial(ctx, work, seats[number], left_s) for number, work in works.items()}
-    due = {number: visit_estimates.samples_due(ctx, work, seats[number]) for number, work in works.items()}
-    return {number: (work, visit_estimates.expected(ctx, seats[number], due[number])) for number, work in works.items()}
+    ctx = experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=4, edge=0)
+    hooks, seats = experiment.algorithm.edge, {seat.number: seat for seat in experiment.population.seats}
+    tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
+    tasks = {number: visit_estimates.partial(ctx, work, seats[number], left_s) for number, work in tasks.items()}
+    due = {number: visit_estimates.samples_due(ctx, work, seats[number]) for number, work in tasks.items()}
+    return {number: (work, visit_estimates.expected(ctx, seats[number], due[number])) for number, work in tasks.items()}
 
 
 class AsAsked(ByHooks):
     """A run whose visits do what the edge schedules, the same for each seat."""
 
-    def _work(self, round_no: int) -> Work:
-        return works_of(self.lab)[0][0].but(evaluate=False)
+    def _work(self, round_no: int) -> Task:
+        return works_of(self.experiment)[0][0].replace(evaluate=False)
 
 
 def passed(local: Local) -> int:
@@ -79,10 +79,10 @@ def passed(local: Local) -> int:
 def test_expected_compute_is_what_a_visit_takes(
     algorithm: str, params: dict[str, Any], times: float, tmp_path: Path
 ) -> None:
-    lab = resolved(tmp_path, **spec_of(algorithm, params))
-    for seat, local in AsAsked(lab).round().items():
+    experiment = resolved(tmp_path, **spec_of(algorithm, params))
+    for seat, local in AsAsked(experiment).round().items():
         assert passed(local) == times * 2 * 40
-        assert works_of(lab)[seat][1].compute_s == pytest.approx(passed_s(lab, passed(local)))
+        assert works_of(experiment)[seat][1].compute_s == pytest.approx(passed_s(experiment, passed(local)))
 
 
 @pytest.mark.parametrize(("params", "low"), [({}, 0.4), ({"start": 0, "sigma": 0}, 0.9)])
@@ -90,17 +90,17 @@ def test_es_afls_visits_take_no_longer_than_expected_of_the_whole_supernet(
     params: dict[str, Any], low: float, tmp_path: Path
 ) -> None:
     """In 36 of 40 samples two epochs of each trial, and what is ranked and validated on 4 by passes forward."""
-    lab = resolved(tmp_path, **spec_of("es_afl", params))
+    experiment = resolved(tmp_path, **spec_of("es_afl", params))
     n_trials = 2 if params.get("sigma", 1) else 1
-    for seat, local in AsAsked(lab).round().items():
-        cost = works_of(lab)[seat][1].compute_s
-        assert cost == pytest.approx(passed_s(lab, math.ceil(n_trials * 80 + 4 * (1 + n_trials) / 3)))
-        assert low * cost < passed_s(lab, passed(local)) <= cost
+    for seat, local in AsAsked(experiment).round().items():
+        cost = works_of(experiment)[seat][1].compute_s
+        assert cost == pytest.approx(passed_s(experiment, math.ceil(n_trials * 80 + 4 * (1 + n_trials) / 3)))
+        assert low * cost < passed_s(experiment, passed(local)) <= cost
 
 
-def passed_s(lab: Lab, n_passed: int) -> float:
+def passed_s(experiment: Experiment, n_passed: int) -> float:
     """Seconds that so many samples take on these devices."""
-    return n_passed * lab.flops / (2 * REFERENCE_FLOPS)
+    return n_passed * experiment.flops / (2 * REFERENCE_FLOPS)
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def passed_s(lab: Lab, n_passed: int) -> float:
 def test_expected_bytes_are_those_of_the_forms_that_spec_and_algorithm_give_the_tensors(
     algorithm: str, params: dict[str, Any], codecs: Codecs, down_bytes: int, up_bytes: int, tmp_path: Path
 ) -> None:
-    lab = resolved(tmp_path, **spec_of(algorithm, params, compression=codecs))
-    use = lab.ctx(phase="train", round_no=1, n_clients=4).model_use
+    experiment = resolved(tmp_path, **spec_of(algorithm, params, compression=codecs))
+    use = experiment.ctx(phase="train", round_no=1, n_clients=4).model_use
     assert (use.down_bytes, use.up_bytes) == (down_bytes, up_bytes)
 
 
 async def test_expected_bytes_are_a_little_less_than_what_travels(tmp_path: Path) -> None:
     """Ternary weights both ways, and biases in half precision down: what else a body holds is below the 8 KiB."""
     done = await run(tmp_path, spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, rooms=(4,))
-    use = done.lab.ctx(phase="train", round_no=1, n_clients=4).model_use
+    use = done.experiment.ctx(phase="train", round_no=1, n_clients=4).model_use
     for row in done.rounds[0].seats:
         assert 0 < row.up_bytes - use.up_bytes < HEAD_BYTES
         assert 0 < row.down_bytes - use.down_bytes < HEAD_BYTES
@@ -142,8 +142,8 @@ async def test_partial_work_of_a_method_with_four_gradients_a_step_is_in_time(tm
     cost = next(cost for _, cost in whole.values())
     deadline_s = cost.simulated_s - 0.45 * cost.compute_s
     spec = spec_of("per_fedavg", params, round_deadline_s=deadline_s, partial_work=True)
-    works = works_of(resolved(tmp_path, **spec), left_s=deadline_s)
-    assert {work.steps for work, _ in works.values()} == {5}
+    tasks = works_of(resolved(tmp_path, **spec), left_s=deadline_s)
+    assert {work.steps for work, _ in tasks.values()} == {5}
     done = await run(tmp_path, spec, n_edges=1, rooms=(4,))
     assert [(row.outcome, row.reason, row.work_share) for row in done.rounds[0].seats] == [("used", None, 0.5)] * 4
 
@@ -164,9 +164,9 @@ def test_a_round_is_waited_for_by_the_steps_that_its_edge_asks_for(tmp_path: Pat
     few, many = (
         resolved(tmp_path, **spec_of("per_fedavg", {"local_steps": steps}, clock="real")) for steps in (1, 1000)
     )
-    for lab, n_passed in ((few, 2 * 2 * 160), (many, 2 * 10_000)):
-        seat = lab.members.seats[0]
-        compute_s = passed_s(lab, timeouts.AT_MOST * n_passed)
+    for experiment, n_passed in ((few, 2 * 2 * 160), (many, 2 * 10_000)):
+        seat = experiment.population.seats[0]
+        compute_s = passed_s(experiment, timeouts.AT_MOST * n_passed)
         assert seat.profile.compute_sps == 2
-        assert compute_s < timeouts.longest_round_s(lab, 1) < compute_s + 10
-        assert timeouts.longest_round_s(lab, 4) == pytest.approx(4 * timeouts.longest_round_s(lab, 1))
+        assert compute_s < timeouts.longest_round_s(experiment, 1) < compute_s + 10
+        assert timeouts.longest_round_s(experiment, 4) == pytest.approx(4 * timeouts.longest_round_s(experiment, 1))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shared.core.records import TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import batches, train
 from tests.shared.algorithms import flat
@@ -36,11 +36,11 @@ def spec_of(**more: Any) -> dict[str, Any]:
 # ---- the oracle: plain numpy
 
 
-def sgd(lab: Lab, seat: int, round_no: int, start: Weights) -> Weights:
+def sgd(experiment: Experiment, seat: int, round_no: int, start: Weights) -> Weights:
     """E epochs of mini-batch SGD on one client's samples; only the order of the samples is asked of the project."""
-    spec, own = lab.spec, lab.members.seats[seat].train
-    x = ((lab.data.train_x[own] / 255 - 0.5) / 0.5).reshape(len(own), -1)
-    y = np.asarray(lab.data.train_y)[own]
+    spec, own = experiment.spec, experiment.population.seats[seat].train
+    x = ((experiment.data.train_x[own] / 255 - 0.5) / 0.5).reshape(len(own), -1)
+    y = np.asarray(experiment.data.train_y)[own]
     generator = torch.Generator().manual_seed(flat.stream(spec.seed, f"seat {seat}", round_no, 0, 0, "batches"))
     weight, bias = start
     for _ in range(spec.local_epochs):
@@ -52,12 +52,15 @@ def sgd(lab: Lab, seat: int, round_no: int, start: Weights) -> Weights:
     return weight, bias
 
 
-def averaged(lab: Lab) -> TensorMap:
+def averaged(experiment: Experiment) -> TensorMap:
     """w <- sum_k n_k / n * w_k, round after round, in float64."""
-    weights: Weights = (lab.initial["head.weight"].double().numpy(), lab.initial["head.bias"].double().numpy())
-    sizes = [len(seat.train) for seat in lab.members.seats]
-    for round_no in range(1, lab.spec.num_rounds + 1):
-        clients = [sgd(lab, seat, round_no, weights) for seat in range(len(sizes))]
+    weights: Weights = (
+        experiment.initial["head.weight"].double().numpy(),
+        experiment.initial["head.bias"].double().numpy(),
+    )
+    sizes = [len(seat.train) for seat in experiment.population.seats]
+    for round_no in range(1, experiment.spec.num_rounds + 1):
+        clients = [sgd(experiment, seat, round_no, weights) for seat in range(len(sizes))]
         weights = tuple(  # type: ignore[assignment]
             sum(size / sum(sizes) * client[part] for size, client in zip(sizes, clients, strict=True))
             for part in (0, 1)
@@ -69,10 +72,10 @@ def averaged(lab: Lab) -> TensorMap:
 async def test_model_is_the_weighted_mean_of_local_sgd(batch_size: int, local_epochs: int, tmp_path: Path) -> None:
     spec = spec_of(batch_size=batch_size, local_epochs=local_epochs)
     done = await run(tmp_path, spec, rooms=(2, 1, 1))
-    sizes = [len(seat.train) for seat in done.lab.members.seats]
+    sizes = [len(seat.train) for seat in done.experiment.population.seats]
     assert max(sizes) > 1.2 * min(sizes), "equal sizes would not show the weights"
-    assert flat.distance(done.model, averaged(done.lab)) < 2e-6
-    assert flat.distance(done.model, done.lab.initial) > 0.01
+    assert flat.distance(done.model, averaged(done.experiment)) < 2e-6
+    assert flat.distance(done.model, done.experiment.initial) > 0.01
 
 
 # ---- reductions
@@ -81,28 +84,28 @@ async def test_model_is_the_weighted_mean_of_local_sgd(batch_size: int, local_ep
 async def test_one_device_is_centralised_training(tmp_path: Path) -> None:
     """Bit for bit, but for the one rounding of `start + (trained - start)`, which the reference also makes."""
     done = await run(tmp_path, spec_of(num_devices=1, num_edges=1, model="mlp", num_rounds=3), n_edges=1, rooms=(1,))
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 3))
-    model, spec, data = done.lab.model, done.lab.spec, done.lab.data
-    models.write_state(model, done.lab.initial)
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 3))
+    model, spec, data = done.experiment.model, done.experiment.spec, done.experiment.data
+    models.write_state(model, done.experiment.initial)
     for round_no in (1, 2, 3):
         generator = torch.Generator().manual_seed(flat.stream(spec.seed, "seat 0", round_no, 0, 0, "batches"))
-        pool = done.lab.members.seats[0].train
+        pool = done.experiment.population.seats[0].train
         drawn = batches(data.train_x, data.train_y, pool, batch_size=32, generator=generator, epochs=1)
         assert train(model, drawn, lr=spec.lr).n_samples == 240
     assert flat.distance(done.model, models.read_state(model)) < 1e-6
 
 
-def hierarchical(lab: Lab, num_rounds: int, edge_rounds: int) -> TensorMap:
+def hierarchical(experiment: Experiment, num_rounds: int, edge_rounds: int) -> TensorMap:
     """Client-edge-cloud averaging, naively: every edge averages its clients, the cloud the edges."""
-    sizes = [len(seat.train) for seat in lab.members.seats]
-    homes = [[seat.number for seat in lab.members.seats if seat.home == home] for home in range(2)]
-    model = lab.initial
+    sizes = [len(seat.train) for seat in experiment.population.seats]
+    homes = [[seat.number for seat in experiment.population.seats if seat.home_edge == home] for home in range(2)]
+    model = experiment.initial
     for round_no in range(1, num_rounds + 1):
         moved = []
         for seats in homes:
             edge = model
             for edge_round in range(edge_rounds):
-                trained = [flat.local(lab, seat, round_no, edge, edge_round) for seat in seats]
+                trained = [flat.local(experiment, seat, round_no, edge, edge_round) for seat in seats]
                 deltas = [{name: after[name] - edge[name] for name in edge} for after in trained]
                 mean = flat.exact_mean(deltas, [sizes[seat] for seat in seats], sum(sizes))
                 edge = {name: edge[name] + mean[name] for name in edge}
@@ -115,8 +118,8 @@ def hierarchical(lab: Lab, num_rounds: int, edge_rounds: int) -> TensorMap:
 @pytest.mark.parametrize("rooms", [(4,), (1, 1, 1, 1)])
 async def test_several_edge_rounds_are_hierarchical_fedavg(rooms: tuple[int, ...], tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(edge_rounds=2, model="mlp"), rooms=rooms)
-    assert flat.same_bits(done.model, hierarchical(done.lab, 2, 2))
-    assert not flat.same_bits(done.model, flat.fedavg(done.lab, 2))
+    assert flat.same_bits(done.model, hierarchical(done.experiment, 2, 2))
+    assert not flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
     assert [
         (row.seat, row.edge_round) for row in sorted(done.rounds[0].seats, key=lambda r: (r.seat, r.edge_round))
     ] == [(seat, edge_round) for seat in range(4) for edge_round in (0, 1)]
@@ -126,30 +129,30 @@ async def test_edges_weigh_the_samples_of_those_who_took_part_in_any_edge_round(
     """With one seat of two in each edge round, an edge stands for the union of their samples, each counted once."""
     spec = spec_of(edge_rounds=2, select="random", fraction_train=0.5, num_rounds=1, seed=3)
     done = await run(tmp_path, spec, rooms=(4,))
-    sizes = [len(seat.train) for seat in done.lab.members.seats]
+    sizes = [len(seat.train) for seat in done.experiment.population.seats]
     moved, weights, chosen = [], [], []
     for home in (0, 1):
-        edge, took_part = done.lab.initial, []
+        edge, took_part = done.experiment.initial, []
         for edge_round in (0, 1):
             rows = [row for row in done.rounds[0].seats if (row.seat % 2, row.edge_round) == (home, edge_round)]
-            assert [row.seat for row in rows] == selected(done.lab, home, edge_round)
+            assert [row.seat for row in rows] == selected(done.experiment, home, edge_round)
             took_part += [row.seat for row in rows]
-            trained = flat.local(done.lab, took_part[-1], 1, edge, edge_round)
+            trained = flat.local(done.experiment, took_part[-1], 1, edge, edge_round)
             delta = {name: trained[name] - edge[name] for name in edge}
             mean = flat.exact_mean([delta], [sizes[took_part[-1]]], sum(sizes))
             edge = {name: edge[name] + mean[name] for name in edge}
-        moved.append({name: edge[name] - done.lab.initial[name] for name in edge})
+        moved.append({name: edge[name] - done.experiment.initial[name] for name in edge})
         weights.append(sum(sizes[seat] for seat in set(took_part)))
         chosen.append(len(set(took_part)))
     assert sorted(chosen) == [1, 2], "one edge must have asked a seat twice, the other both"
     mean = flat.exact_mean(moved, weights, sum(sizes))
-    assert flat.same_bits(done.model, {name: done.lab.initial[name] + mean[name] for name in mean})
+    assert flat.same_bits(done.model, {name: done.experiment.initial[name] + mean[name] for name in mean})
 
 
-def selected(lab: Lab, home: int, edge_round: int) -> list[int]:
+def selected(experiment: Experiment, home: int, edge_round: int) -> list[int]:
     """FedAvg's C = 1/2 by the documented stream of the edge."""
-    seats = [seat.number for seat in lab.members.seats if seat.home == home]
-    rng = np.random.default_rng(flat.stream(lab.spec.seed, f"edge {home}", 1, edge_round, 0, "select"))
+    seats = [seat.number for seat in experiment.population.seats if seat.home_edge == home]
+    rng = np.random.default_rng(flat.stream(experiment.spec.seed, f"edge {home}", 1, edge_round, 0, "select"))
     return sorted(seats[i] for i in rng.choice(len(seats), size=1, replace=False))
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from shared.algorithms.fedbn import norm_names
 from shared.core.records import TensorMap
-from shared.federation.experiment import Lab
-from shared.federation.messages import Work
+from shared.federation.experiment import Experiment
+from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from tests.domains import write_domains
 from tests.shared.algorithms import flat
@@ -36,17 +36,17 @@ def spec_of(name: str | dict[str, Any] = "fedbn", **more: Any) -> dict[str, Any]
 
 
 def plain(
-    lab: Lab, chosen: dict[int, list[int]], num_rounds: int | None = None
+    experiment: Experiment, chosen: dict[int, list[int]], num_rounds: int | None = None
 ) -> tuple[TensorMap, dict[int, TensorMap]]:
     """Algorithm 1: the layers that are shared, and each client's batch-norm, after so many rounds or the spec's."""
     stays = NORM | STATISTICS
-    model, everyone = lab.initial, [seat.number for seat in lab.members.seats]
+    model, everyone = experiment.initial, [seat.number for seat in experiment.population.seats]
     own: dict[int, TensorMap] = {}
-    sizes = [len(seat.train) for seat in lab.members.seats]
-    for round_no in range(1, (num_rounds or lab.spec.num_rounds) + 1):
+    sizes = [len(seat.train) for seat in experiment.population.seats]
+    for round_no in range(1, (num_rounds or experiment.spec.num_rounds) + 1):
         seats, deltas = chosen.get(round_no, everyone), []
         for seat in seats:
-            trained = flat.local(lab, seat, round_no, model | own.get(seat, {}))
+            trained = flat.local(experiment, seat, round_no, model | own.get(seat, {}))
             own[seat] = {name: trained[name] for name in stays}
             deltas.append({name: trained[name] - model[name] for name in model.keys() - stays})
         mean = flat.exact_mean(deltas, [sizes[seat] for seat in seats], sum(sizes))
@@ -59,11 +59,13 @@ async def test_batch_norm_lives_on_at_the_client_and_the_rest_is_averaged_by_sam
     lost = [{"round_no": 2, "seats": [1]}]
     spec = spec_of(losses=lost, partition={"name": "dirichlet", "alpha": 1.0})
     done = await run(tmp_path, spec, rooms=(3, 1))
-    model, own = plain(done.lab, {2: [0, 2, 3]})
+    model, own = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.same_bits(done.model, model)
     held = []
-    for seat in done.lab.members.seats:
-        score = trainer_for(done.lab, Work(kind="evaluate"), seat.train, seat.test).test(model | own[seat.number])
+    for seat in done.experiment.population.seats:
+        score = trainer_for(done.experiment, Task(kind="evaluate"), seat.train, seat.test).evaluate(
+            model | own[seat.number]
+        )
         held.append(score.n_correct / score.n)
     assert done.info.accuracy == pytest.approx(np.mean(held))
     assert done.info.accuracy_of == "mean over clients"
@@ -74,14 +76,14 @@ async def test_tested_trained_tells_the_model_held_and_the_one_just_trained_apar
         await run(tmp_path, spec_of({"name": "fedbn", "params": {"tested": which}}, num_rounds=2), rooms=(2, 2))
         for which in ("trained", "held")
     ]
-    lab = trained.lab
-    model, own = plain(lab, {}, num_rounds=1)
+    experiment = trained.experiment
+    model, own = plain(experiment, {}, num_rounds=1)
     before = {row.seat: (row.received_loss, row.own_loss) for row in held.rounds[1].seats}
     for row in trained.rounds[1].seats:
-        seat, start = lab.seat(row.seat), model | own[row.seat]
-        after = flat.local(lab, row.seat, 2, start)
-        bench = trainer_for(lab, Work(kind="evaluate"), seat.train, seat.test)
-        losses = bench.test(start).loss, bench.test(after).loss
+        seat, start = experiment.seat(row.seat), model | own[row.seat]
+        after = flat.local(experiment, row.seat, 2, start)
+        trainer = trainer_for(experiment, Task(kind="evaluate"), seat.train, seat.test)
+        losses = trainer.evaluate(start).loss, trainer.evaluate(after).loss
         assert (row.received_loss, row.own_loss) == pytest.approx(losses)
         assert before[row.seat] == pytest.approx((losses[0], losses[0]))
         assert losses[0] != pytest.approx(losses[1], rel=1e-2)
@@ -92,7 +94,7 @@ async def test_tested_trained_tells_the_model_held_and_the_one_just_trained_apar
 
 async def test_without_batch_norm_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(model="mlp", num_rounds=2), rooms=(2, 2))
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 2))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
     assert "global" in done.info.final
 
 
@@ -101,13 +103,13 @@ async def test_nothing_of_batch_norm_travels_up(tmp_path: Path) -> None:
     up = [[row.up_bytes for row in done.rounds[0].seats] for done in (fedbn, fedavg)]
     assert all(mine + 4 * 16 <= theirs for mine, theirs in zip(*map(sorted, up), strict=True))
     assert flat.same_bits(
-        *({name: model[name] for name in NORM | STATISTICS} for model in (fedbn.model, fedbn.lab.initial))
+        *({name: model[name] for name in NORM | STATISTICS} for model in (fedbn.model, fedbn.experiment.initial))
     )
 
 
 def test_only_what_has_running_statistics_is_batch_norm(tmp_path: Path) -> None:
-    lab = resolved(tmp_path, **spec_of())
-    assert norm_names(lab.ctx(phase="train", round_no=1, n_clients=1)) == NORM
+    experiment = resolved(tmp_path, **spec_of())
+    assert norm_names(experiment.ctx(phase="train", round_no=1, n_clients=1)) == NORM
 
 
 async def test_clients_whose_images_look_different_do_better_with_their_own_batch_norm(tmp_path: Path) -> None:

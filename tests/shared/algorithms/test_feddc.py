@@ -10,7 +10,7 @@ import pytest
 
 from shared.core.errors import BadInput
 from shared.core.records import Tensor, TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_spec
 from shared.training.loop import Correct
 from tests.shared.algorithms import flat, plain_linear
@@ -35,20 +35,25 @@ def spec_of(params: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**spec, **more}
 
 
-def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Array]]:
+def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Array]]:
     """Algorithm 1 in numpy, weighed by samples: w and the h_i after the spec's rounds."""
-    p: Any = lab.params
-    w = plain_linear.joined(lab.initial)
-    n, k, eta, momentum = len(lab.members.seats), lab.spec.local_epochs, lab.spec.lr, lab.spec.momentum
+    p: Any = experiment.params
+    w = plain_linear.joined(experiment.initial)
+    n, k, eta, momentum = (
+        len(experiment.population.seats),
+        experiment.spec.local_epochs,
+        experiment.spec.lr,
+        experiment.spec.momentum,
+    )
     far = sum(momentum**i for j in range(k) for i in range(j + 1))  # k without momentum
-    sizes = np.array([len(seat.train) for seat in lab.members.seats])
+    sizes = np.array([len(seat.train) for seat in experiment.population.seats])
     g, g_own = np.zeros_like(w), {seat: np.zeros_like(w) for seat in range(n)}
     h = {seat: np.zeros_like(w) for seat in range(n)}
-    for round_no in range(1, lab.spec.num_rounds + 1):
+    for round_no in range(1, experiment.spec.num_rounds + 1):
         seats = chosen.get(round_no, list(range(n)))
         trained = []
         for seat in seats:
-            gradient, theta, velocity = plain_linear.gradient_of(lab, seat), w, np.zeros_like(w)
+            gradient, theta, velocity = plain_linear.gradient_of(experiment, seat), w, np.zeros_like(w)
             for _ in range(k):
                 drift = p.alpha * (h[seat] + theta - w) + (g_own[seat] - g) / (eta * far)
                 velocity = momentum * velocity + gradient(theta) + drift
@@ -68,9 +73,9 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
     fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, "losses": LOST}
     spec = spec_of({"alpha": alpha}, momentum=momentum, **fields)
     done = await run(tmp_path, spec, rooms=(3, 1))
-    w, _ = plain(done.lab, {2: [0, 2, 3]})
+    w, _ = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.distance(done.model, plain_linear.parted(w)) < 1e-5
-    other, _ = plain(done.lab, {})
+    other, _ = plain(done.experiment, {})
     assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
 
 
@@ -93,7 +98,7 @@ async def test_without_drift_and_gradient_term_it_is_fedprox_and_at_alpha_zero_f
 ) -> None:
     params = {"alpha": alpha, "drift": False, "gradient": False}
     done = await run(tmp_path, spec_of(params, num_rounds=2), rooms=(2, 2))
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 2, correction=near(alpha) if alpha else None))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2, correction=near(alpha) if alpha else None))
 
 
 async def test_an_update_holds_what_was_moved_and_what_that_changes_of_its_mean(tmp_path: Path) -> None:
@@ -114,7 +119,7 @@ async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts(tmp_pat
     done = await run(tmp_path, spec_of(params, num_rounds=1, partition="iid", **fields), rooms=(1, 1))
     edges = []
     for seat in (0, 1):
-        gradient, w = plain_linear.gradient_of(done.lab, seat), plain_linear.joined(done.lab.initial)
+        gradient, w = plain_linear.gradient_of(done.experiment, seat), plain_linear.joined(done.experiment.initial)
         h = g_own = np.zeros_like(w)
         for _ in range(2):
             theta = w - 0.1 * (gradient(w) + 0.5 * h + g_own / 0.1)  # one step, g is 0
@@ -139,7 +144,7 @@ async def test_feddc_is_sooner_at_a_low_loss_where_clients_differ(tmp_path: Path
     losses = []
     for params in ({"alpha": 0.1}, {"alpha": 0.0, **off}, {"alpha": 0.1, **off}):
         done = await run(tmp_path, spec_of(params, partition=TWO_CLASSES, **fields), rooms=(4,))
-        losses.append(plain_linear.loss_of(done.lab, done.model))
+        losses.append(plain_linear.loss_of(done.experiment, done.model))
     feddc, fedavg, fedprox = losses
     assert feddc < 0.5 * min(fedavg, fedprox)
 
@@ -160,6 +165,6 @@ async def test_feddc_converges_also_where_others_take_part_in_each_round(tmp_pat
     losses = []
     for params in ({"alpha": 0.1}, {"alpha": 0.0, "drift": False, "gradient": False}):
         done = await run(tmp_path, spec_of(params, partition=TWO_CLASSES, **fields), rooms=(10,), n_edges=1)
-        losses.append(plain_linear.loss_of(done.lab, done.model))
+        losses.append(plain_linear.loss_of(done.experiment, done.model))
     feddc, fedavg = losses
     assert feddc < 0.6 * fedavg

@@ -13,7 +13,7 @@ from torch.nn import functional
 from shared.algorithms.fedmix import Mash, Params, mixing
 from shared.core.errors import BadInput
 from shared.core.records import Tensor
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.training.models import build
 from tests.shared.algorithms import flat, plain_linear
 from tests.shared.algorithms.ways import Ended, resolved, run
@@ -95,32 +95,34 @@ def test_naive_mix_is_mixup_with_the_means() -> None:
 # ---- the rounds
 
 
-def mash_of(lab: Lab) -> tuple[Tensor, Tensor]:
+def mash_of(experiment: Experiment) -> tuple[Tensor, Tensor]:
     """Every client's mean image and label shares, in numpy; sorted by name, that is by number."""
     images, labels = [], []
-    for seat in lab.members.seats:
-        x, y = plain_linear.rows_of(lab, seat.number)
+    for seat in experiment.population.seats:
+        x, y = plain_linear.rows_of(experiment, seat.number)
         images.append(x.mean(axis=0))
         labels.append(np.bincount(y, minlength=10) / len(y))
     return torch.tensor(np.array(images)), torch.tensor(np.array(labels))
 
 
-def plain(lab: Lab, lam: float) -> Tensor:
+def plain(experiment: Experiment, lam: float) -> Tensor:
     """Two rounds of softmax regression on (4), one step a round, in float64; the slope is written out."""
-    w, (images, labels) = torch.from_numpy(plain_linear.joined(lab.initial)), mash_of(lab)
+    w, (images, labels) = torch.from_numpy(plain_linear.joined(experiment.initial)), mash_of(experiment)
     for round_no in (2, 3):
         total = torch.zeros_like(w)
         for seat in range(4):
-            stream = torch.Generator().manual_seed(flat.stream(lab.spec.seed, f"seat {seat}", round_no, 0, 0, "mix"))
+            stream = torch.Generator().manual_seed(
+                flat.stream(experiment.spec.seed, f"seat {seat}", round_no, 0, 0, "mix")
+            )
             entry = int(torch.randint(4, (), generator=stream))
-            x, y = (torch.from_numpy(part) for part in plain_linear.rows_of(lab, seat))
+            x, y = (torch.from_numpy(part) for part in plain_linear.rows_of(experiment, seat))
             v = w.clone().requires_grad_()
             logp = torch.log_softmax((1 - lam) * x @ v[:, :-1].T + v[:, -1], 1)
             hot = functional.one_hot(y, 10).double()
             taylor = ((logp.exp() - hot) @ v[:, :-1]) @ images[entry]
             loss = -(1 - lam) * (logp * hot).sum(1) - lam * logp @ labels[entry] + lam * taylor
             (slope,) = torch.autograd.grad(loss.mean(), v)
-            total += len(y) / 240 * (w - lab.spec.lr * slope)
+            total += len(y) / 240 * (w - experiment.spec.lr * slope)
         w = total
     return w
 
@@ -128,16 +130,16 @@ def plain(lab: Lab, lam: float) -> Tensor:
 async def test_rounds_are_those_of_algorithm_2(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(0.2, model="linear", batch_size=plain_linear.ONE_BATCH), rooms=(3, 1))
     assert [detail.phase for detail in done.rounds] == ["mash", "train", "train"]
-    assert flat.distance(done.model, plain_linear.parted(plain(done.lab, 0.2).numpy())) < 1e-5
-    assert flat.distance(done.model, plain_linear.parted(plain(done.lab, 0.0).numpy())) > 1e-3
-    images, labels = mash_of(done.lab)
+    assert flat.distance(done.model, plain_linear.parted(plain(done.experiment, 0.2).numpy())) < 1e-5
+    assert flat.distance(done.model, plain_linear.parted(plain(done.experiment, 0.0).numpy())) > 1e-3
+    images, labels = mash_of(done.experiment)
     assert torch.allclose(done.state.mash.images.flatten(1).double(), images, atol=1e-5)
     assert torch.allclose(done.state.mash.labels.double(), labels, atol=1e-6)
 
 
 async def test_lam_zero_collects_nothing_and_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(0.0), rooms=(2, 2))
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 2))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
     assert [detail.phase for detail in done.rounds] == ["train", "train"]
     assert done.state.mash is None
 
@@ -148,7 +150,7 @@ async def test_means_of_few_samples_are_as_many_as_it_takes(tmp_path: Path) -> N
     assert len(done.state.mash.images) == 4 * 9
     weights = torch.tensor([7.0] * 8 + [4.0]) / 60
     first = (done.state.mash.images[:9].flatten(1) * weights[:, None]).sum(0)
-    assert torch.allclose(first.double(), mash_of(done.lab)[0][0], atol=1e-5)
+    assert torch.allclose(first.double(), mash_of(done.experiment)[0][0], atol=1e-5)
 
 
 def down(done: Ended, round_no: int) -> tuple[list[int], list[int]]:

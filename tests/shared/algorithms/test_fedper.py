@@ -45,15 +45,15 @@ CLIENTS = pytest.mark.parametrize("client", ["device", "edge"])
 async def test_base_is_the_mean_and_personal_layers_live_on_at_the_client(client: str, tmp_path: Path) -> None:
     """The base of round 3 depends on every client's personal layers of rounds 1 and 2: equal bits, equal layers."""
     done = await run(tmp_path, spec_of(client), **layout(client))
-    plain = plain_dtpfl.run(done.lab, personal_layers=1, num_rounds=3)
+    plain = plain_dtpfl.run(done.experiment, personal_layers=1, num_rounds=3)
     assert flat.same_bits(done.model, plain.base)
-    assert flat.same_bits(*({"head.weight": model["head.weight"]} for model in (done.model, done.lab.initial)))
-    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in plain.models.items()]
+    assert flat.same_bits(*({"head.weight": model["head.weight"]} for model in (done.model, done.experiment.initial)))
+    held = [plain_dtpfl.accuracy(done.experiment, c, model) for c, model in plain.models.items()]
     assert done.info.accuracy == pytest.approx(sum(held) / 4)
     assert done.info.accuracy_of == "mean over clients"
     assert done.info.final["clients_own"].n == 4
-    before = plain_dtpfl.run(done.lab, personal_layers=1, num_rounds=2)
-    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in before.models.items()]
+    before = plain_dtpfl.run(done.experiment, personal_layers=1, num_rounds=2)
+    held = [plain_dtpfl.accuracy(done.experiment, c, model) for c, model in before.models.items()]
     assert done.rounds[2].client_accuracy == pytest.approx(sum(held) / 4)  # before it trains on
 
 
@@ -71,9 +71,9 @@ async def test_without_personal_layers_it_is_fedavg_bit_for_bit(client: str, edg
 
 async def test_all_layers_personal_is_everyone_alone(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of("device", 2), **layout("device"))
-    assert flat.same_bits(done.model, done.lab.initial)
-    plain = plain_dtpfl.run(done.lab, personal_layers=2, num_rounds=3)
-    held = [plain_dtpfl.accuracy(done.lab, c, model) for c, model in plain.models.items()]
+    assert flat.same_bits(done.model, done.experiment.initial)
+    plain = plain_dtpfl.run(done.experiment, personal_layers=2, num_rounds=3)
+    held = [plain_dtpfl.accuracy(done.experiment, c, model) for c, model in plain.models.items()]
     assert done.info.accuracy == pytest.approx(sum(held) / 4)
     assert min(held) > 0.3
 
@@ -126,8 +126,8 @@ async def test_clients_of_unlike_data_do_better_than_with_one_model(tmp_path: Pa
 
 
 def test_batch_norm_goes_with_the_layer_before_it(tmp_path: Path) -> None:
-    lab = resolved(tmp_path, algorithm="fedper", model="conv_bn")
-    ctx = lab.ctx(phase="train", round_no=1, n_clients=1)
+    experiment = resolved(tmp_path, algorithm="fedper", model="conv_bn")
+    ctx = experiment.ctx(phase="train", round_no=1, n_clients=1)
     head = {"head.weight", "head.bias"}
     norm = {f"features.1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
     assert last_layers(ctx, 0) == frozenset()
@@ -136,9 +136,9 @@ def test_batch_norm_goes_with_the_layer_before_it(tmp_path: Path) -> None:
 
 
 async def test_more_personal_layers_than_there_are_fail_the_run_by_the_field(tmp_path: Path) -> None:
-    lab = resolved(tmp_path, algorithm="fedper", model="mlp")
+    experiment = resolved(tmp_path, algorithm="fedper", model="mlp")
     with pytest.raises(BadInput, match="personal_layers 3: mlp has 2 layers") as refused:
-        last_layers(lab.ctx(phase="train", round_no=1, n_clients=1), 3)
+        last_layers(experiment.ctx(phase="train", round_no=1, n_clients=1), 3)
     assert refused.value.field == "algorithm.params.personal_layers"
     async with federation(tmp_path, n_edges=1, rooms=(4,)) as fed:
         info = await fed.run(spec_of("device", 3, num_edges=1))

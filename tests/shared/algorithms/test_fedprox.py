@@ -12,9 +12,9 @@ import torch
 from shared.algorithms import fedprox
 from shared.core.errors import BadInput
 from shared.core.records import TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.federation.hooks import Broadcast
-from shared.federation.messages import Work
+from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.ways import resolved, run
@@ -33,17 +33,19 @@ def spec_of(mu: float | None, **more: Any) -> dict[str, Any]:
     return {**spec, **more}
 
 
-def pulled(lab: Lab, mu: float) -> TensorMap:
+def pulled(experiment: Experiment, mu: float) -> TensorMap:
     """One round of full-batch steps on h_k(w) = F_k(w) + mu/2 |w - w_t|^2, averaged by samples, in numpy."""
-    start = [lab.initial[name].double().numpy() for name in ("head.weight", "head.bias")]
+    start = [experiment.initial[name].double().numpy() for name in ("head.weight", "head.bias")]
     total = [np.zeros_like(part) for part in start]
-    for seat in lab.members.seats:
-        x = ((lab.data.train_x[seat.train] / 255 - 0.5) / 0.5).reshape(len(seat.train), -1)
-        y = np.asarray(lab.data.train_y)[seat.train]
+    for seat in experiment.population.seats:
+        x = ((experiment.data.train_x[seat.train] / 255 - 0.5) / 0.5).reshape(len(seat.train), -1)
+        y = np.asarray(experiment.data.train_y)[seat.train]
         own = start
-        for _ in range(lab.spec.local_epochs):
+        for _ in range(experiment.spec.local_epochs):
             gradients = flat.softmax_gradient(own[0], own[1], x, y)
-            own = [w - lab.spec.lr * (g + mu * (w - w_t)) for w, g, w_t in zip(own, gradients, start, strict=True)]
+            own = [
+                w - experiment.spec.lr * (g + mu * (w - w_t)) for w, g, w_t in zip(own, gradients, start, strict=True)
+            ]
         total = [sum_ + len(y) / 240 * w for sum_, w in zip(total, own, strict=True)]
     return {"head.weight": torch.from_numpy(total[0]), "head.bias": torch.from_numpy(total[1])}
 
@@ -52,8 +54,8 @@ def pulled(lab: Lab, mu: float) -> TensorMap:
 async def test_devices_minimise_the_proximal_objective(mu: float, tmp_path: Path) -> None:
     spec = spec_of(mu, model="linear", batch_size=1000, local_epochs=5, num_rounds=1)
     done = await run(tmp_path, spec, rooms=(3, 1))
-    assert flat.distance(done.model, pulled(done.lab, mu)) < 1e-6
-    assert flat.distance(done.model, pulled(done.lab, 0.0)) > 1e-4
+    assert flat.distance(done.model, pulled(done.experiment, mu)) < 1e-6
+    assert flat.distance(done.model, pulled(done.experiment, 0.0)) > 1e-4
 
 
 async def test_mu_zero_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
@@ -70,16 +72,16 @@ def test_negative_mu_is_refused_by_the_field() -> None:
 
 def drift(mu: float, folder: Path) -> float:
     """Mean distance of the local models from the global one, two classes a device, many local epochs."""
-    lab = resolved(
+    experiment = resolved(
         folder,
         **spec_of(mu, partition={"name": "shards", "classes_per_device": 2}, local_epochs=20, batch_size=16),
     )
     squares = []
-    for seat in lab.members.seats:
-        ctx = lab.ctx(phase="train", round_no=1, n_clients=4, edge=seat.home).at(seat=seat.number)
-        bench = trainer_for(lab, Work(epochs=20, batch_size=16), seat.train, seat.test)
-        hooks = lab.algorithm.device
-        update: Any = hooks.local_update(ctx, hooks.init(ctx), Broadcast(model=lab.initial), bench).update
+    for seat in experiment.population.seats:
+        ctx = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=seat.home_edge).at(seat=seat.number)
+        trainer = trainer_for(experiment, Task(epochs=20, batch_size=16), seat.train, seat.test)
+        hooks = experiment.algorithm.device
+        update: Any = hooks.local_update(ctx, hooks.init(ctx), Broadcast(model=experiment.initial), trainer).update
         squares.append(sum(float((tensor**2).sum()) for tensor in update.delta.values()))
     return float(np.sqrt(squares).mean())
 

@@ -16,10 +16,10 @@ from torch.nn import functional
 from shared.algorithms.fedser import Params, mean_operations, structure_enhanced
 from shared.core.errors import BadInput
 from shared.core.records import TensorMap
-from shared.federation.context import Ctx
-from shared.federation.experiment import Lab
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
 from shared.federation.hooks import Broadcast
-from shared.federation.messages import Work
+from shared.federation.messages import Task
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.trainer import objective_for, trainer_for
 from shared.spec.experiment import ExperimentSpec
@@ -56,9 +56,9 @@ async def runs(folder: Path, *specs: dict[str, Any], rooms: tuple[int, ...]) -> 
 
 def objective_of(folder: Path, seat: int = 0, **params: Any) -> Objective:
     """L for a seat in its first visit."""
-    lab = resolved(folder, **spec_of(ser(**params)))
-    ctx = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=seat)
-    found = objective_for(lab, ctx, None)
+    experiment = resolved(folder, **spec_of(ser(**params)))
+    ctx = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=seat)
+    found = objective_for(experiment, ctx, None)
     assert found is not None
     return found
 
@@ -76,15 +76,15 @@ async def test_a_round_is_softmax_regression_on_the_loss_by_hand(tmp_path: Path)
     """Numpy alone: cross-entropy, KL, bilinear images; sub-networks of one layer are the network itself."""
     more = {"model": "linear", "batch_size": 1000, "local_epochs": 4, "num_rounds": 1}
     (done,) = await runs(tmp_path, spec_of(ser(mu=3.0), **more), rooms=(3, 1))
-    assert flat.distance(done.model, by_hand(done.lab)) < 1e-6
+    assert flat.distance(done.model, by_hand(done.experiment)) < 1e-6
     assert flat.distance(done.model, by_hand(resolved(tmp_path, **spec_of(ser(n=0), **more)))) > 1e-4
 
 
-def by_hand(lab: Lab) -> TensorMap:
+def by_hand(experiment: Experiment) -> TensorMap:
     """The mean over seats, by samples, of what they train."""
     sums: TensorMap = {"head.weight": torch.zeros(10, 64).double(), "head.bias": torch.zeros(10).double()}
-    for seat in lab.members.seats:
-        for name, found in zip(sums, plain_fedser.softmax_regression(lab, seat.number), strict=True):
+    for seat in experiment.population.seats:
+        for name, found in zip(sums, plain_fedser.softmax_regression(experiment, seat.number), strict=True):
             sums[name] += len(seat.train) / 240 * torch.from_numpy(found)
     return sums
 
@@ -93,14 +93,14 @@ def by_hand(lab: Lab) -> TensorMap:
 def test_local_training_is_that_of_smaller_networks_which_share_weights(params: Any, tmp_path: Path) -> None:
     model = {"name": "conv_bn", "projection": 9}
     more = {"batch_size": 25, "momentum": 0.9, "weight_decay": 1e-3, "local_epochs": 2, "lr": 0.02}
-    lab = resolved(tmp_path, **spec_of(ser(**params), model=model, **more))
-    seen = local(lab, 1)
+    experiment = resolved(tmp_path, **spec_of(ser(**params), model=model, **more))
+    seen = local(experiment, 1)
     if params.get("transforms") == []:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plain_fedser, "_seen", lambda x, _, **how: x)
-            wanted = plain_fedser.local(lab, 1)
+            wanted = plain_fedser.local(experiment, 1)
     else:
-        wanted = plain_fedser.local(lab, 1)
+        wanted = plain_fedser.local(experiment, 1)
     assert seen.keys() == wanted.keys()
     assert flat.distance(seen, wanted) < 2e-5
     bare = local(resolved(tmp_path, **spec_of("fedavg", model=model, **more)), 1)
@@ -113,23 +113,28 @@ def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_ima
     model: str, bn: str, tmp_path: Path
 ) -> None:
     """The gradient, in float64: where few pixels are left, batch-norm would make much of float32's rounding."""
-    lab = resolved(tmp_path, **spec_of(ser(bn=bn), model=model))
+    experiment = resolved(tmp_path, **spec_of(ser(bn=bn), model=model))
     made, x, y = batch(model, 16)
     made, x = made.double(), x.double()
-    widths, views = (plain_fedser.stream(lab, 0, name) for name in ("widths", "views"))
+    widths, views = (plain_fedser.stream(experiment, 0, name) for name in ("widths", "views"))
     pixels = pixels_read(made.eval(), x)
-    wanted = gradients(plain_fedser.objective(lab, pixels, widths, views, bn), copy.deepcopy(made).train(), x, y)
+    wanted = gradients(plain_fedser.objective(experiment, pixels, widths, views, bn), copy.deepcopy(made).train(), x, y)
     found = gradients(objective_of(tmp_path, bn=bn), made.train(), x, y)
     scale = max(float(tensor.abs().max()) for tensor in wanted.values())
     assert flat.distance(found, wanted) < 1e-9 * scale
 
 
-def local(lab: Lab, number: int) -> TensorMap:
+def local(experiment: Experiment, number: int) -> TensorMap:
     """What a seat's first visit trains."""
-    seat, hooks = lab.members.seats[number], lab.algorithm.device
-    ctx = lab.ctx(phase="train", round_no=1, n_clients=4, edge=seat.home).at(seat=number)
-    bench = trainer_for(lab, Work(epochs=lab.spec.local_epochs, batch_size=lab.spec.batch_size), seat.train, seat.test)
-    found = hooks.local_update(ctx, hooks.init(ctx), Broadcast(model=lab.initial), bench).model
+    seat, hooks = experiment.population.seats[number], experiment.algorithm.device
+    ctx = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=seat.home_edge).at(seat=number)
+    trainer = trainer_for(
+        experiment,
+        Task(epochs=experiment.spec.local_epochs, batch_size=experiment.spec.batch_size),
+        seat.train,
+        seat.test,
+    )
+    found = hooks.local_update(ctx, hooks.init(ctx), Broadcast(model=experiment.initial), trainer).model
     assert found is not None
     return found
 
@@ -250,15 +255,15 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
 
 def test_of_softmax_regression_each_sub_network_costs_as_much_as_the_network(tmp_path: Path) -> None:
     """Forward 2 x 64 x 10 operations, backward to the weights as many; its input is an image, to which none go back."""
-    lab = resolved(tmp_path, **spec_of(ser(n=3), model="linear"))
-    assert lab.flops == 4 * 2 * 2 * 64 * 10
+    experiment = resolved(tmp_path, **spec_of(ser(n=3), model="linear"))
+    assert experiment.flops == 4 * 2 * 2 * 64 * 10
 
 
 @pytest.mark.parametrize(("model", "alpha", "n"), [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), ("resnet18", 0.5, 30)])
 def test_operations_are_the_mean_of_what_steps_draw(model: str, alpha: float, n: int) -> None:
     """Beside steps on shapes alone, counted one by one."""
     made, x, y = on_shapes(model, (3, 16, 16), 5)
-    ctx = Ctx(
+    ctx = Context(
         spec=ExperimentSpec(), params=Params(n=n, alpha=alpha), phase="train", round_no=1, n_clients=1, seat=0, edge=0
     )
     objective = structure_enhanced(ctx)
@@ -334,14 +339,14 @@ def test_what_does_not_fit_is_refused_by_the_field(algorithm: Any, field: str, s
     ("name", "params"), [("moon", {"mu": 0}), ("fedmix", {"lam": 0}), ("scaffold", {"option": "II"})]
 )
 def test_where_hooks_hand_no_objective_another_may_stand(name: str, params: dict[str, Any], tmp_path: Path) -> None:
-    lab = resolved(tmp_path, **spec_of({"name": name, "params": params, "local": "fedser"}))
+    experiment = resolved(tmp_path, **spec_of({"name": name, "params": params, "local": "fedser"}))
     alone = resolved(tmp_path, **spec_of(ser()))
-    assert lab.flops == alone.flops > resolved(tmp_path, **spec_of("fedavg")).flops
+    assert experiment.flops == alone.flops > resolved(tmp_path, **spec_of("fedavg")).flops
 
 
 def test_hooks_that_hand_an_objective_leave_no_place_for_another(tmp_path: Path) -> None:
-    lab = resolved(tmp_path, **spec_of({"name": "bofl", "local": "fedser"}))
-    ctx: Ctx = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
-    assert objective_for(lab, ctx, None) is not None
+    experiment = resolved(tmp_path, **spec_of({"name": "bofl", "local": "fedser"}))
+    ctx: Context = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
+    assert objective_for(experiment, ctx, None) is not None
     with pytest.raises(BadInput, match="bofl has a local objective of its own"):
-        objective_for(lab, ctx, cross_entropy)
+        objective_for(experiment, ctx, cross_entropy)

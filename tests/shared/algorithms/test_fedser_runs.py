@@ -18,7 +18,7 @@ from tests.shared.algorithms.ways import Ended, ended, federation
 
 def accuracy(done: Ended, *, width: float = 1.0, side: int = 8) -> float:
     """Of the run's model, as a sub-network of this width, on the test images seen at this resolution."""
-    model, data = done.lab.model, done.lab.data
+    model, data = done.experiment.model, done.experiment.data
     write_state(model, done.model)
     seen = resized(resized(as_batch(data.test_x), (side, side)), (8, 8))
     with torch.no_grad(), narrowed(model.eval(), width, "running"):
@@ -89,6 +89,6 @@ async def test_a_round_of_a_large_encoder_and_of_200_classes_of_64_pixels(
         done = await ended(fed, run_id, tmp_path)
     assert [(row.outcome, row.n_samples) for row in done.rounds[0].seats] == [("used", 2)] * 2
     assert done.model["head.weight"].shape == (n_classes, 256)
-    before, (first, *_) = done.lab.initial, done.lab.layers
+    before, (first, *_) = done.experiment.initial, done.experiment.layers
     for name in (first.parameters[0], "features.projection.0.weight", "head.weight"):
         assert not torch.equal(done.model[name], before[name]), name

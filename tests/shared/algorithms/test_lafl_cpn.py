@@ -14,7 +14,7 @@ from torch.nn import functional
 from shared.algorithms.lafl_cpn import Mixing, Own, Params, _aggregated, _draw, converged
 from shared.core.errors import BadInput
 from shared.core.records import TensorMap
-from shared.federation.messages import Work
+from shared.federation.messages import Task
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.trainer import trainer_for
 from shared.training import models
@@ -57,7 +57,7 @@ def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
 )
 async def test_a_run_is_that_of_the_plain_version(params: Any, plain: Any, tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(params), rooms=ROOMS)
-    expected = Plain(done.lab, **plain)
+    expected = Plain(done.experiment, **plain)
     assert flat.distance(done.model, expected.run(3)) < 2e-5
     for seat, client in expected.clients.items():
         assert done.figures("visit")[seat] == [1, 2, 3]
@@ -126,14 +126,14 @@ def test_w_rests_when_ten_losses_hardly_differ() -> None:
 @pytest.mark.parametrize(("p", "mixed"), [(1, {"head.weight", "head.bias"}), (2, None), (7, None), (0, set())])
 def test_top_layers_are_mixed_and_all_else_is_the_global_model(p: int, mixed: set[str] | None, tmp_path: Path) -> None:
     spec = spec_of({"p": p, "normalise": "fixed"}, model="conv_bn")
-    lab = resolved(tmp_path, **spec)
-    seat = lab.seat(0)
-    ctx = lab.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
-    other = models.read_state(models.build("conv_bn", lab.data.input_shape, 10, seed=99))
-    received = {name: tensor + 1 if "running" in name else tensor for name, tensor in lab.initial.items()}
-    bench = trainer_for(lab, Work(batch_size=16), seat.train, seat.test)
-    start, weights, figures = _aggregated(ctx, Own(previous=other, participations=1), received, bench, None)
-    parameters = {name for name in received if name not in lab.buffer_names}
+    experiment = resolved(tmp_path, **spec)
+    seat = experiment.seat(0)
+    ctx = experiment.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
+    other = models.read_state(models.build("conv_bn", experiment.data.input_shape, 10, seed=99))
+    received = {name: tensor + 1 if "running" in name else tensor for name, tensor in experiment.initial.items()}
+    trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
+    start, weights, figures = _aggregated(ctx, Own(previous=other, participations=1), received, trainer, None)
+    parameters = {name for name in received if name not in experiment.buffer_names}
     expected = parameters if mixed is None else mixed
     assert weights.keys() == expected
     assert {name for name in start if not torch.equal(start[name], received[name])} <= expected
@@ -149,21 +149,23 @@ def test_top_layers_are_mixed_and_all_else_is_the_global_model(p: int, mixed: se
 
 
 def test_w_is_learned_on_augmented_images_as_they_are_trained_on(tmp_path: Path) -> None:
-    lab = resolved(tmp_path, **spec_of({"s": 100}, augment="randaugment", data=FEW))
-    seat = lab.seat(0)
-    ctx = lab.ctx(phase="train", round_no=3, n_clients=3, edge=0).at(seat=0)
-    bench = trainer_for(lab, Work(batch_size=16), seat.train, seat.test)
+    experiment = resolved(tmp_path, **spec_of({"s": 100}, augment="randaugment", data=FEW))
+    seat = experiment.seat(0)
+    ctx = experiment.ctx(phase="train", round_no=3, n_clients=3, edge=0).at(seat=0)
+    trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
     seen: list[torch.Tensor] = []
 
     def look(x: torch.Tensor) -> torch.Tensor:
         seen.append(x.clone())
         return x
 
-    _, _, figures = _aggregated(ctx, Own(previous=lab.initial, participations=2), lab.initial, bench, look)
+    _, _, figures = _aggregated(
+        ctx, Own(previous=experiment.initial, participations=2), experiment.initial, trainer, look
+    )
     assert figures["passes"] == 1
-    drawn = _draw(ctx, bench)
+    drawn = _draw(ctx, trainer)
     augmented, bare = [
-        torch.cat([x for x, _ in bench.batches(ctx, samples=drawn, purpose="weights 0", epochs=1, augment=augment)])
+        torch.cat([x for x, _ in trainer.batches(ctx, samples=drawn, purpose="weights 0", epochs=1, augment=augment)])
         for augment in (True, False)
     ]
     assert torch.equal(torch.cat(seen), augmented)
@@ -212,10 +214,10 @@ async def test_augmentation_mix_and_statistics_switch_independently(tmp_path: Pa
 
 
 def test_an_image_that_is_left_over_trains_with_the_batch_before_it(tmp_path: Path) -> None:
-    lab = resolved(tmp_path, **spec_of({}, model="cnn_digits"))
-    seat, ctx = lab.seat(0), lab.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
-    bench = trainer_for(lab, Work(batch_size=16), seat.train[:33], seat.test)
-    trained = bench.fit(ctx, lab.initial, epochs=1).trained
+    experiment = resolved(tmp_path, **spec_of({}, model="cnn_digits"))
+    seat, ctx = experiment.seat(0), experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
+    trainer = trainer_for(experiment, Task(batch_size=16), seat.train[:33], seat.test)
+    trained = trainer.fit(ctx, experiment.initial, epochs=1).trained
     assert (trained.n_samples, trained.n_steps) == (33, 2)
     with pytest.raises(BadInput, match="batch_size 1: the batch-norm of cnn_digits trains on 2 samples or more"):
         resolved(tmp_path, **spec_of({}, model="cnn_digits", batch_size=1))

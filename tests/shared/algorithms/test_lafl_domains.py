@@ -12,7 +12,7 @@ import torch
 
 from shared.algorithms.lafl_cpn import ALGORITHM, Down, Own, _taken
 from shared.core.records import TensorMap
-from shared.federation.messages import Work
+from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from shared.spec.experiment import ExperimentSpec
 from shared.training import models
@@ -34,17 +34,17 @@ MNIST_M = {"name": "digit_domains", "domains": ["mnist_m"], "size": 8}
 @pytest.mark.parametrize("stats", ["augmented", "raw"])
 def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: str, tmp_path: Path) -> None:
     spec = spec_of({"stats": stats}, augment="randaugment", data=MNIST_M, num_edges=1)
-    lab = lab_of(
+    experiment = lab_of(
         ExperimentSpec.model_validate(spec).resolved(n_devices=3, n_edges=1), tmp_path, write_domains(tmp_path / "sets")
     )
-    seat, ctx = lab.seat(0), lab.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
-    bench = trainer_for(lab, Work(batch_size=16), seat.train, seat.test)
-    found = _taken(ctx, bench)
-    drawn = [x for x, _ in bench.batches(ctx, purpose="statistics", epochs=1, augment=stats == "augmented")]
+    seat, ctx = experiment.seat(0), experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
+    trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
+    found = _taken(ctx, trainer)
+    drawn = [x for x, _ in trainer.batches(ctx, purpose="statistics", epochs=1, augment=stats == "augmented")]
     pixels = torch.cat([as_pixels(x) for x in drawn]).numpy()
     assert found.n == len(seat.train) * 64
     assert found.mean == pytest.approx((pixels / 255).mean(axis=(0, 2, 3)), rel=1e-12)
-    assert (pixels.sum() == lab.data.train_x[seat.train].sum()) == (stats == "raw")
+    assert (pixels.sum() == experiment.data.train_x[seat.train].sum()) == (stats == "raw")
     transform = normaliser(found)
     assert transform is not None
     z = torch.cat([transform(x) for x in drawn]).double()
@@ -54,9 +54,9 @@ def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: s
 
 async def test_statistics_travel_once_and_are_those_of_the_clients_images(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"p": 0, "stats": "raw"}), rooms=ROOMS)
-    x = done.lab.data.train_x.astype(np.float64) / 255
+    x = done.experiment.data.train_x.astype(np.float64) / 255
     assert sorted(done.state.known) == ["device-0", "device-1", "device-2"]
-    for seat in done.lab.members.seats:
+    for seat in done.experiment.population.seats:
         found = done.state.known[f"device-{seat.number}"]
         assert found.mean[0] == pytest.approx(x[seat.train].mean(), rel=1e-12)
         assert found.std[0] == pytest.approx(x[seat.train].std(), rel=1e-12)
@@ -89,28 +89,30 @@ async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_te
     data_dir = write_domains(tmp_path / "sets", ("mnist", "mnist_m", "usps"))
     spec = spec_of({"p": 0, "stats": "raw", "test_stats": test_stats}, **by_domain(["mnist", "mnist_m", "usps"], 2))
     done = await run(tmp_path, spec, rooms=(2,), n_edges=1, common={"data_dir": data_dir})
-    lab, data = done.lab, done.lab.data
+    experiment, data = done.experiment, done.experiment.data
     shares = data.train_x.astype(np.float64) / 255
-    of = {seat.number: shares[seat.train] for seat in lab.members.seats}
+    of = {seat.number: shares[seat.train] for seat in experiment.population.seats}
     every = np.concatenate(list(of.values()))
     unseen = np.asarray(data.test_domain) == 2
 
     def hits(model: TensorMap, owners: list[tuple[Any, Any]]) -> float:
         """Accuracy on parts, each with the images from which mean and deviation come."""
         right = total = 0
-        models.write_state(lab.model, model)
+        models.write_state(experiment.model, model)
         for indices, images in owners:
             transform = partial(normalised, mean=images.mean(axis=(0, 1, 2)), std=images.std(axis=(0, 1, 2)))
-            found = evaluate(lab.model, data.test_x, data.test_y, indices, transform=transform)
+            found = evaluate(experiment.model, data.test_x, data.test_y, indices, transform=transform)
             right, total = right + found.n_correct, total + found.n
         return right / total
 
-    parts = [(seat.test.indices, of[seat.number] if test_stats == "owner" else every) for seat in lab.members.seats]
+    parts = [
+        (seat.test.indices, of[seat.number] if test_stats == "owner" else every) for seat in experiment.population.seats
+    ]
     final = done.info.final
     assert final["global_on_union"].accuracy == pytest.approx(hits(done.model, parts))
     assert final["global"].accuracy == final["global_on_union"].accuracy
     assert final["global_on_unseen"].accuracy == pytest.approx(hits(done.model, [(np.flatnonzero(unseen), every)]))
-    received = [hits(done.model, [(seat.test.indices, of[seat.number])]) for seat in lab.members.seats]
+    received = [hits(done.model, [(seat.test.indices, of[seat.number])]) for seat in experiment.population.seats]
     assert final["clients_received"].accuracy == pytest.approx(sum(received) / 2)
 
 
@@ -157,9 +159,9 @@ def test_a_device_that_nobody_knows_goes_by_its_own_and_without_any_by_the_pool(
 
 def prepared(test_stats: str, state: Own, known: dict[str, Statistics], owner: str | None, folder: Path) -> Any:
     """What device 0 makes of an image of one black and one white pixel, None where it leaves it as it is."""
-    lab = resolved(folder, **spec_of({"test_stats": test_stats}))
-    ctx = lab.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
-    transform = ALGORITHM.device.prepare(ctx, state, Down(model=lab.initial, known=known), owner)
+    experiment = resolved(folder, **spec_of({"test_stats": test_stats}))
+    ctx = experiment.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
+    transform = ALGORITHM.device.prepare(ctx, state, Down(model=experiment.initial, known=known), owner)
     return None if transform is None else values(transform(torch.tensor([[[[-1.0, 1.0]]]])))
 
 
@@ -176,13 +178,13 @@ def values(x: torch.Tensor) -> tuple[float, ...]:
 
 def test_a_device_that_has_lost_its_state_goes_by_what_the_cloud_knows_of_it(tmp_path: Path) -> None:
     """The draw of its first visit is another one in a later round: it would go by others than its peers go by."""
-    lab = resolved(tmp_path, **spec_of({}, augment="randaugment"))
-    seat = lab.seat(0)
-    bench = trainer_for(lab, Work(batch_size=16), seat.train, seat.test)
+    experiment = resolved(tmp_path, **spec_of({}, augment="randaugment"))
+    seat = experiment.seat(0)
+    trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
 
     def visit(round_no: int, state: Own, known: dict[str, Statistics]) -> Any:
-        ctx = lab.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
-        return ALGORITHM.device.local_update(ctx, state, Down(model=lab.initial, known=known), bench)
+        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
+        return ALGORITHM.device.local_update(ctx, state, Down(model=experiment.initial, known=known), trainer)
 
     first = visit(1, Own(), {})
     assert first.update.told == {"device-0": first.state.statistics}

@@ -19,7 +19,7 @@ from shared.algorithms.moon import contrastive
 from shared.core.errors import BadInput
 from shared.core.records import TensorMap
 from shared.core.tensors import add
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.data.dataset import as_batch
 from shared.training.loop import batches, train
@@ -42,18 +42,20 @@ def spec_of(mu: float, **more: Any) -> dict[str, Any]:
     return {**spec, **more}
 
 
-def model_of(lab: Lab, state: TensorMap) -> Any:
+def model_of(experiment: Experiment, state: TensorMap) -> Any:
     """A model of its own with a state, that is only looked at."""
-    found = models.build(lab.spec.model.name, lab.data.input_shape, lab.data.n_classes, 0)
+    found = models.build(experiment.spec.model.name, experiment.data.input_shape, experiment.data.n_classes, 0)
     models.write_state(found, state)
     return found.eval()
 
 
-def local(lab: Lab, seat: int, round_no: int, start: TensorMap, last: TensorMap | None, mu: float) -> TensorMap:
+def local(
+    experiment: Experiment, seat: int, round_no: int, start: TensorMap, last: TensorMap | None, mu: float
+) -> TensorMap:
     """A client's training on (4), by its formula; the training loop alone is the project's."""
-    spec, data, model = lab.spec, lab.data, copy.deepcopy(lab.model)
+    spec, data, model = experiment.spec, experiment.data, copy.deepcopy(experiment.model)
     models.write_state(model, start)
-    glob, prev = model_of(lab, start), model_of(lab, last or start)
+    glob, prev = model_of(experiment, start), model_of(experiment, last or start)
 
     def cosine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
@@ -66,7 +68,7 @@ def local(lab: Lab, seat: int, round_no: int, start: TensorMap, last: TensorMap 
         return functional.cross_entropy(logits, y) + (mu * pulled if last else 0.0), logits
 
     stream = torch.Generator().manual_seed(flat.stream(spec.seed, f"seat {seat}", round_no, 0, 0, "batches"))
-    chosen = lab.members.seats[seat].train
+    chosen = experiment.population.seats[seat].train
     drawn = batches(data.train_x, data.train_y, chosen, batch_size=spec.batch_size, generator=stream, epochs=1)
     train(model, drawn, lr=spec.lr, objective=objective)
     return models.read_state(model)
@@ -82,29 +84,29 @@ def test_contrastive_loss_of_known_vectors() -> None:
 
 async def test_rounds_are_those_of_algorithm_1(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(5.0), rooms=(3, 1))
-    lab, w = done.lab, done.lab.initial
+    experiment, w = done.experiment, done.experiment.initial
     last: dict[int, TensorMap] = {}
     for round_no in (1, 2, 3):
-        trained = {seat: local(lab, seat, round_no, w, last.get(seat), 5.0) for seat in range(4)}
-        sizes = [len(seat.train) for seat in lab.members.seats]
+        trained = {seat: local(experiment, seat, round_no, w, last.get(seat), 5.0) for seat in range(4)}
+        sizes = [len(seat.train) for seat in experiment.population.seats]
         deltas = [{name: after[name] - w[name] for name in w} for after in trained.values()]
         mean = flat.exact_mean(deltas, sizes, sum(sizes))
         w, last = {name: tensor + mean[name] for name, tensor in w.items()}, trained
     assert flat.distance(done.model, w) < 1e-5
-    assert flat.distance(done.model, flat.fedavg(lab, 3)) > 1e-3
+    assert flat.distance(done.model, flat.fedavg(experiment, 3)) > 1e-3
 
 
 async def test_mu_zero_and_the_first_round_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
     null = await run(tmp_path, spec_of(0.0, num_rounds=2), rooms=(2, 2))
-    assert flat.same_bits(null.model, flat.fedavg(null.lab, 2))
+    assert flat.same_bits(null.model, flat.fedavg(null.experiment, 2))
     first = await run(tmp_path, spec_of(5.0, num_rounds=1), rooms=(2, 2))
-    assert flat.same_bits(first.model, flat.fedavg(first.lab, 1))
+    assert flat.same_bits(first.model, flat.fedavg(first.experiment, 1))
 
 
 def test_models_that_are_compared_with_stay_as_they_are(tmp_path: Path) -> None:
     """Batch-norm's statistics after two rounds are those of one pass over each batch, not of three."""
-    lab = resolved(tmp_path, **spec_of(1.0, model="conv_bn", num_edges=1, batch_size=30))
-    ran = ByHooks(lab)
+    experiment = resolved(tmp_path, **spec_of(1.0, model="conv_bn", num_edges=1, batch_size=30))
+    ran = ByHooks(experiment)
     for _ in range(2):
         done = ran.round()
     assert {local.model["features.1.num_batches_tracked"].item() for local in done.values() if local.model} == {2}
@@ -113,14 +115,14 @@ def test_models_that_are_compared_with_stay_as_they_are(tmp_path: Path) -> None:
 class Sent:
     """Notes the updates that agents send."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab, self.deltas = lab, list[tuple[int, TensorMap]]()
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self.deltas = experiment, list[tuple[int, TensorMap]]()
 
     async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         response = await pass_on()
         if agents_of(request) and request.url.path == "/visits":
             body, response = await body_of(response)
-            answer = codec.decode(self.lab.wire.visit_answer, body, model=self.lab.shapes)
+            answer = codec.decode(self.experiment.wire_types.visit_answer, body, model=self.experiment.shapes)
             self.deltas += [(item.seat, item.update.delta) for item in answer.uploads.contributions]
         return response
 
@@ -132,16 +134,16 @@ async def test_larger_mu_draws_representations_to_the_global_model_s_and_away_fr
     found = []
     for mu in (1.0, 5.0):
         spec = spec_of(mu, num_rounds=2, num_edges=1, local_epochs=10, batch_size=16)
-        sent = Sent(lab := resolved(tmp_path, **spec))
+        sent = Sent(experiment := resolved(tmp_path, **spec))
         await run(tmp_path, spec, rooms=(1,) * 4, n_edges=1, tamper=sent)
         first, second = dict(sent.deltas[:4]), dict(sent.deltas[4:])
         assert first.keys() == second.keys() == {0, 1, 2, 3}
         mean = flat.exact_mean(list(first.values()), [60] * 4, 240)
-        received, losses = add(lab.initial, mean), []
-        for seat in lab.members.seats:
-            x = as_batch(lab.data.train_x[seat.train])
-            states = (add(received, second[seat.number]), received, add(lab.initial, first[seat.number]))
-            z, z_glob, z_prev = (model_of(lab, state).features(x) for state in states)
+        received, losses = add(experiment.initial, mean), []
+        for seat in experiment.population.seats:
+            x = as_batch(experiment.data.train_x[seat.train])
+            states = (add(received, second[seat.number]), received, add(experiment.initial, first[seat.number]))
+            z, z_glob, z_prev = (model_of(experiment, state).features(x) for state in states)
             losses.append(contrastive(z, z_glob, z_prev, 0.5).item())
         found.append(sum(losses) / len(losses))
     weak, strong = found

@@ -96,10 +96,10 @@ async def test_a_visit_takes_tau_steps_wherever_it_is_made(tmp_path: Path) -> No
 
 def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any]:
     """A held-out client's model after one step, and the samples left to test it on, by the documented stream."""
-    spec, data, held = done.lab.spec, done.lab.data, done.lab.members.seats[seat].test.indices
+    spec, data, held = done.experiment.spec, done.experiment.data, done.experiment.population.seats[seat].test.indices
     order = np.random.default_rng(flat.stream(spec.seed, f"seat {seat}", round_no, 0, 0, "adapt")).permutation(held)
     n = min(spec.batch_size, len(order) // 2)
-    scratch = done.lab.model
+    scratch = done.experiment.model
     models.write_state(scratch, model)
     images = as_batch(data.train_x[order[:n]])
     labels = torch.from_numpy(data.train_y[order[:n]].astype(np.int64))
@@ -110,10 +110,10 @@ def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any
 async def test_held_out_clients_are_tested_on_all_they_hold_and_after_one_step_on_the_rest(tmp_path: Path) -> None:
     spec = spec_of({"alpha": 0.1, "local_steps": 5}, held_out_fraction=0.25, num_rounds=3)
     done = await run(tmp_path, spec, rooms=(4,))
-    (seat,) = [s.number for s in done.lab.members.seats if s.role == "held_out"]
+    (seat,) = [s.number for s in done.experiment.population.seats if s.role == "held_out"]
     model, rest = adapted(done, done.model, seat, 3)
-    scratch, data = done.lab.model, done.lab.data
-    held, wanted = done.lab.members.seats[seat].test.indices, []
+    scratch, data = done.experiment.model, done.experiment.data
+    held, wanted = done.experiment.population.seats[seat].test.indices, []
     for state, tests in ((done.model, held), (model, rest)):
         models.write_state(scratch, state)
         found = evaluate(scratch, data.train_x, data.train_y, tests)

@@ -10,9 +10,9 @@ import torch
 
 from edge_server.rounds.evaluation import own_scores
 from shared.federation.hooks import Broadcast
-from shared.federation.messages import Work
+from shared.federation.messages import Task
 from shared.federation.test_sets import Samples
-from shared.federation.visits.trainer import Workbench, trainer_for
+from shared.federation.visits.trainer import LocalTrainer, trainer_for
 from shared.training import models
 from shared.training.loop import evaluate
 from tests.shared.algorithms.ways import Ended, resolved, run
@@ -36,18 +36,18 @@ def spec_of(algorithm: str = "probe_bench", **more: Any) -> dict[str, Any]:
 
 def score(done: Ended, model: Any, samples: Samples, shade: float | None) -> tuple[int, int]:
     """How many images, and how many of them this model gets right if all are of one shade."""
-    lab = done.lab
-    models.write_state(lab.model, model)
+    experiment = done.experiment
+    models.write_state(experiment.model, model)
     shaded = None if shade is None else (lambda x: torch.full_like(x, shade))
-    x, y = (lab.data.test_x, lab.data.test_y)
-    found = evaluate(lab.model, x, y, samples.indices, transform=shaded)
+    x, y = (experiment.data.test_x, experiment.data.test_y)
+    found = evaluate(experiment.model, x, y, samples.indices, transform=shaded)
     return found.n, found.n_correct
 
 
 async def test_a_part_is_trained_for_its_own_epochs_and_leaves_no_trace(tmp_path: Path) -> None:
     probe, fedavg = [await run(tmp_path, spec_of(name), rooms=ROOMS) for name in ("probe_bench", "fedavg")]
     assert probe.info.model_sha256 == fedavg.info.model_sha256  # nothing stays frozen, no stream is disturbed
-    steps = {seat: -(-len(probe.lab.seat(seat).train) // 32) for seat in range(3)}
+    steps = {seat: -(-len(probe.experiment.seat(seat).train) // 32) for seat in range(3)}
     assert probe.figures("handed") == {seat: [2, 2] for seat in range(3)}
     assert probe.figures("moved_others") == {seat: [0, 0] for seat in range(3)}
     assert probe.figures("moved_head") == {seat: [2, 2] for seat in range(3)}
@@ -58,7 +58,7 @@ async def test_a_part_is_trained_for_its_own_epochs_and_leaves_no_trace(tmp_path
 
 async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(num_rounds=1), rooms=ROOMS)
-    seats, (detail,) = done.lab.members.seats, done.rounds
+    seats, (detail,) = done.experiment.population.seats, done.rounds
     tests = {f"device-{seat.number}": seat.test for seat in seats}
     right = {who: score(done, done.model, part, 1.0 if who == "device-1" else None) for who, part in tests.items()}
     assert detail.evaluation is not None
@@ -66,7 +66,7 @@ async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud(t
     assert found.accuracy == pytest.approx(sum(hits for _, hits in right.values()) / 60)
     assert found.n == 60
     for row in detail.seats:
-        received = score(done, done.lab.initial, seats[row.seat].test, -1.0)
+        received = score(done, done.experiment.initial, seats[row.seat].test, -1.0)
         assert row.received_accuracy == pytest.approx(received[1] / received[0])
         mine = [part for who, part in tests.items() if who == f"device-{row.seat}"]
         assert row.n_test == len(mine[0])
@@ -103,22 +103,25 @@ def test_an_edge_tests_on_the_union_just_what_is_asked(
 ) -> None:
     """Both its models on its own tests, one of them on the parts of two owners; what is one model is tested once."""
     spec = spec_of(name, client="edge", num_devices=4, test_fraction=0.25)
-    lab = resolved(tmp_path, **spec)
-    ctx, edge = lab.ctx(phase="train", round_no=1, n_clients=2, edge=0), lab.algorithm.edge
-    trained = models.read_state(models.build(lab.spec.model.name, lab.data.input_shape, 10, seed=99))
-    state = edge.begin(ctx, edge.init(ctx), Broadcast(model=lab.initial)).state.but(model=trained)
-    bench, tested = trainer_for(lab, Work(kind="evaluate"), lab.seat(0).train, lab.members.homes[0].test), list[int]()
-    received, after = bench.test(lab.initial), bench.test(trained)
-    mine = trained if own == "trained" else lab.initial
-    first, second = (bench.test(mine, part.samples) for part in lab.members.test_sets["union"])
-    test = Workbench.test
+    experiment = resolved(tmp_path, **spec)
+    ctx, edge = experiment.ctx(phase="train", round_no=1, n_clients=2, edge=0), experiment.algorithm.edge
+    trained = models.read_state(models.build(experiment.spec.model.name, experiment.data.input_shape, 10, seed=99))
+    state = edge.begin(ctx, edge.init(ctx), Broadcast(model=experiment.initial)).state.replace(model=trained)
+    trainer, tested = (
+        trainer_for(experiment, Task(kind="evaluate"), experiment.seat(0).train, experiment.population.edges[0].test),
+        list[int](),
+    )
+    received, after = trainer.evaluate(experiment.initial), trainer.evaluate(trained)
+    mine = trained if own == "trained" else experiment.initial
+    first, second = (trainer.evaluate(mine, part.samples) for part in experiment.population.test_sets["union"])
+    test = LocalTrainer.evaluate
 
     def counted(*args: Any, **more: Any) -> Any:
         tested.append(1)
         return test(*args, **more)
 
-    monkeypatch.setattr(Workbench, "test", counted)
-    found = own_scores(lab, ctx, state, 0, lambda: False)
+    monkeypatch.setattr(LocalTrainer, "test", counted)
+    found = own_scores(experiment, ctx, state, 0, lambda: False)
     assert found == (received, after if own == "trained" else received, {"union": first + second})
     assert len(tested) == n_tests
 

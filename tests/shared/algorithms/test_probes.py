@@ -58,7 +58,7 @@ async def test_refused_seat_keeps_or_reverts_its_state(
 async def test_only_admitted_updates_travel_and_count(tmp_path: Path) -> None:
     tape = Tape()
     done = await run(tmp_path, spec_of("probe_refuse"), tamper=tape, n_edges=1, rooms=FOUR)
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 3, chosen=uploads_in))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 3, chosen=uploads_in))
     asked = [codec.decode(UploadOrder, body) for body in tape.of("/uploads")]
     for round_no in (1, 2, 3):
         seats = [seat for order in asked if order.stage.round_no == round_no for seat in order.seats]
@@ -81,7 +81,7 @@ async def test_seat_refused_often_enough_is_retired_with_a_reason(tmp_path: Path
     assert [row.seat for row in sorted(second.seats, key=lambda row: row.seat)] == [1, 3, 5]
     assert second.retired == dict.fromkeys((1, 3, 5), "refused 1 times")
     assert third.n_visits == 0
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 1, chosen=uploads_in))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 1, chosen=uploads_in))
 
 
 async def test_refused_seat_may_train_once_more_without_sending(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_refused_seat_may_train_once_more_without_sending(tmp_path: Path) 
     tape = Tape()
     spec = spec_of("probe_refuse", {"adjust": True}, num_rounds=2)
     done = await run(tmp_path, spec, tamper=tape, n_edges=1, rooms=FOUR)
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 2, chosen=uploads_in))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2, chosen=uploads_in))
     assert all(not detail.failures for detail in done.rounds)
     for detail in done.rounds:
         again = {row.seat: row for row in detail.seats if row.wave == 1}
@@ -131,10 +131,10 @@ async def test_each_seat_gets_its_own_message_and_the_cloud_keeps_its_answer(
     done = await run(tmp_path, spec_of("probe_seat", num_edges=n_edges), n_edges=n_edges, rooms=rooms)
     assert done.figures("factor") == {seat: [seat + 1, 2 * (seat + 1), 4 * (seat + 1)] for seat in range(6)}
     assert done.state.factors == {f"device-{seat}": 8 * (seat + 1) for seat in range(6)}
-    sizes = np.array([len(seat.train) for seat in done.lab.members.seats])
+    sizes = np.array([len(seat.train) for seat in done.experiment.population.seats])
     means = [np.float32((sizes * np.arange(1, 7) * 2**round_no / 64).sum() / 250) for round_no in range(3)]
-    received = done.lab.initial["head.bias"].numpy() + means[0] + means[1]
-    for name, start in done.lab.initial.items():
+    received = done.experiment.initial["head.bias"].numpy() + means[0] + means[1]
+    for name, start in done.experiment.initial.items():
         assert np.array_equal(done.model[name].numpy(), start.numpy() + means[0] + means[1] + means[2])
     for seat in range(6):
         assert np.array_equal(done.state.biases[f"device-{seat}"].numpy(), received + np.float32(4 * (seat + 1)))
@@ -162,11 +162,11 @@ async def test_equal_messages_are_one_message(tmp_path: Path) -> None:
 # ---- per position, by group
 
 
-def merged(lab: Any) -> tuple[TensorMap, TensorMap]:
+def merged(experiment: Any) -> tuple[TensorMap, TensorMap]:
     """One round of probe_position in plain numpy: the mean update by position, and where anybody contributed."""
-    sizes = [len(seat.train) for seat in lab.members.seats]
+    sizes = [len(seat.train) for seat in experiment.population.seats]
     means, touched = {}, {}
-    for name, start in lab.initial.items():
+    for name, start in experiment.initial.items():
         above, below = np.zeros(start.numel()), np.zeros(start.numel())
         for seat, size in enumerate(sizes):
             mask = np.arange(start.numel()) % (seat + 2) == 0
@@ -185,11 +185,11 @@ async def test_positions_and_groups_are_averaged_over_those_who_contributed(
 ) -> None:
     spec = spec_of("probe_position", num_rounds=1, num_edges=n_edges, edge_upload=edge_upload)
     done = await run(tmp_path, spec, n_edges=n_edges, rooms=rooms)
-    means, touched = merged(done.lab)
-    assert flat.same_bits(done.model, {name: done.lab.initial[name] + mean for name, mean in means.items()})
+    means, touched = merged(done.experiment)
+    assert flat.same_bits(done.model, {name: done.experiment.initial[name] + mean for name, mean in means.items()})
     assert flat.same_bits(done.state.touched, touched)
     assert touched["head.bias"].tolist() == [1, 0, 1, 1, 1, 1, 1, 1, 1, 1]
-    sizes = [len(seat.train) for seat in done.lab.members.seats]
+    sizes = [len(seat.train) for seat in done.experiment.population.seats]
     for group, seats in (("even", (0, 2, 4)), ("odd", (1, 3, 5))):
         n = sum(sizes[seat] for seat in seats)
         weighted = np.float32(sum(sizes[seat] * (seat + 1) / 64 for seat in seats) / n)
@@ -200,15 +200,15 @@ async def test_positions_and_groups_are_averaged_over_those_who_contributed(
 # ---- the edge is the client
 
 
-def descended(lab: Any, num_rounds: int) -> TensorMap:
+def descended(experiment: Any, num_rounds: int) -> TensorMap:
     """Gradient descent on all training samples with softmax regression, in numpy."""
-    x = (lab.data.train_x / 255 - 0.5) / 0.5
-    rows = np.concatenate([home.train for home in lab.members.homes])
-    images, labels = x[rows].reshape(len(rows), -1), np.asarray(lab.data.train_y)[rows]
-    weight, bias = (lab.initial[name].double().numpy() for name in ("head.weight", "head.bias"))
+    x = (experiment.data.train_x / 255 - 0.5) / 0.5
+    rows = np.concatenate([home.train for home in experiment.population.edges])
+    images, labels = x[rows].reshape(len(rows), -1), np.asarray(experiment.data.train_y)[rows]
+    weight, bias = (experiment.initial[name].double().numpy() for name in ("head.weight", "head.bias"))
     for _ in range(num_rounds):
         to_weight, to_bias = flat.softmax_gradient(weight, bias, images, labels)
-        weight, bias = weight - lab.spec.lr * to_weight, bias - lab.spec.lr * to_bias
+        weight, bias = weight - experiment.spec.lr * to_weight, bias - experiment.spec.lr * to_bias
     return {"head.weight": torch.from_numpy(weight), "head.bias": torch.from_numpy(bias)}
 
 
@@ -221,7 +221,7 @@ def edge_spec(**more: Any) -> dict[str, Any]:
 
 def assert_each_sample_once(done: Ended) -> None:
     seen = np.concatenate([tensor.numpy() for tensor in done.state.seen.values()])
-    everybody = np.concatenate([home.train for home in done.lab.members.homes])
+    everybody = np.concatenate([home.train for home in done.experiment.population.edges])
     assert sorted(seen.tolist()) == sorted(everybody.tolist())
     for detail in done.rounds:
         assert sum(row.n_samples for row in detail.seats) == 250
@@ -233,7 +233,7 @@ async def test_edge_shares_its_samples_in_two_waves_and_trains_each_once(
 ) -> None:
     done = await run(tmp_path, edge_spec(num_edges=n_edges), n_edges=n_edges, rooms=rooms)
     assert_each_sample_once(done)
-    assert flat.distance(done.model, descended(done.lab, 3)) < 1e-6
+    assert flat.distance(done.model, descended(done.experiment, 3)) < 1e-6
     visits = Counter((row.seat, row.wave) for detail in done.rounds for row in detail.seats)
     assert visits == {(seat, wave): 3 for seat in range(6 + n_edges) for wave in (0, 1)}
 
@@ -255,10 +255,10 @@ async def test_edge_that_is_the_client_evaluates_for_its_user(tmp_path: Path) ->
     done = await run(tmp_path, edge_spec(num_edges=2), n_edges=2, rooms=FOUR)
     weight, bias = (done.model[name].numpy() for name in ("head.weight", "head.bias"))
     hits = []
-    for home in done.lab.members.homes:
+    for home in done.experiment.population.edges:
         rows = home.test.indices
-        x = ((done.lab.data.test_x[rows] / 255 - 0.5) / 0.5).reshape(len(rows), -1)
-        hits.append(np.mean((x @ weight.T + bias).argmax(axis=1) == done.lab.data.test_y[rows]))
+        x = ((done.experiment.data.test_x[rows] / 255 - 0.5) / 0.5).reshape(len(rows), -1)
+        hits.append(np.mean((x @ weight.T + bias).argmax(axis=1) == done.experiment.data.test_y[rows]))
     assert done.info.accuracy_of == "mean over clients"
     assert done.info.accuracy == pytest.approx(np.mean(hits))
     assert done.info.final["clients_received"].n == 2
@@ -280,7 +280,7 @@ async def test_share_of_a_lost_device_is_handed_to_another(tmp_path: Path) -> No
     done = await run(tmp_path, edge_spec(num_rounds=2), tamper=lose, n_edges=1, rooms=SIX)
     assert [(failure.seat, failure.reason) for failure in done.rounds[1].failures] == [(3, "wire")]
     assert_each_sample_once(done)
-    assert flat.distance(done.model, descended(done.lab, 2)) < 1e-6
+    assert flat.distance(done.model, descended(done.experiment, 2)) < 1e-6
     second = {(row.seat, row.wave): row.n_samples for row in done.rounds[1].seats}
     share = second[1, 0] + second[1, 1]
     assert (3, 1) not in second
@@ -294,15 +294,17 @@ def collect_spec(**more: Any) -> dict[str, Any]:
     return spec_of("probe_collect", **{"held_out_fraction": 0.34, "num_rounds": 2, **more})
 
 
-def pool(lab: Any, seats: list[int]) -> tuple[np.ndarray[Any, Any], int]:
+def pool(experiment: Any, seats: list[int]) -> tuple[np.ndarray[Any, Any], int]:
     """Labels and pixels of some seats, in plain numpy."""
-    rows = np.concatenate([lab.members.seats[seat].train for seat in seats])
-    return np.bincount(lab.data.train_y[rows], minlength=10), int(lab.data.train_x[rows].astype(np.int64).sum())
+    rows = np.concatenate([experiment.population.seats[seat].train for seat in seats])
+    return np.bincount(experiment.data.train_y[rows], minlength=10), int(
+        experiment.data.train_x[rows].astype(np.int64).sum()
+    )
 
 
-def roles(lab: Any) -> tuple[list[int], list[int]]:
-    held_out = [seat.number for seat in lab.members.seats if seat.role == "held_out"]
-    return [seat.number for seat in lab.members.seats if seat.number not in held_out], held_out
+def roles(experiment: Any) -> tuple[list[int], list[int]]:
+    held_out = [seat.number for seat in experiment.population.seats if seat.role == "held_out"]
+    return [seat.number for seat in experiment.population.seats if seat.number not in held_out], held_out
 
 
 @pytest.mark.parametrize(("n_edges", "rooms"), [(1, ONE), (1, SIX), (3, FOUR)])
@@ -310,27 +312,27 @@ async def test_collected_statistics_are_pooled_and_broadcast_in_the_next_phase(
     n_edges: int, rooms: tuple[int, ...], tmp_path: Path
 ) -> None:
     done = await run(tmp_path, collect_spec(num_edges=n_edges), n_edges=n_edges, rooms=rooms)
-    trainers, held_out = roles(done.lab)
+    trainers, held_out = roles(done.experiment)
     assert len(held_out) == 2
-    labels, pixels = pool(done.lab, trainers)
+    labels, pixels = pool(done.experiment, trainers)
     assert list(done.state.clients) == [f"device-{seat}" for seat in trainers]
     assert sum(one.labels for one in done.state.clients.values()).tolist() == labels.tolist()
     assert done.figures("zeros") == {seat: [labels[0]] * 2 for seat in trainers}
     assert done.figures("pixels") == {seat: [pixels] * 2 for seat in trainers}
     assert [detail.phase for detail in done.rounds] == ["statistics", "train", "train"]
-    assert done.rounds[0].model_sha256 == digest(done.lab.initial)
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 3, first=2))
+    assert done.rounds[0].model_sha256 == digest(done.experiment.initial)
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 3, first=2))
 
 
 async def test_held_out_seats_only_evaluate(tmp_path: Path) -> None:
     done = await run(tmp_path, collect_spec(num_edges=2), n_edges=2, rooms=FOUR)
-    trainers, held_out = roles(done.lab)
+    trainers, held_out = roles(done.experiment)
     for detail in done.rounds:
         outcomes = {row.seat: row.outcome for row in detail.seats}
         word = "collected" if detail.round_no == 1 else "used"
         assert outcomes == dict.fromkeys(trainers, word) | dict.fromkeys(held_out, "evaluated")
         for row in detail.seats:
-            assert row.n_test == len(done.lab.members.seats[row.seat].test)
+            assert row.n_test == len(done.experiment.population.seats[row.seat].test)
             assert row.seat in trainers or (row.n_samples == 0 and row.up_bytes < 2_000)
     assert done.info.final["held_out_received"].n == 2
     assert done.info.final["clients_received"].n == 4
@@ -346,13 +348,13 @@ async def test_seat_that_comes_later_collects_first_and_trains_then(rooms: tuple
         more = await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})
         assert more.json()["status"] == "pending", more.text
         done = await ended(fed, run_id, tmp_path)
-    trainers, _ = roles(done.lab)
+    trainers, _ = roles(done.experiment)
     fourth, fifth = done.rounds[3:]
     assert {row.seat: row.outcome for row in fourth.seats}[6] == "collected"
     assert {row.seat: row.outcome for row in fifth.seats}[6] == "used"
-    early, late = pool(done.lab, [seat for seat in trainers if seat != 6]), pool(done.lab, trainers)
+    early, late = pool(done.experiment, [seat for seat in trainers if seat != 6]), pool(done.experiment, trainers)
     assert early[1] < late[1]
     assert done.figures("pixels") == {seat: [late[1]] if seat == 6 else [early[1]] * 3 + [late[1]] for seat in trainers}
     chosen = {round_no: [seat for seat in trainers if seat != 6 or round_no == 5] for round_no in range(2, 6)}
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 5, first=2, chosen=chosen.__getitem__))
-    assert flat.same_bits(before.model, flat.fedavg(done.lab, 3, first=2, chosen=chosen.__getitem__))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 5, first=2, chosen=chosen.__getitem__))
+    assert flat.same_bits(before.model, flat.fedavg(done.experiment, 3, first=2, chosen=chosen.__getitem__))

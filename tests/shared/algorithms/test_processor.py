@@ -12,7 +12,7 @@ import torch
 import shared.algorithms
 from shared.federation.hooks import DeviceHooks, Update
 from shared.federation.registry import load_algorithm
-from shared.training.compute_device import Processor
+from shared.training.compute_device import ComputeDevice
 from tests.federation import small_spec
 from tests.pretended import PLACE, Mixed, PretendedGpu, nothing_there, pretending
 from tests.shared.algorithms.ways import Ended, federation, run
@@ -121,7 +121,7 @@ async def test_a_hook_that_mixes_devices_is_found(tmp_path: Path, monkeypatch: p
 
 async def test_what_a_visit_leaves_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its state, which is encoded, and by its update, which the agent adds up on the CPU."""
-    monkeypatch.setattr(Processor, "fetch", lambda self, value: value)
+    monkeypatch.setattr(ComputeDevice, "fetch", lambda self, value: value)
     with pretending() as left:
         async with federation(tmp_path, rooms=(6,)) as fed:
             info = await fed.run(small_spec(algorithm="moon", device="cuda"))

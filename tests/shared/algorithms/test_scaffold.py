@@ -12,7 +12,7 @@ import torch
 from benchmarks.by_hooks import ByHooks
 from shared.algorithms import scaffold
 from shared.core.errors import BadInput
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.training.loop import batches, train
 from shared.training.models import build
 from shared.training.optimizers import reach
@@ -42,17 +42,22 @@ def in_one_batch(**more: Any) -> dict[str, Any]:
     return {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, **more}
 
 
-def plain(lab: Lab, chosen: dict[int, list[int]]) -> tuple[Array, Array, dict[int, Array]]:
+def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, Array, dict[int, Array]]:
     """Algorithm 1 in numpy: x, c and the c_i after the spec's rounds."""
-    p: Any = lab.params
-    x = plain_linear.joined(lab.initial)
-    n, k, eta, momentum = len(lab.members.seats), lab.spec.local_epochs, lab.spec.lr, lab.spec.momentum
+    p: Any = experiment.params
+    x = plain_linear.joined(experiment.initial)
+    n, k, eta, momentum = (
+        len(experiment.population.seats),
+        experiment.spec.local_epochs,
+        experiment.spec.lr,
+        experiment.spec.momentum,
+    )
     far = sum(momentum**i for j in range(k) for i in range(j + 1))  # k without momentum
     c, own = np.zeros_like(x), {seat: np.zeros_like(x) for seat in range(n)}
-    for round_no in range(1, lab.spec.num_rounds + 1):
+    for round_no in range(1, experiment.spec.num_rounds + 1):
         moved, changed = [], []
         for seat in chosen.get(round_no, list(range(n))):
-            gradient, y, velocity = plain_linear.gradient_of(lab, seat), x, np.zeros_like(x)
+            gradient, y, velocity = plain_linear.gradient_of(experiment, seat), x, np.zeros_like(x)
             for _ in range(k):
                 velocity = momentum * velocity + gradient(y) - own[seat] + c
                 y = y - eta * velocity
@@ -74,18 +79,18 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
     """c counts by all clients, x by those who came: seat 1 misses round 2 and keeps its control."""
     spec = spec_of(option, server_lr, losses=LOST, **in_one_batch(momentum=momentum))
     done = await run(tmp_path, spec, rooms=(3, 1))
-    x, c, own = plain(done.lab, {2: [0, 2, 3]})
+    x, c, own = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.distance(done.model, plain_linear.parted(x)) < 1e-5
     assert flat.distance(done.state.control, plain_linear.parted(c)) < 1e-5
     assert np.allclose(c, np.mean(list(own.values()), axis=0))
-    other, _, _ = plain(done.lab, {})
+    other, _, _ = plain(done.experiment, {})
     assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
 
 
 async def test_clients_who_are_not_there_yet_count_too(tmp_path: Path) -> None:
     """Three of four seats are taken: c is the mean of four c_i, one of them 0, and stays that when the fourth comes."""
     done = await run(tmp_path, spec_of("II", num_devices=3, max_devices=4, **in_one_batch()), rooms=(3,))
-    x, c, _ = plain(done.lab, {round_no: [0, 1, 2] for round_no in (1, 2, 3)})
+    x, c, _ = plain(done.experiment, {round_no: [0, 1, 2] for round_no in (1, 2, 3)})
     assert flat.distance(done.model, plain_linear.parted(x)) < 1e-5
     assert flat.distance(done.state.control, plain_linear.parted(c)) < 1e-5
 
@@ -96,7 +101,11 @@ async def test_edge_rounds_change_the_cloud_s_control_by_what_all_visits_changed
     done = await run(tmp_path, spec, rooms=(1, 1))
     k, eta, last, models = 3, 0.1, [], []
     for seat in (0, 1):
-        gradient, x, own = plain_linear.gradient_of(done.lab, seat), plain_linear.joined(done.lab.initial), np.zeros(())
+        gradient, x, own = (
+            plain_linear.gradient_of(done.experiment, seat),
+            plain_linear.joined(done.experiment.initial),
+            np.zeros(()),
+        )
         for _ in range(2):
             y = x
             for _ in range(k):
@@ -119,7 +128,7 @@ async def test_the_pass_of_option_i_costs_an_epoch_s_time(tmp_path: Path) -> Non
 async def test_frozen_controls_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
     """Parts are even, so that plain means are those by samples."""
     done = await run(tmp_path, spec_of("none", num_rounds=2), rooms=(2, 2))
-    assert flat.same_bits(done.model, flat.fedavg(done.lab, 2))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
     assert done.state.control == {}
 
 
@@ -127,8 +136,8 @@ def test_controls_of_both_kinds_agree_where_local_steps_are_tiny(tmp_path: Path)
     """Then the mean gradient on the way is the gradient at x."""
     controls = []
     for option in ("I", "II"):
-        lab = resolved(tmp_path, **spec_of(option, lr=1e-4, num_edges=1, batch_size=16))
-        ran = ByHooks(lab)
+        experiment = resolved(tmp_path, **spec_of(option, lr=1e-4, num_edges=1, batch_size=16))
+        ran = ByHooks(experiment)
         ran.round()
         controls.append(ran.devices[0].control)
     assert flat.distance(*controls) < 0.02
@@ -156,7 +165,7 @@ async def test_scaffold_is_sooner_at_a_lower_loss_where_clients_differ_and_steps
     found = {}
     for option in (None, "II"):
         done = await run(tmp_path, spec_of(option, num_rounds=5, **in_one_batch(local_epochs=20)), rooms=(4,))
-        found[option] = plain_linear.loss_of(done.lab, done.model)
+        found[option] = plain_linear.loss_of(done.experiment, done.model)
     assert found["II"] < 0.8 * found[None]
 
 

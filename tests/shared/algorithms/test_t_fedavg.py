@@ -15,7 +15,7 @@ import torch
 from shared.algorithms.t_fedavg import Fttq, Ternaries, as_ternary
 from shared.core.errors import WireError
 from shared.core.records import Tensor, TensorMap
-from shared.federation.update_checks import check_sent, named_by
+from shared.federation.update_checks import check_origin, named_by
 from shared.training import models
 from shared.training.loop import batches, train
 from shared.wire.compression import Coded
@@ -143,17 +143,17 @@ def test_ternary_weights_come_beside_the_rest(
     quantise: bool, delta: tuple[str, ...], weights: tuple[str, ...], says: str | None, tmp_path: Path
 ) -> None:
     """`w` stands for the weights of all layers, `b` for the biases."""
-    lab = resolved(tmp_path, **spec_of({"quantise": quantise}))
+    experiment = resolved(tmp_path, **spec_of({"quantise": quantise}))
     parts: dict[str, TensorMap] = {"w": {}, "b": {}}
-    for name, tensor in lab.initial.items():
+    for name, tensor in experiment.initial.items():
         parts["w" if tensor.dim() == 2 else "b"][name] = tensor
     update = Ternaries(
         delta={k: t for part in delta for k, t in parts[part].items()},
         weights={k: t for part in weights for k, t in parts[part].items()},
     )
-    visit = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
+    visit = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
     with pytest.raises(WireError, match=re.escape(says)) if says else nullcontext():
-        check_sent(lab, visit, update, named_by([visit]))
+        check_origin(experiment, visit, update, named_by([visit]))
 
 
 # ---- rounds
@@ -161,19 +161,19 @@ def test_ternary_weights_come_beside_the_rest(
 
 def plain_rounds(done: Ended, num_rounds: int) -> TensorMap:
     """T-FedAvg without tiers: the project's loop, everything else anew."""
-    lab, data, size = done.lab, done.lab.data, done.lab.spec.batch_size
-    sizes = [len(seat.train) for seat in lab.members.seats]
-    model = plain_server(lab.initial)
+    experiment, data, size = done.experiment, done.experiment.data, done.experiment.spec.batch_size
+    sizes = [len(seat.train) for seat in experiment.population.seats]
+    model = plain_server(experiment.initial)
     for round_no in range(1, num_rounds + 1):
         told = []
-        for seat in lab.members.seats:
-            fttq = PlainFttq(model, lab.spec.lr)
-            models.write_state(lab.model, model | fttq.weights)
-            seed = flat.stream(lab.spec.seed, f"seat {seat.number}", round_no, 0, 0, "batches")
+        for seat in experiment.population.seats:
+            fttq = PlainFttq(model, experiment.spec.lr)
+            models.write_state(experiment.model, model | fttq.weights)
+            seed = flat.stream(experiment.spec.seed, f"seat {seat.number}", round_no, 0, 0, "batches")
             generator = torch.Generator().manual_seed(seed)
             drawn = batches(data.train_x, data.train_y, seat.train, batch_size=size, generator=generator, epochs=1)
-            train(lab.model, drawn, lr=lab.spec.lr, step=fttq.step)
-            after = models.read_state(lab.model)
+            train(experiment.model, drawn, lr=experiment.spec.lr, step=fttq.step)
+            after = models.read_state(experiment.model)
             told.append({name: t if t.dim() == 2 else t - model[name] for name, t in after.items()})
         mean = flat.exact_mean(told, sizes, sum(sizes))
         model = plain_server({name: t if t.dim() == 2 else model[name] + t for name, t in mean.items()})
@@ -199,7 +199,7 @@ async def test_rounds_through_tiers_are_those_of_plain_code_in_any_layout(tmp_pa
     assert flat.distance(one.model, plain_rounds(one, 2)) < 1e-6
     for name in ("features.1.weight", "head.weight"):
         assert len(one.model[name].unique()) == 3
-        assert int((one.model[name].sign() != plain_server(one.lab.initial)[name].sign()).sum()) > 10
+        assert int((one.model[name].sign() != plain_server(one.experiment.initial)[name].sign()).sum()) > 10
 
 
 @pytest.mark.parametrize("edge_rounds", [1, 2])

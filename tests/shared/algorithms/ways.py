@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from shared.core.records import TensorMap
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from shared.spec.experiment import ExperimentSpec
@@ -26,14 +26,14 @@ class Ended:
 
     info: RunInfo
     rounds: list[RoundDetail]
-    lab: Lab
+    experiment: Experiment
     state: Any
 
     @property
     def model(self) -> TensorMap:
         """The global model."""
-        ctx = self.lab.ctx(phase="", round_no=self.info.rounds, n_clients=1)
-        return self.lab.algorithm.cloud.models(ctx, self.state)["global"]
+        ctx = self.experiment.ctx(phase="", round_no=self.info.rounds, n_clients=1)
+        return self.experiment.algorithm.cloud.models(ctx, self.state)["global"]
 
     def figures(self, name: str) -> dict[int, list[Any]]:
         """A figure of each visit that trained or collected, by seat, in order."""
@@ -57,12 +57,12 @@ class Ended:
         ]
 
 
-def lab_of(spec: ExperimentSpec, folder: Path, data_dir: Path | None = None) -> Lab:
+def lab_of(spec: ExperimentSpec, folder: Path, data_dir: Path | None = None) -> Experiment:
     """The lab of a resolved spec; `folder` keeps the unpacked data."""
-    return Lab(spec, open_data(spec.data, data_dir=data_dir, cache_dir=folder / "cache"))
+    return Experiment(spec, open_data(spec.data, data_dir=data_dir, cache_dir=folder / "cache"))
 
 
-def resolved(folder: Path, **spec: Any) -> Lab:
+def resolved(folder: Path, **spec: Any) -> Experiment:
     """The lab of a spec without a run."""
     return lab_of(ExperimentSpec.model_validate(spec).resolved(n_devices=1, n_edges=1), folder)
 
@@ -82,11 +82,11 @@ async def ended(fed: Federation, run_id: str, folder: Path) -> Ended:
 async def so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
     """What there is of a run that has ended or is paused."""
     info = await fed.info(run_id)
-    lab = lab_of(info.spec, folder, fed.common.data_dir)
-    found = await fed.apps["cloud"].state.cloud.archive.committed(run_id, lab)
+    experiment = lab_of(info.spec, folder, fed.common.data_dir)
+    found = await fed.apps["cloud"].state.cloud.repository.committed(run_id, experiment)
     assert found is not None
     rounds = [await fed.round(run_id, round_no) for round_no in range(1, info.rounds + 1)]
-    return Ended(info, rounds, lab, found[0].state)
+    return Ended(info, rounds, experiment, found[0].state)
 
 
 async def run(folder: Path, spec: dict[str, Any], *, tamper: Tamper | None = None, **layout: Any) -> Ended:

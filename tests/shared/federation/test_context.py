@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from shared.core.randomness import stream_seed
-from shared.federation.context import Ctx, NoParams
+from shared.federation.context import Context, NoParams
 from shared.spec.experiment import ExperimentSpec
 
 SPEC = ExperimentSpec(seed=7)
-CLOUD = Ctx(spec=SPEC, params=NoParams(), phase="train", round_no=3, n_clients=10)
+CLOUD = Context(spec=SPEC, params=NoParams(), phase="train", round_no=3, n_clients=10)
 SEAT = CLOUD.at(edge=1, seat=4)
 
 

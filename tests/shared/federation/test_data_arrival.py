@@ -29,5 +29,5 @@ def test_what_a_device_has_it_keeps_in_an_order_of_its_own_by_the_seed() -> None
     found = [set(collected(spec, SEAT, n).train.tolist()) for n in (1, 2, 5)]
     assert found[0] < found[1] < found[2] == set(PART.tolist())
     assert found[0] != set(PART[:10].tolist())
-    assert found[0] != set(collected(spec.but(seed=1), SEAT, 1).train.tolist())
+    assert found[0] != set(collected(spec.replace(seed=1), SEAT, 1).train.tolist())
     assert (np.diff(collected(spec, SEAT, 1).train) > 0).all()

@@ -9,7 +9,7 @@ import pytest
 
 from shared.core.errors import BadInput
 from shared.federation import memory_check
-from shared.federation.experiment import Lab
+from shared.federation.experiment import Experiment
 from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.runtime import memory
@@ -31,25 +31,25 @@ def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkey
 
 
 def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def made(_: Lab) -> None:
+    def made(_: Experiment) -> None:
         raise AssertionError("a model was made")
 
-    monkeypatch.setattr(Lab, "_first_model", made)
+    monkeypatch.setattr(Experiment, "_first_model", made)
     spec = parse_spec({"model": {"name": "resnet50", "projection": 65_536}, "num_devices": 2, "num_edges": 1})
     data = load("digits", data_dir=None, cache_dir=tmp_path)
     monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
     with pytest.raises(BadInput, match=r"a model of 162\d{6} elements need at least 3\.9 GB with fedavg") as refused:
-        Lab(spec.resolved(n_devices=2, n_edges=1), data)
+        Experiment(spec.resolved(n_devices=2, n_edges=1), data)
     assert refused.value.field == "model.name"
     monkeypatch.setattr(memory, "available_bytes", lambda: 10**11)
-    assert Lab(spec.resolved(n_devices=2, n_edges=1), data).shapes["head.weight"].shape == (10, 65_536)
+    assert Experiment(spec.resolved(n_devices=2, n_edges=1), data).shapes["head.weight"].shape == (10, 65_536)
 
 
 def test_what_users_send_singly_counts_for_each_user_and_not_for_its_devices() -> None:
     many = {"num_devices": 1000, "num_edges": 10, "client": "edge", "algorithm": "dtpfl"}
     spec = parse_spec(many)
     assert memory_check.needed_bytes(spec, load_algorithm("dtpfl"), 100) == 8 * 100 * (10 + 2 + 10)
-    refusing = spec.but(round_deadline_s=1.0)
+    refusing = spec.replace(round_deadline_s=1.0)
     assert memory_check.needed_bytes(refusing, load_algorithm("dtpfl"), 100) == 8 * 100 * (10 + 2 + 1000)
 
 
@@ -80,8 +80,8 @@ def test_what_is_gathered_of_all_clients_counts_and_is_refused_by_the_parameter_
         algorithm = {"name": "fedmix", "params": {"mash": mash}}
         return {"algorithm": algorithm, "data": {"name": "digits", "n_train": 40, "n_test": 10}, "num_devices": 4}
 
-    lab = resolved(tmp_path, **fedmix("all"))
-    model, entry = memory_check.needed_bytes(lab.spec, lab.algorithm, 4810), 4 * (64 + 10)
+    experiment = resolved(tmp_path, **fedmix("all"))
+    model, entry = memory_check.needed_bytes(experiment.spec, experiment.algorithm, 4810), 4 * (64 + 10)
     monkeypatch.setattr(memory, "available_bytes", lambda: model + 2 * 20 * entry)
     resolved(tmp_path, **fedmix(2))
     monkeypatch.setattr(memory, "available_bytes", lambda: model + 2 * 20 * entry - 1)

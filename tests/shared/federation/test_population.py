@@ -152,7 +152,7 @@ def test_more_edges_than_seats_is_refused() -> None:
 
 def test_balanced_homes_take_turns() -> None:
     found = members(num_edges=3)
-    assert [seat.home for seat in found.seats] == [0, 1, 2, 0, 1, 2]
+    assert [seat.home_edge for seat in found.seats] == [0, 1, 2, 0, 1, 2]
     assert [seat.number for seat in found.at(1)] == [1, 4]
 
 
@@ -162,8 +162,8 @@ def test_by_latency_a_seats_home_is_its_nearest_edge() -> None:
     assert times.shape == (50, 4)
     assert times.min() >= 0.001
     assert times.max() <= 0.1
-    assert [seat.home for seat in population(spec, DATA).seats] == times.argmin(axis=1).tolist()
-    assert len({seat.home for seat in population(spec, DATA).seats}) == 4
+    assert [seat.home_edge for seat in population(spec, DATA).seats] == times.argmin(axis=1).tolist()
+    assert len({seat.home_edge for seat in population(spec, DATA).seats}) == 4
 
 
 def test_listed_latencies_are_what_seats_have_and_homes_are_the_nearest_of_equals_the_first() -> None:
@@ -172,10 +172,10 @@ def test_listed_latencies_are_what_seats_have_and_homes_are_the_nearest_of_equal
     spec = ExperimentSpec(num_devices=3, max_devices=4, num_edges=3, association="latency", devices=devices)
     assert latencies(spec).tolist() == [list(row) for row in listed]
     seats = population(spec, DATA).seats
-    assert [seat.home for seat in seats] == [1, 0, 0, 2]
+    assert [seat.home_edge for seat in seats] == [1, 0, 0, 2]
     assert [seat.latency_s for seat in seats] == [tuple(1 + far for far in row) for row in listed]
-    balanced = population(spec.but(association="balanced"), DATA).seats
-    assert [seat.home for seat in balanced] == [0, 1, 2, 0]
+    balanced = population(spec.replace(association="balanced"), DATA).seats
+    assert [seat.home_edge for seat in balanced] == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_fraction_of_the_own_part_is_the_test_set() -> None:
 @pytest.mark.parametrize("client", ["device", "edge"])
 def test_clients_take_fractions_of_a_list_in_turn(client: str) -> None:
     found = members(client=client, partition="iid", test_fraction=[0.7, 0.4])
-    owners: Any = found.seats if client == "device" else found.homes
+    owners: Any = found.seats if client == "device" else found.edges
     for owner in owners:
         whole = len(owner.train) + len(owner.test)
         assert len(owner.test) == round((0.7, 0.4)[owner.number % 2] * whole)
@@ -245,7 +245,7 @@ def test_fractions_are_drawn_for_each_client_from_its_own_stream() -> None:
 
 def test_an_edges_test_set_is_that_of_its_seats() -> None:
     found = members()
-    for home in found.homes:
+    for home in found.edges:
         own = [seat.test.indices for seat in found.at(home.number)]
         assert home.test.indices.tolist() == every_one(own)
         assert len(home.train) == 0
@@ -274,7 +274,7 @@ def test_held_out_seats_only_evaluate_all_that_they_hold(fraction: float, n: int
 
 def test_held_out_seats_are_not_in_their_edges_test_set() -> None:
     found = members(held_out_fraction=0.5)
-    for home in found.homes:
+    for home in found.edges:
         own = [seat.test.indices for seat in found.at(home.number) if seat.role == "train"]
         assert home.test.part == "test"
         assert home.test.indices.tolist() == every_one(own)
@@ -285,11 +285,11 @@ def test_held_out_seats_are_not_in_their_edges_test_set() -> None:
 
 def test_edges_own_the_parts_and_their_devices_share_them() -> None:
     found = members(client="edge", max_devices=7)
-    assert every_one([home.train for home in found.homes]) == list(range(240))
-    assert every_one([home.test.indices for home in found.homes]) == list(range(80))
+    assert every_one([home.train for home in found.edges]) == list(range(240))
+    assert every_one([home.test.indices for home in found.edges]) == list(range(80))
     devices = [seat for seat in found.seats if seat.role == "train"]
-    for home in found.homes:
-        shares = [seat.train for seat in devices if seat.home == home.number]
+    for home in found.edges:
+        shares = [seat.train for seat in devices if seat.home_edge == home.number]
         assert every_one(shares) == home.train.tolist()
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert all(len(seat.test) == 0 for seat in found.seats)
@@ -299,7 +299,7 @@ def test_edges_own_the_parts_and_their_devices_share_them() -> None:
 def test_an_edges_worker_has_a_seat_after_the_devices_and_no_samples() -> None:
     found = members(client="edge", edge_link={"worker_sps": 77})
     workers = [seat for seat in found.seats if seat.role == "worker"]
-    assert [(seat.number, seat.home, len(seat.train), seat.profile.compute_sps) for seat in workers] == [
+    assert [(seat.number, seat.home_edge, len(seat.train), seat.profile.compute_sps) for seat in workers] == [
         (6, 0, 0, 77),
         (7, 1, 0, 77),
     ]

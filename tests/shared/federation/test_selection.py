@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from shared.federation import scheduling, selection, visit_estimates
-from shared.federation.context import Ctx, NoParams
-from shared.federation.messages import Work
+from shared.federation.context import Context, NoParams
+from shared.federation.messages import Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import Samples
 from shared.simulation import REFERENCE_FLOPS, Normal, Profile, Uniform
@@ -26,8 +26,10 @@ def seat(number: int, n_train: int = 10) -> Seat:
     return Seat(number, 0, "train", Profile(), train, Samples("test", train[:0]))
 
 
-def ctx(round_no: int = 1, **spec: Any) -> Ctx:
-    return Ctx(spec=ExperimentSpec(**spec), params=NoParams(), phase="train", round_no=round_no, n_clients=9, edge=0)
+def ctx(round_no: int = 1, **spec: Any) -> Context:
+    return Context(
+        spec=ExperimentSpec(**spec), params=NoParams(), phase="train", round_no=round_no, n_clients=9, edge=0
+    )
 
 
 SEATS = [seat(number) for number in (2, 5, 7, 11)]
@@ -117,7 +119,7 @@ def test_power_of_choice_draws_its_candidates_in_proportion_to_their_samples() -
 def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(left_s: float, steps: int | None) -> None:
     """Three epochs of 10 samples in batches of 3 (4 steps each), 5 samples a second, and 0.5 s of delay."""
     there = ctx().at(flops=REFERENCE_FLOPS)
-    work = Work(epochs=3, batch_size=3)
+    work = Task(epochs=3, batch_size=3)
     quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0, "delay_s": 0.4999}
     found = visit_estimates.partial(there, work, able(1, **quick), left_s)
     if steps is None:
@@ -129,10 +131,10 @@ def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(lef
 def test_where_a_rest_of_one_joins_the_batch_before_it_an_epoch_has_a_step_less() -> None:
     """10 samples in batches of 3, 3 and 4."""
     there = ctx().at(flops=REFERENCE_FLOPS, least_batch=2)
-    assert visit_estimates.samples_due(there, Work(steps=5, batch_size=3), seat(2)) == 10 + 6
-    assert visit_estimates.samples_due(there, Work(steps=6, batch_size=3), seat(2)) == 20
+    assert visit_estimates.samples_due(there, Task(steps=5, batch_size=3), seat(2)) == 10 + 6
+    assert visit_estimates.samples_due(there, Task(steps=6, batch_size=3), seat(2)) == 20
     quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0}
-    found = visit_estimates.partial(there, Work(epochs=3, batch_size=3), able(1, **quick), 5.9)
+    found = visit_estimates.partial(there, Task(epochs=3, batch_size=3), able(1, **quick), 5.9)
     assert found.steps == 8  # of 29 samples two epochs, and all but the last batch of the third
 
 
@@ -140,7 +142,7 @@ def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
     """5 samples a second, one a step; a model of 9 times 8 KiB takes 9 s to send, other parts of a body 1 s."""
     there = ctx().at(flops=REFERENCE_FLOPS, model_use=LinkUse(up_bytes=9 * visit_estimates.HEAD_BYTES))
     slow: dict[str, Any] = {"up_bps": 8 * visit_estimates.HEAD_BYTES, "down_bps": 1e15, "compute_sps": 5.0}
-    work = Work(epochs=10, batch_size=1)
+    work = Task(epochs=10, batch_size=1)
     assert visit_estimates.partial(there, work, able(1, **slow), 12.01).steps == 10
     assert visit_estimates.partial(there, work, able(1, **slow), 12.01, update=False).steps == 55
 
@@ -148,9 +150,9 @@ def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
 def test_passes_of_a_method_count_in_what_is_due_and_leave_fewer_steps() -> None:
     """Four gradients a step and half of the samples beside: of 10 samples in batches of 3, three epochs are 125."""
     there = ctx().at(flops=REFERENCE_FLOPS, passes=Passes(of_step=4, beside=0.5))
-    work = Work(epochs=3, batch_size=3)
+    work = Task(epochs=3, batch_size=3)
     assert visit_estimates.samples_due(there, work, seat(2)) == 4 * 30 + 5
-    assert visit_estimates.samples_due(there, work.but(kind="evaluate"), seat(2)) == 0
+    assert visit_estimates.samples_due(there, work.replace(kind="evaluate"), seat(2)) == 0
     quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0}
     assert visit_estimates.partial(there, work, able(1, **quick), 25.01) is work
     cut = visit_estimates.partial(there, work, able(1, **quick), 24.9)
@@ -169,10 +171,10 @@ def test_of_no_seats_none_is_selected_and_none_has_work() -> None:
 
 
 def test_own_data_gives_everybody_the_specs_work_but_not_the_worker_that_holds_nothing() -> None:
-    works = scheduling.schedule(ctx(local_epochs=3, batch_size=8), [seat(1), seat(2, n_train=0)])
-    assert list(works) == [1]
-    assert (works[1].kind, works[1].epochs, works[1].steps, works[1].batch_size) == ("train", 3, None, 8)
-    assert works[1].samples is None
+    tasks = scheduling.schedule(ctx(local_epochs=3, batch_size=8), [seat(1), seat(2, n_train=0)])
+    assert list(tasks) == [1]
+    assert (tasks[1].kind, tasks[1].epochs, tasks[1].steps, tasks[1].batch_size) == ("train", 3, None, 8)
+    assert tasks[1].samples is None
 
 
 def shares(found: Any) -> dict[int, list[int]]:
@@ -199,14 +201,14 @@ def test_a_seat_without_a_share_is_not_visited() -> None:
 )
 def test_models_are_tested_once_in_a_round_that_is_due(round_no: int, edge_round: int, wave: int, due: bool) -> None:
     there = ctx(round_no, eval_every=3).at(edge_round=edge_round, wave=wave)
-    assert visit_estimates.plain_work(there).evaluate is due
+    assert visit_estimates.plain_task(there).evaluate is due
 
 
 # ---- planned shares
 
 
-def by_sizes(works: dict[int, Work]) -> dict[int, int]:
-    return {number: len(shares(works)[number]) for number in works}
+def by_sizes(tasks: dict[int, Task]) -> dict[int, int]:
+    return {number: len(shares(tasks)[number]) for number in tasks}
 
 
 def twin(number: int, **changes: Any) -> Twin:
@@ -219,11 +221,11 @@ def test_no_share_is_planned_onto_the_offline_and_the_degraded_and_a_smaller_one
 ) -> None:
     known = {2: twin(2), 5: twin(5, health="recovering"), 7: twin(7, health="degraded"), 11: twin(11, health="offline")}
     there = ctx(schedule=schedule).at(twins=known, flops=REFERENCE_FLOPS)
-    works = scheduling.schedule(there, [replace(one, profile=FREE) for one in SEATS])
-    found = by_sizes(works)
+    tasks = scheduling.schedule(there, [replace(one, profile=FREE) for one in SEATS])
+    found = by_sizes(tasks)
     assert found.keys() == {2, 5}
     assert found[2] == pytest.approx(2 * found[5], abs=2)
-    assert sorted(sample for share in shares(works).values() for sample in share) == sorted(
+    assert sorted(sample for share in shares(tasks).values() for sample in share) == sorted(
         int(sample) for one in SEATS for sample in one.train
     )
 
@@ -259,8 +261,8 @@ def test_batches_of_an_epoch_are_those_of_one_shuffle_of_everything_and_shares_t
     assert [sorted(chain(*epoch)) for epoch in (batches[:3], batches[3:])] == [everything] * 2
     assert [len(batch) for batch in batches] == [16, 16, 8] * 2
     assert batches[:3] != batches[3:]
-    works = scheduling.schedule(there.at(edge_round=2), SEATS)
-    assert {(work.epochs, work.steps, work.batch_size) for work in works.values()} == {(None, 1, 2)}
+    tasks = scheduling.schedule(there.at(edge_round=2), SEATS)
+    assert {(work.epochs, work.steps, work.batch_size) for work in tasks.values()} == {(None, 1, 2)}
 
 
 FREE = Profile(compute_sps=100, up_bps=1e15, down_bps=1e15, latency_s=0)

@@ -14,18 +14,18 @@ from pydantic import ValidationError
 from shared.algorithms.fedmix import Held, Mash
 from shared.core.errors import BadInput, WireError
 from shared.core.records import Record, Tensor
-from shared.federation.aggregation import Fold, Folded, MeanSum, check_folded, mean_of
-from shared.federation.experiment import Lab
-from shared.federation.messages import Work
+from shared.federation.aggregation import Accumulator, MeanSum, PartialSum, check_partial_sum, mean_of
+from shared.federation.experiment import Experiment
+from shared.federation.messages import Task
 from shared.federation.registry import all_algorithms, load_algorithm
-from shared.federation.update_checks import check_sent, named_by
+from shared.federation.update_checks import check_origin, named_by
 from shared.federation.visits.trainer import trainer_for
 from shared.training import models
 from shared.training.data.channel_statistics import Statistics
 from tests.shared.algorithms.conftest import _conv_bn
 from tests.shared.algorithms.ways import resolved
 
-LabOf = Callable[..., Lab]
+LabOf = Callable[..., Experiment]
 PRODUCT = all_algorithms()
 
 
@@ -34,7 +34,7 @@ def lab_of(tmp_path_factory: pytest.TempPathFactory) -> LabOf:
     """A lab of four devices at one edge with 8x8 images, by algorithm."""
     folder: Path = tmp_path_factory.mktemp("intake")
 
-    def of(name: str, params: dict[str, Any] | None = None, **more: Any) -> Lab:
+    def of(name: str, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
         algorithm = {"name": name, "params": params or {}}
         spec = {"algorithm": algorithm, "data": {"name": "digits", "n_train": 40, "n_test": 10}, "num_devices": 4}
         return resolved(folder, **{**spec, "num_edges": 1, **more})
@@ -42,31 +42,31 @@ def lab_of(tmp_path_factory: pytest.TempPathFactory) -> LabOf:
     return of
 
 
-def check(lab: Lab, seat: int | None, phase: str = "train", **fields: Any) -> None:
+def check(experiment: Experiment, seat: int | None, phase: str = "train", **fields: Any) -> None:
     """See whether an update may come from a seat, or from its edge; as such, and where it may within a sum."""
-    edge = lab.ctx(phase=phase, round_no=1, n_clients=4, edge=0)
-    update = lab.algorithm.update.model_validate(fields)
+    edge = experiment.ctx(phase=phase, round_no=1, n_clients=4, edge=0)
+    update = experiment.algorithm.update.model_validate(fields)
     if seat is None:
-        check_sent(lab, edge, update, {edge.at(seat=seat).client_id for seat in range(4)})
+        check_origin(experiment, edge, update, {edge.at(seat=seat).client_id for seat in range(4)})
         return
     visit = edge.at(seat=seat)
-    check_sent(lab, visit, update, named_by([visit]))
-    stand_in = folded(lab, update)
-    check_sent(lab, visit, stand_in, named_by([visit, edge.at(seat=seat + 1)]))
+    check_origin(experiment, visit, update, named_by([visit]))
+    stand_in = folded(experiment, update)
+    check_origin(experiment, visit, stand_in, named_by([visit, edge.at(seat=seat + 1)]))
 
 
-def folded(lab: Lab, update: Record) -> Record:
+def folded(experiment: Experiment, update: Record) -> Record:
     """What stands in for the sum of one update."""
-    fold = Fold(lab.algorithm.update, lab.grid)
+    fold = Accumulator(experiment.algorithm.update, experiment.fixed_point)
     fold.add(update, 10)
-    found = check_folded(fold.result(), fold.kind, fold.grid, model=lab.shapes)
+    found = check_partial_sum(fold.result(), fold.kind, fold.fixed_point, model=experiment.shapes)
     assert found is not None
     return found
 
 
-def zeros(lab: Lab, *, without: str = "") -> dict[str, Tensor]:
+def zeros(experiment: Experiment, *, without: str = "") -> dict[str, Tensor]:
     """As the model, all 0; but for one tensor."""
-    return {name: torch.zeros_like(tensor) for name, tensor in lab.initial.items() if name != without}
+    return {name: torch.zeros_like(tensor) for name, tensor in experiment.initial.items() if name != without}
 
 
 # ---- whole maps
@@ -89,15 +89,17 @@ def zeros(lab: Lab, *, without: str = "") -> dict[str, Tensor]:
 def test_a_map_that_lacks_tensors_is_refused_with_its_name(
     lab_of: LabOf, algorithm: str, field: str, lacking: str
 ) -> None:
-    lab = lab_of(algorithm)
+    experiment = lab_of(algorithm)
     seat = None if field == "drift" else 0
     empty = {"choices", "drift"} if seat is not None else set()
-    whole: dict[str, Any] = {name: zeros(lab) for name in lab.algorithm.update.model_fields if name not in empty}
-    check(lab, seat, **whole)
-    part = {} if lacking == "all" else zeros(lab, without=lacking)
-    first = min(zeros(lab)) if lacking == "all" else lacking
+    whole: dict[str, Any] = {
+        name: zeros(experiment) for name in experiment.algorithm.update.model_fields if name not in empty
+    }
+    check(experiment, seat, **whole)
+    part = {} if lacking == "all" else zeros(experiment, without=lacking)
+    first = min(zeros(experiment)) if lacking == "all" else lacking
     with pytest.raises(WireError, match=f"{field} of (device|edge)-0 lacks '{first}'") as refused:
-        check(lab, seat, **{**whole, field: part})
+        check(experiment, seat, **{**whole, field: part})
     assert refused.value.field == field
 
 
@@ -113,55 +115,59 @@ def test_what_an_algorithm_does_not_send_is_refused(lab_of: LabOf) -> None:
 
 
 def test_personal_layers_stay_where_the_client_is(lab_of: LabOf) -> None:
-    lab = lab_of("fedper")
-    base = {name: tensor for name, tensor in zeros(lab).items() if not name.startswith("head.")}
-    check(lab, 0, delta=base)
+    experiment = lab_of("fedper")
+    base = {name: tensor for name, tensor in zeros(experiment).items() if not name.startswith("head.")}
+    check(experiment, 0, delta=base)
     with pytest.raises(WireError, match=r"delta of device-0 holds 'head\.bias'"):
-        check(lab, 0, delta=zeros(lab))
+        check(experiment, 0, delta=zeros(experiment))
 
 
 def test_layers_of_a_group_come_whole(lab_of: LabOf) -> None:
-    lab = lab_of("dtpfl", client="edge")
-    base = {name: tensor for name, tensor in zeros(lab).items() if not name.startswith("head.")}
-    head = {name: tensor for name, tensor in zeros(lab).items() if name.startswith("head.")}
-    check(lab, None, delta=base, grouped={"0": head})
+    experiment = lab_of("dtpfl", client="edge")
+    base = {name: tensor for name, tensor in zeros(experiment).items() if not name.startswith("head.")}
+    head = {name: tensor for name, tensor in zeros(experiment).items() if name.startswith("head.")}
+    check(experiment, None, delta=base, grouped={"0": head})
     with pytest.raises(WireError, match=r"grouped 0 of edge-0 lacks 'head\.bias'"):
-        check(lab, None, delta=base, grouped={"0": {"head.weight": head["head.weight"]}})
+        check(experiment, None, delta=base, grouped={"0": {"head.weight": head["head.weight"]}})
 
 
 # ---- whose it is
 
 
 def test_nobody_speaks_of_another_client(lab_of: LabOf) -> None:
-    lab = lab_of("fedmix")
-    check(lab, 0, "mash", delta={}, averages={"device-0": mash()})
+    experiment = lab_of("fedmix")
+    check(experiment, 0, "mash", delta={}, averages={"device-0": mash()})
     for other in ("device-1", "device-999", "edge-0"):
         with pytest.raises(WireError, match=f"averages: a value of '{other}', where it may be of device-0"):
-            check(lab, 0, "mash", delta={}, averages={other: mash()})
+            check(experiment, 0, "mash", delta={}, averages={other: mash()})
     with pytest.raises(WireError, match="averages: a value of 'device-9'"):
-        check(lab, None, "mash", delta={}, averages={"device-9": mash()})
+        check(experiment, None, "mash", delta={}, averages={"device-9": mash()})
 
 
 def test_of_an_edge_that_is_the_client_its_devices_say_nothing(lab_of: LabOf) -> None:
-    lab = lab_of("dtpfl", client="edge")
+    experiment = lab_of("dtpfl", client="edge")
     sent = {"layers": {}, "samples": 1}
-    check(lab, None, delta=base_of(lab), users={"edge-0": sent})
+    check(experiment, None, delta=base_of(experiment), users={"edge-0": sent})
     with pytest.raises(BadInput, match="users: a value of edge-0 would come from each of its workers"):
-        check(lab, 0, delta=zeros(lab), users={"edge-0": sent})
+        check(experiment, 0, delta=zeros(experiment), users={"edge-0": sent})
     with pytest.raises(WireError, match="users: a value of 'edge-1', where it may be of nobody"):
-        check(lab, 0, delta=zeros(lab), users={"edge-1": sent})
+        check(experiment, 0, delta=zeros(experiment), users={"edge-1": sent})
 
 
-def base_of(lab: Lab) -> dict[str, Tensor]:
+def base_of(experiment: Experiment) -> dict[str, Tensor]:
     """All but the last layer."""
-    return {name: tensor for name, tensor in zeros(lab).items() if not name.startswith("head.")}
+    return {name: tensor for name, tensor in zeros(experiment).items() if not name.startswith("head.")}
 
 
 def test_a_sum_of_nobody_holds_nothing(lab_of: LabOf) -> None:
-    lab = lab_of("fedavg")
+    experiment = lab_of("fedavg")
     sums = {"delta": MeanSum(weight=0, sums={"x": torch.zeros(1, dtype=torch.float64)})}
     with pytest.raises(WireError, match="a sum of no updates holds tensors"):
-        check_folded(Folded(n_updates=0, n_samples=0, means=sums, each={}), lab.algorithm.update, lab.grid)
+        check_partial_sum(
+            PartialSum(n_updates=0, n_samples=0, means=sums, each={}),
+            experiment.algorithm.update,
+            experiment.fixed_point,
+        )
 
 
 # ---- FedMix's averages
@@ -203,14 +209,14 @@ def test_averages_of_other_data_are_refused(lab_of: LabOf, found: Mash, says: st
 
 
 def test_averages_come_in_their_phase_and_what_is_held_from_the_edge_where_it_is(lab_of: LabOf) -> None:
-    lab = lab_of("fedmix")
-    check(lab, 0, delta=zeros(lab), held={"device-0": Held(edge=0, entries=4)})
+    experiment = lab_of("fedmix")
+    check(experiment, 0, delta=zeros(experiment), held={"device-0": Held(edge=0, entries=4)})
     with pytest.raises(WireError, match="averages: none are sent in the phase train"):
-        check(lab, 0, delta=zeros(lab), averages={"device-0": mash()})
+        check(experiment, 0, delta=zeros(experiment), averages={"device-0": mash()})
     with pytest.raises(WireError, match="held: none are sent in the phase mash"):
-        check(lab, 0, "mash", delta={}, held={"device-0": Held(edge=0, entries=4)})
+        check(experiment, 0, "mash", delta={}, held={"device-0": Held(edge=0, entries=4)})
     with pytest.raises(WireError, match="held of device-0: it is at edge 0, not -5"):
-        check(lab, 0, delta=zeros(lab), held={"device-0": Held(edge=-5, entries=4)})
+        check(experiment, 0, delta=zeros(experiment), held={"device-0": Held(edge=-5, entries=4)})
 
 
 # ---- LAFL-CPN's statistics
@@ -237,27 +243,27 @@ def test_sums_of_no_pixels_are_no_statistics(n: int, sums: tuple[int, ...], squa
 
 
 def test_statistics_of_other_data_are_refused(lab_of: LabOf) -> None:
-    lab = lab_of("lafl_cpn")
-    check(lab, 0, delta=zeros(lab), told={"device-0": Statistics(n=640, sums=(640,), squares=(640,))})
+    experiment = lab_of("lafl_cpn")
+    check(experiment, 0, delta=zeros(experiment), told={"device-0": Statistics(n=640, sums=(640,), squares=(640,))})
     for n, channels in ((640, 3), (40 * 64 + 1, 1), (0, 1)):
         told = Statistics(n=n, sums=(n,) * channels, squares=(n,) * channels)
         with pytest.raises(WireError, match=f"told of device-0: {channels} channels of {n} pixels"):
-            check(lab, 0, delta=zeros(lab), told={"device-0": told})
+            check(experiment, 0, delta=zeros(experiment), told={"device-0": told})
 
 
 # ---- ES-AFL's masks and choices
 
 
-def choices(lab: Lab, changed: dict[str, Any] | None = None, of: str = "device-0") -> dict[str, Any]:
+def choices(experiment: Experiment, changed: dict[str, Any] | None = None, of: str = "device-0") -> dict[str, Any]:
     """Half of each layer, but for what is changed."""
-    half = {name: n // 2 for name, n in lab.units.multiply_adds(lab.shapes).items()}
+    half = {name: n // 2 for name, n in experiment.units.multiply_adds(experiment.shapes).items()}
     return {of: {"child": True, "n_weights": half, "multiply_adds": half, **(changed or {})}}
 
 
 def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(lab_of: LabOf) -> None:
-    lab = lab_of("es_afl")
-    kept = {name: torch.ones_like(tensor) for name, tensor in zeros(lab).items()}
-    check(lab, 0, delta=zeros(lab), mask=kept, choices=choices(lab))
+    experiment = lab_of("es_afl")
+    kept = {name: torch.ones_like(tensor) for name, tensor in zeros(experiment).items()}
+    check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment))
     for figure in ("n_weights", "multiply_adds"):
         for told, says in (
             ({}, "not those of the model's layers, see 'features.1'"),
@@ -265,44 +271,46 @@ def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(lab_of: LabO
             ({"features.1": 64 * 64 + 1, "head": 1}, "of features.1 are 4097, there can be 4096"),
         ):
             with pytest.raises(WireError, match=f"choices of device-0: {figure} (are )?{says}") as refused:
-                check(lab, 0, delta=zeros(lab), mask=kept, choices=choices(lab, {figure: told}))
+                check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, {figure: told}))
             assert refused.value.field == "choices"
     with pytest.raises(WireError, match="choices: a value of 'device-3'"):
-        check(lab, 0, delta=zeros(lab), mask=kept, choices=choices(lab, of="device-3"))
+        check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, of="device-3"))
 
 
 def test_more_weights_than_the_mask_keeps_are_refused_of_a_sum_too(lab_of: LabOf) -> None:
-    lab = lab_of("es_afl")
-    few = {name: torch.zeros_like(tensor) for name, tensor in zeros(lab).items()}
+    experiment = lab_of("es_afl")
+    few = {name: torch.zeros_like(tensor) for name, tensor in zeros(experiment).items()}
     few["head.weight"][0] = 1
     many, most = ({"n_weights": {"features.1": 0, "head": n}} for n in (65, 64))
-    update: dict[str, Any] = {"delta": zeros(lab), "mask": few, "choices": choices(lab, many)}
-    visit = lab.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
-    sent = lab.algorithm.update.model_validate(update)
-    for each in (sent, folded(lab, sent)):
+    update: dict[str, Any] = {"delta": zeros(experiment), "mask": few, "choices": choices(experiment, many)}
+    visit = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
+    sent = experiment.algorithm.update.model_validate(update)
+    for each in (sent, folded(experiment, sent)):
         with pytest.raises(WireError, match="n_weights of head are 65, there can be 64"):
-            check_sent(lab, visit, each, named_by([visit]))
-    check(lab, 0, **{**update, "choices": choices(lab, most)})
+            check_origin(experiment, visit, each, named_by([visit]))
+    check(experiment, 0, **{**update, "choices": choices(experiment, most)})
 
 
 def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(lab_of: LabOf) -> None:
-    lab = lab_of("es_afl")
-    delta, kind, grid = zeros(lab), lab.algorithm.update, lab.grid
+    experiment = lab_of("es_afl")
+    delta, kind, fixed_point = zeros(experiment), experiment.algorithm.update, experiment.fixed_point
     half = {name: torch.zeros_like(tensor) for name, tensor in delta.items()}
     half["head.bias"][:5] = 1
     with pytest.raises(WireError, match=r"of delta and mask of device-0 only one holds 'head\.bias'"):
-        check(lab, 0, delta=delta, mask=zeros(lab, without="head.bias"))
+        check(experiment, 0, delta=delta, mask=zeros(experiment, without="head.bias"))
     for forged, says in (
         (torch.ones(1), "no mask of its shape"),
         (torch.full((10,), 0.5), "other values than 0 and 1"),
     ):
         with pytest.raises(WireError, match=rf"delta head\.bias .*{says}"):
-            Fold(kind, grid).add(kind.model_validate({"delta": delta, "mask": {**half, "head.bias": forged}}), 10)
-    fold = Fold(kind, grid)
+            Accumulator(kind, fixed_point).add(
+                kind.model_validate({"delta": delta, "mask": {**half, "head.bias": forged}}), 10
+            )
+    fold = Accumulator(kind, fixed_point)
     fold.add(kind.model_validate({"delta": {**delta, "head.bias": torch.full((10,), 100.0)}, "mask": half}), 30)
     whole = {name: torch.ones_like(tensor) for name, tensor in delta.items()}
     fold.add(kind.model_validate({"delta": {**delta, "head.bias": torch.ones(10)}, "mask": whole}), 10)
-    mean: Any = mean_of(fold.result(), kind, grid, model=lab.shapes)
+    mean: Any = mean_of(fold.result(), kind, fixed_point, model=experiment.shapes)
     assert mean.delta["head.bias"].tolist() == [75.25] * 5 + [1.0] * 5
 
 
@@ -317,26 +325,33 @@ def test_what_an_algorithm_makes_is_what_it_says_that_it_sends(
 ) -> None:
     """Through the hooks of a visit and an edge, in each phase."""
     monkeypatch.setitem(models.MODELS, "conv_bn", _conv_bn)
-    lab = lab_of(name, **{"edge_rounds": edge_rounds, "model": model, **load_algorithm(name).needs})
-    cloud, edge, device = lab.algorithm.cloud, lab.algorithm.edge, lab.algorithm.device
-    for phase in lab.phases:
-        ctx = lab.ctx(phase=phase.name, round_no=1, n_clients=4)
-        state = cloud.init(ctx, lab.initial)
+    experiment = lab_of(name, **{"edge_rounds": edge_rounds, "model": model, **load_algorithm(name).needs})
+    cloud, edge, device = experiment.algorithm.cloud, experiment.algorithm.edge, experiment.algorithm.device
+    for phase in experiment.phases:
+        ctx = experiment.ctx(phase=phase.name, round_no=1, n_clients=4)
+        state = cloud.init(ctx, experiment.initial)
         at_edge = ctx.at(edge=0)
-        begun = edge.begin(at_edge, edge.init(at_edge), cloud.broadcast(ctx, state, 0, lab.members.seats))
-        visits = [at_edge.at(seat=seat.number) for seat in lab.members.seats[:2]]
-        fold = Fold(lab.algorithm.update, lab.grid)
-        for visit, seat in zip(visits, lab.members.seats, strict=False):
+        begun = edge.begin(at_edge, edge.init(at_edge), cloud.broadcast(ctx, state, 0, experiment.population.seats))
+        visits = [at_edge.at(seat=seat.number) for seat in experiment.population.seats[:2]]
+        fold = Accumulator(experiment.algorithm.update, experiment.fixed_point)
+        for visit, seat in zip(visits, experiment.population.seats, strict=False):
             message = edge.dispatch(at_edge, begun.state, seat)
-            work = Work(kind=phase.kind, epochs=1, batch_size=8)
-            bench = trainer_for(lab, work, seat.train if len(seat.train) else np.arange(10), seat.test)
-            update = device.local_update(visit, device.init(visit), message, bench).update
+            work = Task(kind=phase.kind, epochs=1, batch_size=8)
+            trainer = trainer_for(experiment, work, seat.train if len(seat.train) else np.arange(10), seat.test)
+            update = device.local_update(visit, device.init(visit), message, trainer).update
             assert update is not None
-            check_sent(lab, visit, update, named_by([visit]))
+            check_origin(experiment, visit, update, named_by([visit]))
             fold.add(update, 10)
         counted = at_edge.at(n_updates=2, n_samples=20)
-        after = edge.aggregate(counted, begun.state, mean_of(fold.result(), fold.kind, fold.grid, model=lab.shapes))
+        after = edge.aggregate(
+            counted, begun.state, mean_of(fold.result(), fold.kind, fold.fixed_point, model=experiment.shapes)
+        )
         own = edge.finish(counted, after).update
         assert (own is not None) == edge.forms_model(at_edge)
         if own is not None:
-            check_sent(lab, at_edge, own, {at_edge.at(seat=seat.number).client_id for seat in lab.members.seats})
+            check_origin(
+                experiment,
+                at_edge,
+                own,
+                {at_edge.at(seat=seat.number).client_id for seat in experiment.population.seats},
+            )

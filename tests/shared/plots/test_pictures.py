@@ -13,7 +13,7 @@ from shared.federation.registry import load_algorithm
 from shared.plots.curves import accuracy, bytes_on_links, clients
 from shared.plots.declared import figure_by_client, labels_by_round
 from shared.plots.groups import dendrogram
-from shared.plots.history import Told, Visit
+from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.partition import partition
 from shared.plots.picture import Bars, Boxes, Cells, Lines, Spans, Tree
 from shared.plots.timeline import timeline
@@ -25,8 +25,8 @@ from shared.run_records.rounds import Evaluation
 from tests.strata.samples import a_round, a_run, a_seat
 
 
-def told(*rounds, visits=()) -> Told:
-    return Told(a_run(), rounds, tuple(visits))
+def told(*rounds, visits=()) -> RunHistory:
+    return RunHistory(a_run(), rounds, tuple(visits))
 
 
 def lines_of(panel: object) -> Lines:
@@ -149,8 +149,8 @@ def test_labels_pile_up_by_round() -> None:
 
 
 def test_figure_by_client_leaves_holes_where_nobody_told() -> None:
-    def visit(seat: int, round_no: int, **figures: float) -> Visit:
-        return Visit(round_no, seat, "edge-1", "used", None, figures)
+    def visit(seat: int, round_no: int, **figures: float) -> VisitSummary:
+        return VisitSummary(round_no, seat, "edge-1", "used", None, figures)
 
     visits = [visit(0, 1, w=0.2), visit(0, 2, w=0.4), visit(3, 2, w=0.8), visit(3, 1, other=1.0)]
     (picture,) = figure_by_client("mixing", "W", "w", "mean of W")(told(a_round(1), visits=visits))
@@ -173,7 +173,7 @@ def test_dendrogram_says_the_group_of_each_leaf() -> None:
 def test_an_algorithm_whose_pictures_fail_stops_no_drawing_of_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(told: Told) -> NoReturn:
+    def broken(told: RunHistory) -> NoReturn:
         raise ZeroDivisionError
 
     algorithm = replace(load_algorithm("fedavg"), pictures=broken)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cloud_server.runs.events import Happening, told
+from cloud_server.runs.events import RunEvent, log_run_event
 from shared.runtime import logs
-from shared.runtime.logs import LineFormatter, about, plain, read, shown, tell, unfolded
+from shared.runtime.logs import LineFormatter, log_context, log_event, plain, read, shown, unfolded
 from shared.runtime.worker import Worker
 from tests.federation import Federation, small_spec
 
@@ -59,9 +59,9 @@ def keeping(form: str) -> Iterator[Kept]:
 
 
 def test_a_line_has_its_ids_first_and_leaves_out_what_is_not_there(as_json: Kept) -> None:
-    with about(run="r1", round=3):
-        tell("visit.ended", wall_s=0.25, seat=7, reason=None)
-    tell("listens", port=80)
+    with log_context(run="r1", round=3):
+        log_event("visit.ended", wall_s=0.25, seat=7, reason=None)
+    log_event("listens", port=80)
     first, second = as_json.read
     assert list(first) == ["at", "level", "tier", "process", "event", "run", "round", "seat", "wall_s"]
     assert {**first, "at": ""} == {
@@ -72,7 +72,7 @@ def test_a_line_has_its_ids_first_and_leaves_out_what_is_not_there(as_json: Kept
 
 
 def test_a_plain_message_is_an_event_with_a_text(as_json: Kept) -> None:
-    with about(run="r1"):
+    with log_context(run="r1"):
         logging.getLogger("strata").warning("agent %s is slow", "a-1")
     (line,) = as_json.read
     assert (line["event"], line["text"], line["level"], line["run"]) == ("log", "agent a-1 is slow", "warning", "r1")
@@ -80,14 +80,14 @@ def test_a_plain_message_is_an_event_with_a_text(as_json: Kept) -> None:
 
 def test_nothing_in_a_name_a_message_or_an_error_makes_a_second_line_or_moves_a_cursor(kept: Kept) -> None:
     log = logging.getLogger("strata")
-    with about(run=HOSTILE, edge=HOSTILE):
-        tell("visit.begun", seat=1, detail=HOSTILE)
+    with log_context(run=HOSTILE, edge=HOSTILE):
+        log_event("visit.begun", seat=1, detail=HOSTILE)
         log.warning("agent %s: %s", HOSTILE, HOSTILE)
         try:
             raise ValueError(HOSTILE)
         except ValueError:
             log.exception("it failed: %s", HOSTILE)
-        told(HOSTILE, Happening("seat.moved", {"agent": HOSTILE, "from": HOSTILE, HOSTILE: HOSTILE}))
+        log_run_event(HOSTILE, RunEvent("seat.moved", {"agent": HOSTILE, "from": HOSTILE, HOSTILE: HOSTILE}))
     assert len(kept.lines) == 4
     for line in kept.lines:
         assert line.isprintable()
@@ -121,7 +121,7 @@ def test_a_field_cannot_be_taken_for_another_in_text() -> None:
 
 
 def test_long_values_and_no_numbers_are_cut_to_what_a_line_can_hold(as_json: Kept) -> None:
-    tell("e", detail="x" * 10**6, loss=float("nan"), far=float("inf"))
+    log_event("e", detail="x" * 10**6, loss=float("nan"), far=float("inf"))
     (line,) = as_json.read
     assert len(line["detail"]) == logs.MOST_CHARACTERS
     assert (line["loss"], line["far"]) == ("nan", "inf")
@@ -132,14 +132,14 @@ async def test_ids_go_to_tasks_and_to_the_computing_thread_and_no_further(as_jso
     both = asyncio.Barrier(2)
 
     async def one(run: str) -> None:
-        with about(run=run):
+        with log_context(run=run):
             await both.wait()
-            task = asyncio.create_task(worker.run(tell, f"worked for {run}"))
+            task = asyncio.create_task(worker.run(log_event, f"worked for {run}"))
             await task
-            tell(f"after {run}")
+            log_event(f"after {run}")
 
     await asyncio.gather(one("a"), one("b"))
-    await worker.run(tell, "none")
+    await worker.run(log_event, "none")
     worker.close()
     assert {(line["event"], line.get("run")) for line in as_json.read} == {
         ("worked for a", "a"), ("worked for b", "b"), ("after a", "a"), ("after b", "b"), ("none", None),

@@ -20,7 +20,7 @@ from shared.core.errors import (
     DeadlineExceeded,
     Garbled,
     OutOfBound,
-    SeatingUnknown,
+    PlacementUnknown,
     StrataError,
     TooLarge,
     Unreachable,
@@ -61,7 +61,7 @@ def app(limit: int = LIMIT) -> FastAPI:
     @found.post("/raise/{what}")
     async def raised(what: str) -> None:
         raise {
-            "seating": SeatingUnknown("which seating?"),
+            "seating": PlacementUnknown("which seating?"),
             "bound": OutOfBound("too much", field="delta.w"),
             "conflict": Conflict("not now"),
         }[what]
@@ -280,7 +280,7 @@ def test_the_back_off_grows_to_a_cap() -> None:
 @pytest.mark.parametrize(
     ("what", "kind", "status", "code", "detail", "field"),
     [
-        ("seating", SeatingUnknown, 428, "seating_unknown", "which seating?", None),
+        ("seating", PlacementUnknown, 428, "seating_unknown", "which seating?", None),
         ("bound", StrataError, 422, "out_of_bound", "too much", "delta.w"),
         ("conflict", StrataError, 409, "conflict", "not now", None),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from shared.core.errors import Cancelled, WireError
 from shared.service import idempotency as module
-from shared.service.idempotency import Once
+from shared.service.idempotency import IdempotentRunner
 
 
 class Job:
@@ -49,13 +49,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def once() -> AsyncIterator[Once[str]]:
-    found: Once[str] = Once(grace_s=0.03)
+async def once() -> AsyncIterator[IdempotentRunner[str]]:
+    found: IdempotentRunner[str] = IdempotentRunner(grace_s=0.03)
     yield found
     await found.close()
 
 
-def ask(once: Once[str], job: Job, place: int = 1, digest: str = "a", caller: Any = None) -> asyncio.Task[str]:
+def ask(
+    once: IdempotentRunner[str], job: Job, place: int = 1, digest: str = "a", caller: Any = None
+) -> asyncio.Task[str]:
     return asyncio.create_task(once.answer("line", place, digest, job, caller))
 
 
@@ -65,14 +67,14 @@ async def started(job: Job, n: int = 1) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_the_same_order_again_gets_the_same_answer_without_work(once: Once[str]) -> None:
+async def test_the_same_order_again_gets_the_same_answer_without_work(once: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
     assert [await ask(once, job) for _ in range(3)] == ["answer 1"] * 3
     assert len(job.stops) == 1
 
 
-async def test_the_same_order_while_it_runs_waits_for_the_same_work(once: Once[str]) -> None:
+async def test_the_same_order_while_it_runs_waits_for_the_same_work(once: IdempotentRunner[str]) -> None:
     job = Job()
     asked = [ask(once, job) for _ in range(3)]
     await started(job)
@@ -81,7 +83,7 @@ async def test_the_same_order_while_it_runs_waits_for_the_same_work(once: Once[s
     assert len(job.stops) == 1
 
 
-async def test_another_body_is_new_work_and_ends_the_old(once: Once[str]) -> None:
+async def test_another_body_is_new_work_and_ends_the_old(once: IdempotentRunner[str]) -> None:
     job = Job()
     old = ask(once, job, digest="a")
     await started(job)
@@ -95,7 +97,7 @@ async def test_another_body_is_new_work_and_ends_the_old(once: Once[str]) -> Non
     assert await ask(once, job, digest="b") == "answer 2"
 
 
-async def test_work_is_told_when_nobody_has_waited_for_the_grace(once: Once[str]) -> None:
+async def test_work_is_told_when_nobody_has_waited_for_the_grace(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     asked = ask(once, job, caller=caller)
     await started(job)
@@ -109,7 +111,7 @@ async def test_work_is_told_when_nobody_has_waited_for_the_grace(once: Once[str]
     assert await ask(once, job) == "answer 2"
 
 
-async def test_who_comes_back_within_the_grace_finds_the_work_running(once: Once[str]) -> None:
+async def test_who_comes_back_within_the_grace_finds_the_work_running(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     first = ask(once, job, caller=caller)
     await started(job)
@@ -124,7 +126,7 @@ async def test_who_comes_back_within_the_grace_finds_the_work_running(once: Once
 
 
 async def test_a_second_absence_has_the_whole_grace_again() -> None:
-    once: Once[str] = Once(grace_s=0.2)
+    once: IdempotentRunner[str] = IdempotentRunner(grace_s=0.2)
     job = Job()
     for _ in range(2):
         caller = Caller()
@@ -139,7 +141,7 @@ async def test_a_second_absence_has_the_whole_grace_again() -> None:
     await once.close()
 
 
-async def test_an_answer_that_came_while_nobody_waited_is_kept(once: Once[str]) -> None:
+async def test_an_answer_that_came_while_nobody_waited_is_kept(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     asked = ask(once, job, caller=caller)
     await started(job)
@@ -152,7 +154,7 @@ async def test_an_answer_that_came_while_nobody_waited_is_kept(once: Once[str]) 
     assert len(job.stops) == 1
 
 
-async def test_one_caller_of_two_may_go_away(once: Once[str]) -> None:
+async def test_one_caller_of_two_may_go_away(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     going, staying = ask(once, job, caller=caller), ask(once, job)
     await started(job)
@@ -164,7 +166,7 @@ async def test_one_caller_of_two_may_go_away(once: Once[str]) -> None:
     assert await staying == "answer 1"
 
 
-async def test_errors_reach_all_who_wait_and_are_not_remembered(once: Once[str]) -> None:
+async def test_errors_reach_all_who_wait_and_are_not_remembered(once: IdempotentRunner[str]) -> None:
     job = Job()
     job.error = WireError("bad")
     asked = [ask(once, job), ask(once, job)]
@@ -177,7 +179,7 @@ async def test_errors_reach_all_who_wait_and_are_not_remembered(once: Once[str])
     assert await ask(once, job) == "answer 2"
 
 
-async def test_an_error_that_nobody_waited_for_is_not_remembered(once: Once[str]) -> None:
+async def test_an_error_that_nobody_waited_for_is_not_remembered(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     job.error = WireError("bad")
     asked = ask(once, job, caller=caller)
@@ -191,7 +193,7 @@ async def test_an_error_that_nobody_waited_for_is_not_remembered(once: Once[str]
     assert await ask(once, job) == "answer 2"
 
 
-async def test_answers_are_dropped_when_their_line_moves_on(once: Once[str]) -> None:
+async def test_answers_are_dropped_when_their_line_moves_on(once: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
     assert await ask(once, job, place=1) == "answer 1"
@@ -202,7 +204,7 @@ async def test_answers_are_dropped_when_their_line_moves_on(once: Once[str]) -> 
     assert await ask(once, job, place=1) == "answer 3"
 
 
-async def test_a_dropped_line_is_forgotten_and_its_work_told(once: Once[str]) -> None:
+async def test_a_dropped_line_is_forgotten_and_its_work_told(once: IdempotentRunner[str]) -> None:
     job = Job()
     asked = ask(once, job)
     await started(job)
@@ -216,7 +218,7 @@ async def test_a_dropped_line_is_forgotten_and_its_work_told(once: Once[str]) ->
 
 
 async def test_closing_ends_all_work_also_what_was_replaced() -> None:
-    once: Once[str] = Once()
+    once: IdempotentRunner[str] = IdempotentRunner()
     job = Job()
     asked = [ask(once, job, digest="a")]
     await started(job)

@@ -13,13 +13,13 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from cloud_server.metrics import CloudMetrics
-from cloud_server.runs.events import Happening, to_all
+from cloud_server.runs.events import RunEvent, to_all
 from device_agent.metrics import AgentMetrics
 from edge_server.metrics import EdgeMetrics
-from edge_server.rounds.round_log import Book
+from edge_server.rounds.round_log import RoundLog
 from shared.core import errors
 from shared.core.errors import StrataError
-from shared.federation.messages import Failure, Outcome, SeatLine
+from shared.federation.messages import Failure, Outcome, VisitRecord
 from shared.service.metrics import OTHER, REASONS, TierMetrics, metrics_router, one_of
 from shared.service.settings import CommonSettings, TierSettings
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, small_spec
@@ -73,7 +73,7 @@ async def test_after_a_run_the_tiers_metrics_are_the_records(tmp_path: Path) -> 
         info = await fed.run(small_spec(losses=losses))
         assert info.status == "completed", info.reason
         details = [await fed.round(info.run, number) for number in (1, 2)]
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.runner.course is None)
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
         cloud, edges, agents = await pages(fed)
     assert total(cloud, "strata_cloud_round_seconds_count") == 2
     assert total(cloud, "strata_cloud_round_seconds_sum") == pytest.approx(sum(d.wall_s for d in details))
@@ -143,18 +143,18 @@ async def test_runs_that_wait_are_counted_also_by_a_restarted_cloud(tmp_path: Pa
         assert total(cloud, "strata_cloud_runs") == total(cloud, "strata_cloud_runs", status="paused") == 1
 
 
-def committed(**changes: Any) -> Happening:
+def committed(**changes: Any) -> RunEvent:
     sizes = {f"{link}_bytes_{way}": 1 for link in ("device", "edge") for way in ("up", "down")}
     known = {"wall_s": 1.0, "simulated_s": 2.0, "n_visits": 1, "n_used": 1, "energy_j": 0.5, "round_no": 1}
-    return Happening("round.committed", {**known, **sizes, "client_accuracy": None, "train_loss": 0.1, **changes})
+    return RunEvent("round.committed", {**known, **sizes, "client_accuracy": None, "train_loss": 0.1, **changes})
 
 
-def lost(seat: int | None, reason: str) -> Happening:
-    return Happening("contribution.lost", {"seat": seat, "reason": reason, "edge": HOSTILE, "detail": HOSTILE})
+def lost(seat: int | None, reason: str) -> RunEvent:
+    return RunEvent("contribution.lost", {"seat": seat, "reason": reason, "edge": HOSTILE, "detail": HOSTILE})
 
 
-def line(seat: int, outcome: str) -> SeatLine:
-    return SeatLine(seat=seat, edge_round=0, wave=0, outcome=outcome, reason=HOSTILE, label=HOSTILE)
+def line(seat: int, outcome: str) -> VisitRecord:
+    return VisitRecord(seat=seat, edge_round=0, wave=0, outcome=outcome, reason=HOSTILE, label=HOSTILE)
 
 
 def test_no_name_from_outside_makes_a_series() -> None:
@@ -162,18 +162,18 @@ def test_no_name_from_outside_makes_a_series() -> None:
     before = [set(of(metrics)) for metrics in (cloud, edge, agent)]
     for number in range(50):
         run = f"{HOSTILE}{number}"
-        cloud.hear(run, Happening("run.status", {"status": "starting"}))
-        cloud.hear(run, Happening(f"{HOSTILE}{number}", {}))
+        cloud.hear(run, RunEvent("run.status", {"status": "starting"}))
+        cloud.hear(run, RunEvent(f"{HOSTILE}{number}", {}))
         cloud.hear(run, committed(round_no=number))
         cloud.hear(run, lost(number, f"{HOSTILE}{number}"))
         cloud.hear(run, lost(None, f"{number}"))
-        cloud.hear(run, Happening("round.evaluated", {"evaluation": {run: {"accuracy": 1.0, "loss": 1.0}}}))
+        cloud.hear(run, RunEvent("round.evaluated", {"evaluation": {run: {"accuracy": 1.0, "loss": 1.0}}}))
         cloud.exchanged(f"rounds{number}", 1, 1, 0.1)
         edge.exchanged(f"visits{number}", 1, 1, 0.1)
         failure = Failure(seat=number, reason=f"{HOSTILE}{number}", detail=HOSTILE)
         agent.visited(Outcome[Any](seat=number, kind="train", failure=failure), 0.1)
-        book = Book(None, number)  # type: ignore[arg-type]
-        book.lines, book.failures = [line(number, f"{HOSTILE}{number}")], [failure]
+        book = RoundLog(None, number)  # type: ignore[arg-type]
+        book.visits, book.failures = [line(number, f"{HOSTILE}{number}")], [failure]
         edge.noted(book)
     assert [set(of(metrics)) for metrics in (cloud, edge, agent)] == before
     assert total(of(cloud), "strata_cloud_failures_total", where="edge", reason=OTHER) == 50
@@ -187,11 +187,11 @@ def test_no_name_from_outside_makes_a_series() -> None:
 def test_what_counts_or_logs_cannot_fail_a_run(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[str] = []
 
-    def broken(run: str, event: Happening) -> None:
+    def broken(run: str, event: RunEvent) -> None:
         raise KeyError(event.kind)
 
     hear = to_all(broken, lambda run, event: heard.append(run), CloudMetrics().hear)
-    hear("a", Happening("round.committed", {}))  # whose figures are missing
+    hear("a", RunEvent("round.committed", {}))  # whose figures are missing
     assert heard == ["a"]
     assert caplog.text.count("an event of run a was not taken") == 2
 
@@ -201,17 +201,17 @@ def test_figures_of_one_run_are_not_those_of_the_next() -> None:
     scores = {"global": {"accuracy": 0.5, "loss": 1.5}}
     for run, kinds in (("a", ("starting", "running")), ("b", ("pending",))):
         for status in kinds:
-            cloud.hear(run, Happening("run.status", {"status": status}))
+            cloud.hear(run, RunEvent("run.status", {"status": status}))
     cloud.hear("a", committed(client_accuracy=0.25))
-    cloud.hear("a", Happening("round.evaluated", {"evaluation": scores}))
+    cloud.hear("a", RunEvent("round.evaluated", {"evaluation": scores}))
     assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
     assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="clients") == 0.25
-    cloud.hear("a", Happening("run.status", {"status": "starting"}))  # resumed
+    cloud.hear("a", RunEvent("run.status", {"status": "starting"}))  # resumed
     assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
-    cloud.hear("a", Happening("run.status", {"status": "failed"}))
-    cloud.hear("b", Happening("run.status", {"status": "starting"}))
+    cloud.hear("a", RunEvent("run.status", {"status": "failed"}))
+    cloud.hear("b", RunEvent("run.status", {"status": "starting"}))
     assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
-    cloud.hear("a", Happening("round.evaluated", {"evaluation": scores}))
+    cloud.hear("a", RunEvent("round.evaluated", {"evaluation": scores}))
     assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
     assert total(of(cloud), "strata_cloud_runs") == 1
 

@@ -8,14 +8,14 @@ from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
 from shared.core.randomness import stream_seed
-from shared.simulation import Amount, Normal, Pareto, Seeds, Uniform, Zipf, drawn, quantile, unit
+from shared.simulation import Normal, Pareto, Quantity, Seeds, Uniform, Zipf, drawn, quantile, unit
 from shared.simulation.distributions import MOST
 
 N = 4000
-READ: TypeAdapter[Amount] = TypeAdapter(Amount)
+READ: TypeAdapter[Quantity] = TypeAdapter(Quantity)
 
 
-def draws(amount: Amount) -> list[float]:
+def draws(amount: Quantity) -> list[float]:
     return [drawn(amount, _stream(n), "test") for n in range(N)]
 
 
@@ -34,7 +34,7 @@ def _stream(number: int) -> Seeds:
     ],
     ids=["uniform", "normal", "normal cut at 0", "half normal", "pareto"],
 )
-def test_draws_follow_the_distributions_formula(amount: Amount, formula: stats.rv_continuous) -> None:
+def test_draws_follow_the_distributions_formula(amount: Quantity, formula: stats.rv_continuous) -> None:
     found = draws(amount)
     assert stats.kstest(found, formula.cdf).pvalue > 1e-3
     for u in (0.001, 0.25, 0.5, 0.9, 0.999):

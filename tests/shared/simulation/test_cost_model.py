@@ -43,8 +43,8 @@ def test_a_visit_that_sends_nothing_back_pays_one_way() -> None:
 
 @pytest.mark.parametrize(("field", "part"), [("down_bps", "down_s"), ("up_bps", "up_s")])
 def test_twice_the_bandwidth_halves_the_transfer(field: str, part: str) -> None:
-    once = SLOW.but(latency_s=0)
-    twice = once.but(**{field: 2 * getattr(once, field)})
+    once = SLOW.replace(latency_s=0)
+    twice = once.replace(**{field: 2 * getattr(once, field)})
     before, after = cost(once, latency_s=0), cost(twice, latency_s=0)
     assert getattr(after, part) == getattr(before, part) / 2
     assert replace(after, **{part: getattr(before, part)}) == before
@@ -76,7 +76,7 @@ def test_latency_is_paid_each_way() -> None:
 def test_of_a_visit_that_is_broken_off_what_was_done_until_then_counts(
     at_s: float, seconds: tuple[float, ...], moved: tuple[int, int], work: float
 ) -> None:
-    frugal = SLOW.but(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
+    frugal = SLOW.replace(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
     flops = 250 * REFERENCE_FLOPS
     done, use = broken_off(frugal, cost(frugal), USE, flops, at_s)
     assert (done.down_s, done.compute_s, done.up_s) == pytest.approx(seconds)
@@ -85,13 +85,13 @@ def test_of_a_visit_that_is_broken_off_what_was_done_until_then_counts(
 
 
 def test_energy_is_that_of_operations_and_of_bytes() -> None:
-    frugal = SLOW.but(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
+    frugal = SLOW.replace(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
     assert cost(frugal).energy_j == pytest.approx(250 * REFERENCE_FLOPS * 1e-9 + 1_000 * 3e-6 + 10_000 * 1e-6)
     assert cost().energy_j == 0
 
 
 def test_jitter_is_uniform_around_the_latency_and_drawn_for_each_direction() -> None:
-    shaky = SLOW.but(jitter_s=0.2)
+    shaky = SLOW.replace(jitter_s=0.2)
     costs = [cost(shaky, number=number) for number in range(500)]
     for direction in ("down_s", "up_s"):
         found = [getattr(one, direction) - 1 for one in costs]  # without the time of the bits
@@ -100,14 +100,14 @@ def test_jitter_is_uniform_around_the_latency_and_drawn_for_each_direction() -> 
 
 
 def test_jitter_makes_no_transfer_faster_than_its_bits() -> None:
-    shaky = SLOW.but(jitter_s=2.0)
+    shaky = SLOW.replace(jitter_s=2.0)
     found = [cost(shaky, number=number, latency_s=0.5).down_s for number in range(100)]
     assert min(found) == 1.0
     assert max(found) > 3.0
 
 
 def test_a_delay_is_drawn_for_every_visit_and_is_part_of_its_work() -> None:
-    late = SLOW.but(delay_s=Normal(mean=100, sd=1))
+    late = SLOW.replace(delay_s=Normal(mean=100, sd=1))
     found = [cost(late, number=number).compute_s - 2.5 for number in range(500)]
     assert stats.kstest(found, stats.norm(100, 1).cdf).pvalue > 1e-3
     half = visit_cost(late, 0.5, USE, 125 * REFERENCE_FLOPS, visit(3), share=0.5)
@@ -115,26 +115,26 @@ def test_a_delay_is_drawn_for_every_visit_and_is_part_of_its_work() -> None:
 
 
 def test_a_links_delay_is_part_of_sending() -> None:
-    late = SLOW.but(link_delay_s=Uniform(low=5, high=6))
+    late = SLOW.replace(link_delay_s=Uniform(low=5, high=6))
     found = [cost(late, number=number).up_s - 1.5 for number in range(500)]
     assert stats.kstest(found, stats.uniform(5, 1).cdf).pvalue > 1e-3
     assert cost(late, use=LinkUse(down_bytes=10)).up_s == 0  # nothing is sent
 
 
 def test_the_same_visit_draws_the_same() -> None:
-    shaky = SLOW.but(jitter_s=0.2, delay_s=Normal(mean=3, sd=1), drop_rate=0.5)
+    shaky = SLOW.replace(jitter_s=0.2, delay_s=Normal(mean=3, sd=1), drop_rate=0.5)
     assert cost(shaky, number=7) == cost(shaky, number=7) != cost(shaky, number=8)
     assert drop_share(shaky, visit(7)) == drop_share(shaky, visit(7))
 
 
 def test_of_a_thousand_visits_as_many_are_dropped_as_the_rate_says() -> None:
-    shares = [drop_share(SLOW.but(drop_rate=0.3), visit(number)) for number in range(1_000)]
+    shares = [drop_share(SLOW.replace(drop_rate=0.3), visit(number)) for number in range(1_000)]
     dropped = [share for share in shares if share is not None]
     low, high = stats.binom(1_000, 0.3).interval(0.99)
     assert low <= len(dropped) <= high
     assert stats.kstest(dropped, stats.uniform.cdf).pvalue > 1e-3  # anywhere in the work
     assert not any(drop_share(SLOW, visit(number)) for number in range(1_000))
-    assert all(drop_share(SLOW.but(drop_rate=1), visit(number)) for number in range(1_000))
+    assert all(drop_share(SLOW.replace(drop_rate=1), visit(number)) for number in range(1_000))
 
 
 def test_the_edges_link_carries_both_bodies() -> None:

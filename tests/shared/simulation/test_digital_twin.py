@@ -115,7 +115,7 @@ def test_empty_battery_degrades_until_it_is_charged() -> None:
 
 
 def test_further_wave_of_an_edge_round_brings_nobody_back() -> None:
-    lost = after(SILENT).but(rest=0)
+    lost = after(SILENT).replace(rest=0)
     assert refresh(lost, Telemetry(free_sps=1.0), new_edge_round=False).health == "offline"
     assert refresh(lost, Telemetry(free_sps=1.0), new_edge_round=True).health == "recovering"
 
@@ -123,6 +123,6 @@ def test_further_wave_of_an_edge_round_brings_nobody_back() -> None:
 def test_history_is_bounded_and_holds_the_newest() -> None:
     twin = Twin(seat=0)
     for n in range(HISTORY + 5):
-        twin = observe(twin, GOOD.but(round_no=n), ratio=1.0)
+        twin = observe(twin, GOOD.replace(round_no=n), ratio=1.0)
     assert [visit.round_no for visit in twin.history] == list(range(5, HISTORY + 5))
     assert twin.n_learned == HISTORY + 5

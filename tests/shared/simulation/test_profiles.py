@@ -79,7 +79,7 @@ def test_the_default_is_what_it_was() -> None:
 def test_a_name_brings_its_figures_and_an_override_replaces_one() -> None:
     assert profiles(1, profile="jetson") == [PROFILES["jetson"]]
     (found,) = profiles(1, profile={"name": "jetson", "up_bps": 3e6, "label": "mine"})
-    assert found == PROFILES["jetson"].but(up_bps=3e6, name="mine")
+    assert found == PROFILES["jetson"].replace(up_bps=3e6, name="mine")
 
 
 def test_another_link_replaces_all_that_is_the_links() -> None:
@@ -264,7 +264,7 @@ def test_the_first_homes_may_have_links_of_their_own() -> None:
     found = [link_of(spec.of(home), streams(f"home {home}")) for home in range(3)]
     assert [link.name for link in found] == ["lte", "dsl", "fibre"]
     assert found[0] == LINKS["lte"].link
-    assert found[1] == LINKS["dsl"].link.but(up_bps=5e5)
+    assert found[1] == LINKS["dsl"].link.replace(up_bps=5e5)
     default = ExperimentSpec().edge_link
     assert link_of(default.of(0), streams("home 0")) == LINKS["backhaul"].link
 

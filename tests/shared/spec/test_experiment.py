@@ -248,7 +248,7 @@ def test_open_numbers_are_filled_in_by_who_is_there(
 def test_the_digest_is_of_the_science_not_of_its_spelling() -> None:
     a, b = parse_spec({"lr": 0.1, "seed": 3}), parse_spec({"seed": 3, "lr": 0.1, "num_rounds": 10})
     assert a.digest() == b.digest()
-    assert a.digest() != a.but(seed=4).digest()
+    assert a.digest() != a.replace(seed=4).digest()
     assert parse_spec(json.loads(canonical(a))) == a
 
 
@@ -304,7 +304,7 @@ def test_an_override_leaves_the_mapping_it_came_from_alone() -> None:
 
 def test_a_change_is_validated_like_a_new_spec() -> None:
     with pytest.raises(ValueError, match="greater than"):
-        ExperimentSpec().but(lr=-1)
+        ExperimentSpec().replace(lr=-1)
 
 
 @pytest.mark.parametrize(

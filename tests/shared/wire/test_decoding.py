@@ -9,9 +9,9 @@ import pytest
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Each, MaskOf, Mean
+from shared.core.aggregation_rules import MaskOf, Mean, PerClient
 from shared.core.errors import TooLarge, WireError
-from shared.core.records import ModelState, Record, Tensor, TensorMap, own
+from shared.core.records import ModelState, Record, Tensor, TensorMap, copy_tensors
 from shared.wire import codec
 from shared.wire.compression import Coded, TopK
 from shared.wire.decoding import MODELS_A_SEAT
@@ -37,7 +37,7 @@ class Several(Record):
 
 
 class Said(Record):
-    each: Annotated[dict[str, TensorMap], Each()] = Field(default_factory=dict)
+    each: Annotated[dict[str, TensorMap], PerClient()] = Field(default_factory=dict)
 
 
 def one_of(seat: int) -> Masked:
@@ -145,7 +145,7 @@ def test_errors_name_the_field(record: str, told: str) -> None:
 def test_a_tensor_in_several_places_is_owned_once() -> None:
     """Else a few bytes that name a tensor once more would take its memory once more."""
     tensor: Tensor = torch.arange(3.0)
-    mine = own(Loose(x=[tensor, {"a": tensor}, torch.arange(3.0)])).x
+    mine = copy_tensors(Loose(x=[tensor, {"a": tensor}, torch.arange(3.0)])).x
     assert mine[0] is mine[1]["a"]
     assert mine[2] is not mine[0]
     tensor += 1

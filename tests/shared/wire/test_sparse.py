@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from shared.core.aggregation_rules import MaskOf, Mean
 from shared.core.errors import WireError
 from shared.core.records import ModelState, Record
-from shared.federation.aggregation import Fold, Folded, Grid
+from shared.federation.aggregation import Accumulator, FixedPoint, PartialSum
 from shared.wire import codec
 from shared.wire.sparse import mask_of, n_bytes, placed, places_of
 
@@ -91,13 +91,13 @@ def test_half_as_wide_a_layer_travels_in_a_quarter_of_the_bytes() -> None:
 
 
 def test_sum_per_position_travels_where_it_has_weight() -> None:
-    n, grid = 128, Grid(total_weight=100)
-    fold = Fold(Masked, grid)
+    n, grid = 128, FixedPoint(total_weight=100)
+    fold = Accumulator(Masked, grid)
     for seed in range(3):
         fold.add(half(n, seed), 10 + seed)
     body = bytes(codec.encode(fold.result()).join())
     assert len(body) < 16 * (n // 2) ** 2 + 800
-    back = codec.decode(Folded, body, model={"w": torch.zeros(n, n)})
+    back = codec.decode(PartialSum, body, model={"w": torch.zeros(n, n)})
     for name in ("sums", "positions"):
         assert torch.equal(getattr(back.means["delta"], name)["w"], getattr(fold.result().means["delta"], name)["w"])
     assert back.means["delta"].positions["w"][0, 0] == 33
@@ -106,7 +106,7 @@ def test_sum_per_position_travels_where_it_has_weight() -> None:
 
 def test_mask_that_is_none_travels_whole_and_is_refused_by_whoever_reads_it() -> None:
     update = half(4)
-    odd = update.but(mask={"w": update.mask["w"] * 0.5})
+    odd = update.replace(mask={"w": update.mask["w"] * 0.5})
     back = codec.decode(Masked, bytes(codec.encode(odd).join()))
     assert torch.equal(back.mask["w"], odd.mask["w"])
 

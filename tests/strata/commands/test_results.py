@@ -68,7 +68,7 @@ def test_complete_run_leaves_every_file(tmp_path: Path) -> None:
 
 def test_run_and_rounds_are_read_back_as_written(tmp_path: Path) -> None:
     rounds = [a_round(n) for n in (1, 2)]
-    rounds[0] = rounds[0].but(failures=(), evaluation=None, train_loss=None)
+    rounds[0] = rounds[0].replace(failures=(), evaluation=None, train_loss=None)
     info = a_run()
     write_results(tmp_path, info, rounds, model=None, manifest=Manifest.of(info))
     assert read_run(tmp_path) == info
@@ -110,7 +110,7 @@ def test_late_evaluation_joins_its_round_and_leaves_visits(tmp_path: Path) -> No
     written(tmp_path, late)
     written(tmp_path, a_round(2))
     ready = RoundInfo.model_validate(late.model_dump(exclude={"seats", "edges"}))
-    written(tmp_path, ready.but(evaluation={"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}))
+    written(tmp_path, ready.replace(evaluation={"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}))
     assert [(line["round_no"], line["accuracy"]) for line in lines_of(tmp_path / "rounds.csv")] == [
         ("1", "0.25"),
         ("2", "0.92"),
@@ -131,7 +131,7 @@ def test_round_told_again_without_its_visits_leaves_their_links(tmp_path: Path) 
 def test_edges_of_each_round_are_read_back_as_written(tmp_path: Path) -> None:
     failed = EdgeRow(edge="edge-2", home=1, outcome="failed", reason="timeout")
     own = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=3, own_accuracy=0.1 + 0.2, own_on={"union": 1 / 3})
-    rounds = [a_round(1), a_round(2, edges=(own.but(down_s=0.1, up_s=1e-9, simulated_s=1 / 7), failed))]
+    rounds = [a_round(1), a_round(2, edges=(own.replace(down_s=0.1, up_s=1e-9, simulated_s=1 / 7), failed))]
     written(tmp_path, *rounds, a_round(2, kind="evaluate"))
     assert read_round(tmp_path, 2) == RoundDetail.model_validate(rounds[1].model_dump())
     expected = [(row.round_no, row.kind, edge) for row in (*rounds, a_round(2, kind="evaluate")) for edge in row.edges]

@@ -9,20 +9,20 @@ import pytest
 
 from shared.core.errors import StrataError, Unreachable, WireError
 from shared.service.api.membership import FleetOrders, FleetReport
-from strata.fleet.cloud_client import CloudLine
+from strata.fleet.cloud_client import CloudClient
 from strata.fleet.settings import FleetSettings
 
 REPORT = FleetReport(fleet="f", services={"device": None}, wanted={"device": 3}, error="no room")
 
 
-def line(answer: httpx.Response | Exception, seen: list[httpx.Request]) -> CloudLine:
+def line(answer: httpx.Response | Exception, seen: list[httpx.Request]) -> CloudClient:
     def answered(request: httpx.Request) -> httpx.Response:
         seen.append(request)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return CloudLine("http://cloud:1", "secret", httpx.MockTransport(answered))
+    return CloudClient("http://cloud:1", "secret", httpx.MockTransport(answered))
 
 
 def test_a_report_goes_with_the_tier_token_and_comes_back_as_orders() -> None:

@@ -48,8 +48,8 @@ def test_a_resumed_run_shows_its_newest_accuracy_and_not_that_of_its_pause() -> 
         paused,
         ("run.status", {}, paused),
         ("round.evaluated", evaluated(0.75), paused),
-        ("run.status", {}, paused.but(rounds=2)),
-        ("run.status", {}, paused.but(status="completed", rounds=3, accuracy=0.80)),
+        ("run.status", {}, paused.replace(rounds=2)),
+        ("run.status", {}, paused.replace(status="completed", rounds=3, accuracy=0.80)),
     )
     found = [line.split("accuracy ")[1].split("  ")[0] for line in lines]
     assert found[0] == "50.00 %"
@@ -58,14 +58,14 @@ def test_a_resumed_run_shows_its_newest_accuracy_and_not_that_of_its_pause() -> 
 
 def test_a_run_that_waits_says_for_what_and_losses_are_counted() -> None:
     running = a_run(status="running", rounds=1)
-    waits = running.but(reason="waiting: 2 of at least 3 devices are alive")
+    waits = running.replace(reason="waiting: 2 of at least 3 devices are alive")
     lines = shown(
         running,
         ("contribution.lost", {"seat": 4}, running),
         ("contribution.lost", {"seat": None, "seats": [0, 1]}, running),
-        ("run.status", {}, running.but(rounds=2)),
+        ("run.status", {}, running.replace(rounds=2)),
         ("run.status", {}, waits),
-        ("run.status", {}, running.but(status="completed", rounds=3)),
+        ("run.status", {}, running.replace(status="completed", rounds=3)),
     )
     assert "lost" not in lines[0]
     assert any("3 lost" in line for line in lines)

@@ -15,14 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from shared.core.aggregation_rules import Each, MaskOf, Mean
+from shared.core.aggregation_rules import MaskOf, Mean, PerClient
 from shared.core.errors import NotFinite, OutOfBound, StrataError, WireError
 from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.federation import aggregation
-from shared.federation.aggregation import Fold, Folded, Grid, MeanSum, check_update, mean_of, names_clients
+from shared.federation.aggregation import (
+    Accumulator,
+    FixedPoint,
+    MeanSum,
+    PartialSum,
+    check_update,
+    mean_of,
+    names_clients,
+)
 from shared.wire import codec
 
-GRID = Grid(total_weight=1000, buffer_names=frozenset({"running"}))
+GRID = FixedPoint(total_weight=1000, buffer_names=frozenset({"running"}))
 
 
 class Delta(Record):
@@ -38,7 +46,7 @@ class Everything(Record):
     groups: Annotated[dict[str, TensorMap], Mean(by_group=True)] = Field(default_factory=dict)
     sparse: Annotated[TensorMap | None, Mean(per_position="mask")] = None
     mask: Annotated[TensorMap, MaskOf()] = Field(default_factory=dict)
-    scores: Annotated[dict[str, Tensor], Each()] = Field(default_factory=dict)
+    scores: Annotated[dict[str, Tensor], PerClient()] = Field(default_factory=dict)
 
 
 def everything(seed: int, **changes: Any) -> Everything:
@@ -59,12 +67,12 @@ def everything(seed: int, **changes: Any) -> Everything:
     return Everything(**{**values, **changes})
 
 
-def bits(folded: Folded) -> bytes:
+def bits(folded: PartialSum) -> bytes:
     return bytes(codec.encode(folded).join())
 
 
-def folded(kind: type[Record], items: Sequence[tuple[Record, int]], grid: Grid = GRID) -> Folded:
-    fold = Fold(kind, grid)
+def folded(kind: type[Record], items: Sequence[tuple[Record, int]], fixed_point: FixedPoint = GRID) -> PartialSum:
+    fold = Accumulator(kind, fixed_point)
     for update, n in items:
         fold.add(update, n)
     return fold.result()
@@ -83,8 +91,8 @@ def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, in
         rng.shuffle(items)
         parts = [folded(Everything, items[cut::3]) for cut in range(3)]  # three agents
         rng.shuffle(parts)
-        edge, cloud = Fold(Everything, GRID), Fold(Everything, GRID)
-        edge.merge(codec.decode(Folded, codec.encode(parts[0]).join(), stored=True))
+        edge, cloud = Accumulator(Everything, GRID), Accumulator(Everything, GRID)
+        edge.merge(codec.decode(PartialSum, codec.encode(parts[0]).join(), stored=True))
         edge.merge(parts[1])
         cloud.merge(parts[2])
         cloud.merge(edge.result())
@@ -94,7 +102,7 @@ def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, in
 def test_what_is_added_leaves_the_partial_sums_as_they_were() -> None:
     parts = [folded(Everything, [(everything(seed), 3)]) for seed in range(2)]
     before = [bits(part) for part in parts]
-    fold = Fold(Everything, GRID)
+    fold = Accumulator(Everything, GRID)
     for part in parts:
         fold.merge(part)
     fold.add(everything(2), 3)
@@ -123,10 +131,10 @@ def test_the_sum_is_that_of_whole_numbers_and_the_mean_the_nearest_float(terms: 
 
 
 def test_the_largest_terms_of_the_whole_weight_are_still_exact() -> None:
-    grid = Grid(total_weight=60_000)
-    found = folded(Delta, [(Delta(delta={"w": torch.tensor([128.0, -128.0])}), 30_000)] * 2, grid)
+    fixed_point = FixedPoint(total_weight=60_000)
+    found = folded(Delta, [(Delta(delta={"w": torch.tensor([128.0, -128.0])}), 30_000)] * 2, fixed_point)
     assert found.means["delta"].sums["w"].tolist() == [60_000 * 2.0**37, -60_000 * 2.0**37]
-    mean = mean_of(found, Delta, grid)
+    mean = mean_of(found, Delta, fixed_point)
     assert mean is not None
     assert mean.delta["w"].tolist() == [128, -128]  # type: ignore[attr-defined]
 
@@ -145,7 +153,7 @@ def test_samples_weigh_by_samples_and_one_by_one() -> None:
 
 
 def test_an_edges_mean_of_three_weighs_three_times_one() -> None:
-    fold = Fold(Everything, GRID)
+    fold = Accumulator(Everything, GRID)
     fold.add(everything(0, plain=torch.tensor([1.0])), 10, n_updates=3)
     fold.add(everything(2, plain=torch.tensor([5.0])), 10)
     mean = mean_of(fold.result(), Everything, GRID)
@@ -210,7 +218,7 @@ class Told(Record):
     """A mean that may be absent, and a word on single clients."""
 
     delta: Annotated[Tensor | None, Mean()] = None
-    told: Annotated[dict[str, int], Each()] = Field(default_factory=dict)
+    told: Annotated[dict[str, int], PerClient()] = Field(default_factory=dict)
 
 
 def test_each_keeps_every_clients_value() -> None:
@@ -222,7 +230,7 @@ def test_each_keeps_every_clients_value() -> None:
 
 def test_word_of_a_client_arrives_though_nothing_was_averaged() -> None:
     """An edge none of whose updates arrived speaks of its clients with no weight."""
-    silent, fold = Told(told={"device-3": 2}), Fold(Told, GRID)
+    silent, fold = Told(told={"device-3": 2}), Accumulator(Told, GRID)
     fold.add(silent, n_samples=0, n_updates=0)
     assert mean_of(fold.result(), Told, GRID) == silent
     fold.add(Told(delta=torch.tensor(4.0), told={"device-1": 0}), n_samples=5)
@@ -232,12 +240,12 @@ def test_word_of_a_client_arrives_though_nothing_was_averaged() -> None:
     assert mean.delta.item() == 4.0
     assert mean.told == {"device-1": 0, "device-3": 2}
     assert (names_clients(silent), names_clients(Told())) == (True, False)
-    assert mean_of(Fold(Told, GRID).result(), Told, GRID) is None
+    assert mean_of(Accumulator(Told, GRID).result(), Told, GRID) is None
 
 
 def test_a_value_that_is_kept_does_not_keep_its_body() -> None:
     body = codec.encode(everything(3)).join()
-    fold = Fold(Everything, GRID)
+    fold = Accumulator(Everything, GRID)
     fold.add(codec.decode(Everything, body, stored=True), 1)
     kept = fold.result().each["scores"]["device-3"].clone()
     body[:] = bytes(len(body))
@@ -248,7 +256,7 @@ def test_an_aggregate_is_an_update_and_can_be_added_again() -> None:
     """An edge that sends its mean: one level more changes nothing but the last rounding."""
     edge = mean_of(folded(Delta, [(Delta(delta={"w": torch.tensor([1.0])}), 1)] * 4), Delta, GRID)
     assert isinstance(edge, Delta)
-    fold = Fold(Delta, GRID)
+    fold = Accumulator(Delta, GRID)
     fold.add(edge, n_samples=4, n_updates=4)
     fold.add(Delta(delta={"w": torch.tensor([6.0])}), n_samples=1)
     cloud = mean_of(fold.result(), Delta, GRID)
@@ -257,7 +265,7 @@ def test_an_aggregate_is_an_update_and_can_be_added_again() -> None:
 
 
 def test_no_updates_have_no_mean_and_no_samples_a_mean_of_zero() -> None:
-    assert mean_of(Fold(Delta, GRID).result(), Delta, GRID) is None
+    assert mean_of(Accumulator(Delta, GRID).result(), Delta, GRID) is None
     mean = mean_of(folded(Delta, [(Delta(delta={"w": torch.tensor([5.0])}), 0)]), Delta, GRID)
     assert isinstance(mean, Delta)
     assert mean.delta["w"].tolist() == [0]
@@ -306,7 +314,7 @@ def refusals() -> dict[str, tuple[Everything, int, type[StrataError], str]]:
 @pytest.mark.parametrize("case", refusals().keys())
 def test_what_is_refused_leaves_the_sum_as_it_was(case: str) -> None:
     update, n, error, said = refusals()[case]
-    fold = Fold(Everything, GRID)
+    fold = Accumulator(Everything, GRID)
     fold.add(everything(0), 1)
     before = bits(fold.result())
     with pytest.raises(error, match=said):
@@ -326,18 +334,18 @@ def test_a_buffer_may_be_larger_than_a_parameter() -> None:
     assert GRID.exponent("running") == GRID.exponent("w") - 5
 
 
-def forged(**changes: Any) -> Folded:
+def forged(**changes: Any) -> PartialSum:
     """The sum of one update of everything, changed."""
-    return folded(Everything, [(everything(1), 2)]).but(**changes)
+    return folded(Everything, [(everything(1), 2)]).replace(**changes)
 
 
 def part(key: str, **changes: Any) -> dict[str, MeanSum]:
     means = forged().means
-    return {**means, key: means[key].but(**changes)}
+    return {**means, key: means[key].replace(**changes)}
 
 
 F64 = torch.float64
-FORGERIES: dict[str, tuple[Folded, str]] = {
+FORGERIES: dict[str, tuple[PartialSum, str]] = {
     "an unknown field": (forged(means={"other": forged().means["plain"]}), "averages no field 'other'"),
     "a group of what has none": (forged(means={"plain/a": forged().means["plain"]}), "no field 'plain/a'"),
     "no group of what has some": (forged(means={"groups": forged().means["plain"]}), "no field 'groups'"),
@@ -375,7 +383,7 @@ FORGERIES: dict[str, tuple[Folded, str]] = {
 @pytest.mark.parametrize("case", FORGERIES.keys())
 def test_a_forged_sum_is_refused_and_the_sum_stays_as_it_was(case: str) -> None:
     other, said = FORGERIES[case]
-    fold = Fold(Everything, GRID)
+    fold = Accumulator(Everything, GRID)
     fold.add(everything(0), 1)
     before = bits(fold.result())
     with pytest.raises(StrataError, match=said):
@@ -386,11 +394,11 @@ def test_a_forged_sum_is_refused_and_the_sum_stays_as_it_was(case: str) -> None:
 
 def test_a_sum_that_is_not_of_the_runs_model_is_refused_even_if_it_comes_first() -> None:
     found = folded(Delta, [(Delta(delta={"w": torch.zeros(2)}), 1)])
-    fold = Fold(Delta, GRID, model={"w": torch.zeros(3)})
+    fold = Accumulator(Delta, GRID, model={"w": torch.zeros(3)})
     with pytest.raises(WireError, match="the model's is"):
         fold.merge(found)
     assert fold.n_updates == 0
-    Fold(Delta, GRID, model={"w": torch.zeros(2)}).merge(found)
+    Accumulator(Delta, GRID, model={"w": torch.zeros(2)}).merge(found)
 
 
 def test_negative_counts_are_no_sum() -> None:
@@ -434,4 +442,4 @@ def test_only_what_weighs_as_one_can_travel_as_a_mean() -> None:
     aggregation.check_update_type(Everything)
     assert aggregation.can_be_mean(Delta)
     assert not aggregation.can_be_mean(Everything)
-    assert aggregation.mark_of(Everything, "mask") == MaskOf()
+    assert aggregation.rule_of(Everything, "mask") == MaskOf()

@@ -74,7 +74,9 @@ def in_folder(folder: Path, told: Any = None, **changes: Any) -> Path:
 def busy() -> tuple[SeatRow, ...]:
     """Visits that took time: seat 0 longer than seat 1, which was refused."""
     fast = SeatRow(seat=1, edge="edge-2", outcome="refused", down_s=1.0, compute_s=1.0, up_s=1.0, simulated_s=3.0)
-    slow = fast.but(seat=0, edge="edge-1", outcome="used", compute_s=7.0, simulated_s=9.0, energy_j=2.5, up_bytes=50)
+    slow = fast.replace(
+        seat=0, edge="edge-1", outcome="used", compute_s=7.0, simulated_s=9.0, energy_j=2.5, up_bytes=50
+    )
     return slow, fast
 
 
@@ -217,7 +219,7 @@ def test_edges_have_a_table_of_their_rounds_and_marks_in_the_timeline(tmp_path: 
 
 def test_a_timeline_of_the_longest_seats_marks_their_edges_alone(tmp_path: Path) -> None:
     slow, fast = busy()
-    seats = (*(slow.but(seat=n) for n in range(2, 122)), fast.but(seat=1))
+    seats = (*(slow.replace(seat=n) for n in range(2, 122)), fast.replace(seat=1))
     both = a_round(1, seats=seats, edges=edges(simulated_s=4.0))
     text = report([in_folder(tmp_path / "r1", [both])])
     assert "the 120 of 121 seats that took longest" in text

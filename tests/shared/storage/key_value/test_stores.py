@@ -40,7 +40,7 @@ class Bench:
 
 
 @pytest.fixture(params=["memory", "redis"])
-async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+async def trainer(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     if request.param == "memory":
         clock = Clock()
 
@@ -56,230 +56,230 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 
 
 class TestValues:
-    async def test_an_absent_key_is_none(self, bench: Bench) -> None:
-        assert await bench.store.get(bench.key("a")) is None
+    async def test_an_absent_key_is_none(self, trainer: Bench) -> None:
+        assert await trainer.store.get(trainer.key("a")) is None
 
-    async def test_a_value_comes_back_byte_for_byte(self, bench: Bench) -> None:
-        await bench.store.put(bench.key("a"), b"\x00\xff\r\n")
-        assert await bench.store.get(bench.key("a")) == b"\x00\xff\r\n"
+    async def test_a_value_comes_back_byte_for_byte(self, trainer: Bench) -> None:
+        await trainer.store.put(trainer.key("a"), b"\x00\xff\r\n")
+        assert await trainer.store.get(trainer.key("a")) == b"\x00\xff\r\n"
 
-    async def test_an_empty_value_is_not_an_absent_one(self, bench: Bench) -> None:
-        await bench.store.put(bench.key("a"), b"")
-        assert await bench.store.get(bench.key("a")) == b""
+    async def test_an_empty_value_is_not_an_absent_one(self, trainer: Bench) -> None:
+        await trainer.store.put(trainer.key("a"), b"")
+        assert await trainer.store.get(trainer.key("a")) == b""
 
-    async def test_a_value_is_gone_after_its_ttl_and_not_before(self, bench: Bench) -> None:
-        await bench.store.put(bench.key("gone"), b"1", ttl_s=TTL_S)
-        await bench.store.put(bench.key("long"), b"1", ttl_s=1000 * TTL_S)
-        assert await bench.store.get(bench.key("gone")) == b"1"
-        await bench.advance(1.5 * TTL_S)
-        assert await bench.store.get(bench.key("gone")) is None
-        assert await bench.store.scan(bench.prefix) == {bench.key("long"): b"1"}
-        assert await bench.store.keys(bench.prefix) == [bench.key("long")]
-        assert await bench.store.delete(bench.key("gone")) == 0
+    async def test_a_value_is_gone_after_its_ttl_and_not_before(self, trainer: Bench) -> None:
+        await trainer.store.put(trainer.key("gone"), b"1", ttl_s=TTL_S)
+        await trainer.store.put(trainer.key("long"), b"1", ttl_s=1000 * TTL_S)
+        assert await trainer.store.get(trainer.key("gone")) == b"1"
+        await trainer.advance(1.5 * TTL_S)
+        assert await trainer.store.get(trainer.key("gone")) is None
+        assert await trainer.store.scan(trainer.prefix) == {trainer.key("long"): b"1"}
+        assert await trainer.store.keys(trainer.prefix) == [trainer.key("long")]
+        assert await trainer.store.delete(trainer.key("gone")) == 0
 
-    async def test_a_put_without_ttl_removes_the_expiry(self, bench: Bench) -> None:
-        await bench.store.put(bench.key("a"), b"1", ttl_s=TTL_S)
-        await bench.store.put(bench.key("a"), b"2")
-        await bench.advance(1.5 * TTL_S)
-        assert await bench.store.get(bench.key("a")) == b"2"
+    async def test_a_put_without_ttl_removes_the_expiry(self, trainer: Bench) -> None:
+        await trainer.store.put(trainer.key("a"), b"1", ttl_s=TTL_S)
+        await trainer.store.put(trainer.key("a"), b"2")
+        await trainer.advance(1.5 * TTL_S)
+        assert await trainer.store.get(trainer.key("a")) == b"2"
 
     @pytest.mark.parametrize("ttl_s", [0.0, -1.0, float("nan")])
-    async def test_a_ttl_in_the_past_is_refused(self, bench: Bench, ttl_s: float) -> None:
+    async def test_a_ttl_in_the_past_is_refused(self, trainer: Bench, ttl_s: float) -> None:
         with pytest.raises(ValueError, match="ttl_s"):
-            await bench.store.put(bench.key("a"), b"1", ttl_s=ttl_s)
+            await trainer.store.put(trainer.key("a"), b"1", ttl_s=ttl_s)
         with pytest.raises(ValueError, match="ttl_s"):
-            Batch().put(bench.key("a"), b"1", ttl_s=ttl_s)
+            Batch().put(trainer.key("a"), b"1", ttl_s=ttl_s)
 
-    async def test_delete_counts_what_was_there(self, bench: Bench) -> None:
-        await bench.store.put(bench.key("a"), b"1")
-        await bench.store.append(bench.key("s"), b"1")
-        assert await bench.store.delete(bench.key("a"), bench.key("s"), bench.key("absent")) == 2
-        assert await bench.store.delete() == 0
-        assert await bench.store.keys(bench.prefix) == []
+    async def test_delete_counts_what_was_there(self, trainer: Bench) -> None:
+        await trainer.store.put(trainer.key("a"), b"1")
+        await trainer.store.append(trainer.key("s"), b"1")
+        assert await trainer.store.delete(trainer.key("a"), trainer.key("s"), trainer.key("absent")) == 2
+        assert await trainer.store.delete() == 0
+        assert await trainer.store.keys(trainer.prefix) == []
 
-    async def test_scan_sees_its_prefix_only_sorted_and_without_streams(self, bench: Bench) -> None:
+    async def test_scan_sees_its_prefix_only_sorted_and_without_streams(self, trainer: Bench) -> None:
         for name in ("p:2", "p:1", "q:1"):
-            await bench.store.put(bench.key(name), name.encode())
-        await bench.store.append(bench.key("p:stream"), b"1")
-        found = await bench.store.scan(bench.key("p:"))
-        assert list(found.items()) == [(bench.key("p:1"), b"p:1"), (bench.key("p:2"), b"p:2")]
-        assert await bench.store.keys(bench.key("p:")) == [bench.key(f"p:{n}") for n in ("1", "2", "stream")]
+            await trainer.store.put(trainer.key(name), name.encode())
+        await trainer.store.append(trainer.key("p:stream"), b"1")
+        found = await trainer.store.scan(trainer.key("p:"))
+        assert list(found.items()) == [(trainer.key("p:1"), b"p:1"), (trainer.key("p:2"), b"p:2")]
+        assert await trainer.store.keys(trainer.key("p:")) == [trainer.key(f"p:{n}") for n in ("1", "2", "stream")]
 
-    async def test_wildcards_in_a_prefix_mean_themselves(self, bench: Bench) -> None:
+    async def test_wildcards_in_a_prefix_mean_themselves(self, trainer: Bench) -> None:
         for name in ("a*b:1", "axb:1", "[a-z]:1", "b:1", "a?:1", "\\:1", "^:1"):
-            await bench.store.put(bench.key(name), b"1")
+            await trainer.store.put(trainer.key(name), b"1")
         for prefix in ("a*b:", "[a-z]:", "a?:", "\\:", "^:"):
-            assert await bench.store.keys(bench.key(prefix)) == [bench.key(f"{prefix}1")]
+            assert await trainer.store.keys(trainer.key(prefix)) == [trainer.key(f"{prefix}1")]
 
-    async def test_delete_prefix_takes_thousands_of_keys_of_both_kinds_and_no_other(self, bench: Bench) -> None:
-        batch = Batch().append(bench.key("p:stream"), b"1").put(bench.key("q"), b"1")
+    async def test_delete_prefix_takes_thousands_of_keys_of_both_kinds_and_no_other(self, trainer: Bench) -> None:
+        batch = Batch().append(trainer.key("p:stream"), b"1").put(trainer.key("q"), b"1")
         for n in range(2500):
-            batch.put(bench.key(f"p:{n}"), b"1")
-        await bench.store.commit(batch)
-        assert len(await bench.store.scan(bench.key("p:"))) == 2500
-        assert await bench.store.delete_prefix(bench.key("p:")) == 2501
-        assert await bench.store.delete_prefix(bench.key("p:")) == 0
-        assert await bench.store.keys(bench.prefix) == [bench.key("q")]
+            batch.put(trainer.key(f"p:{n}"), b"1")
+        await trainer.store.commit(batch)
+        assert len(await trainer.store.scan(trainer.key("p:"))) == 2500
+        assert await trainer.store.delete_prefix(trainer.key("p:")) == 2501
+        assert await trainer.store.delete_prefix(trainer.key("p:")) == 0
+        assert await trainer.store.keys(trainer.prefix) == [trainer.key("q")]
 
-    async def test_the_other_kind_of_value_is_named(self, bench: Bench) -> None:
-        await bench.store.put(bench.key("a"), b"1")
-        await bench.store.append(bench.key("s"), b"1")
-        with pytest.raises(WrongKind, match=bench.key("s")):
-            await bench.store.get(bench.key("s"))
-        with pytest.raises(WrongKind, match=bench.key("a")):
-            await bench.store.append(bench.key("a"), b"1")
-        with pytest.raises(WrongKind, match=bench.key("a")):
-            await bench.store.read(bench.key("a"))
-        with pytest.raises(WrongKind, match=bench.key("a")):
-            await bench.store.last(bench.key("a"))
+    async def test_the_other_kind_of_value_is_named(self, trainer: Bench) -> None:
+        await trainer.store.put(trainer.key("a"), b"1")
+        await trainer.store.append(trainer.key("s"), b"1")
+        with pytest.raises(WrongKind, match=trainer.key("s")):
+            await trainer.store.get(trainer.key("s"))
+        with pytest.raises(WrongKind, match=trainer.key("a")):
+            await trainer.store.append(trainer.key("a"), b"1")
+        with pytest.raises(WrongKind, match=trainer.key("a")):
+            await trainer.store.read(trainer.key("a"))
+        with pytest.raises(WrongKind, match=trainer.key("a")):
+            await trainer.store.last(trainer.key("a"))
 
-    async def test_a_put_replaces_a_stream(self, bench: Bench) -> None:
-        await bench.store.append(bench.key("s"), b"1")
-        await bench.store.put(bench.key("s"), b"2")
-        assert await bench.store.get(bench.key("s")) == b"2"
+    async def test_a_put_replaces_a_stream(self, trainer: Bench) -> None:
+        await trainer.store.append(trainer.key("s"), b"1")
+        await trainer.store.put(trainer.key("s"), b"2")
+        assert await trainer.store.get(trainer.key("s")) == b"2"
 
 
 class TestStreams:
-    async def test_entries_are_read_in_order_after_an_id(self, bench: Bench) -> None:
-        ids = [await bench.store.append(bench.key("s"), b"%d" % n) for n in range(5)]
-        assert [entry.data for entry in await bench.store.read(bench.key("s"))] == [
+    async def test_entries_are_read_in_order_after_an_id(self, trainer: Bench) -> None:
+        ids = [await trainer.store.append(trainer.key("s"), b"%d" % n) for n in range(5)]
+        assert [entry.data for entry in await trainer.store.read(trainer.key("s"))] == [
             b"0",
             b"1",
             b"2",
             b"3",
             b"4",
         ]
-        after = await bench.store.read(bench.key("s"), after=ids[1], limit=2)
+        after = await trainer.store.read(trainer.key("s"), after=ids[1], limit=2)
         assert [(entry.id, entry.data) for entry in after] == [(ids[2], b"2"), (ids[3], b"3")]
-        assert await bench.store.read(bench.key("s"), after=ids[4]) == []
-        assert await bench.store.read(bench.key("s"), limit=0) == []
+        assert await trainer.store.read(trainer.key("s"), after=ids[4]) == []
+        assert await trainer.store.read(trainer.key("s"), limit=0) == []
 
-    async def test_ids_grow_within_one_millisecond(self, bench: Bench) -> None:
-        ids = await bench.store.commit(
-            Batch().append(bench.key("s"), b"1").append(bench.key("s"), b"2").append(bench.key("s"), b"3")
+    async def test_ids_grow_within_one_millisecond(self, trainer: Bench) -> None:
+        ids = await trainer.store.commit(
+            Batch().append(trainer.key("s"), b"1").append(trainer.key("s"), b"2").append(trainer.key("s"), b"3")
         )
         parsed = [parse_entry_id(entry_id) for entry_id in ids]
         assert sorted(set(parsed)) == parsed
         assert len(parsed) == 3
 
-    async def test_fields_come_back_and_nan_is_refused(self, bench: Bench) -> None:
-        await bench.store.append(bench.key("s"), {"round": 3, "loss": 0.25, "who": "ä"})
-        (entry,) = await bench.store.read(bench.key("s"))
+    async def test_fields_come_back_and_nan_is_refused(self, trainer: Bench) -> None:
+        await trainer.store.append(trainer.key("s"), {"round": 3, "loss": 0.25, "who": "ä"})
+        (entry,) = await trainer.store.read(trainer.key("s"))
         assert entry.fields == {"round": 3, "loss": 0.25, "who": "ä"}
         with pytest.raises(ValueError, match="JSON"):
-            await bench.store.append(bench.key("s"), {"loss": float("nan")})
-        assert len(await bench.store.read(bench.key("s"))) == 1
+            await trainer.store.append(trainer.key("s"), {"loss": float("nan")})
+        assert len(await trainer.store.read(trainer.key("s"))) == 1
 
-    async def test_last_gives_the_newest_oldest_first(self, bench: Bench) -> None:
-        assert await bench.store.last(bench.key("s")) == []
+    async def test_last_gives_the_newest_oldest_first(self, trainer: Bench) -> None:
+        assert await trainer.store.last(trainer.key("s")) == []
         for n in range(4):
-            await bench.store.append(bench.key("s"), b"%d" % n)
-        assert [entry.data for entry in await bench.store.last(bench.key("s"))] == [b"3"]
-        assert [entry.data for entry in await bench.store.last(bench.key("s"), 3)] == [b"1", b"2", b"3"]
-        assert [entry.data for entry in await bench.store.last(bench.key("s"), 9)] == [b"0", b"1", b"2", b"3"]
-        assert await bench.store.last(bench.key("s"), 0) == []
+            await trainer.store.append(trainer.key("s"), b"%d" % n)
+        assert [entry.data for entry in await trainer.store.last(trainer.key("s"))] == [b"3"]
+        assert [entry.data for entry in await trainer.store.last(trainer.key("s"), 3)] == [b"1", b"2", b"3"]
+        assert [entry.data for entry in await trainer.store.last(trainer.key("s"), 9)] == [b"0", b"1", b"2", b"3"]
+        assert await trainer.store.last(trainer.key("s"), 0) == []
 
-    async def test_a_blocked_reader_gets_what_is_appended(self, bench: Bench) -> None:
-        first = await bench.store.append(bench.key("s"), b"1")
-        reader = asyncio.create_task(bench.store.read(bench.key("s"), after=first, block_s=20))
+    async def test_a_blocked_reader_gets_what_is_appended(self, trainer: Bench) -> None:
+        first = await trainer.store.append(trainer.key("s"), b"1")
+        reader = asyncio.create_task(trainer.store.read(trainer.key("s"), after=first, block_s=20))
         await asyncio.sleep(0.05)
         assert not reader.done()
-        second = await bench.store.append(bench.key("s"), b"2")
+        second = await trainer.store.append(trainer.key("s"), b"2")
         assert [(entry.id, entry.data) for entry in await reader] == [(second, b"2")]
 
-    async def test_a_blocked_reader_returns_empty_when_its_time_is_over(self, bench: Bench) -> None:
+    async def test_a_blocked_reader_returns_empty_when_its_time_is_over(self, trainer: Bench) -> None:
         began = time.monotonic()
-        assert await bench.store.read(bench.key("s"), block_s=0.2) == []
+        assert await trainer.store.read(trainer.key("s"), block_s=0.2) == []
         assert 0.19 < time.monotonic() - began < 5
 
-    async def test_a_reader_beyond_the_end_is_not_served_older_entries(self, bench: Bench) -> None:
-        reader = asyncio.create_task(bench.store.read(bench.key("s"), after="99999999999999-0", block_s=0.3))
+    async def test_a_reader_beyond_the_end_is_not_served_older_entries(self, trainer: Bench) -> None:
+        reader = asyncio.create_task(trainer.store.read(trainer.key("s"), after="99999999999999-0", block_s=0.3))
         await asyncio.sleep(0.05)
-        await bench.store.append(bench.key("s"), b"1")
+        await trainer.store.append(trainer.key("s"), b"1")
         assert await reader == []
 
-    async def test_a_cancelled_reader_harms_nobody(self, bench: Bench) -> None:
-        readers = [asyncio.create_task(bench.store.read(bench.key("s"), block_s=20)) for _ in range(20)]
+    async def test_a_cancelled_reader_harms_nobody(self, trainer: Bench) -> None:
+        readers = [asyncio.create_task(trainer.store.read(trainer.key("s"), block_s=20)) for _ in range(20)]
         await asyncio.sleep(0.05)
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
-        last = asyncio.create_task(bench.store.read(bench.key("s"), block_s=20))
+        last = asyncio.create_task(trainer.store.read(trainer.key("s"), block_s=20))
         await asyncio.sleep(0.05)
-        await bench.store.append(bench.key("s"), b"1")
+        await trainer.store.append(trainer.key("s"), b"1")
         assert [entry.data for entry in await last] == [b"1"]
 
     @pytest.mark.parametrize("after", ["", "x", "1-", "-1", "1-2-3", "$", "9" * 20, "1-18446744073709551616", "٣"])
-    async def test_a_strange_position_is_refused_by_name(self, bench: Bench, after: str) -> None:
+    async def test_a_strange_position_is_refused_by_name(self, trainer: Bench, after: str) -> None:
         with pytest.raises(BadEntryId):
-            await bench.store.read(bench.key("s"), after=after)
+            await trainer.store.read(trainer.key("s"), after=after)
 
-    async def test_a_position_may_lack_its_second_half(self, bench: Bench) -> None:
-        entry_id = await bench.store.append(bench.key("s"), b"1")
+    async def test_a_position_may_lack_its_second_half(self, trainer: Bench) -> None:
+        entry_id = await trainer.store.append(trainer.key("s"), b"1")
         milliseconds, sequence = parse_entry_id(entry_id)
         assert sequence == 0
-        assert await bench.store.read(bench.key("s"), after=str(milliseconds)) == []
-        assert len(await bench.store.read(bench.key("s"), after=str(milliseconds - 1))) == 1
+        assert await trainer.store.read(trainer.key("s"), after=str(milliseconds)) == []
+        assert len(await trainer.store.read(trainer.key("s"), after=str(milliseconds - 1))) == 1
 
 
 class TestCommit:
-    async def test_all_of_a_batch_is_carried_out(self, bench: Bench) -> None:
-        await bench.store.put(bench.key("old"), b"1")
-        batch = Batch().expect(bench.key("state"), None).delete(bench.key("old"))
-        batch.put(bench.key("state"), b"2").append(bench.key("s"), {"round": 1}).append(bench.key("t"), b"x")
-        ids = await bench.store.commit(batch)
-        assert await bench.store.keys(bench.prefix) == [bench.key(n) for n in ("s", "state", "t")]
-        assert [entry.id for entry in await bench.store.read(bench.key("s"))] == [ids[0]]
-        assert [entry.id for entry in await bench.store.read(bench.key("t"))] == [ids[1]]
+    async def test_all_of_a_batch_is_carried_out(self, trainer: Bench) -> None:
+        await trainer.store.put(trainer.key("old"), b"1")
+        batch = Batch().expect(trainer.key("state"), None).delete(trainer.key("old"))
+        batch.put(trainer.key("state"), b"2").append(trainer.key("s"), {"round": 1}).append(trainer.key("t"), b"x")
+        ids = await trainer.store.commit(batch)
+        assert await trainer.store.keys(trainer.prefix) == [trainer.key(n) for n in ("s", "state", "t")]
+        assert [entry.id for entry in await trainer.store.read(trainer.key("s"))] == [ids[0]]
+        assert [entry.id for entry in await trainer.store.read(trainer.key("t"))] == [ids[1]]
 
-    async def test_an_empty_batch_changes_nothing(self, bench: Bench) -> None:
-        assert await bench.store.commit(Batch()) == []
-        assert await bench.store.commit(Batch().expect(bench.key("a"), None)) == []
-        assert await bench.store.keys(bench.prefix) == []
+    async def test_an_empty_batch_changes_nothing(self, trainer: Bench) -> None:
+        assert await trainer.store.commit(Batch()) == []
+        assert await trainer.store.commit(Batch().expect(trainer.key("a"), None)) == []
+        assert await trainer.store.keys(trainer.prefix) == []
 
     @pytest.mark.parametrize("expected", [None, b"other", b""])
     async def test_a_failed_guard_leaves_everything_and_names_what_it_found(
-        self, bench: Bench, expected: bytes | None
+        self, trainer: Bench, expected: bytes | None
     ) -> None:
-        await bench.store.put(bench.key("state"), b"1")
-        batch = Batch().expect(bench.key("state"), expected).put(bench.key("state"), b"2")
-        batch.delete(bench.key("state")).append(bench.key("s"), b"1")
+        await trainer.store.put(trainer.key("state"), b"1")
+        batch = Batch().expect(trainer.key("state"), expected).put(trainer.key("state"), b"2")
+        batch.delete(trainer.key("state")).append(trainer.key("s"), b"1")
         with pytest.raises(GuardFailed) as caught:
-            await bench.store.commit(batch)
+            await trainer.store.commit(batch)
         assert isinstance(caught.value, Conflict)
-        assert (caught.value.key, caught.value.found) == (bench.key("state"), b"1")
-        assert await bench.store.scan(bench.prefix) == {bench.key("state"): b"1"}
-        assert await bench.store.keys(bench.prefix) == [bench.key("state")]
+        assert (caught.value.key, caught.value.found) == (trainer.key("state"), b"1")
+        assert await trainer.store.scan(trainer.prefix) == {trainer.key("state"): b"1"}
+        assert await trainer.store.keys(trainer.prefix) == [trainer.key("state")]
 
-    async def test_an_expired_value_is_absent_to_a_guard(self, bench: Bench) -> None:
-        await bench.store.put(bench.key("lease"), b"me", ttl_s=TTL_S)
-        take = Batch().expect(bench.key("lease"), None).put(bench.key("lease"), b"you")
+    async def test_an_expired_value_is_absent_to_a_guard(self, trainer: Bench) -> None:
+        await trainer.store.put(trainer.key("lease"), b"me", ttl_s=TTL_S)
+        take = Batch().expect(trainer.key("lease"), None).put(trainer.key("lease"), b"you")
         with pytest.raises(GuardFailed):
-            await bench.store.commit(take)
-        await bench.advance(1.5 * TTL_S)
-        await bench.store.commit(take)
-        assert await bench.store.get(bench.key("lease")) == b"you"
+            await trainer.store.commit(take)
+        await trainer.advance(1.5 * TTL_S)
+        await trainer.store.commit(take)
+        assert await trainer.store.get(trainer.key("lease")) == b"you"
 
-    async def test_a_put_of_a_batch_expires(self, bench: Bench) -> None:
-        await bench.store.commit(Batch().put(bench.key("a"), b"1", ttl_s=TTL_S).put(bench.key("b"), b"2"))
-        await bench.advance(1.5 * TTL_S)
-        assert await bench.store.scan(bench.prefix) == {bench.key("b"): b"2"}
+    async def test_a_put_of_a_batch_expires(self, trainer: Bench) -> None:
+        await trainer.store.commit(Batch().put(trainer.key("a"), b"1", ttl_s=TTL_S).put(trainer.key("b"), b"2"))
+        await trainer.advance(1.5 * TTL_S)
+        assert await trainer.store.scan(trainer.prefix) == {trainer.key("b"): b"2"}
 
-    async def test_of_many_rivals_for_a_step_exactly_one_wins(self, bench: Bench) -> None:
+    async def test_of_many_rivals_for_a_step_exactly_one_wins(self, trainer: Bench) -> None:
         async def step(rival: int, number: int) -> bool:
-            batch = Batch().expect(bench.key("n"), b"%d" % number).put(bench.key("n"), b"%d" % (number + 1))
+            batch = Batch().expect(trainer.key("n"), b"%d" % number).put(trainer.key("n"), b"%d" % (number + 1))
             try:
-                await bench.store.commit(batch.append(bench.key("s"), b"%d" % rival))
+                await trainer.store.commit(batch.append(trainer.key("s"), b"%d" % rival))
             except GuardFailed:
                 return False
             return True
 
-        await bench.store.put(bench.key("n"), b"0")
+        await trainer.store.put(trainer.key("n"), b"0")
         for number in range(10):
             won = await asyncio.gather(*(step(rival, number) for rival in range(6)))
             assert sum(won) == 1
-        assert await bench.store.get(bench.key("n")) == b"10"
-        assert len(await bench.store.read(bench.key("s"))) == 10
+        assert await trainer.store.get(trainer.key("n")) == b"10"
+        assert len(await trainer.store.read(trainer.key("s"))) == 10
 
 
 async def test_memory_ids_grow_although_the_wall_clock_jumps_back() -> None:

@@ -15,29 +15,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shared.storage.blobs import StorageFailed
-from shared.storage.states import FileVersions, MemoryVersions, Owner, Version, Versions
+from shared.storage.states import FileStateStore, MemoryStateStore, StateOwner, StateStore, Version
 
-SEAT = Owner("run", "seat 1")
+SEAT = StateOwner("run", "seat 1")
 
 
 @pytest.fixture(params=["memory", "files"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Versions:
-    return MemoryVersions() if request.param == "memory" else FileVersions(tmp_path / "states")
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> StateStore:
+    return MemoryStateStore() if request.param == "memory" else FileStateStore(tmp_path / "states")
 
 
-def fill(store: Versions, *versions: Version) -> None:
+def fill(store: StateStore, *versions: Version) -> None:
     for version in versions:
         store.save(SEAT, version, version.text.encode())
 
 
 class TestContract:
-    def test_a_state_comes_back_byte_for_byte(self, store: Versions) -> None:
+    def test_a_state_comes_back_byte_for_byte(self, store: StateStore) -> None:
         store.save(SEAT, Version(1, 2, 3), [b"\x00a", memoryview(b"\xff"), b""])
         assert store.load(SEAT, Version(1, 2, 3)) == b"\x00a\xff"
         store.save(SEAT, Version(1, 2, 4), b"")
         assert store.load(SEAT, Version(1, 2, 4)) == b""
 
-    def test_what_was_never_saved_is_absent(self, store: Versions) -> None:
+    def test_what_was_never_saved_is_absent(self, store: StateStore) -> None:
         assert store.load(SEAT, Version(1)) is None
         assert store.newest_before(SEAT, Version(1)) is None
         assert store.newest_at_or_before(SEAT, Version(1)) is None
@@ -47,14 +47,14 @@ class TestContract:
         store.drop(SEAT)
         store.drop_run("run")
 
-    def test_newest_before_is_strictly_before(self, store: Versions) -> None:
+    def test_newest_before_is_strictly_before(self, store: StateStore) -> None:
         fill(store, Version(1, 1, 1), Version(2, 1, 1), Version(2, 10, 1))
         assert store.newest_before(SEAT, Version(1, 1, 1)) is None
         assert store.newest_before(SEAT, Version(2, 1, 1)) == (Version(1, 1, 1), b"00000001-000001-000001")
         assert store.newest_before(SEAT, Version(2, 2, 1)) == (Version(2, 1, 1), b"00000002-000001-000001")
         assert store.newest_before(SEAT, Version(9)) == (Version(2, 10, 1), b"00000002-000010-000001")
 
-    def test_newest_at_or_before_takes_the_named_one_else_an_older(self, store: Versions) -> None:
+    def test_newest_at_or_before_takes_the_named_one_else_an_older(self, store: StateStore) -> None:
         fill(store, Version(1, 1, 1), Version(2, 1, 1))
         assert store.newest_at_or_before(SEAT, Version(2, 1, 1)) == (
             Version(2, 1, 1),
@@ -66,7 +66,7 @@ class TestContract:
         )
         assert store.newest_at_or_before(SEAT, Version(0, 9, 9)) is None
 
-    def test_versions_compare_as_numbers(self, store: Versions) -> None:
+    def test_versions_compare_as_numbers(self, store: StateStore) -> None:
         fill(store, Version(10), Version(9), Version(123_456_789), Version(9, 10), Version(9, 9))
         assert store.versions(SEAT) == [
             Version(9),
@@ -76,13 +76,13 @@ class TestContract:
             Version(123_456_789),
         ]
 
-    def test_a_replay_overwrites(self, store: Versions) -> None:
+    def test_a_replay_overwrites(self, store: StateStore) -> None:
         store.save(SEAT, Version(1), b"first and longer")
         store.save(SEAT, Version(1), b"second")
         assert store.load(SEAT, Version(1)) == b"second"
         assert store.versions(SEAT) == [Version(1)]
 
-    def test_forget_before_keeps_the_newest_committed_and_all_after_it(self, store: Versions) -> None:
+    def test_forget_before_keeps_the_newest_committed_and_all_after_it(self, store: StateStore) -> None:
         fill(store, Version(1), Version(2), Version(4), Version(5))
         store.forget_before(SEAT, Version(3))  # the seat sat out round 3
         assert store.versions(SEAT) == [Version(2), Version(4), Version(5)]
@@ -91,34 +91,34 @@ class TestContract:
         store.forget_before(SEAT, Version(1))
         assert store.versions(SEAT) == [Version(4), Version(5)]
 
-    def test_forget_after_keeps_the_committed(self, store: Versions) -> None:
+    def test_forget_after_keeps_the_committed(self, store: StateStore) -> None:
         fill(store, Version(1), Version(2, 1), Version(2, 2))
         store.forget_after(SEAT, Version(2, 1))
         assert store.versions(SEAT) == [Version(1), Version(2, 1)]
 
-    def test_owners_do_not_see_one_another(self, store: Versions) -> None:
+    def test_owners_do_not_see_one_another(self, store: StateStore) -> None:
         owners = [
-            Owner("run", "a"),
-            Owner("run", "b"),
-            Owner("run/a", "a"),
-            Owner("ru", "n/a"),
-            Owner("..", ".."),
+            StateOwner("run", "a"),
+            StateOwner("run", "b"),
+            StateOwner("run/a", "a"),
+            StateOwner("ru", "n/a"),
+            StateOwner("..", ".."),
         ]
         for owner in owners:
             store.save(owner, Version(1), repr(owner).encode())
         for owner in owners:
             assert store.load(owner, Version(1)) == repr(owner).encode()
-        assert store.owners("run") == [Owner("run", "a"), Owner("run", "b")]
+        assert store.owners("run") == [StateOwner("run", "a"), StateOwner("run", "b")]
         assert store.runs() == ["..", "ru", "run", "run/a"]
-        store.drop(Owner("run", "a"))
-        assert store.owners("run") == [Owner("run", "b")]
+        store.drop(StateOwner("run", "a"))
+        assert store.owners("run") == [StateOwner("run", "b")]
         store.drop_run("run")
         assert store.owners("run") == []
         assert store.runs() == ["..", "ru", "run/a"]
-        store.save(Owner("run", "a"), Version(2), b"again")
-        assert store.versions(Owner("run", "a")) == [Version(2)]
+        store.save(StateOwner("run", "a"), Version(2), b"again")
+        assert store.versions(StateOwner("run", "a")) == [Version(2)]
 
-    def test_a_version_below_zero_is_refused(self, store: Versions) -> None:
+    def test_a_version_below_zero_is_refused(self, store: StateStore) -> None:
         with pytest.raises(ValueError, match="counts from 0"):
             store.save(SEAT, Version(-1), b"1")
 
@@ -135,14 +135,14 @@ def only_file(folder: Path, version: Version) -> Path:
 
 class TestFiles:
     def test_states_outlive_the_process(self, folder: Path) -> None:
-        fill(FileVersions(folder), Version(1), Version(2))
-        later = FileVersions(folder)
+        fill(FileStateStore(folder), Version(1), Version(2))
+        later = FileStateStore(folder)
         assert later.newest_before(SEAT, Version(9)) == (Version(2), b"00000002-000000-000000")
         assert later.owners("run") == [SEAT]
 
     @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70])
     def test_half_a_file_counts_as_absent(self, folder: Path, kept: int) -> None:
-        store = FileVersions(folder)
+        store = FileStateStore(folder)
         fill(store, Version(1), Version(2))
         path = only_file(folder, Version(2))
         path.write_bytes(path.read_bytes()[:kept])
@@ -153,7 +153,7 @@ class TestFiles:
         assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
 
     def test_flipped_bits_count_as_absent_and_cost_no_older_state(self, folder: Path) -> None:
-        store = FileVersions(folder)
+        store = FileStateStore(folder)
         fill(store, Version(1), Version(2))
         path = only_file(folder, Version(2))
         data = bytearray(path.read_bytes())
@@ -164,14 +164,14 @@ class TestFiles:
         assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
 
     def test_a_damaged_file_goes_when_it_is_superseded(self, folder: Path) -> None:
-        store = FileVersions(folder)
+        store = FileStateStore(folder)
         fill(store, Version(1), Version(2))
         only_file(folder, Version(1)).write_bytes(b"")
         store.forget_before(SEAT, Version(2))
         assert [path.name for path in folder.glob("*/*/*")] == [Version(2).text]
 
     def test_a_replay_mends_a_damaged_state(self, folder: Path) -> None:
-        store = FileVersions(folder)
+        store = FileStateStore(folder)
         fill(store, Version(1))
         only_file(folder, Version(1)).write_bytes(b"half")
         fill(store, Version(1))
@@ -181,7 +181,7 @@ class TestFiles:
     def test_a_full_disk_has_a_name_and_the_old_state_stays(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str
     ) -> None:
-        store = FileVersions(folder)
+        store = FileStateStore(folder)
         store.save(SEAT, Version(1), b"old")
 
         def no_space(*_: object) -> None:
@@ -197,7 +197,7 @@ class TestFiles:
     def test_file_and_folders_are_on_the_disk_when_save_returns(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        store = FileVersions(folder)
+        store = FileStateStore(folder)
         done: list[str] = []
         sync, replace = os.fsync, os.replace
 
@@ -215,16 +215,16 @@ class TestFiles:
         assert done == ["folder", "folder", *["file", "rename", "folder"] * 2]  # first those of run and owner
 
     def test_what_a_crash_left_unfinished_goes_at_the_next_start(self, folder: Path) -> None:
-        store = FileVersions(folder)
+        store = FileStateStore(folder)
         fill(store, Version(1))
         left = only_file(folder, Version(1)).with_name(".tmp-" + Version(2).text)
         left.write_bytes(b"half")
         assert store.versions(SEAT) == [Version(1)]
-        FileVersions(folder)
+        FileStateStore(folder)
         assert not left.exists()
 
 
-OWNERS = st.sampled_from([Owner("r", "a"), Owner("r", "b"), Owner("s", "a")])
+OWNERS = st.sampled_from([StateOwner("r", "a"), StateOwner("r", "b"), StateOwner("s", "a")])
 VERSIONS = st.builds(Version, st.integers(0, 4), st.integers(0, 2), st.integers(0, 2))
 
 
@@ -234,8 +234,8 @@ class AgainstADict(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.stores: list[Versions] = [MemoryVersions(), FileVersions(Path(self.folder.name), fsync=False)]
-        self.model: dict[tuple[Owner, Version], bytes] = {}
+        self.stores: list[StateStore] = [MemoryStateStore(), FileStateStore(Path(self.folder.name), fsync=False)]
+        self.model: dict[tuple[StateOwner, Version], bytes] = {}
 
     def teardown(self) -> None:
         self.folder.cleanup()
@@ -244,13 +244,13 @@ class AgainstADict(RuleBasedStateMachine):
         self.model = {key: data for key, data in self.model.items() if not gone(*key)}
 
     @rule(owner=OWNERS, version=VERSIONS, data=st.binary(max_size=8))
-    def save(self, owner: Owner, version: Version, data: bytes) -> None:
+    def save(self, owner: StateOwner, version: Version, data: bytes) -> None:
         self.model[owner, version] = data
         for store in self.stores:
             store.save(owner, version, data)
 
     @rule(owner=OWNERS, version=VERSIONS)
-    def find(self, owner: Owner, version: Version) -> None:
+    def find(self, owner: StateOwner, version: Version) -> None:
         of_owner = sorted((v, data) for (o, v), data in self.model.items() if o == owner)
         before = [item for item in of_owner if item[0] < version]
         upto = [item for item in of_owner if item[0] <= version]
@@ -260,27 +260,27 @@ class AgainstADict(RuleBasedStateMachine):
             assert store.newest_at_or_before(owner, version) == (upto[-1] if upto else None)
 
     @rule(owner=OWNERS, committed=VERSIONS)
-    def forget_before(self, owner: Owner, committed: Version) -> None:
+    def forget_before(self, owner: StateOwner, committed: Version) -> None:
         floor = max((v for o, v in self.model if o == owner and v <= committed), default=Version(0))
         self.drop_all(lambda o, v: o == owner and v < floor)
         for store in self.stores:
             store.forget_before(owner, committed)
 
     @rule(owner=OWNERS, committed=VERSIONS)
-    def forget_after(self, owner: Owner, committed: Version) -> None:
+    def forget_after(self, owner: StateOwner, committed: Version) -> None:
         self.drop_all(lambda o, v: o == owner and v > committed)
         for store in self.stores:
             store.forget_after(owner, committed)
 
     @rule(owner=OWNERS)
-    def drop(self, owner: Owner) -> None:
+    def drop(self, owner: StateOwner) -> None:
         self.drop_all(lambda o, v: o == owner)
         for store in self.stores:
             store.drop(owner)
 
     @rule()
     def restart(self) -> None:
-        self.stores[1] = FileVersions(Path(self.folder.name), fsync=False)
+        self.stores[1] = FileStateStore(Path(self.folder.name), fsync=False)
 
     @invariant()
     def all_list_the_same(self) -> None:

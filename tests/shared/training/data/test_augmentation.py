@@ -14,8 +14,8 @@ import torch
 from scipy.stats import chisquare
 
 from shared.core.errors import BadInput
-from shared.federation.experiment import Lab
-from shared.federation.messages import Work
+from shared.federation.experiment import Experiment
+from shared.federation.messages import Task
 from shared.federation.spec_parser import parse_spec
 from shared.federation.test_sets import Samples
 from shared.federation.visits.trainer import trainer_for
@@ -114,18 +114,22 @@ def test_a_spec_says_it_in_a_word_or_in_full() -> None:
 def test_of_a_clients_images_one_copy_is_made(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"augment": {"name": "randaugment", "when": "once"}, "data": {"n_train": 20}}
     spec = parse_spec(fields).resolved(n_devices=2, n_edges=1)
-    lab, made, apart = Lab(spec, load("digits", data_dir=None, cache_dir=unpacked)), list[int](), augmented_apart
+    experiment, made, apart = (
+        Experiment(spec, load("digits", data_dir=None, cache_dir=unpacked)),
+        list[int](),
+        augmented_apart,
+    )
 
     def noted(images: torch.Tensor, how: AugmentSpec, seeds: Iterable[int]) -> torch.Tensor:
         made.append(len(images))
         return apart(images, how, seeds)
 
     monkeypatch.setattr(augmentation, "augmented_apart", noted)
-    seat, ctx = lab.members.seats[0], lab.ctx(phase="train", round_no=1, n_clients=2).at(seat=0)
-    bench = trainer_for(lab, Work(epochs=2, batch_size=4), seat.train, seat.test)
-    first, again = [torch.cat([x for x, _ in bench.batches(ctx)]) for _ in range(2)]
+    seat, ctx = experiment.population.seats[0], experiment.ctx(phase="train", round_no=1, n_clients=2).at(seat=0)
+    trainer = trainer_for(experiment, Task(epochs=2, batch_size=4), seat.train, seat.test)
+    first, again = [torch.cat([x for x, _ in trainer.batches(ctx)]) for _ in range(2)]
     assert torch.equal(first, again)
     assert made == [10]
-    part = torch.cat([x for x, _ in bench.batches(ctx, samples=Samples("train", seat.train[:3]), epochs=1)])
+    part = torch.cat([x for x, _ in trainer.batches(ctx, samples=Samples("train", seat.train[:3]), epochs=1)])
     assert made == [10, 3]
     assert {image.numpy().tobytes() for image in part} <= {image.numpy().tobytes() for image in first}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shared.core.errors import NotFinite, OutOfBound, StrataError, WireError
-from shared.core.records import ModelState, Record, Tensor, own
+from shared.core.records import ModelState, Record, Tensor, copy_tensors
 from shared.wire import codec as codec_module
 from shared.wire.compression import Codec, Coded, Fp16, Int8, Ternary, TopK, decoded, ternary_of
 
@@ -190,7 +190,7 @@ WHERE, VALUES = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1.0, 2.0]
 def test_garbled_parts_are_refused(told: str, codec: str, parts: tuple[Tensor, ...]) -> None:
     """When they are first used: what stands beside them in the body can be."""
     found = codec_module.decode(Sent, body_of(codec, *parts), model={"w": torch.zeros(5)}).model["w"]
-    for use in (decoded, own, lambda tensor: tensor + 1, lambda tensor: torch.zeros(5).add_(tensor)):
+    for use in (decoded, copy_tensors, lambda tensor: tensor + 1, lambda tensor: torch.zeros(5).add_(tensor)):
         with pytest.raises(WireError, match=f"model.w: a tensor coded by {codec}: .*{told}") as refused:
             use(found)
         assert refused.value.field == "model.w"

@@ -10,13 +10,13 @@ import torch
 from pydantic import Field
 
 from shared.algorithms.es_afl import Order, Pair
-from shared.core.aggregation_rules import Each, MaskOf, Mean
+from shared.core.aggregation_rules import MaskOf, Mean, PerClient
 from shared.core.errors import BadInput, NotFinite
 from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.aggregation import Fold, Grid
+from shared.federation.aggregation import Accumulator, FixedPoint
 from shared.federation.spec_parser import parse_spec
 from shared.wire import codec as codec_module
-from shared.wire.compression import Coded, Compression, CompressionSpec, Int8, TopK, decoded
+from shared.wire.compression import Coded, CompressionSpec, Compressor, Int8, TopK, decoded
 
 
 class Down(Record):
@@ -40,7 +40,7 @@ class Up(Record):
     maybe: Annotated[ModelState | None, Mean(weight="one")] = None
     groups: Annotated[dict[str, ModelState], Mean(by_group=True)] = Field(default_factory=dict)
     plain: Annotated[TensorMap, Mean()] = Field(default_factory=dict)
-    each: Annotated[dict[str, ModelState], Each()] = Field(default_factory=dict)
+    each: Annotated[dict[str, ModelState], PerClient()] = Field(default_factory=dict)
 
 
 class Masked(Record):
@@ -62,9 +62,9 @@ def model() -> TensorMap:
     }
 
 
-def compression(up: Any = None, down: Any = None) -> Compression:
+def compression(up: Any = None, down: Any = None) -> Compressor:
     spec = CompressionSpec.model_validate({"up": up, "down": down})
-    return Compression(spec, frozenset({"running_mean", "batches"}))
+    return Compressor(spec, frozenset({"running_mean", "batches"}))
 
 
 def coded_names(tensors: TensorMap | None) -> set[str]:
@@ -163,8 +163,8 @@ def test_an_update_that_is_not_finite_is_refused_by_field_and_name() -> None:
 
 
 def test_sums_of_coded_updates_are_those_of_what_they_stand_for() -> None:
-    grid = Grid(100)
-    short, full = Fold(Up, grid), Fold(Up, grid)
+    grid = FixedPoint(100)
+    short, full = Accumulator(Up, grid), Accumulator(Up, grid)
     for seed in range(3):
         x = torch.randn(50, generator=torch.Generator().manual_seed(seed))
         short.add(Up(delta={"w": Int8().encode(x)}), 5)
