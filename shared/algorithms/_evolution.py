@@ -195,13 +195,13 @@ def tried(
     )
 
 
-def divided(ctx: Context, trainer: Trainer) -> tuple[Samples, Samples]:
+def divided(ctx: Context, trainer: Trainer, share: float) -> tuple[Samples, Samples]:
     """A client's samples of this round: to train on, and to validate.
 
     One at least validates, unless training needs them all: a batch-norm may want two.
     """
     n = trainer.n_samples
-    n_validation = max(min(max(math.floor(ctx.params.validation * n), 1), n - ctx.least_batch), 0)
+    n_validation = max(min(max(math.floor(share * n), 1), n - ctx.least_batch), 0)
     order = torch.randperm(n, generator=ctx.rng("validation")).numpy()
     chosen = np.zeros(n, dtype=bool)
     chosen[order[:n_validation]] = True

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -69,10 +70,9 @@ from shared.federation.hooks import (
     Local,
     OwnBuffers,
     Trainer,
-    Update,
     Verdict,
-    default_local,
     delta_of,
+    own_buffers,
     starting_model,
     travelling,
 )
@@ -108,18 +108,16 @@ class Params(Record):
         return self
 
 
-class Down(Record):
+class Down(Broadcast):
     """Cloud to edge: the model, the refusals of its seats so far, the last update's signs if updates are compared."""
 
-    model: ModelState
     refusals: dict[int, Count] = Field(default_factory=dict)
     moved: Tensor | None = None
 
 
-class Message(Record):
+class Message(Broadcast):
     """Edge to device: the model, and to class C the edge model from which it starts instead."""
 
-    model: ModelState
     edge_model: ModelState = Field(default_factory=dict)
 
 
@@ -177,7 +175,7 @@ class Own(OwnBuffers):
 # ---- signs, distances, classes
 
 
-def signs(ctx: Context, model: Mapping[str, Tensor]) -> Tensor:
+def signs(ctx: Context[Params], model: Mapping[str, Tensor]) -> Tensor:
     """b(w) of all parameters, names sorted, eight to a byte: uint8, (ceil(n / 8),)."""
     names = sorted(model.keys() - ctx.buffer_names)
     bits = np.concatenate([(model[name] > 0).flatten().cpu().numpy() for name in names])  # algorithm 1, 1-3
@@ -208,7 +206,7 @@ def refusals_after(params: Params, before: int, label: str, *, upload: bool) -> 
     return before + 1 if label == "C" or params.count_b else before
 
 
-def change(ctx: Context, delta: TensorMap | None, refusals: Mapping[str, int] | None = None) -> Change:
+def change(ctx: Context[Params], delta: TensorMap | None, refusals: Mapping[str, int] | None = None) -> Change:
     """An update in the field of the spec's weighting."""
     field = "plain" if ctx.params.weighting == "one" else "by_samples"
     return Change.model_validate({field: delta, "refusals": dict(refusals or {})})
@@ -217,40 +215,40 @@ def change(ctx: Context, delta: TensorMap | None, refusals: Mapping[str, int] | 
 # ---- the three tiers
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[Federation, Down, Change]):
     """Adds the mean of the edges' updates to its model."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Down:
         there = {seat.number: state.refusals.get(ctx.at(seat=seat.number).client_id, 0) for seat in seats}
         return Down(model=state.model, refusals=there, moved=state.moved)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         moved = signs(ctx, update.delta) if update.delta and ctx.params.compare == "update" else state.moved
         model = add(state.model, update.delta)  # algorithm 2, 24
         return Federation(model=model, refusals=state.refusals | update.refusals, moved=moved)
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[Environment, Down, Change, Message, Report]):
     """Finds the leader, admits by distance to it, hands the edge model to class C, retires who is refused too often."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Environment:
         return Environment()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Environment, broadcast: Down) -> Begin[Environment]:
         here = tuple(seat for seat in state.refused if seat in broadcast.refusals)
         known = state.replace(refusals=broadcast.refusals, refused=here, moved=broadcast.moved)
         return super().begin(ctx, known, broadcast)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Environment, seat: Seat) -> Message:
         if ctx.wave:
             return Message(model=state.model)  # algorithm 2, 22-23
         adjusts = seat.number in state.refused and state.formed == ctx.round_no - 1
         return Message(model=state.start, edge_model=state.edge_model if adjusts else {})
 
-    def admit(self, ctx: Context, state: Any, reports: Mapping[int, Any]) -> Admission:
+    def admit(self, ctx: Context[Params], state: Environment, reports: Mapping[int, Report]) -> Admission[Environment]:
         own = signs(ctx, state.start)
         kind = own.dtype, own.shape
         strange = {seat for seat, report in reports.items() if (report.signs.dtype, report.signs.shape) != kind}
@@ -270,7 +268,7 @@ class Edge(EdgeHooks):
         refused = tuple(sorted((set(state.refused) - reports.keys()) | outside))
         return Admission(state.replace(refusals=state.refusals | counts, refused=refused), verdicts)
 
-    def _verdict(self, ctx: Context, label: str, rho: int, sigma: int | None, before: int) -> Verdict:
+    def _verdict(self, ctx: Context[Params], label: str, rho: int, sigma: int | None, before: int) -> Verdict:
         """What becomes of a seat's update, and why."""
         upload, reason = label != "C", None
         if label == "B" and ctx.numpy_rng("swing").random() >= 0.5:  # (4)
@@ -281,10 +279,12 @@ class Edge(EdgeHooks):
         figures = {"rho": rho, "sigma": sigma, "refusals": count}
         return Verdict(upload=upload, label=label, reason=reason, figures=figures)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Environment, update: Change) -> Environment:
         return state.replace(model=add(state.start, update.delta), formed=ctx.round_no)  # algorithm 2, 21
 
-    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
+    def advance(
+        self, ctx: Context[Params], state: Environment, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Report]]
+    ) -> Advance[Environment]:
         told = [outcome.seat for outcome in outcomes if outcome.report is not None]
         counts = {seat: state.refusals.get(seat, 0) for seat in told}
         how = " in a row" if ctx.params.refusals == "consecutive" else ""
@@ -294,7 +294,7 @@ class Edge(EdgeHooks):
             return Advance(state, again=again, retire=out)
         return replace(super().advance(ctx, state, tasks, outcomes), retire=out)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Environment) -> Finish[Environment, Change]:
         formed = state.formed == ctx.round_no
         delta = delta_of(ctx, state.model, state.received) if formed else None
         counts = {ctx.at(seat=seat).client_id: n for seat, n in sorted(state.refusals.items())}
@@ -303,32 +303,32 @@ class Edge(EdgeHooks):
         return Finish(between, change(ctx, delta, counts))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own, Message, Change, Report]):
     """Trains, reports, waits for the verdict."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Message, trainer: Trainer) -> Local[Own, Change]:
         received = starting_model(state, message)
         start = overlay(message.edge_model, state.buffers) if message.edge_model else received
         step = Adam(ctx.spec.lr, ctx.spec.weight_decay) if ctx.params.optimiser == "adam" else None
         fit = trainer.fit(ctx, start, step=step)
-        local = default_local(ctx, received, fit)
-        buffers, moved = local.state.buffers, cast("Update", local.update).delta
+        buffers = own_buffers(ctx, fit.model)
         adjusts = message.model if ctx.wave else message.edge_model
         figures = {"accuracy": fit.trained.n_correct / max(fit.trained.n_samples, 1), "loss": fit.trained.loss}
         figures |= {"edge_model_bytes": n_bytes(adjusts)} if adjusts else {}
         if ctx.wave:
-            return replace(local, state=Own(buffers=buffers, own=fit.model), update=None, figures=figures)
-        return replace(local, state=Own(buffers=buffers), update=change(ctx, moved), figures=figures)
+            return Local(Own(buffers=buffers, own=fit.model), None, fit.model, fit.trained, figures=figures)
+        update = change(ctx, delta_of(ctx, fit.model, received))
+        return Local(Own(buffers=buffers), update, fit.model, fit.trained, figures=figures)
 
-    def report(self, ctx: Context, state: Any, local: Local, message: Any) -> Any:
+    def report(self, ctx: Context[Params], state: Own, local: Local[Own, Change], message: Message) -> Report:
         compared = cast("Change", local.update).delta if ctx.params.compare == "update" else local.model or {}
         return Report(accuracy=local.figures["accuracy"], loss=local.figures["loss"], signs=signs(ctx, compared))
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Message, local: Local[Own, Change] | None, trainer: Trainer
     ) -> TensorMap | None:
         return local.model if local else state.own or None
 

@@ -38,8 +38,7 @@ Deviations and readings:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -62,11 +61,13 @@ from shared.federation.hooks import (
     Finish,
     GlobalModel,
     Local,
+    OwnBuffers,
     Phase,
     Trainer,
-    Update,
     delta_of,
     last_layers,
+    own_buffers,
+    starting_model,
     travelling,
 )
 from shared.federation.population import Seat
@@ -87,10 +88,9 @@ class Params(Record):
     threshold: Annotated[float, Field(ge=0, le=2)] | Literal["auto"] = "auto"
 
 
-class Down(Record):
+class Down(Broadcast):
     """Cloud to user: the base with its group's personal layers; without a group yet, with the initial ones."""
 
-    model: ModelState
     group: str | None = None
 
 
@@ -161,7 +161,7 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 # ---- grouping
 
 
-def last_layer(ctx: Context, personal: Mapping[str, Tensor]) -> Tensor:
+def last_layer(ctx: Context[Params], personal: Mapping[str, Tensor]) -> Tensor:
     """v: weight and bias of the last layer in a row."""
     return torch.cat([personal[name].flatten() for name in ctx.layers[-1].parameters])
 
@@ -190,14 +190,14 @@ def mean_layers(models: Sequence[TensorMap], weights: Sequence[int]) -> TensorMa
     return {name: mean(name) for name in models[0]}
 
 
-def whole(ctx: Context, update: Change) -> dict[str, Sent]:
+def whole(ctx: Context[Params], update: Change) -> dict[str, Sent]:
     """Who sent all of its personal layers, in the order of numbers; who did not has no group, and sends again."""
     mine = last_layers(ctx, ctx.params.personal_layers)
     users = (ctx.at(edge=edge).client_id for edge in range(ctx.n_clients))
     return {user: sent for user in users if (sent := update.users.get(user)) and sent.layers.keys() == mine}
 
 
-def clustered(ctx: Context, state: Federation, sent: Mapping[str, Sent]) -> Federation:
+def clustered(ctx: Context[Params], state: Federation, sent: Mapping[str, Sent]) -> Federation:
     """The first groups."""
     users, layers = list(sent), [each.layers for each in sent.values()]
     last = {user: last_layer(ctx, sent[user].layers) for user in users}
@@ -213,7 +213,7 @@ def clustered(ctx: Context, state: Federation, sent: Mapping[str, Sent]) -> Fede
     return state.replace(groups=groups, personal=personal, last=last, threshold=threshold, **now)
 
 
-def placed(ctx: Context, state: Federation, sent: Mapping[str, Sent]) -> Federation:
+def placed(ctx: Context[Params], state: Federation, sent: Mapping[str, Sent]) -> Federation:
     """Those who come later, one after another: each into the nearest group, or one of its own."""
     groups, personal, last = dict(state.groups), dict(state.personal), dict(state.last)
     for user in sent:
@@ -245,27 +245,28 @@ def _tree(state: Federation) -> dict[str, Any]:
 # ---- the three tiers
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """From a device all that travels, from a user personal layers apart from the others."""
     moved, mine = travelling(ctx, model), last_layers(ctx, ctx.params.personal_layers)
     return {"delta": moved} if ctx.seat is not None else {"delta": moved - mine, "grouped": moved & mine}
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[Federation, Down, Change]):
     """Averages base layers over all users and personal layers within groups; clusters once."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
         mine = last_layers(ctx, ctx.params.personal_layers)  # refuses more than there are
         if ctx.params.pretrain_rounds:
             return Federation(model=model)
         users = {ctx.at(edge=edge).client_id: "0" for edge in range(ctx.n_clients)}
         return Federation(model=model, groups=users, personal={"0": only(model, mine)}, changed=1)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Down:
         group = state.groups.get(ctx.at(edge=edge).client_id)
-        return Down(model=overlay(state.model, state.personal.get(group, {})), group=group)
+        personal = {} if group is None else state.personal.get(group, {})
+        return Down(model=overlay(state.model, personal), group=group)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         personal = {name: add(layers, update.grouped.get(name, {})) for name, layers in state.personal.items()}  # (9)
         after = state.replace(model=add(state.model, update.delta), personal=personal)  # (7)
         sent = whole(ctx, update)
@@ -273,11 +274,11 @@ class Cloud(CloudHooks):
             return after
         return placed(ctx, after, sent) if after.groups else clustered(ctx, after, sent)
 
-    def models(self, ctx: Context, state: Any) -> dict[str, TensorMap]:
+    def models(self, ctx: Context[Params], state: Federation) -> dict[str, TensorMap]:
         own = {user: overlay(state.model, state.personal[group]) for user, group in state.groups.items()}
         return {"global": state.model, **own}
 
-    def figures(self, ctx: Context, state: Any) -> dict[str, Any]:
+    def figures(self, ctx: Context[Params], state: Federation) -> dict[str, Any]:
         if ctx.round_no != state.changed:
             return {}
         names = sorted(set(state.groups.values()), key=int)
@@ -285,22 +286,22 @@ class Cloud(CloudHooks):
         found = {"groups": members, "threshold": state.threshold}
         return found | (_tree(state) if state.clustered == ctx.round_no else {})
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+    def evaluate(self, ctx: Context[Params], state: Federation, trainer: Trainer) -> dict[str, Score]:
         return {}
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[User, Down, Change, Broadcast]):
     """The user: trains the whole model with its devices; keeps its personal layers until it has a group."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> User:
         return User()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: User, broadcast: Down) -> Begin[User]:
         own = state.personal if broadcast.group is None else {}
-        held = Broadcast(model=overlay(broadcast.model, own))  # algorithm 1, line 12; algorithm 2, line 14
+        held = broadcast.replace(model=overlay(broadcast.model, own))  # algorithm 1, line 12; algorithm 2, line 14
         return super().begin(ctx, state.replace(group=broadcast.group), held)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: User) -> Finish[User, Change]:
         mine = last_layers(ctx, ctx.params.personal_layers)
         moved, own = delta_of(ctx, state.model, state.received), only(state.model, mine)
         sent = Change(delta=without(moved, mine))
@@ -313,22 +314,26 @@ class Edge(EdgeHooks):
                 sent = sent.replace(users={ctx.client_id: Sent(layers=own, samples=ctx.n_samples)})
         return Finish(after, sent, {"group": state.group, "pretrained": after.rounds})
 
-    def own_model(self, ctx: Context, state: Any) -> TensorMap | None:
+    def own_model(self, ctx: Context[Params], state: User) -> TensorMap | None:
         return state.received or None
 
 
-def _wants_group(ctx: Context, rounds: int) -> bool:
+def _wants_group(ctx: Context[Params], rounds: int) -> bool:
     """With all who are there in the last round of pre-training; who was not there, after as many rounds of its own."""
     needed = n_pretraining(ctx.spec, ctx.params)
     return ctx.round_no == needed or (ctx.round_no > needed and rounds >= needed)
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[OwnBuffers, Broadcast, Change]):
     """Trains its share of the user's whole model."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
-        local = super().local_update(ctx, state, message, trainer)
-        return replace(local, update=Change(delta=cast("Update", local.update).delta))
+    def local_update(
+        self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer
+    ) -> Local[OwnBuffers, Change]:
+        start = starting_model(state, message)
+        fit = trainer.fit(ctx, start)
+        own = OwnBuffers(buffers=own_buffers(ctx, fit.model))
+        return Local(own, Change(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
 
 
 ALGORITHM = Algorithm(

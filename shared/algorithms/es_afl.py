@@ -61,6 +61,7 @@ from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -126,17 +127,15 @@ class Pair(Record):
     child: Vector
 
 
-class Down(Record):
+class Down(Broadcast):
     """To an edge: the supernet, and the chromosomes of its clients."""
 
-    model: ModelState
     pairs: dict[str, Pair] = Field(default_factory=dict)
 
 
-class Order(Record):
+class Order(Broadcast):
     """To a seat: the supernet and its chromosomes; one that only evaluates has none."""
 
-    model: ModelState
     pair: Pair | None = None
 
 
@@ -173,7 +172,7 @@ class Relay(EdgeModel):
 # ---- what may come in
 
 
-def check(ctx: Context, update: Any) -> None:
+def check(ctx: Context[Params], update: Change) -> None:
     """Every tensor has its mask, and a client's sub-network has no more of each layer than was kept of it.
 
     Of a sum the masks are where anybody kept a position.
@@ -200,18 +199,18 @@ def _check_layers(what: str, told: Mapping[str, int], most: Mapping[str, int]) -
 # ---- the tiers
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[Population, Down, Change]):
     """Algorithm 1: merges by position, and breeds."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Population:
         return Population(model=model, covariance=_rows(np.eye(len(genes_of(ctx.units)))))
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Population, edge: int, seats: Sequence[Seat]) -> Down:
         searches = {name: _search(ctx, state, name) for name in _clients(ctx, seats)}
         pairs = {name: Pair(parent=one.parent, child=one.child) for name, one in searches.items()}
         return Down(model=state.model, pairs=pairs)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Population, update: Change) -> Population:
         after = super().aggregate(ctx, state, update)
         strategy = ctx.params.strategy
         now = {name: judged(_search(ctx, state, name), won.child, strategy) for name, won in update.choices.items()}
@@ -222,7 +221,7 @@ class Cloud(CloudHooks):
             searches[name] = with_child(now[name], covariance, strategy, ctx.numpy_rng(f"child of {name}"))  # (6)
         return after.replace(searches=searches, covariance=_rows(covariance), choices=update.choices)
 
-    def figures(self, ctx: Context, state: Any) -> dict[str, Any]:
+    def figures(self, ctx: Context[Params], state: Population) -> dict[str, Any]:
         told = list(state.choices.values())
         if not told:
             return {}
@@ -248,12 +247,12 @@ def _by_layer(each: Sequence[Mapping[str, int]]) -> dict[str, float]:
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
-def _clients(ctx: Context, seats: Sequence[Seat]) -> list[str]:
+def _clients(ctx: Context[Params], seats: Sequence[Seat]) -> list[str]:
     """Names of the seats that train."""
     return [ctx.at(seat=seat.number).client_id for seat in seats if seat.role != "held_out"]
 
 
-def _search(ctx: Context, state: Population, client: str) -> Search:
+def _search(ctx: Context[Params], state: Population, client: str) -> Search:
     """A client's search; of one that has told nothing yet, a new one."""
     if client in state.searches:
         return state.searches[client]
@@ -261,31 +260,36 @@ def _search(ctx: Context, state: Population, client: str) -> Search:
     return begun(start, ctx.params.sigma, covariance, ctx.params.strategy, ctx.numpy_rng(f"first child of {client}"))
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[Relay, Down, Change, Order]):
     """Hands each seat its chromosomes; the sums of its seats go up as they are."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Relay:
         return Relay()
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return False
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Relay, broadcast: Down) -> Begin[Relay]:
         return super().begin(ctx, state.replace(pairs=broadcast.pairs), broadcast)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Relay, seat: Seat) -> Order:
         return Order(model=state.start, pair=state.pairs.get(ctx.at(seat=seat.number).client_id))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Relay) -> Finish[Relay, Change]:
         return super().finish(ctx, state.replace(pairs={}))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[OwnBuffers, Order, Change]):
     """Algorithm 2: two sub-networks, of which the better one goes up."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
-        start, parts = starting_model(state, message), divided(ctx, trainer)
-        counts, pair = trainer.importance(start, parts[1]), message.pair
+    def local_update(
+        self, ctx: Context[Params], state: OwnBuffers, message: Order, trainer: Trainer
+    ) -> Local[OwnBuffers, Change]:
+        pair = message.pair
+        if pair is None:
+            raise WireError(f"{ctx.client_id} is to train, but got no chromosomes", field="pair")
+        start, parts = starting_model(state, message), divided(ctx, trainer, ctx.params.validation)
+        counts = trainer.importance(start, parts[1])
         trials = [tried(ctx, start, pair.parent, counts, trainer, parts)]
         if pair.child != pair.parent:
             trials.append(tried(ctx, start, pair.child, counts, trainer, parts))
@@ -294,7 +298,7 @@ class Device(DeviceHooks):
         return _told(ctx, start, best, child, n_trained(ctx.units, start, trials, len(parts[1])))
 
 
-def _told(ctx: Context, start: TensorMap, best: Trial, child: bool, n_equal: int) -> Local:
+def _told(ctx: Context[Params], start: TensorMap, best: Trial, child: bool, n_equal: int) -> Local[OwnBuffers, Change]:
     """The winner's contribution; lines 5 to 8."""
     whole = {name: torch.where(best.stays[name] > 0, best.whole[name], start[name]) for name in start}
     delta = delta_of(ctx, whole, start)

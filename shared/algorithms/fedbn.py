@@ -21,8 +21,7 @@ Deviations and readings:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Literal
 
 from pydantic import Field
 
@@ -32,13 +31,16 @@ from shared.core.tensors import only, overlay, without
 from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
+    Broadcast,
     CloudHooks,
     DeviceHooks,
+    GlobalModel,
     Local,
     OwnBuffers,
     Trainer,
     Update,
-    default_local,
+    delta_of,
+    own_buffers,
     starting_model,
     travelling,
 )
@@ -64,14 +66,14 @@ class Own(OwnBuffers):
     began: ModelState = Field(default_factory=dict)
 
 
-def norm_names(ctx: Context) -> frozenset[str]:
+def norm_names(ctx: Context[Params]) -> frozenset[str]:
     """Names of batch-norm's parameters: those of the modules that have running statistics."""
     modules = {name.rpartition(".")[0] for name in ctx.buffer_names}
     parameters = (name for layer in ctx.layers for name in layer.parameters)
     return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """From a device all parameters but those of batch-norm; an edge that forms a model has those as they were."""
     return {"delta": travelling(ctx, model) - (norm_names(ctx) if ctx.seat is not None else frozenset())}
 
@@ -79,35 +81,34 @@ def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """Averages all but batch-norm; where there is some, it has no model to test."""
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+    def evaluate(self, ctx: Context[Params], state: GlobalModel, trainer: Trainer) -> dict[str, Score]:
         return {} if norm_names(ctx) else super().evaluate(ctx, state, trainer)
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own]):
     """Trains the whole model, keeps its batch-norm back."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
         start, mine = _held(state, message), norm_names(ctx)
         fit = trainer.fit(ctx, start)
-        local = default_local(ctx, start, fit)
         held = ctx.params.tested == "held"
         began = {} if held else only(start, mine | ctx.buffer_names)
-        own = Own(buffers=local.state.buffers, norm=only(fit.model, mine), began=began)
-        update = Update(delta=without(cast("Update", local.update).delta, mine))
-        return replace(local, state=own, update=update, model=start if held else fit.model)
+        own = Own(buffers=own_buffers(ctx, fit.model), norm=only(fit.model, mine), began=began)
+        update = Update(delta=without(delta_of(ctx, fit.model, start), mine))
+        return Local(own, update, start if held else fit.model, fit.trained)
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Broadcast, local: Local[Own] | None, trainer: Trainer
     ) -> TensorMap | None:
         if local:
             return local.model
         return _held(state, message) if ctx.params.tested == "held" else None
 
     def evaluate(
-        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Broadcast, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
         if ctx.params.tested == "held":
             held = trainer.evaluate(own or _held(state, message))
@@ -117,7 +118,7 @@ class Device(DeviceHooks):
         return trainer.evaluate(overlay(message.model, state.began)), trainer.evaluate(own)
 
 
-def _held(state: Any, message: Any) -> TensorMap:
+def _held(state: Own, message: Broadcast) -> TensorMap:
     """The model received with the client's own batch-norm."""
     return overlay(starting_model(state, message), state.norm)
 

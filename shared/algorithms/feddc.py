@@ -32,7 +32,7 @@ Deviations and readings:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -40,13 +40,14 @@ from pydantic import Field
 from shared.algorithms.fedprox import pull_towards
 from shared.algorithms.scaffold import plus
 from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
 from shared.core.tensors import add, subtract, without
 from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -56,11 +57,12 @@ from shared.federation.hooks import (
     Local,
     OwnBuffers,
     Trainer,
-    default_local,
     delta_of,
+    own_buffers,
     starting_model,
     travelling,
 )
+from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.training.loop import Correct
 from shared.training.optimizers import reach
@@ -74,10 +76,9 @@ class Params(Record):
     gradient: bool = True
 
 
-class Steered(Record):
+class Steered(Broadcast):
     """Down: w and g; g is empty before there is one."""
 
-    model: ModelState
     moved: ModelState = Field(default_factory=dict)
 
 
@@ -118,7 +119,7 @@ class Own(OwnBuffers):
     moved: ModelState = Field(default_factory=dict)
 
 
-def changes(ctx: Context, update: Any, before: Any) -> tuple[TensorMap, TensorMap]:
+def changes(ctx: Context[Params], update: Corrected, before: Federation | Changes) -> tuple[TensorMap, TensorMap]:
     """h and g, or what they have changed so far, with what the visits behind a mean update changed of them."""
     drift = before.drift
     if ctx.params.drift and update.drift:
@@ -128,7 +129,7 @@ def changes(ctx: Context, update: Any, before: Any) -> tuple[TensorMap, TensorMa
     return drift, plus(before.moved, update.moved, ctx.n_updates)
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Of g all parameters, from an edge also of h."""
     parameters = frozenset(model.keys() - ctx.buffer_names)
     found = {"delta": travelling(ctx, model), "moved": parameters, "drift": parameters}
@@ -136,69 +137,72 @@ def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     return {field: names for field, names in found.items() if there[field]}
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[Federation, Steered, Corrected]):
     """The mean of the models with the mean of all drifts is the new model."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Steered:
         return Steered(model=state.model, moved=state.moved)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Corrected) -> Federation:
         drift, moved = changes(ctx, update, state)
         return Federation(model=add(add(state.model, update.delta), drift), drift=drift, moved=moved)
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[Relay, Steered, Corrected]):
     """Hands g on; where it forms a model, it adds up what its devices change of h and g."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Relay:
         return Relay()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Relay, broadcast: Steered) -> Begin[Relay]:
         return super().begin(ctx, Relay(moved=broadcast.moved), broadcast)
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return self.spec_forms_model(ctx)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Relay, seat: Seat) -> Steered:
         return Steered(model=state.start, moved=state.moved)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Relay, update: Corrected) -> Relay:
         drift, moved = changes(ctx, update, state.before)
         return super().aggregate(ctx, state, update).replace(changed=Changes(drift=drift, moved=moved))
 
-    def advance(self, ctx: Context, state: Any, tasks: Any, outcomes: Any) -> Advance:
+    def advance(
+        self, ctx: Context[Params], state: Relay, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Relay]:
         return super().advance(ctx, state.replace(before=state.changed), tasks, outcomes)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Relay) -> Finish[Relay, Corrected]:
         if not self.forms_model(ctx):
             return Finish(Relay())
         delta = delta_of(ctx, state.model, state.received)
         return Finish(Relay(), Corrected(delta=delta, moved=state.changed.moved, drift=state.changed.drift))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own, Steered, Corrected]):
     """Trains on F_i, and learns its drift."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(
+        self, ctx: Context[Params], state: Own, message: Steered, trainer: Trainer
+    ) -> Local[Own, Corrected]:
         start = starting_model(state, message)
         fit = trainer.fit(ctx, start, correct=steer(ctx, state, message.moved, start))
-        local: Any = default_local(ctx, start, fit)
         gone = subtract(without(fit.model, ctx.buffer_names), start)  # g_i
         length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
         moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
         drift = plus(gone, state.drift) if ctx.params.drift else {}  # h_i
-        own = Own(buffers=local.state.buffers, drift=drift, moved=moved)
+        own = Own(buffers=own_buffers(ctx, fit.model), drift=drift, moved=moved)
         change = plus({}, plus(moved, state.moved, -1.0), trainer.n_samples / ctx.total_samples)
-        return Local(own, Corrected(delta=local.update.delta, moved=change), fit.model, fit.trained)
+        return Local(own, Corrected(delta=delta_of(ctx, fit.model, start), moved=change), fit.model, fit.trained)
 
 
-def steer(ctx: Context, state: Any, moved: TensorMap, start: TensorMap) -> Correct | None:
+def steer(ctx: Context[Params], state: Own, moved: TensorMap, start: TensorMap) -> Correct | None:
     """What R and G add to the gradients; None where that is nothing."""
     names = [name for name in start if name not in ctx.buffer_names]
     anchor = add(start, {name: -tensor for name, tensor in state.drift.items()})  # w - h_i

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -42,12 +42,13 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
+from shared.core.records import Count, ModelState, Nothing, Record, Tensor, TensorMap
 from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -58,9 +59,9 @@ from shared.federation.hooks import (
     OwnBuffers,
     Phase,
     Trainer,
-    Update,
-    default_local,
+    delta_of,
     one_phase,
+    own_buffers,
     starting_model,
     travelling,
 )
@@ -114,10 +115,9 @@ class Held(Record):
     entries: Count
 
 
-class Mixed(Record):
+class Mixed(Broadcast):
     """Down: the model, and the mash for those who do not have it yet."""
 
-    model: ModelState
     mash: Mash | None = None
 
 
@@ -160,7 +160,7 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 # ---- the mash
 
 
-def averaged(ctx: Context, trainer: Trainer, n_classes: int) -> Mash:
+def averaged(ctx: Context[Params], trainer: Trainer, n_classes: int) -> Mash:
     """A client's images and labels, averaged M_k at a time."""
     labels = trainer.arrays("train")[1]
     order = torch.randperm(trainer.n_samples, generator=ctx.rng("mash"))
@@ -213,7 +213,7 @@ def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> f
     return operations(lambda: mix(model, x, y)[0])
 
 
-def gathers(ctx: Context) -> Mapping[str, int]:
+def gathers(ctx: Context[Params]) -> Mapping[str, int]:
     """The mash, at least twice: as it came, and whole."""
     params = ctx.params
     entries = ctx.n_clients if params.mash == "all" else ctx.total_samples / params.mash
@@ -221,7 +221,7 @@ def gathers(ctx: Context) -> Mapping[str, int]:
     return {"mash": ceil(2 * entries * entry_bytes)} if params.lam else {}
 
 
-def check(ctx: Context, update: Any) -> None:
+def check(ctx: Context[Params], update: Change) -> None:
     """In its phase an update holds averages of the run's images, at most as many as there can be; then what is held."""
     of_another_phase = "held" if ctx.phase == "mash" else "averages"
     if getattr(update, of_another_phase):
@@ -241,16 +241,16 @@ def check(ctx: Context, update: Any) -> None:
 # ---- the three tiers
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[Federation, Mixed, Change]):
     """Unites the averages, and hands the mash to edges that do not have it."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Mixed:
         return Mixed(model=state.model, mash=None if edge in state.edges else state.mash)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         after = super().aggregate(ctx, state, update)
         if update.averages:
             return after.replace(mash=united(update.averages))
@@ -259,60 +259,62 @@ class Cloud(CloudHooks):
         return after.replace(edges=tuple(sorted(({*state.edges} | {held.edge for held in said}) - lacking)))
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[Relay, Mixed, Change]):
     """Keeps the mash, and hands it to devices that do not have it."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Relay:
         return Relay()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Relay, broadcast: Mixed) -> Begin[Relay]:
         begun = super().begin(ctx, state.replace(mash=broadcast.mash or state.mash), broadcast)
         return replace(begun, edge_rounds=1) if ctx.phase == "mash" else begun
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return ctx.phase != "mash" and self.spec_forms_model(ctx)
 
-    def select(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> list[int]:
+    def select(self, ctx: Context[Params], state: Relay, seats: Sequence[Seat]) -> list[int]:
         return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Relay, seat: Seat) -> Mixed:
         has_it = seat.number in state.seats or seat.role == "held_out"
         return Mixed(model=state.start, mash=None if has_it else state.mash)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Relay, update: Change) -> Relay:
         return super().aggregate(ctx, state, update).replace(held=state.held | update.held)
 
-    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
+    def advance(
+        self, ctx: Context[Params], state: Relay, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Relay]:
         told = {outcome.seat: outcome.figures.get("mash", 0) for outcome in outcomes if not outcome.failure}
         have = {*state.seats} - told.keys() | {seat for seat, entries in told.items() if entries}
         return super().advance(ctx, state.replace(seats=tuple(sorted(have))), tasks, outcomes)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
-        done = super().finish(ctx, state.replace(held={}))
-        if done.update is None:
-            return done
-        return Finish(done.state, Change(delta=cast("Update", done.update).delta, held=state.held))
+    def finish(self, ctx: Context[Params], state: Relay) -> Finish[Relay, Change]:
+        between = state.replace(start={}, received={}, model={}, held={})
+        if not self.forms_model(ctx):
+            return Finish(between)
+        return Finish(between, Change(delta=delta_of(ctx, state.model, state.received), held=state.held))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own, Mixed, Change]):
     """First averages its samples; then trains on (4)."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Mixed, trainer: Trainer) -> Local[Own, Change]:
         if ctx.phase == "mash":
             n_classes = len(message.model[ctx.layers[-1].parameters[0]])
             mine = {ctx.client_id: averaged(ctx, trainer, n_classes)} if trainer.n_samples else {}
             return Local(state, Change(delta={}, averages=mine))
         start, mash = starting_model(state, message), message.mash or state.mash
         mix = mixing(mash, ctx.params, ctx.rng("mix")) if mash else None
-        local = default_local(ctx, start, trainer.fit(ctx, start, objective=mix))
+        fit = trainer.fit(ctx, start, objective=mix)
         entries = len(mash.images) if mash else 0
         held = {ctx.client_id: Held(edge=ctx.edge or 0, entries=entries)} if ctx.params.lam else {}
-        own = Own(buffers=local.state.buffers, mash=mash)
-        update = Change(delta=cast("Update", local.update).delta, held=held)
-        return replace(local, state=own, update=update, figures={"mash": entries} if ctx.params.lam else {})
+        own = Own(buffers=own_buffers(ctx, fit.model), mash=mash)
+        update = Change(delta=delta_of(ctx, fit.model, start), held=held)
+        return Local(own, update, fit.model, fit.trained, figures={"mash": entries} if ctx.params.lam else {})
 
 
 ALGORITHM = Algorithm(

@@ -23,8 +23,7 @@ Deviations and readings:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 from pydantic import Field
 
@@ -41,12 +40,14 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    GlobalModel,
     Local,
     OwnBuffers,
     Trainer,
     Update,
-    default_local,
+    delta_of,
     last_layers,
+    own_buffers,
     starting_model,
     travelling,
 )
@@ -70,13 +71,13 @@ class Own(OwnBuffers):
     personal: ModelState = Field(default_factory=dict)
 
 
-def stays_here(ctx: Context) -> frozenset[str]:
+def stays_here(ctx: Context[Params]) -> frozenset[str]:
     """Names of the personal layers where the client is, at an edge or at a device; none elsewhere."""
     here = "edge" if ctx.seat is None else "device"
     return last_layers(ctx, ctx.params.personal_layers) if ctx.spec.client == here else frozenset()
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """All that travels but the client's personal layers."""
     return {"delta": travelling(ctx, model) - stays_here(ctx)}
 
@@ -84,65 +85,64 @@ def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """Averages base layers; its personal layers stay the initial ones, so that it has no model to test."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> GlobalModel:
         last_layers(ctx, ctx.params.personal_layers)  # refuses more than there are
         return super().init(ctx, model)
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+    def evaluate(self, ctx: Context[Params], state: GlobalModel, trainer: Trainer) -> dict[str, Score]:
         return {} if ctx.params.personal_layers else super().evaluate(ctx, state, trainer)
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[User]):
     """Between cloud and devices FedAvg's; as a client it keeps its personal layers back."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> User:
         return User()
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return ctx.spec.edge_rounds > 1 or bool(stays_here(ctx))
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: User, broadcast: Broadcast) -> Begin[User]:
         held = overlay(broadcast.model, state.personal)  # (W_B, P_j)
         return super().begin(ctx, state, Broadcast(model=held))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: User) -> Finish[User]:
         done, mine = super().finish(ctx, state), stays_here(ctx)
         if not mine:
             return done
-        delta = without(cast("Update", done.update).delta, mine)
+        delta = without(delta_of(ctx, state.model, state.received), mine)
         return Finish(done.state.replace(personal=only(state.model, mine)), Update(delta=delta))
 
-    def own_model(self, ctx: Context, state: Any) -> TensorMap | None:
+    def own_model(self, ctx: Context[Params], state: User) -> TensorMap | None:
         return state.received or None
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own]):
     """Trains the whole model; as a client it keeps its personal layers back."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
         start, mine = _held(state, message), stays_here(ctx)
         fit = trainer.fit(ctx, start)  # algorithm 1 (client)
-        local = default_local(ctx, start, fit)
-        own = Own(buffers=local.state.buffers, personal=only(fit.model, mine))
-        update = Update(delta=without(cast("Update", local.update).delta, mine))
-        return replace(local, state=own, update=update, model=start)
+        own = Own(buffers=own_buffers(ctx, fit.model), personal=only(fit.model, mine))
+        update = Update(delta=without(delta_of(ctx, fit.model, start), mine))
+        return Local(own, update, start, fit.trained)
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Broadcast, local: Local[Own] | None, trainer: Trainer
     ) -> TensorMap | None:
         return local.model if local else _held(state, message)
 
     def evaluate(
-        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Broadcast, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
         held = trainer.evaluate(own or _held(state, message))
         return held, held
 
 
-def _held(state: Any, message: Any) -> TensorMap:
+def _held(state: Own, message: Broadcast) -> TensorMap:
     """(W_B, P_j): the model received with the personal layers of the client, and its own buffers if they stay local."""
     return overlay(starting_model(state, message), state.personal)
 

@@ -13,13 +13,22 @@ sample share and averages plainly). Partial work is the spec's business (`local_
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from shared.core.records import Record, Tensor, TensorMap
 from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, Local, Trainer, default_local, starting_model
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    DeviceHooks,
+    Local,
+    OwnBuffers,
+    Trainer,
+    default_local,
+    starting_model,
+)
 from shared.training.loop import Correct
 
 
@@ -43,7 +52,7 @@ def pull_towards(anchor: TensorMap, names: list[str], mu: float) -> Correct:
 class Device(DeviceHooks):
     """Local SGD on h_k."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
         start = starting_model(state, message)
         names = [name for name in start if name not in ctx.buffer_names]
         correct = pull_towards(start, names, ctx.params.mu) if ctx.params.mu else None

@@ -64,9 +64,9 @@ class Params(Record):
     bn: Statistics = "batch"
 
 
-def structure_enhanced(ctx: Context) -> Objective | None:
+def structure_enhanced(ctx: Context[Params]) -> Objective | None:
     """L, or None where it is the cross-entropy."""
-    p: Params = ctx.params
+    p = ctx.params
     if not p.mu or not p.n:
         return None
     widths, views = ctx.rng("widths"), ctx.rng("views")

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -50,6 +50,7 @@ from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -145,10 +146,9 @@ def converged(losses: Sequence[float]) -> bool:
 # ---- records
 
 
-class Down(Record):
+class Down(Broadcast):
     """The global model, and the statistics of the clients that have told theirs."""
 
-    model: ModelState
     known: dict[str, Statistics] = Field(default_factory=dict)
 
 
@@ -184,7 +184,7 @@ class Own(OwnBuffers):
 # ---- the tiers
 
 
-def check(ctx: Context, update: Any) -> None:
+def check(ctx: Context[Params], update: Up) -> None:
     """Statistics are of the run's channels, and of no more pixels than there are."""
     channels, height, width = ctx.image_shape
     most = ctx.total_samples * height * width
@@ -194,22 +194,22 @@ def check(ctx: Context, update: Any) -> None:
             raise WireError(f"told of {client}: {found}, the data are {channels} of at most {most}", field="told")
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[Pool, Down, Up]):
     """Averages, and keeps the statistics of all clients."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Pool:
         return Pool(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Pool, edge: int, seats: Sequence[Seat]) -> Down:
         return Down(model=state.model, known=state.known)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Pool, update: Up) -> Pool:
         return Pool(model=add(state.model, update.delta), known={**state.known, **update.told})  # (9)
 
-    def prepare(self, ctx: Context, state: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context[Params], state: Pool, owner: str | None) -> Transform | None:
         return normaliser(_of(ctx, state.known, owner) or pooled(state.known))
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+    def evaluate(self, ctx: Context[Params], state: Pool, trainer: Trainer) -> dict[str, Score]:
         """On all clients' test sets, each prepared by its owner's statistics."""
 
         def prepare(owner: str | None) -> Transform | None:
@@ -218,38 +218,38 @@ class Cloud(CloudHooks):
         return {"global": test_by_owner(trainer, state.model, trainer.test_sets["union"], prepare)}
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[Between, Down, Up]):
     """Averages, and hands statistics on in both directions."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Between:
         return Between()
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return self.spec_forms_model(ctx)
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Between, broadcast: Down) -> Begin[Between]:
         return super().begin(ctx, state.replace(known=broadcast.known, told={}), broadcast)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Between, seat: Seat) -> Down:
         return Down(model=state.start, known=state.known)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Between, update: Up) -> Between:
         return super().aggregate(ctx, state.replace(told={**state.told, **update.told}), update)  # (2)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Between) -> Finish[Between, Up]:
         left = state.replace(start={}, received={}, model={}, known={}, told={})
         if not self.forms_model(ctx):
             return Finish(left)
         return Finish(left, Up(delta=delta_of(ctx, state.model, state.received), told=state.told))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own, Down, Up]):
     """Algorithm 1, lines 6 to 18."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Down, trainer: Trainer) -> Local[Own, Up]:
         own = ctx.params.normalise == "own"
         found = _own(ctx, state, message) or _taken(ctx, trainer) if own else None
         transform = normaliser(found)
@@ -269,34 +269,34 @@ class Device(DeviceHooks):
         return Local(after, up, fit.model, fit.trained, n_passed=n_passed, figures=figures)
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Down, local: Local[Own, Up] | None, trainer: Trainer
     ) -> TensorMap | None:
         return local.model if local else state.previous or None
 
-    def prepare(self, ctx: Context, state: Any, message: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context[Params], state: Own, message: Down, owner: str | None) -> Transform | None:
         theirs = None if owner == ctx.client_id else _of(ctx, message.known, owner)
         return normaliser(theirs or _own(ctx, state, message) or pooled(message.known))
 
 
-def _own(ctx: Context, state: Any, message: Any) -> Statistics | None:
+def _own(ctx: Context[Params], state: Own, message: Down) -> Statistics | None:
     """The client's own as all know them; those that nobody knows yet lie in its state."""
     found: Statistics | None = message.known.get(ctx.client_id) or state.statistics
     return found
 
 
-def _of(ctx: Context, known: Mapping[str, Statistics], owner: str | None) -> Statistics | None:
+def _of(ctx: Context[Params], known: Mapping[str, Statistics], owner: str | None) -> Statistics | None:
     """The owner's, where the owner's count and are known."""
     return known.get(owner) if owner is not None and ctx.params.test_stats == "owner" else None
 
 
-def _taken(ctx: Context, trainer: Trainer) -> Statistics:
+def _taken(ctx: Context[Params], trainer: Trainer) -> Statistics:
     """A client's statistics: of one augmented draw of all its images, or of these as they are."""
     drawn = trainer.batches(ctx, purpose="statistics", epochs=1, augment=ctx.params.stats == "augmented")
     return measured(as_pixels(x) for x, _ in drawn)
 
 
 def _aggregated(
-    ctx: Context, state: Any, received: TensorMap, trainer: Trainer, transform: Transform | None
+    ctx: Context[Params], state: Own, received: TensorMap, trainer: Trainer, transform: Transform | None
 ) -> tuple[TensorMap, TensorMap, dict[str, float]]:
     """Where local training begins, W, and figures for the record: lines 10 to 15."""
     visit, params = state.participations + 1, ctx.params
@@ -328,7 +328,7 @@ def _aggregated(
     return overlay(received, mixing.mixed()), mixing.weights, figures
 
 
-def _draw(ctx: Context, trainer: Trainer) -> Samples:
+def _draw(ctx: Context[Params], trainer: Trainer) -> Samples:
     """The s % of a client's images on which W is learned in this visit; line 7."""
     order = torch.randperm(trainer.n_samples, generator=ctx.rng("draw"))
     n = max(round(ctx.params.s / 100 * trainer.n_samples), 1)

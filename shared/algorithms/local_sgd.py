@@ -12,8 +12,6 @@ is the model after its training.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 from pydantic import Field
 
@@ -29,11 +27,13 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    GlobalModel,
     Local,
     OwnBuffers,
     Trainer,
     Update,
-    default_local,
+    delta_of,
+    own_buffers,
     starting_model,
     travelling,
 )
@@ -60,53 +60,52 @@ def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Cloud(CloudHooks):
     """Has the initial model and learns nothing."""
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+    def evaluate(self, ctx: Context, state: GlobalModel, trainer: Trainer) -> dict[str, Score]:
         return {}
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[User]):
     """As a client it goes on from its own model and keeps what its devices make of it."""
 
     def _alone(self, ctx: Context) -> bool:
         """Whether what is trained in this round stays here."""
         return ctx.spec.client == "edge"
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context) -> User:
         return User()
 
     def forms_model(self, ctx: Context) -> bool:
         return self._alone(ctx) or ctx.spec.edge_rounds > 1
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: User, broadcast: Broadcast) -> Begin[User]:
         return super().begin(ctx, state, Broadcast(model=state.own or broadcast.model))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: User) -> Finish[User]:
         done = super().finish(ctx, state)
         if not self._alone(ctx):
             return done
         return Finish(done.state.replace(own=state.model), Update(delta={}))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own]):
     """As a client it goes on from its own model and keeps it."""
 
     def _alone(self, ctx: Context) -> bool:
         """Whether what is trained in this round stays here."""
         return ctx.spec.client == "device"
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context, state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
         start = state.own or starting_model(state, message)
         fit = trainer.fit(ctx, start)
-        local = default_local(ctx, start, fit)
-        if not self._alone(ctx):
-            return replace(local, state=Own(buffers=local.state.buffers))
-        return replace(local, state=Own(buffers=local.state.buffers, own=fit.model), update=Update(delta={}))
+        alone, buffers = self._alone(ctx), own_buffers(ctx, fit.model)
+        update = Update(delta={} if alone else delta_of(ctx, fit.model, start))
+        return Local(Own(buffers=buffers, own=fit.model if alone else {}), update, fit.model, fit.trained)
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context, state: Own, message: Broadcast, local: Local[Own] | None, trainer: Trainer
     ) -> TensorMap | None:
         return local.model if local else state.own or None
 

@@ -22,8 +22,7 @@ Deviations and readings:
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import torch
 from pydantic import Field
@@ -32,7 +31,18 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from shared.core.records import ModelState, Record, Tensor, TensorMap
 from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, Local, OwnBuffers, Trainer, default_local, starting_model
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    DeviceHooks,
+    Local,
+    OwnBuffers,
+    Trainer,
+    Update,
+    delta_of,
+    own_buffers,
+    starting_model,
+)
 from shared.training.flops import Operations, operations
 from shared.training.models import Classifier, write_state
 
@@ -59,7 +69,7 @@ def contrastive(z: Tensor, z_glob: Tensor, z_prev: Tensor, temperature: float) -
 class Contrast:
     """Objective (4) of one visit; its two frozen models are made of the one in training when that is first seen."""
 
-    def __init__(self, received: TensorMap, last: TensorMap, params: Any) -> None:
+    def __init__(self, received: TensorMap, last: TensorMap, params: Params) -> None:
         self.states, self.params = (received, last), params
         self.frozen: list[Classifier] = []
 
@@ -91,19 +101,18 @@ def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> f
     return own + (2 * looking.n if params.mu else 0)
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own]):
     """Local SGD on (4)."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
         start = starting_model(state, message)
         contrast = Contrast(start, state.own, ctx.params) if ctx.params.mu and state.own else None
         fit = trainer.fit(ctx, start, objective=contrast)
-        local = default_local(ctx, start, fit)
-        own = fit.model if ctx.params.mu else {}
-        return replace(local, state=Own(buffers=local.state.buffers, own=own))
+        own = Own(buffers=own_buffers(ctx, fit.model), own=fit.model if ctx.params.mu else {})
+        return Local(own, Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
 
 
 ALGORITHM = Algorithm(

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -40,7 +40,18 @@ from torch.nn import functional
 from shared.core.records import Record, Tensor, TensorMap
 from shared.core.scores import Score
 from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, EdgeHooks, Local, Trainer, default_local, starting_model
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    Local,
+    OwnBuffers,
+    Trainer,
+    default_local,
+    starting_model,
+)
 from shared.federation.messages import Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import Samples
@@ -71,7 +82,7 @@ def gradients(params: Params) -> int:
     return 4 if params.hessian == "hessian_free" else 2
 
 
-def meta_objective(ctx: Context, first: Iterator[Batch], second: Iterator[Batch] | None) -> Objective:
+def meta_objective(ctx: Context[Params], first: Iterator[Batch], second: Iterator[Batch] | None) -> Objective:
     """The gradient of algorithm 1 in the place of that of the loss; `first` gives D, `second` D'', the batch is D'."""
     alpha, delta = ctx.params.alpha, ctx.params.delta
 
@@ -114,7 +125,7 @@ def _move(weights: list[Tensor], start: list[Tensor], direction: list[Tensor], l
 class Edge(EdgeHooks):
     """Asks for tau steps."""
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
+    def schedule(self, ctx: Context[Params], state: EdgeModel, seats: Sequence[Seat]) -> dict[int, Task]:
         tasks, tau = super().schedule(ctx, state, seats), ctx.params.local_steps
         return tasks if tau is None else {seat: task.replace(epochs=None, steps=tau) for seat, task in tasks.items()}
 
@@ -122,7 +133,7 @@ class Edge(EdgeHooks):
 class Device(DeviceHooks):
     """Learns a model from which one step is enough, and takes that step before it is tested."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
         start = starting_model(state, message)
         if not ctx.params.alpha:
             return default_local(ctx, start, trainer.fit(ctx, start))
@@ -134,7 +145,7 @@ class Device(DeviceHooks):
         return replace(default_local(ctx, start, fit), n_passed=passed)
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, local: Local | None, trainer: Trainer
     ) -> TensorMap | None:
         if not ctx.params.alpha:
             return super().personalise(ctx, state, message, local, trainer)
@@ -145,14 +156,14 @@ class Device(DeviceHooks):
         return trainer.fit(ctx, start, samples=adapt, purpose="personalise", epochs=1, step=step).model
 
     def evaluate(
-        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
+        self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
         tests = divided(ctx, trainer)[1] if ctx.params.alpha else trainer.tests
         received = trainer.evaluate(starting_model(state, message), trainer.tests)
         return received, trainer.evaluate(own, tests) if own is not None else None
 
 
-def divided(ctx: Context, trainer: Trainer) -> tuple[Samples, Samples]:
+def divided(ctx: Context[Params], trainer: Trainer) -> tuple[Samples, Samples]:
     """The batch on which a client adapts, and the samples on which it is tested."""
     here, n = trainer.samples if trainer.n_samples else trainer.tests, trainer.task.batch_size
     order = ctx.numpy_rng("adapt").permutation(here.indices)

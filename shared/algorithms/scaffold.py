@@ -29,7 +29,7 @@ Deviations and readings:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -37,13 +37,14 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
 from shared.core.tensors import add, subtract, without
 from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -53,11 +54,12 @@ from shared.federation.hooks import (
     Local,
     OwnBuffers,
     Trainer,
-    default_local,
     delta_of,
+    own_buffers,
     starting_model,
     travelling,
 )
+from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.simulation.cost_model import Passes
 from shared.training.loop import Correct
@@ -71,10 +73,9 @@ class Params(Record):
     server_lr: Annotated[float, Field(gt=0, le=1e3)] = 1.0
 
 
-class Controlled(Record):
+class Controlled(Broadcast):
     """Down: x and c; c is empty while it is 0."""
 
-    model: ModelState
     control: ModelState = Field(default_factory=dict)
 
 
@@ -139,7 +140,7 @@ class Sum:
             self.total = gradients
 
 
-def gradient_at(ctx: Context, start: TensorMap, trainer: Trainer) -> TensorMap:
+def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> TensorMap:
     """g_i(x): the gradient of the mean loss over the client's samples, at one model."""
     n, total = trainer.n_samples, Sum()
 
@@ -155,63 +156,67 @@ def gradient_at(ctx: Context, start: TensorMap, trainer: Trainer) -> TensorMap:
 # ---- the three tiers
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Of c all parameters."""
     controls = model.keys() - ctx.buffer_names if ctx.params.option != "none" else ()
     return {"delta": travelling(ctx, model), "control": frozenset(controls)}
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[Federation, Controlled, Change]):
     """Steps along the mean update; c stays the mean of all c_i."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Controlled:
         return Controlled(model=state.model, control=state.control)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         rate = ctx.params.server_lr
         step = {name: delta if name in ctx.buffer_names else delta * rate for name, delta in update.delta.items()}
         model = add(state.model, step)  # (5)
         return Federation(model=model, control=plus(state.control, update.control, ctx.n_updates))  # (5)
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[Relay, Controlled, Change]):
     """Hands c on; where it forms a model, it adds up what its devices change of c."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Relay:
         return Relay()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Relay, broadcast: Controlled) -> Begin[Relay]:
         return super().begin(ctx, Relay(control=broadcast.control), broadcast)
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return self.spec_forms_model(ctx)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Relay, seat: Seat) -> Controlled:
         return Controlled(model=state.start, control=state.control)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Relay, update: Change) -> Relay:
         changed = plus(state.before, update.control, ctx.n_updates)
         return super().aggregate(ctx, state, update).replace(changed=changed)
 
-    def advance(self, ctx: Context, state: Any, tasks: Any, outcomes: Any) -> Advance:
+    def advance(
+        self, ctx: Context[Params], state: Relay, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Relay]:
         return super().advance(ctx, state.replace(before=state.changed), tasks, outcomes)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Relay) -> Finish[Relay, Change]:
         if not self.forms_model(ctx):
             return Finish(Relay())
         return Finish(Relay(), Change(delta=delta_of(ctx, state.model, state.received), control=state.changed))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own, Controlled, Change]):
     """Corrects each gradient by c - c_i, and renews c_i."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(
+        self, ctx: Context[Params], state: Own, message: Controlled, trainer: Trainer
+    ) -> Local[Own, Change]:
         start = starting_model(state, message)
         names = [name for name in start if name not in ctx.buffer_names]
         fit = trainer.fit(ctx, start, correct=correction(state.control, message.control, names))
@@ -222,11 +227,11 @@ class Device(DeviceHooks):
             moved = subtract(without(start, ctx.buffer_names), fit.model)
             length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
             control = plus(plus(state.control, message.control, -1.0), moved, 1 / length)  # (4), II
-        local: Any = default_local(ctx, start, fit)
         zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}
         change = plus(plus(zeros, control), state.control, -1.0)
-        update = Change(delta=local.update.delta, control=plus({}, change, 1 / ctx.total_clients))
-        own, passed = Own(buffers=local.state.buffers, control=control), trainer.n_samples * (ctx.params.option == "I")
+        update = Change(delta=delta_of(ctx, fit.model, start), control=plus({}, change, 1 / ctx.total_clients))
+        own = Own(buffers=own_buffers(ctx, fit.model), control=control)
+        passed = trainer.n_samples * (ctx.params.option == "I")
         return Local(own, update, fit.model, fit.trained, n_passed=passed)
 
 

@@ -38,13 +38,13 @@ text was not at hand, so that its equation numbers and its own thresholds could 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 
 from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
 from shared.core.tensors import only, overlay, without
 from shared.federation.context import Context
 from shared.federation.hooks import (
@@ -56,15 +56,20 @@ from shared.federation.hooks import (
     DeviceHooks,
     Direction,
     EdgeHooks,
+    EdgeModel,
     Finish,
+    Fit,
+    GlobalModel,
     Local,
+    OwnBuffers,
     Trainer,
     Update,
-    default_local,
     delta_of,
+    own_buffers,
     starting_model,
     travelling,
 )
+from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.training.loop import Sgd
 from shared.wire.compression import CodecSpec, Ternary, mean_magnitude, ternary_of
@@ -94,7 +99,7 @@ class Ternaries(Update):
     weights: Annotated[ModelState, Mean(weight="samples")] = Field(default_factory=dict)
 
 
-def ternary_names(ctx: Context, model: Mapping[str, Tensor]) -> list[str]:
+def ternary_names(ctx: Context[Params], model: Mapping[str, Tensor]) -> list[str]:
     """Which of a model's tensors are made ternary."""
     if not ctx.params.quantise:
         return []
@@ -111,7 +116,7 @@ def best_factor(theta: Tensor, signs: Tensor) -> Tensor:
     return torch.tensor(mean_magnitude(theta[signs != 0]), dtype=torch.float32).to(theta.device)
 
 
-def as_ternary(ctx: Context, model: TensorMap) -> TensorMap:
+def as_ternary(ctx: Context[Params], model: TensorMap) -> TensorMap:
     """A model as the server sends it: its weights in ternary form; what is ternary already stays the same."""
     found = dict(model)
     if ctx.params.download == "full":
@@ -127,7 +132,7 @@ def as_ternary(ctx: Context, model: TensorMap) -> TensorMap:
 class Fttq:
     """The state of one training by algorithm 1, and its step."""
 
-    def __init__(self, ctx: Context, start: TensorMap) -> None:
+    def __init__(self, ctx: Context[Params], start: TensorMap) -> None:
         """From the weights received; a layer's w begins as the best one."""
         self.threshold, self.scaled = ctx.params.threshold, ctx.params.gradient == "scaled"
         wanted = set(ternary_names(ctx, start))
@@ -169,49 +174,51 @@ class Fttq:
             parameters[number].copy_(self.w[name] * self.signs[name])
 
 
-def codes(ctx: Context, model: TensorMap, way: Direction) -> Mapping[str, CodecSpec]:
+def codes(ctx: Context[Params], model: TensorMap, way: Direction) -> Mapping[str, CodecSpec]:
     """What is ternary travels so up, and down unless the server's model goes down in full."""
     full = way == "down" and ctx.params.download == "full"
     return {} if full else dict.fromkeys(ternary_names(ctx, model), Ternary())
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """What is ternary travels as it is, the rest as a difference."""
     names = frozenset(ternary_names(ctx, model))
     return {"delta": travelling(ctx, model) - names, "weights": names}
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[GlobalModel, Broadcast, Ternaries]):
     """Averages ternary weights and makes the mean ternary again (algorithm 2)."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> GlobalModel:
         return super().init(ctx, _plain(as_ternary(ctx, model)))
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: GlobalModel, edge: int, seats: Sequence[Seat]) -> Broadcast:
         return Broadcast(model=as_ternary(ctx, state.model))
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: GlobalModel, update: Ternaries) -> GlobalModel:
         mean = overlay(super().aggregate(ctx, state, update).model, update.weights)
         return state.replace(model=_plain(as_ternary(ctx, mean)))
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[EdgeModel, Broadcast, Ternaries]):
     """Hands the ternary model on; where it forms a model, it makes that ternary."""
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return self.spec_forms_model(ctx)
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: EdgeModel, broadcast: Broadcast) -> Begin:
         return super().begin(ctx, state, Broadcast(model=as_ternary(ctx, broadcast.model)))
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: EdgeModel, update: Ternaries) -> EdgeModel:
         after = super().aggregate(ctx, state, update)
         return after.replace(model=overlay(after.model, update.weights))
 
-    def advance(self, ctx: Context, state: Any, tasks: Any, outcomes: Any) -> Advance:
+    def advance(
+        self, ctx: Context[Params], state: EdgeModel, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance:
         return Advance(state.replace(start=as_ternary(ctx, state.model)))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: EdgeModel) -> Finish[EdgeModel, Ternaries]:
         if not self.forms_model(ctx):
             return super().finish(ctx, state)
         names = ternary_names(ctx, state.model)
@@ -220,20 +227,26 @@ class Edge(EdgeHooks):
         return Finish(done, Ternaries(delta=delta, weights=_plain(only(state.model, names))))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[OwnBuffers, Broadcast, Ternaries]):
     """Trains ternary weights (algorithm 1)."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(
+        self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer
+    ) -> Local[OwnBuffers, Ternaries]:
         start = starting_model(state, message)
         names = ternary_names(ctx, start)
         if not names:
-            local: Any = default_local(ctx, start, trainer.fit(ctx, start))
-            return Local(local.state, Ternaries(delta=local.update.delta), local.model, local.trained)
+            fit = trainer.fit(ctx, start)
+            return _local(ctx, fit, Ternaries(delta=delta_of(ctx, fit.model, start)))
         fttq = Fttq(ctx, start)
         fit = trainer.fit(ctx, start | fttq.weights, step=fttq.step)
-        local = default_local(ctx, start, fit)
-        update = Ternaries(delta=without(local.update.delta, names), weights=fttq.short)
-        return Local(local.state, update, fit.model, fit.trained)
+        delta = without(delta_of(ctx, fit.model, start), names)
+        return _local(ctx, fit, Ternaries(delta=delta, weights=fttq.short))
+
+
+def _local(ctx: Context[Params], fit: Fit, update: Ternaries) -> Local[OwnBuffers, Ternaries]:
+    """What a visit that trained a model leaves behind, with its update."""
+    return Local(OwnBuffers(buffers=own_buffers(ctx, fit.model)), update, fit.model, fit.trained)
 
 
 def _plain(model: TensorMap) -> TensorMap:

@@ -37,7 +37,7 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
     return tuple(phase for phase in found if phase.num_rounds)
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """FedAvg's; while tuning nothing from a client."""
     return local_sgd.sends(ctx, model) if ctx.phase == "tune" else {"delta": travelling(ctx, model)}
 
@@ -45,14 +45,14 @@ def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
 class Edge(local_sgd.Edge):
     """FedAvg's; while tuning a client alone."""
 
-    def _alone(self, ctx: Context) -> bool:
+    def _alone(self, ctx: Context[Params]) -> bool:
         return ctx.phase == "tune" and super()._alone(ctx)
 
 
 class Device(local_sgd.Device):
     """FedAvg's; while tuning a client alone."""
 
-    def _alone(self, ctx: Context) -> bool:
+    def _alone(self, ctx: Context[Params]) -> bool:
         return ctx.phase == "tune" and super()._alone(ctx)
 
 

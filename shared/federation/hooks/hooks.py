@@ -18,10 +18,10 @@ Models that are split by layers: base layers near the input, personal layers nea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, cast
 
 from shared.core.errors import BadInput
-from shared.core.records import Nothing, TensorMap
+from shared.core.records import Nothing, Record, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import add, only, overlay, subtract
 from shared.federation import scheduling, selection
@@ -31,13 +31,20 @@ from shared.federation.hooks.values import (
     Advance,
     Begin,
     Broadcast,
+    CloudState,
+    DeviceState,
+    Down,
     EdgeModel,
+    EdgeState,
     Finish,
     Fit,
     GlobalModel,
     Local,
+    Message,
     OwnBuffers,
+    Report,
     Trainer,
+    Up,
     Update,
     Verdict,
 )
@@ -47,34 +54,34 @@ from shared.federation.test_sets import TestSet
 from shared.training.loop import Transform
 
 
-class CloudHooks:
+class CloudHooks(Generic[CloudState, Down, Up]):
     """The cloud's half: owns the global state, sees edges only."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context, model: TensorMap) -> CloudState:
         """The state before the first round, from the seeded initial model."""
-        return GlobalModel(model=model)
+        return cast("CloudState", GlobalModel(model=model))
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: CloudState, edge: int, seats: Sequence[Seat]) -> Down:
         """The message to one edge, whose `seats` sit there now; what is equal for all is sent from the same tensors."""
-        return Broadcast(model=state.model)
+        return cast("Down", Broadcast(model=state.model))
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: CloudState, update: Up) -> CloudState:
         """The new state from the mean update of the round."""
-        return state.replace(model=add(state.model, update.delta))
+        return state.replace(model=add(state.model, cast("Update", update).delta))
 
-    def models(self, ctx: Context, state: Any) -> dict[str, TensorMap]:
+    def models(self, ctx: Context, state: CloudState) -> dict[str, TensorMap]:
         """The models that can be downloaded, by name; `global` is the one whose digest is reported."""
         return {"global": state.model}
 
-    def figures(self, ctx: Context, state: Any) -> dict[str, Any]:
+    def figures(self, ctx: Context, state: CloudState) -> dict[str, Any]:
         """What the new state says in the round's record, as JSON values; small, since every reader of a run gets it."""
         return {}
 
-    def prepare(self, ctx: Context, state: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: CloudState, owner: str | None) -> Transform | None:
         """What is done to the test images of a client (None: nobody's) before the global model sees them."""
         return None
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+    def evaluate(self, ctx: Context, state: CloudState, trainer: Trainer) -> dict[str, Score]:
         """Scores by name, off the round's path; by default the global model on the global test set.
 
         Where `global` is among them, the global model is tested on the spec's `test_on` too.
@@ -82,12 +89,12 @@ class CloudHooks:
         return {"global": trainer.evaluate(self.models(ctx, state)["global"], transform=self.prepare(ctx, state, None))}
 
 
-class EdgeHooks:
+class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
     """The edge's half: chooses, schedules, admits, forms an edge model where there are several edge rounds."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context) -> EdgeState:
         """The state before the edge's first round."""
-        return EdgeModel()
+        return cast("EdgeState", EdgeModel())
 
     def forms_model(self, ctx: Context) -> bool:
         """Whether the edge forms a model of its own; else the sums of its only edge round go up as they are."""
@@ -99,50 +106,53 @@ class EdgeHooks:
         """Whether the spec alone, whatever the hooks do, asks for models of the edge's own."""
         return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: EdgeState, broadcast: Down) -> Begin[EdgeState]:
         """Take the broadcast in; says how many edge rounds follow."""
         begun = state.replace(start=broadcast.model, received=broadcast.model, model=broadcast.model)
         return Begin(begun, ctx.spec.edge_rounds, through=not self.forms_model(ctx))
 
-    def select(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> list[int]:
+    def select(self, ctx: Context, state: EdgeState, seats: Sequence[Seat]) -> list[int]:
         """Who trains in this edge round; by default as the spec's policy says. Held-out seats are not asked."""
         return selection.select(ctx, seats)
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
+    def schedule(self, ctx: Context, state: EdgeState, seats: Sequence[Seat]) -> dict[int, Task]:
         """The work of each chosen seat; by default as the spec's policy says. A seat left out is not visited."""
         return scheduling.schedule(ctx, seats)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: EdgeState, seat: Seat) -> Message:
         """The message to one seat; return the same object for seats that get the same."""
-        return Broadcast(model=state.start)
+        return cast("Message", Broadcast(model=state.start))
 
-    def admit(self, ctx: Context, state: Any, reports: Mapping[int, Any]) -> Admission:
+    def admit(self, ctx: Context, state: EdgeState, reports: Mapping[int, Report]) -> Admission[EdgeState]:
         """Decide on held updates; asked only where the algorithm declares a report."""
         return Admission(state, {seat: Verdict(upload=True) for seat in reports})
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: EdgeState, update: Up) -> EdgeState:
         """After each wave: the state from the mean update of this edge round's waves so far."""
-        return state.replace(model=add(state.start, update.delta))
+        return state.replace(model=add(state.start, cast("Update", update).delta))
 
-    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
+    def advance(
+        self, ctx: Context, state: EdgeState, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Report]]
+    ) -> Advance[EdgeState]:
         """After each wave: another wave, or the next edge round from the present edge model.
 
         `works` is what `schedule` asked for; each of its seats has an outcome, a lost one with its `failure`.
         """
         return Advance(state.replace(start=state.model))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: EdgeState) -> Finish[EdgeState, Up]:
         """The end of the round at this edge; by default the edge's model minus the one received."""
         between = state.replace(start={}, received={}, model={})
         if not self.forms_model(ctx):
             return Finish(between)
-        return Finish(between, Update(delta=delta_of(ctx, state.model, state.received)))
+        update = Update(delta=delta_of(ctx, state.model, state.received))
+        return Finish(between, cast("Up", update))
 
-    def own_model(self, ctx: Context, state: Any) -> TensorMap | None:
+    def own_model(self, ctx: Context, state: EdgeState) -> TensorMap | None:
         """The client's own model, where the edge is the client, None if it has none; by default the edge's."""
         return state.model or None
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> tuple[Score | None, Score | None]:
+    def evaluate(self, ctx: Context, state: EdgeState, trainer: Trainer) -> tuple[Score | None, Score | None]:
         """The model received and the client's own on its test samples, where the edge is the client.
 
         What `own_model` answers is tested on the spec's `test_on` too.
@@ -154,35 +164,35 @@ class EdgeHooks:
         return received, trainer.evaluate(own) if own else None
 
 
-class DeviceHooks:
+class DeviceHooks(Generic[DeviceState, Down, Up, Report]):
     """The device's half: owns data and personal state."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context) -> DeviceState:
         """The state before the seat's first visit."""
-        return OwnBuffers()
+        return cast("DeviceState", OwnBuffers())
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context, state: DeviceState, message: Down, trainer: Trainer) -> Local[DeviceState, Up]:
         """Train, or collect; by default local SGD from the model received."""
         start = starting_model(state, message)
         fit = trainer.fit(ctx, start)
-        return default_local(ctx, start, fit)
+        return cast("Local[DeviceState, Up]", default_local(ctx, start, fit))
 
-    def report(self, ctx: Context, state: Any, local: Local, message: Any) -> Any:
+    def report(self, ctx: Context, state: DeviceState, local: Local[DeviceState, Up], message: Down) -> Report:
         """The small answer that travels before an upload, where the algorithm declares one and there is an update."""
-        return Nothing()
+        return cast("Report", Nothing())
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context, state: DeviceState, message: Down, local: Local[DeviceState, Up] | None, trainer: Trainer
     ) -> TensorMap | None:
         """The seat's own model, None if it has none; by default the one that it has just trained."""
         return local.model if local else None
 
-    def prepare(self, ctx: Context, state: Any, message: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: DeviceState, message: Down, owner: str | None) -> Transform | None:
         """What is done to test images before a model sees them here; `owner`: the client whose they are, if any's."""
         return None
 
     def evaluate(
-        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
+        self, ctx: Context, state: DeviceState, message: Down, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
         """The model received and the seat's own on the seat's test samples.
 
@@ -201,7 +211,7 @@ def test_by_owner(
     return sum(scores, Score(n=0, n_correct=0, loss_sum=0.0))
 
 
-def starting_model(state: Any, message: Any) -> TensorMap:
+def starting_model(state: Record, message: Broadcast) -> TensorMap:
     """The model received, with the seat's own buffers where they stay local."""
     return overlay(message.model, getattr(state, "buffers", {}))
 

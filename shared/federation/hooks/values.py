@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Generic, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
+from typing_extensions import TypeVar
 
 from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
 from shared.core.scores import Score
 from shared.federation.context import Context
 from shared.federation.messages import Task
@@ -54,6 +55,17 @@ class OwnBuffers(Record):
     """The device's state: its own batch-norm statistics, where they stay local."""
 
     buffers: ModelState = Field(default_factory=dict)
+
+
+# ---- the types that an algorithm's hooks name; by default FedAvg's records
+
+CloudState = TypeVar("CloudState", bound=GlobalModel, default=GlobalModel)
+EdgeState = TypeVar("EdgeState", bound=EdgeModel, default=EdgeModel)
+DeviceState = TypeVar("DeviceState", bound=Record, default=OwnBuffers)
+Down = TypeVar("Down", bound=Broadcast, default=Broadcast)
+Up = TypeVar("Up", bound=Record, default=Update)
+Message = TypeVar("Message", bound=Broadcast, default=Down)
+Report = TypeVar("Report", bound=Record, default=Nothing)
 
 
 # ---- what hooks work with
@@ -154,14 +166,14 @@ class Trainer(Protocol):
 
 
 @dataclass(frozen=True)
-class Begin:
+class Begin(Generic[EdgeState]):
     """How an edge's round begins.
 
     Attributes:
         through: the sums of the only edge round go up as they are; the edge forms no model of its own.
     """
 
-    state: Any
+    state: EdgeState
     edge_rounds: int = 1
     through: bool = False
 
@@ -182,33 +194,33 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Admission:
+class Admission(Generic[EdgeState]):
     """The verdicts on the reports of a wave, by seat."""
 
-    state: Any
+    state: EdgeState
     verdicts: dict[int, Verdict]
 
 
 @dataclass(frozen=True)
-class Advance:
+class Advance(Generic[EdgeState]):
     """After a wave: another one for the seats in `again`? Who is retired, and why?"""
 
-    state: Any
+    state: EdgeState
     again: Sequence[int] = ()
     retire: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Finish:
+class Finish(Generic[EdgeState, Up]):
     """What the edge remembers and what it sends: its own update, or None for the sums of the round as they are."""
 
-    state: Any
-    update: Record | None = None
+    state: EdgeState
+    update: Up | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Generic[DeviceState, Up]):
     """What a visit leaves behind: the seat's state, its update (None: no contribution), its model to be tested.
 
     Attributes:
@@ -218,8 +230,8 @@ class Local:
             as many operations; None: on those of `trained` and `n_passed`.
     """
 
-    state: Any
-    update: Record | None
+    state: DeviceState
+    update: Up | None
     model: TensorMap | None = None
     trained: Trained | None = None
     n_passed: int = 0
