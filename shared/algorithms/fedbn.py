@@ -3,19 +3,20 @@
 X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization. ICLR 2021, algorithm 1.
 
-    w_k^l  <- SGD on client k's samples, all layers l
-    w^l     = sum_k n_k / n * w_k^l     for each layer l that is no batch-norm; batch-norm layers stay as they are
+    w_k^l  <- SGD on client k's samples, for all layers l
+    w^l     = sum_k n_k / n * w_k^l     for each layer l that is no batch-norm; batch-norm layers stay local
 
-Scale, shift and running statistics of batch-norm stay in the client's state. A model without batch-norm: FedAvg, bit
-for bit.
+Scale, shift and running statistics of batch-norm are part of the client's state. For a model without batch-norm it is
+FedAvg, bit for bit.
 
 Deviations and readings:
 
-- The paper's algorithm averages plainly, its digits have as many samples at every client; here by samples, as FedAvg.
-- Down travels the whole model: from its initial batch-norm a client begins that comes later or has lost its state.
-- Tested is the model that a client holds before it trains on: what it received with its own batch-norm. The global
-  model, whose batch-norm nobody trains, is not. With `tested: trained` a client's own model is the one that it has just
-  trained, as in methods without personal layers, and the one held is the model received.
+- Clients are weighted by samples, as in FedAvg. The paper's algorithm takes the plain mean; its clients all have the
+  same number of samples.
+- The whole model is sent down: a client that joins later, or has lost its state, starts from the initial batch-norm.
+- A client's model is tested before it trains: the model received with the client's own batch-norm. The global model is
+  not tested, since nobody trains its batch-norm. With `tested: trained` the own model is the one just trained, as in
+  methods without personal layers, and the model held before is reported as the one received.
 """
 
 from __future__ import annotations
@@ -47,19 +48,21 @@ from shared.federation.hooks import (
 
 
 class Params(Record):
-    """No parameter of the paper.
+    """The paper has no parameters of its own.
 
     Attributes:
-        tested: which model of a client is tested as its own: `held`, before it trains on; or `trained`, when it has.
+        tested: which model of a client is tested as its own: the one `held` before training, or the `trained` one.
     """
 
     tested: Literal["held", "trained"] = "held"
 
 
 class Own(OwnBuffers):
-    """A device's state: scale and shift of its batch-norm, once it has trained, beside the statistics.
+    """A device's state.
 
-    `began`: with which batch-norm, statistics included, its last visit began, where that is still to be tested.
+    Attributes:
+        norm: scale and shift of its batch-norm; empty before its first training.
+        began: batch-norm, statistics included, with which its last visit started; kept with `tested: trained` only.
     """
 
     norm: ModelState = Field(default_factory=dict)
@@ -67,26 +70,26 @@ class Own(OwnBuffers):
 
 
 def norm_names(ctx: Context[Params]) -> frozenset[str]:
-    """Names of batch-norm's parameters: those of the modules that have running statistics."""
+    """Returns the names of the batch-norm parameters, which are those of modules with running statistics."""
     modules = {name.rpartition(".")[0] for name in ctx.buffer_names}
     parameters = (name for layer in ctx.layers for name in layer.parameters)
     return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """From a device all parameters but those of batch-norm; an edge that forms a model has those as they were."""
+    """A device sends all but batch-norm; the update of an edge that forms a model has zeros for it."""
     return {"delta": travelling(ctx, model) - (norm_names(ctx) if ctx.seat is not None else frozenset())}
 
 
 class Cloud(CloudHooks):
-    """Averages all but batch-norm; where there is some, it has no model to test."""
+    """Averages all layers but batch-norm; with batch-norm in the model there is no global model to test."""
 
     def evaluate(self, ctx: Context[Params], state: GlobalModel, trainer: Trainer) -> dict[str, Score]:
         return {} if norm_names(ctx) else super().evaluate(ctx, state, trainer)
 
 
 class Device(DeviceHooks[Own]):
-    """Trains the whole model, keeps its batch-norm back."""
+    """Trains the whole model and keeps its batch-norm local."""
 
     def init(self, ctx: Context[Params]) -> Own:
         return Own()
@@ -113,13 +116,13 @@ class Device(DeviceHooks[Own]):
         if ctx.params.tested == "held":
             held = trainer.evaluate(own or _held(state, message))
             return held, held
-        if own is None:  # nobody has trained: what is held now
+        if own is None:  # the visit only evaluates
             return trainer.evaluate(_held(state, message)), None
         return trainer.evaluate(overlay(message.model, state.began)), trainer.evaluate(own)
 
 
 def _held(state: Own, message: Broadcast) -> TensorMap:
-    """The model received with the client's own batch-norm."""
+    """Returns the model received with the client's own batch-norm."""
     return overlay(starting_model(state, message), state.norm)
 
 

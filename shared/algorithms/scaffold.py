@@ -3,27 +3,27 @@
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging
 for Federated Learning. ICML 2020, algorithm 1, equations 3 to 5.
 
-    x, c         global model and control variate, y_i, c_i: those of client i; c and c_i begin at 0
+    x, c         global model and control variate, y_i, c_i: those of client i; c and c_i are initially 0
     y_i         <- y_i - eta_l (g_i(y_i) - c_i + c)         K steps from x                              (3)
     c_i+         = I.  g_i(x)                                                                           (4)
                    II. c_i - c + (x - y_i) / (K eta_l)
     x           <- x + eta_g / |S| sum_S (y_i - x)                                                      (5)
     c           <- c + 1 / N sum_S (c_i+ - c_i)                                                         (5)
 
-c_i is in the device's state. A client whose update was not used keeps its old one, so that c stays the mean of all
-c_i; N counts all clients of the run, those too who are not there at the moment. `option: none` leaves all controls at
-0; with `server_lr` 1 that is FedAvg with plain means, bit for bit.
+Devices keep c_i. A client whose update was not used restores its previous one, so that c stays the mean of all c_i; N
+counts all training clients of the run, offline ones included. `option: none` keeps all controls at 0; with `server_lr:
+1` that is FedAvg with plain means, bit for bit.
 
 Deviations and readings:
 
-- Clients weigh alike, as in the paper; so do edges that form models of their own (`edge_rounds` above 1).
-- A client sends its part (c_i+ - c_i) / N. An edge that forms a model sends the sum of those of all its edge rounds;
-  during these c is that of the cloud's round.
-- I: one pass over the client's samples at x, in batches; it costs simulated time as an epoch does.
-- II with momentum: `reach` in the place of K, so that it stays a mean of the gradients on the way.
-- Only parameters have controls; buffers follow `buffers`. eta_g moves parameters, buffers are averaged as they are.
-- A client that has lost its state begins with c_i = 0 again, while c remembers its old one: by 1 / N of that c is off
-  the mean from then on, and training settles beside where it would have.
+- Clients have equal weights, as in the paper; so have edges that form models of their own (`edge_rounds` above 1).
+- A client sends its part (c_i+ - c_i) / N. An edge that forms a model sends the sum of these parts over all its edge
+  rounds, which all use the c of the cloud's round.
+- I is one pass over the client's samples at x, in batches; it takes simulated time like an epoch.
+- With momentum, II has `reach` in the place of K, so that c_i+ stays a mean of gradients.
+- Only parameters have controls; buffers follow `buffers`. eta_g applies to parameters; buffers are averaged.
+- A client that has lost its state starts with c_i = 0 again, while c still contains its previous one. From then on c
+  differs from the mean by 1 / N of it, and training converges to a slightly different point.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from shared.training.optimizers import reach
 
 
 class Params(Record):
-    """option: how a client renews its control; server_lr: eta_g, 1 in the paper's experiments."""
+    """option: how a client updates its control; server_lr: eta_g, 1 in the paper's experiments."""
 
     option: Literal["I", "II", "none"] = "II"
     server_lr: Annotated[float, Field(gt=0, le=1e3)] = 1.0
@@ -93,7 +93,12 @@ class Federation(GlobalModel):
 
 
 class Relay(EdgeModel):
-    """An edge's state: c, and within a round what its devices changed of c: before this edge round, and in all."""
+    """An edge's state within a round.
+
+    Attributes:
+        control: c.
+        before, changed: by how much its devices changed c, before the present edge round and in total.
+    """
 
     control: ModelState = Field(default_factory=dict)
     before: ModelState = Field(default_factory=dict)
@@ -110,13 +115,13 @@ class Own(OwnBuffers):
 
 
 def plus(a: TensorMap, b: TensorMap, factor: float = 1.0) -> TensorMap:
-    """a + factor * b."""
+    """Returns a + factor * b."""
     scaled = {name: tensor * factor for name, tensor in b.items()}
     return add(a, scaled) if a and b else a or scaled
 
 
 def correction(own: TensorMap, all_: TensorMap, names: Sequence[str]) -> Correct | None:
-    """Adds c - c_i to the gradients of the parameters of these names; None where both are 0."""
+    """Returns the correction that adds c - c_i to the gradients of these parameters; None if both are 0."""
     shift = plus(all_, own, -1.0)
     shifts = [shift[name] for name in names] if shift else []
 
@@ -127,13 +132,13 @@ def correction(own: TensorMap, all_: TensorMap, names: Sequence[str]) -> Correct
 
 
 class Sum:
-    """A step that goes nowhere and adds the gradients up."""
+    """A step that leaves the parameters as they are and sums the gradients."""
 
     def __init__(self) -> None:
         self.total: list[Tensor] = []
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        """Add a batch's gradients."""
+        """Adds a batch's gradients."""
         if self.total:
             torch._foreach_add_(self.total, gradients)
         else:
@@ -141,7 +146,7 @@ class Sum:
 
 
 def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> TensorMap:
-    """g_i(x): the gradient of the mean loss over the client's samples, at one model."""
+    """Returns g_i(x), the gradient of the mean loss over the client's samples at one model."""
     n, total = trainer.n_samples, Sum()
 
     def part(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +162,7 @@ def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> Ten
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """Of c all parameters."""
+    """Updates have a change of c for each parameter, unless `option` is `none`."""
     controls = model.keys() - ctx.buffer_names if ctx.params.option != "none" else ()
     return {"delta": travelling(ctx, model), "control": frozenset(controls)}
 
@@ -179,7 +184,7 @@ class Cloud(CloudHooks[Federation, Controlled, Change]):
 
 
 class Edge(EdgeHooks[Relay, Controlled, Change]):
-    """Hands c on; where it forms a model, it adds up what its devices change of c."""
+    """Forwards c; if it forms a model, it adds up its devices' changes of c."""
 
     def init(self, ctx: Context[Params]) -> Relay:
         return Relay()
@@ -209,7 +214,7 @@ class Edge(EdgeHooks[Relay, Controlled, Change]):
 
 
 class Device(DeviceHooks[Own, Controlled, Change]):
-    """Corrects each gradient by c - c_i, and renews c_i."""
+    """Corrects each gradient by c - c_i, then updates c_i."""
 
     def init(self, ctx: Context[Params]) -> Own:
         return Own()
