@@ -11,7 +11,7 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from shared.algorithms.lafl_cpn import Mixing, Own, Params, _mixed_start, _drawn, converged
+from shared.algorithms.lafl_cpn import Mixing, Own, Params, _drawn, _mixed_start, converged
 from shared.core.errors import BadInput
 from shared.core.records import TensorMap
 from shared.federation.messages import Task
