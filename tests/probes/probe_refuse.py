@@ -29,7 +29,7 @@ from shared.federation.messages import Outcome, Task
 
 
 class Params(Record):
-    """keep: a refused seat keeps the state of its visit (else as the algorithm says: it reverts)."""
+    """keep: whether a refused seat keeps the state of its visit; None = as `on_refusal` says, it reverts."""
 
     keep: bool | None = None
     patience: int = 99

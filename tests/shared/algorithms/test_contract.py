@@ -1,4 +1,4 @@
-"""What every algorithm promises, the probes included: one contract, no exceptions."""
+"""The contract of all algorithms, the probes included."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.shared.algorithms.ways import Ended, federation, run
 
 PRODUCT = [m.name for m in pkgutil.iter_modules(shared.algorithms.__path__) if not m.name.startswith("_")]
 FEDERATED = [name for name in PRODUCT if name != "local_sgd"]
-"""Those whose updates change a global model."""
+"""The algorithms whose updates change a global model."""
 NAMES = [*PRODUCT, *(m.name for m in pkgutil.iter_modules(tests.probes.__path__))]
 
 
@@ -59,14 +59,14 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """Everything that was encoded in a run, with its bytes; what hooks did that they should not."""
+    """All records encoded in a run, with their bytes, and the contract violations of hooks."""
 
     encoded: list[tuple[Record, bytes]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
 class Watched:
-    """A hook object of which every call is made twice: inputs must stay as they are, answers must be the same."""
+    """Hooks of which every call is made twice: inputs must not change, and both results must be equal."""
 
     def __init__(self, hooks: Any, watch: Watch) -> None:
         self.hooks, self.watch = hooks, watch
@@ -214,7 +214,7 @@ async def test_hooks_are_pure(name: str, watched: tuple[Ended, Watch]) -> None:
 
 
 def decoder(experiment: Experiment, record: Record) -> Any:
-    """The type in which the other side decodes a record."""
+    """The type as which the receiver decodes a record."""
     generic: Any = Checkpoint
     bodies = {
         "VisitOrder": experiment.wire_types.visit_order,
@@ -237,7 +237,7 @@ async def test_messages_and_states_round_trip_the_wire(name: str, watched: tuple
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_every_declared_type_is_used(name: str, watched: tuple[Ended, Watch]) -> None:
-    """Has every record a writer? Found in what was sent and stored in two rounds."""
+    """Each declared record is sent or stored within two rounds, so it has a writer."""
     done, watch = watched
     algorithm, found = done.experiment.algorithm, set()
     for record, _ in watch.encoded:
@@ -252,7 +252,7 @@ async def test_every_declared_type_is_used(name: str, watched: tuple[Ended, Watc
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_arrival_order_changes_nothing(name: str, watched: tuple[Ended, Watch]) -> None:
-    """The updates of a wave, folded in every order and by halves: the same bytes."""
+    """The updates of a wave, summed in every order and by halves, give the same bytes."""
     done, watch = watched
     items = contributions(watch)[:4]
     assert len(items) == 4
