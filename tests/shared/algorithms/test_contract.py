@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
 from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -23,11 +23,21 @@ import tests.probes
 from cloud_server.runs.repository import Checkpoint
 from shared.core.aggregation_rules import Mean
 from shared.core.errors import BadInput
-from shared.core.records import ModelState, Record
+from shared.core.records import ModelState, Nothing, Record
 from shared.core.tensors import bytes_of
 from shared.federation.aggregation import Accumulator, check_update_type
 from shared.federation.experiment import Experiment
-from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, EdgeHooks
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    GlobalModel,
+    OwnBuffers,
+    Update,
+)
 from shared.federation.messages import Contribution
 from shared.federation.registry import all_algorithms, load_algorithm
 from shared.federation.spec_parser import parse_spec
@@ -39,6 +49,14 @@ PRODUCT = [m.name for m in pkgutil.iter_modules(shared.algorithms.__path__) if n
 FEDERATED = [name for name in PRODUCT if name != "local_sgd"]
 """The algorithms whose updates change a global model."""
 NAMES = [*PRODUCT, *(m.name for m in pkgutil.iter_modules(tests.probes.__path__))]
+
+
+FEDAVG: dict[str, list[type[Record]]] = {
+    "cloud": [GlobalModel, Broadcast, Update],
+    "edge": [EdgeModel, Broadcast, Update, Broadcast, Nothing],
+    "device": [OwnBuffers, Broadcast, Update, Nothing],
+}
+"""The records of a hook class that names none."""
 
 
 def spec_of(name: str, **more: Any) -> dict[str, Any]:
@@ -160,6 +178,28 @@ def test_hooks_hold_nothing(name: str) -> None:
         own = {key: value for key, value in vars(type(hooks)).items() if not key.startswith("__")}
         assert all(callable(value) for value in own.values()), own
         assert own.keys() <= vars(kind).keys() | {key for key in own if key.startswith("_")}, "a hook nobody calls"
+
+
+def records_named(hooks: object, kind: type[Any]) -> list[Any]:
+    """The record types that a hook class names as its type arguments; none for FedAvg's own hooks."""
+    generic = (base for owner in type(hooks).__mro__ for base in vars(owner).get("__orig_bases__", ()))
+    bases = [base for base in generic if get_origin(base) is kind]
+    named: dict[Any, Any] = dict(zip(kind.__parameters__, get_args(bases[0]), strict=True)) if bases else {}
+    return [named.get(found, found) for found in named.values()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hooks_name_the_records_that_the_algorithm_declares(name: str) -> None:
+    algorithm = load_algorithm(name)
+    down, up, report = algorithm.broadcast, algorithm.update, algorithm.report or Nothing
+    declared = {
+        "cloud": (CloudHooks, [algorithm.cloud_state, down, up]),
+        "edge": (EdgeHooks, [algorithm.edge_state, down, up, algorithm.message_type, report]),
+        "device": (DeviceHooks, [algorithm.device_state, algorithm.message_type, up, report]),
+    }
+    for tier, (kind, records) in declared.items():
+        hooks = getattr(algorithm, tier)
+        assert type(hooks) is kind or (records_named(hooks, kind) or FEDAVG[tier]) == records, tier
 
 
 @pytest.mark.parametrize("name", NAMES)
