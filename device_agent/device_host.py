@@ -13,13 +13,13 @@ from shared.core.errors import WireError
 from shared.core.records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import Contribution, Failure, Outcome, UploadAnswer, UploadOrder, VisitOrder, WaveId
-from shared.federation.order_keys import check_order, seat_key, spec_of
+from shared.federation.order_keys import OrderKey, check_order
 from shared.federation.timeouts import PROFILE_HEADER, RealDuration, wait_until
 from shared.federation.visits.uploads import UploadBuilder, upload_bytes
 from shared.federation.visits.visit import ids_of, run_visits
 from shared.runtime.logs import log_context, log_event
 from shared.runtime.worker import Worker
-from shared.service.bodies import Made, Received
+from shared.service.bodies import EncodedAnswer, Received
 from shared.simulation import PROFILES
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import FileStateStore
@@ -63,29 +63,33 @@ class DeviceHost:
         self._began = 0.0
         self._held: dict[tuple[str, int, int | None], _Held] = {}
 
-    async def visits(self, received: Received, stop: threading.Event, profile: str | None = None) -> Made:
+    async def visits(
+        self, received: Received, key: OrderKey, stop: threading.Event, profile: str | None = None
+    ) -> EncodedAnswer:
         """Run an order; the answer as bytes, with `clock: real` not before the modelled device would have it.
 
         Args:
             received: the order.
+            key: of the order.
             stop: set when nobody waits any more.
             profile: that the seats have by this agent, where the spec asks for it.
         """
         began = time.monotonic()
         self.waiting += 1
         try:
-            made, wall_s = await self.worker.run(self._visits, received, stop, profile)
+            answer, wall_s = await self.worker.run(self._visits, received, key, stop, profile)
             await wait_until(began + wall_s, stop)  # beside the waits of others, which this thread may train
-            return made
+            return answer
         finally:
             self.waiting -= 1
 
-    def _visits(self, received: Received, stop: threading.Event, profile: str | None) -> tuple[Made, float]:
+    def _visits(
+        self, received: Received, key: OrderKey, stop: threading.Event, profile: str | None
+    ) -> tuple[EncodedAnswer, float]:
         """The answer, and the wall seconds that the visit takes by its model."""
         if profile is not None and profile not in PROFILES:
             raise WireError(f"no profile {profile[:64]!r}", field=PROFILE_HEADER)
-        experiment, order, n_bytes = self._order(received)
-        run_id, lane = order.stage.run_id, seat_key(experiment.spec, [visit.seat for visit in order.visits])
+        experiment, order = self._order(received, key)
         try:
             collector = run_visits(
                 experiment, order, self.states, stopped=stop.is_set, on_start=self._begin, on_end=self._end
@@ -97,26 +101,29 @@ class DeviceHost:
         answer = codec.encode(collector.answer())
         with log_context(**ids_of(order.stage), home=order.edge):
             log_event("update.held" if order.hold else "update.sent", visits=len(order.visits), bytes=answer.n_bytes)
-        paced = None if lane is None else _paced(experiment, order, collector, n_bytes, answer.n_bytes, profile)
+        paced = None
+        if key.seat is not None:
+            paced = _paced(experiment, order, collector, received.n_bytes, answer.n_bytes, profile)
         if order.hold:
             updates = {item.seat: item for item in collector.singles}
-            self._held[run_id, order.edge, lane] = _Held(order.stage, updates, paced)
-        return Made(answer, collector.testing_s), 0.0 if paced is None else paced.wall_s()
+            self._held[key.run_id, key.edge, key.seat] = _Held(order.stage, updates, paced)
+        return EncodedAnswer(answer, collector.testing_s), 0.0 if paced is None else paced.wall_s()
 
-    def _order(self, received: Received) -> tuple[Experiment, VisitOrder[Any], int]:
-        """The order in torch's own memory, and its size; the body's memory is free from here on."""
-        body = received.take()
-        experiment = self.experiments.of(spec_of(body))
+    def _order(self, received: Received, key: OrderKey) -> tuple[Experiment, VisitOrder[Any]]:
+        """The order in torch's own memory; the body's memory is free from here on."""
+        body, header = received.take()
+        experiment = self.experiments.of(key.spec)
         order: VisitOrder[Any] = copy_tensors(
             codec.decode(
                 experiment.wire_types.visit_order,
                 body,
+                header=header,
                 model=experiment.shapes,
                 n_seats=len(experiment.population.seats),
             )
         )
         check_order(order, len(experiment.population.seats))
-        return experiment, order, len(body)
+        return experiment, order
 
     def _begin(self, seat: int) -> None:
         self.visiting, self._began = seat, time.monotonic()
@@ -126,21 +133,23 @@ class DeviceHost:
     def _end(self, outcome: Outcome[Any]) -> None:
         self.metrics.visited(outcome, time.monotonic() - self._began)
 
-    async def uploads(self, order: UploadOrder, n_bytes: int, stop: threading.Event) -> Made:
+    async def uploads(self, received: Received, key: OrderKey, stop: threading.Event) -> EncodedAnswer:
         """The held updates that are asked for by an order of `n_bytes`; those held beside them are dropped."""
         began = time.monotonic()
-        answer, wall_s = await self.worker.run(self._uploads, order, n_bytes)
+        body, header = received.take()
+        order = codec.decode(UploadOrder, body, header=header)
+        answer, wall_s = await self.worker.run(self._uploads, order, key, len(body))
         await wait_until(began + wall_s, stop)
-        return Made(answer)
+        return EncodedAnswer(answer)
 
-    def _uploads(self, order: UploadOrder, n_bytes: int) -> tuple[codec.Body, float]:
-        experiment = self.experiments.of(order.spec)
-        key = (order.stage.run_id, order.edge, seat_key(order.spec, [*order.seats, *order.late]))
-        found = self._held.get(key)
+    def _uploads(self, order: UploadOrder, key: OrderKey, n_bytes: int) -> tuple[codec.Body, float]:
+        experiment = self.experiments.of(key.spec)
+        place = (key.run_id, key.edge, key.seat)
+        found = self._held.get(place)
         if found is None or found.stage != order.stage:  # an order that comes late asks for nothing of a later wave
             found = _Held(order.stage)
         else:
-            del self._held[key]
+            del self._held[place]
         held = found.updates
         collector = UploadBuilder(experiment)
         for seat in sorted(held.keys() & set(order.seats)):
