@@ -1,4 +1,4 @@
-"""The endpoints of an agent. Only tiers may ask."""
+"""The endpoints of an agent. Those for orders accept requests from edges and the cloud only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shared.service.order_headers import (
 
 
 def install(app: FastAPI, settings: AgentSettings) -> None:
-    """Add the endpoints."""
+    """Adds the endpoints to the app."""
     app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/visits", "/uploads"))
     guarded = guard(settings.common.tier_token, settings.allowed_networks, "tier", hosts=settings.allowed_hosts)
     tier = Depends(guarded)
@@ -49,22 +49,22 @@ _tier = APIRouter()
 
 @_open.get("/healthz")
 async def healthz() -> Health:
-    """Alive."""
+    """The process answers."""
     return health("agent")
 
 
 @_open.get("/readyz", responses={503: {"model": Health}})
 async def readyz(agent: TheAgent, response: Response) -> Health:
-    """Registered and heard by an edge."""
-    missing = () if agent.membership.home else ("an edge that hears this agent",)
+    """Ready once the agent is registered and an edge receives its heartbeats."""
+    missing = () if agent.membership.home_url else ("an edge that receives this agent's heartbeats",)
     response.status_code = 503 if missing else 200
     return health("agent", missing)
 
 
 @_tier.get("/nonce")
 async def nonce(agent: TheAgent) -> NonceAnswer:
-    """Called back by the cloud: shows that this process sent the registration."""
-    return NonceAnswer(nonce=agent.membership.hello.nonce)
+    """The nonce of this agent's registration; the cloud calls back for it to verify who registered."""
+    return NonceAnswer(nonce=agent.membership.registration.nonce)
 
 
 @_tier.post(
@@ -74,7 +74,7 @@ async def nonce(agent: TheAgent) -> NonceAnswer:
     openapi_extra=record_body("A `VisitOrder`"),
 )
 async def visits(request: Request, agent: TheAgent) -> Response:
-    """Run the visits of one wave; the answer holds reports and updates."""
+    """Runs the visits of one wave; the answer holds their outcomes, and reports or updates."""
     return await _answer(
         request, agent, "visits", partial(agent.host.visits, profile=request.headers.get(PROFILE_HEADER))
     )
@@ -87,7 +87,7 @@ async def visits(request: Request, agent: TheAgent) -> Response:
     openapi_extra=record_body("An `UploadOrder`"),
 )
 async def uploads(request: Request, agent: TheAgent) -> Response:
-    """Send held updates."""
+    """Sends held updates that the edge has admitted."""
     return await _answer(request, agent, "uploads", agent.host.uploads)
 
 
@@ -103,7 +103,7 @@ async def _answer(
     """
     received = await receive(request, agent.settings.max_body_bytes)
     key = read_order_key(received.header)
-    check_recipient(request.headers, agent.membership.hello.agent)
+    check_recipient(request.headers, agent.membership.registration.agent)
     agent.orders.drop_unless(lambda queue: queue.may_continue(key.queue))
     numbers = (key.round_no, key.edge_round, key.wave, key.edge, *([] if key.seat is None else [key.seat]))
     where, grace_s = order_key(what, key.run_id, *numbers), None if key.seat is None else 0.0

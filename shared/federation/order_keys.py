@@ -66,13 +66,13 @@ class OrderKey:
 
 
 class _Fields(Record):
-    """Of a record the fields that make up its key; the others are left to the decoder."""
+    """Some fields of a record; the others are ignored here and validated when the record is decoded."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class EdgeOrderFields(_Fields):
-    """The key's fields in a `RoundOrder`."""
+    """The fields of a `RoundOrder` that make up its key."""
 
     run_id: str
     round_no: int
@@ -85,7 +85,7 @@ class _Seat(_Fields):
 
 
 class AgentOrderFields(_Fields):
-    """The key's fields in a `VisitOrder`, which has visits, and in an `UploadOrder`, which has seats and late ones."""
+    """The fields of a `VisitOrder` (`visits`) or an `UploadOrder` (`seats`, `late`) that make up its key."""
 
     stage: WaveId
     edge: int
@@ -96,11 +96,11 @@ class AgentOrderFields(_Fields):
 
 
 def read_order_key(header: codec.Header) -> OrderKey:
-    """The key of an order of the cloud or an edge.
+    """Reads the key of an order that the cloud or an edge has sent.
 
     Raises:
-        WireError: naming the field that is missing or malformed; with `clock: real` an order to an agent that is not
-            for one seat.
+        WireError: naming the field that is missing or malformed; with `clock: real` also if an order to an agent is
+            not for exactly one seat.
         BadInput: the spec is malformed.
     """
     raw = header.record
@@ -127,13 +127,13 @@ def _one_seat(order: AgentOrderFields) -> int:
 
 
 def check_order(order: VisitOrder[Any], n_seats: int) -> None:
-    """Check that each visit of an order is for another seat of the run and names a message of the order.
+    """Checks that an order visits seats of the run, each once, with messages that the order holds.
 
     Raises:
-        WireError: it is not, or does not.
+        WireError: it does not.
     """
     seats = [visit.seat for visit in order.visits]
     if len(set(seats)) != len(seats) or not all(0 <= seat < n_seats for seat in seats):
-        raise WireError(f"seats {seats[:50]}: each once, of a run of {n_seats}", field="visits")
+        raise WireError(f"seats {seats[:50]}: each may come once, in a run of {n_seats} seats", field="visits")
     if not all(0 <= visit.message < len(order.messages) for visit in order.visits):
-        raise WireError(f"a visit names a message beyond the {len(order.messages)} there are", field="visits")
+        raise WireError(f"a visit names a message beyond the order's {len(order.messages)}", field="visits")

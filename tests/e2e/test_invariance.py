@@ -197,7 +197,7 @@ async def test_agent_that_goes_away_is_named_and_the_round_goes_on(tmp_path: Pat
         run_id = await fed.submit(spec_of())
         await gate.reached.wait()
         rows = (await fed.round(run_id, 1)).seats
-        name = fed.apps["agent-3"].state.agent.membership.hello.agent
+        name = fed.apps["agent-3"].state.agent.membership.registration.agent
         (seat,) = [row.seat for row in rows if row.agent == name]
         await fed.stop("agent-3")
         registry = fed.apps["cloud"].state.cloud.registry

@@ -132,7 +132,7 @@ def test_a_part_of_the_data_has_the_classes_in_proportion() -> None:
 
 
 def test_more_samples_than_there_are_is_refused() -> None:
-    with pytest.raises(BadInput, match="241 samples asked for, there are 240") as caught:
+    with pytest.raises(BadInput, match="241 samples requested, there are 240") as caught:
         members(data={"n_train": 241})
     assert caught.value.field == "data.n_train"
 

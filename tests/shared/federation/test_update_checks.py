@@ -18,7 +18,7 @@ from shared.federation.aggregation import Accumulator, MeanSum, PartialSum, chec
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Task
 from shared.federation.registry import all_algorithms, load_algorithm
-from shared.federation.update_checks import check_origin, named_by
+from shared.federation.update_checks import check_origin, clients_of
 from shared.federation.visits.trainer import trainer_for
 from shared.training import models
 from shared.training.data.channel_statistics import Statistics
@@ -50,9 +50,9 @@ def check(experiment: Experiment, seat: int | None, phase: str = "train", **fiel
         check_origin(experiment, edge, update, {edge.at(seat=seat).client_id for seat in range(4)})
         return
     visit = edge.at(seat=seat)
-    check_origin(experiment, visit, update, named_by([visit]))
+    check_origin(experiment, visit, update, clients_of([visit]))
     stand_in = folded(experiment, update)
-    check_origin(experiment, visit, stand_in, named_by([visit, edge.at(seat=seat + 1)]))
+    check_origin(experiment, visit, stand_in, clients_of([visit, edge.at(seat=seat + 1)]))
 
 
 def folded(experiment: Experiment, update: Record) -> Record:
@@ -138,7 +138,7 @@ def test_nobody_speaks_of_another_client(lab_of: LabOf) -> None:
     experiment = lab_of("fedmix")
     check(experiment, 0, "mash", delta={}, averages={"device-0": mash()})
     for other in ("device-1", "device-999", "edge-0"):
-        with pytest.raises(WireError, match=f"averages: a value of '{other}', where it may be of device-0"):
+        with pytest.raises(WireError, match=f"averages: a value of '{other}', allowed here: device-0"):
             check(experiment, 0, "mash", delta={}, averages={other: mash()})
     with pytest.raises(WireError, match="averages: a value of 'device-9'"):
         check(experiment, None, "mash", delta={}, averages={"device-9": mash()})
@@ -150,7 +150,7 @@ def test_of_an_edge_that_is_the_client_its_devices_say_nothing(lab_of: LabOf) ->
     check(experiment, None, delta=base_of(experiment), users={"edge-0": sent})
     with pytest.raises(BadInput, match="users: a value of edge-0 would come from each of its workers"):
         check(experiment, 0, delta=zeros(experiment), users={"edge-0": sent})
-    with pytest.raises(WireError, match="users: a value of 'edge-1', where it may be of nobody"):
+    with pytest.raises(WireError, match="users: a value of 'edge-1', allowed here: no client"):
         check(experiment, 0, delta=zeros(experiment), users={"edge-1": sent})
 
 
@@ -287,7 +287,7 @@ def test_more_weights_than_the_mask_keeps_are_refused_of_a_sum_too(lab_of: LabOf
     sent = experiment.algorithm.update.model_validate(update)
     for each in (sent, folded(experiment, sent)):
         with pytest.raises(WireError, match="n_weights of head are 65, there can be 64"):
-            check_origin(experiment, visit, each, named_by([visit]))
+            check_origin(experiment, visit, each, clients_of([visit]))
     check(experiment, 0, **{**update, "choices": choices(experiment, most)})
 
 
@@ -340,7 +340,7 @@ def test_what_an_algorithm_makes_is_what_it_says_that_it_sends(
             trainer = trainer_for(experiment, work, seat.train if len(seat.train) else np.arange(10), seat.test)
             update = device.local_update(visit, device.init(visit), message, trainer).update
             assert update is not None
-            check_origin(experiment, visit, update, named_by([visit]))
+            check_origin(experiment, visit, update, clients_of([visit]))
             fold.add(update, 10)
         counted = at_edge.at(n_updates=2, n_samples=20)
         after = edge.aggregate(
