@@ -186,7 +186,7 @@ Divide = Callable[[Sequence[Worker], Indices, np.random.Generator], Shares]
 
 
 def _planned(divide: Divide, ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
-    """Shares for those whose twins let work be planned onto them; for all, where there is nobody else."""
+    """Divides the task among the seats whose twins let work be planned onto them; among all seats if there are none."""
     task = task_of(ctx, seats) if ctx.unfinished is None else ctx.unfinished
     if not seats or not len(task):
         return {}
