@@ -16,9 +16,10 @@ from shared.wire import codec
 
 
 class OrderQueue(NamedTuple):
-    """Names a queue of orders, which a tier takes one after another: those of a run for an edge.
+    """A queue of orders: they follow each other, and the answer to the newest replaces those before it.
 
-    With `clock: real` each seat of a wave has a queue of its own, since its visit lasts as long as the model says.
+    A run has one queue for each edge. With `clock: real` each seat of a wave has its own in an agent, since visits of
+    several seats last at the same time.
 
     Attributes:
         wave: with `clock: real` round, edge round and wave; else empty.
@@ -40,7 +41,7 @@ class OrderQueue(NamedTuple):
 
 @dataclass(frozen=True)
 class OrderKey:
-    """Which order a body holds; a tier answers equal keys with equal bytes alike.
+    """Identifies an order within its run: a tier answers the same order (same key, same digest) only once.
 
     Attributes:
         edge_round, wave: of an order to an agent; 0 in an order to an edge.
