@@ -9,13 +9,14 @@ Generic in the algorithm's own records; decode with the parametrised type (`Visi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from shared.core.records import Count, Record, Tensor
+from shared.core.records import Count, NotNegative, Record, Tensor
 from shared.core.scores import Score
 from shared.federation.aggregation import PartialSum
+from shared.run_records.visits import VisitRecord
 from shared.spec.experiment import ExperimentSpec
 from shared.storage.states import Version
 
@@ -25,7 +26,6 @@ U = TypeVar("U")
 P = TypeVar("P")
 
 Kind = Literal["train", "collect", "evaluate"]
-NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Task(Record):
@@ -210,49 +210,6 @@ class RoundOrder(Record, Generic[B]):
     retired: dict[int, str]
     clock_s: NotNegative
     broadcast: B
-
-
-class VisitRecord(Record):
-    """One visit in the record of a round.
-
-    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
-    algorithm's word (a class, say). An update that came late has a line of its own where it is `used_late`.
-    `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
-    `begin_s`: of its wave, in simulated seconds after the round began.
-    `wait_s`: from the arrival of its report until the edge decided. `simulated_s` is the sum of `down_s`, `compute_s`,
-    `wait_s` and `up_s`; `measured_s`: wall seconds, with `clock: real` only, since nothing else that travels varies
-    from run to run. `work_share`: of the work that the algorithm asked for, what the seat was given (`partial_work`).
-    `moved_bytes`: of `down_bytes`, samples that the seat does not hold. `predicted_s`: what its twin made of
-    `simulated_s` beforehand.
-    """
-
-    seat: int
-    edge_round: int
-    wave: int
-    outcome: str
-    reason: str | None = None
-    label: str | None = None
-    n_samples: Count = 0
-    work_share: float = 1.0
-    train: Score | None = None
-    received: Score | None = None
-    own: Score | None = None
-    own_on: dict[str, Score] = Field(default_factory=dict)
-    down_bytes: Count = 0
-    up_bytes: Count = 0
-    report_bytes: Count = 0
-    moved_bytes: Count = 0
-    begin_s: NotNegative = 0.0
-    down_s: NotNegative = 0.0
-    compute_s: NotNegative = 0.0
-    wait_s: NotNegative = 0.0
-    up_s: NotNegative = 0.0
-    simulated_s: NotNegative = 0.0
-    predicted_s: NotNegative | None = None
-    measured_s: NotNegative | None = None
-    energy_j: NotNegative = 0.0
-    fresh_state: bool = False
-    figures: dict[str, Any] = Field(default_factory=dict)
 
 
 class RoundAnswer(Record, Generic[U]):
