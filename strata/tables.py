@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shared.core.formatting import duration, number, percent, size
-from shared.core.scores import Spread
+from shared.results.text_tables import TextColumn, round_columns, run_figures
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
 from shared.run_records.visits import SeatRow
@@ -42,20 +42,11 @@ def runs_table(runs: Sequence[RunInfo]) -> Table:
 def run_table(info: RunInfo) -> Table:
     """One run, a line for each figure."""
     table = Table(show_header=False, box=None, pad_edge=False)
-    spec = info.spec
     rows: list[tuple[str, str | Text]] = [
         ("run", info.run),
         ("name", Text(info.name)),
         ("status", status_text(info.status, info.reason)),
-        ("algorithm", str(spec.algorithm)),
-        ("data, model", f"{spec.data.name}, {spec.model}"),
-        ("devices, edges", f"{spec.num_devices or 'open'}, {spec.num_edges or 'open'}"),
-        ("rounds", f"{info.rounds} of {info.num_rounds}"),
-        ("accuracy", f"{percent(info.accuracy)} ({info.accuracy_of})"),
-        ("loss", number(info.loss)),
-        *((f"clients, {name}", _spread_text(spread)) for name, spread in sorted(info.clients.items())),
-        ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
-        ("time", f"{duration(info.wall_s)} here, {duration(info.simulated_s)} simulated"),
+        *((label, Text(value)) for label, value in run_figures(info)),
         ("model", info.model_sha256 or "-"),
         *(("note", Text(note)) for note in info.notes),
     ]
@@ -64,37 +55,26 @@ def run_table(info: RunInfo) -> Table:
     return table
 
 
-def _spread_text(spread: Spread) -> str:
-    return f"{percent(spread.mean)} in the mean of {spread.n}, from {percent(spread.min)} to {percent(spread.max)}"
-
-
 def rounds_table(rounds: Sequence[RoundInfo]) -> FittedTable:
-    """A line for each round; of very many, the first, evenly spaced ones and the last."""
+    """One row for each round; of very many rounds, the first, the last and evenly spaced ones in between."""
     shown = thinned(rounds, _MOST_ROUNDS)
-    on_global = [(row.evaluation or {}).get("global") for row in shown]
     lost = [Text(str(len(row.failures)), style="red" if row.failures else "dim") for row in shown]
-    columns = [
-        Column("round", [str(row.round_no) for row in shown]),
-        Column("phase", [row.phase if row.kind == "train" else row.kind for row in shown], spare=1, justify="left"),
-        Column("used", [f"{row.n_used}/{row.n_visits}" for row in shown]),
-        Column("accuracy", [percent(found.accuracy if found else None) for found in on_global]),
-        Column("loss", [number(found.loss if found else None) for found in on_global], spare=2),
-        Column("clients", [percent(row.client_accuracy) for row in shown], spare=3),
-        Column("least", [percent(_own(row, "min")) for row in shown], spare=7),
-        Column("most", [percent(_own(row, "max")) for row in shown], spare=7),
-        Column("train\nloss", [number(row.train_loss) for row in shown], spare=6),
-        Column("up", [size(row.bytes_up) for row in shown]),
-        Column("down", [size(row.bytes_down) for row in shown], spare=4),
-        Column("simulated", [duration(row.simulated_s) for row in shown]),
-        Column("wall", [duration(row.wall_s) for row in shown], spare=5),
-        Column("lost", lost),
-    ]
+    columns = terminal_columns(round_columns(shown), lost=lost)
     return FittedTable(columns, None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds")
 
 
-def _own(row: RoundInfo, field: str) -> float | None:
-    """A figure of the spread over clients' own models."""
-    return getattr(row.clients["own"], field) if "own" in row.clients else None
+def terminal_columns(columns: Sequence[TextColumn], **styled: Sequence[Text]) -> list[Column]:
+    """Columns of text as the terminal shows them, headings in two lines; `styled`: coloured cells by column name."""
+    return [
+        Column(
+            each.name if each.fold else each.name.replace(" ", "\n", 1),
+            styled.get(each.name) or [Text(cell) for cell in each.cells],
+            each.spare,
+            "left" if each.words else "right",
+            each.fold,
+        )
+        for each in columns
+    ]
 
 
 def groups_table(threshold: float, groups: Sequence[Sequence[str]]) -> Table:

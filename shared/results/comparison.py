@@ -78,7 +78,7 @@ class Comparison:
         remarks: what a reader must know before believing the figures.
     """
 
-    courses: tuple[LearningCurve, ...]
+    curves: tuple[LearningCurve, ...]
     target: float | None
     remarks: tuple[str, ...]
 

@@ -58,7 +58,7 @@ def drawn_comparison(comparison: Comparison, form: str = "png") -> bytes | None:
     """The panels as a file of that format, None if nothing was evaluated yet. The same runs give the same bytes."""
     from matplotlib import rc_context
 
-    courses = [course for course in comparison.courses if course.points]
+    courses = [course for course in comparison.curves if course.points]
     if not courses:
         return None
     with rc_context({"svg.hashsalt": "compare", "svg.fonttype": "none", **EXACT}):

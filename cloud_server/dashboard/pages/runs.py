@@ -145,7 +145,7 @@ async def _compared(dashboard: Dashboard, on: Page, run_ids: list[str]) -> None:
 def _beside(found: Comparison, on: Page) -> None:
     for remark in found.remarks:
         ui.label(remark).classes("text-caption")
-    differs = list(dict.fromkeys(key for course in found.courses for key in course.differs))
+    differs = list(dict.fromkeys(key for course in found.curves for key in course.differs))
     rows = [
         {
             "run": course.label,
@@ -156,11 +156,11 @@ def _beside(found: Comparison, on: Page) -> None:
             "MB up": f"{course.info.bytes_up / 1e6:.4g}",
             "to the target": _reached(course.reached(found.target)),
         }
-        for course in found.courses
+        for course in found.curves
     ]
     columns = [{"name": name, "label": name, "field": name, "align": "left", "sortable": True} for name in rows[0]]
     ui.table(columns=columns, rows=rows, row_key="run").props("flat bordered dense").classes("w-full")
-    for picture in beside(found.courses, found.target):
+    for picture in beside(found.curves, found.target):
         with card(picture.title):
             Panel(on.look, titled=False).show(picture)
 

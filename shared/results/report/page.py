@@ -14,7 +14,6 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from shared.core.formatting import duration, number, percent, size
 from shared.core.versions import version
 from shared.plots.history import RunHistory
 from shared.plots.picture import Cells, Panel, Spans, Tree
@@ -32,9 +31,9 @@ from shared.results.report.tables import (
     edge_rounds_table,
     failures_table,
     rounds_table,
-    spread,
     visits_tables,
 )
+from shared.results.text_tables import run_figures
 from shared.run_records.runs import RunInfo
 
 
@@ -118,21 +117,12 @@ def _section(place: int, folder: Path, round_no: int | None) -> Section:
 
 
 def _headline(told: RunHistory) -> list[tuple[str, str]]:
-    info, spec = told.info, told.info.spec
     energy_j = sum(row.energy_j for row in told.trained)
     return [
-        ("accuracy", f"{percent(info.accuracy)} ({info.accuracy_of})"),
-        ("loss", number(info.loss)),
-        *((f"clients, {name}", spread(found)) for name, found in sorted(info.clients.items())),
-        ("rounds", f"{info.rounds} of {info.num_rounds}"),
-        ("algorithm", str(spec.algorithm)),
-        ("data, model", f"{spec.data.name}, {spec.model}"),
-        ("devices, edges", f"{spec.num_devices or 'open'}, {spec.num_edges or 'open'}"),
-        ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
-        ("time", f"{duration(info.simulated_s)} simulated, {duration(info.wall_s)} on the clock"),
+        *run_figures(told.info),
         *([("energy", f"{energy_j:.4g} J")] if energy_j else []),
         ("lost contributions", str(sum(len(row.failures) for row in told.trained))),
-        ("begun", f"{info.created_at[:19].replace('T', ' ')} UTC"),
+        ("created", f"{told.info.created_at[:19].replace('T', ' ')} UTC"),
     ]
 
 

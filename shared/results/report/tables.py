@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.core.errors import NotFound
-from shared.core.formatting import duration, number, percent, size
-from shared.core.scores import Spread
+from shared.core.formatting import duration, percent, size
 from shared.results.comparison import Comparison
 from shared.results.reader import EdgeRound
-from shared.results.spec_differences import described
+from shared.results.text_tables import TextColumn, comparison_columns, round_columns
 from shared.run_records.rounds import EdgeRow, RoundInfo
 from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import FailureInfo, SeatRow
@@ -45,6 +44,13 @@ class Table:
     note: str = ""
     absent: str = "None."
 
+    @classmethod
+    def of(cls, name: str, columns: Sequence[TextColumn], note: str = "") -> Table:
+        """A table of columns."""
+        rows = list(zip(*(column.cells for column in columns), strict=True))
+        words = frozenset(at for at, column in enumerate(columns) if column.words or at == 0)
+        return cls(name, [column.name for column in columns], rows, words, note)
+
     @property
     def shown(self) -> Sequence[Sequence[str]]:
         """The lines that are shown."""
@@ -57,64 +63,14 @@ class Table:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Runs side by side: what tells them apart, what each reached, what it needed to the target and in all."""
-    goal = percent(comparison.target)
-    columns = ["run", "differs in", "status", "accuracy", "clients", f"rounds to {goal}", f"simulated to {goal}"]
-    columns += [f"up to {goal}", "rounds", "simulated", "up", "down"]
-    rows = []
-    for course in comparison.courses:
-        info, first = course.info, course.reached(comparison.target)
-        rows.append(
-            [
-                f"{info.name} ({info.run})",
-                described(course.differs) or "-",
-                info.status,
-                percent(course.accuracy),
-                spread(course.clients),
-                str(first.round_no) if first else "-",
-                duration(first.simulated_s) if first else "-",
-                size(first.bytes_up) if first else "-",
-                f"{info.rounds}/{info.num_rounds}",
-                duration(info.simulated_s),
-                size(info.bytes_up),
-                size(info.bytes_down),
-            ]
-        )
-    return Table("Runs side by side", columns, rows, frozenset({0, 1, 2}))
-
-
-def spread(found: Spread | None) -> str:
-    """Mean, least and most."""
-    return f"{percent(found.mean)} ({percent(found.min)} to {percent(found.max)})" if found else "-"
+    """One row for each run, beside each other."""
+    return Table.of("Runs side by side", comparison_columns(comparison))
 
 
 def rounds_table(rounds: Sequence[RoundInfo]) -> Table:
-    """A line for each round."""
-    columns = ["round", "phase", "used", "accuracy", "loss", "clients", "train loss"]
-    columns += ["up", "down", "simulated", "energy", "wall", "attempts", "lost"]
-    rows = []
-    for row in rounds:
-        on_global = (row.evaluation or {}).get("global")
-        rows.append(
-            [
-                str(row.round_no),
-                row.phase if row.kind == "train" else row.kind,
-                f"{row.n_used}/{row.n_visits}",
-                percent(on_global.accuracy if on_global else None),
-                number(on_global.loss if on_global else None),
-                spread(row.clients.get("own") or row.clients.get("received")),
-                number(row.train_loss),
-                size(row.bytes_up),
-                size(row.bytes_down),
-                duration(row.simulated_s),
-                f"{row.energy_j:.3g} J" if row.energy_j else "-",
-                duration(row.wall_s),
-                str(row.attempts),
-                str(len(row.failures)),
-            ]
-        )
-    note = "clients: accuracies on their own test sets, mean (least to most); up, down: bytes on both modelled links"
-    return Table("Rounds", columns, rows, frozenset({0, 1}), note)
+    """One row for each round."""
+    note = "clients, min, max: accuracies on the clients' own test sets; up, down: bytes on both simulated links"
+    return Table.of("Rounds", round_columns(rounds), note)
 
 
 def failures_table(rounds: Iterable[RoundInfo]) -> Table:

@@ -87,7 +87,7 @@ def test_target_that_nobody_reaches_is_a_dash(strata: Strata, runs: Path) -> Non
 
 def test_rounds_without_evaluation_still_cost(runs: Path) -> None:
     folder = in_folder(runs, "a", [None, None, 0.5, None, None, 0.7], spec={"eval_every": 3})
-    (course,) = compare([folder]).courses
+    (course,) = compare([folder]).curves
     assert [(point.round_no, point.simulated_s, point.bytes_up, point.accuracy) for point in course.points] == [
         (3, 12.0, 600, 0.5),
         (6, 24.0, 1200, 0.7),
@@ -98,7 +98,7 @@ def test_run_whose_headline_is_its_clients_is_compared_by_them(runs: Path) -> No
     clients = in_folder(runs, "a", [0.1, 0.2], accuracy_of="mean over clients")
     other = in_folder(runs, "b", [0.1, 0.2])
     comparison = compare([clients, other])
-    assert [point.accuracy for point in comparison.courses[0].points] == [0.6, 0.7]  # `client_accuracy` of the rounds
+    assert [point.accuracy for point in comparison.curves[0].points] == [0.6, 0.7]  # `client_accuracy` of the rounds
     assert comparison.remarks == ("different accuracies (mean over clients; global model): they do not compare",)
 
 
