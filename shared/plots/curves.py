@@ -5,14 +5,16 @@ Runs side by side: accuracy against rounds, simulated time and bytes, and the sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, Protocol
 
 from shared.core.scores import Spread
 from shared.plots.history import RunHistory
-from shared.plots.picture import Axis, Box, Boxes, Lines, Picture, Series, Value
+from shared.plots.palette import COLOURS
+from shared.plots.picture import Axis, Box, Boxes, Lines, Panel, Picture, Series, Value
 from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import RunInfo
 
 By = Literal["round", "time", "bytes"]
 _ROUND = Axis(label="round", whole=True)
@@ -42,7 +44,7 @@ def accuracy(told: RunHistory, by: By = "round") -> Picture | None:
         if not known:
             return None
         places, values = zip(*known, strict=True)
-        return Series(name=name, x=places, y=values, colour=colour, dashed=colour > 0)
+        return Series(name=name, x=places, y=values, colour=colour, dash=int(colour > 0))
 
     upper = (
         line("global model", lambda row: _global(row, "accuracy"), 0),
@@ -81,7 +83,7 @@ def bytes_on_links(told: RunHistory) -> Picture | None:
         return None
     x = tuple(float(row.round_no) for row in rows)
     series = tuple(
-        Series(name=label, x=x, y=tuple(getattr(row, name) for row in rows), colour=at // 2, dashed=at % 2 == 1)
+        Series(name=label, x=x, y=tuple(getattr(row, name) for row in rows), colour=at // 2, dash=at % 2)
         for at, (name, label) in enumerate(_LINKS)
     )
     panel = Lines(x=_ROUND, y=_bytes("bytes in a round"), series=series)
@@ -141,8 +143,15 @@ def _title(told: RunHistory) -> str:
     return f"{told.info.name} ({told.info.algorithm})"
 
 
-class Evaluated(Protocol):
-    """An evaluation, and what had been spent until then."""
+# ---- several runs
+
+CROWD = 12
+"""Of more runs than this, only the last point is marked, no point is ringed, and the panel of clients is left out."""
+_N_DASHES, _N_MARKERS = 4, 6
+
+
+class EvaluatedPoint(Protocol):
+    """An evaluation, and what the run had spent until then."""
 
     @property
     def round_no(self) -> int: ...
@@ -154,53 +163,99 @@ class Evaluated(Protocol):
     def accuracy(self) -> float: ...
 
 
-class Beside(Protocol):
-    """One run."""
+class ComparedRun(Protocol):
+    """One run of a comparison."""
 
+    @property
+    def info(self) -> RunInfo: ...
     @property
     def label(self) -> str: ...
     @property
-    def points(self) -> Sequence[Evaluated]: ...
+    def measure(self) -> str: ...
+    @property
+    def points(self) -> Sequence[EvaluatedPoint]: ...
     @property
     def clients(self) -> Spread | None: ...
+    def reached(self, target: float | None) -> EvaluatedPoint | None: ...
 
 
-_MEASURES: tuple[tuple[str, str, Axis, Callable[[Evaluated], float]], ...] = (
-    ("rounds", "Accuracy by rounds", Axis(label="round", whole=True), lambda point: point.round_no),
-    (
-        "time",
-        "Accuracy by simulated time",
-        Axis(label="simulated time", unit="seconds", from_zero=True),
-        lambda point: point.simulated_s,
-    ),
-    (
-        "bytes",
-        "Accuracy by bytes up",
-        Axis(label="bytes up", unit="bytes", from_zero=True),
-        lambda point: point.bytes_up,
-    ),
+_MEASURES: tuple[tuple[Axis, Callable[[EvaluatedPoint], float]], ...] = (
+    (Axis(label="rounds", whole=True, from_zero=True), lambda point: point.round_no),
+    (Axis(label="simulated time", unit="seconds", from_zero=True), lambda point: point.simulated_s),
+    (Axis(label="bytes up", unit="bytes", from_zero=True), lambda point: point.bytes_up),
 )
 
 
-def beside(courses: Sequence[Beside], target: float | None) -> list[Picture]:
-    """A picture for each measure, with the target as a line, and boxes of clients; of runs that were evaluated."""
-    courses = [course for course in courses if course.points]
-    y, found = Axis(label="accuracy", unit="share"), []
-    for name, title, x, of in _MEASURES:
-        series = [
-            Series(
-                name=course.label, x=tuple(map(of, course.points)), y=tuple(point.accuracy for point in course.points)
-            )
-            for course in courses
-        ]
-        ends = [place for one in series for place in one.x]
-        if target is not None and ends:
-            at = (min(0.0, *ends), max(ends))
-            series.append(Series(name="target", x=at, y=(target, target), dashed=True, colour=6))
-        if series:
-            found.append(Picture(name=f"beside_{name}", title=title, panels=(Lines(x=x, y=y, series=tuple(series)),)))
-    boxes = tuple(box(course.label, course.clients) for course in courses if course.clients)
-    if boxes:
-        panel = Boxes(x=Axis(label="clients at the end"), y=y, boxes=boxes)
-        found.append(Picture(name="beside_clients", title="Spread over clients", panels=(panel,)))
-    return found
+def comparison(runs: Sequence[ComparedRun], target: float | None) -> Picture | None:
+    """Accuracy against rounds, simulated time and bytes, and the spread over clients; None without an evaluation.
+
+    A run has the same colour, line style and marker in all panels. The first point that reaches the target is ringed.
+    """
+    runs = [run for run in runs if run.points]
+    if not runs:
+        return None
+    measures = dict.fromkeys(run.measure for run in runs)
+    y = Axis(label=f"accuracy ({next(iter(measures))})" if len(measures) == 1 else "accuracy", unit="share")
+    looks = [_look(index, _n_equal(runs, index)) for index in range(len(runs))]
+    panels: list[Panel] = []
+    crowded = len(runs) > CROWD
+    for x, of in _MEASURES:
+        series = [_curve(run, look, of, target, crowded=crowded) for run, look in zip(runs, looks, strict=True)]
+        panels.append(Lines(x=x, y=y, series=tuple(series + _target_line(series, target))))
+    boxes = tuple(
+        box(run.label, run.clients).replace(colour=look["colour"], marker=look["marker"])
+        for run, look in zip(runs, looks, strict=True)
+        if run.clients
+    )
+    if boxes and not crowded:
+        panels.append(Boxes(x=Axis(label="clients at the end"), y=y, boxes=boxes))
+    names = dict.fromkeys(run.info.name for run in runs)
+    parts = (next(iter(names)) if len(names) == 1 else "", f"{len(runs)} runs" if len(runs) > 1 else "")
+    return Picture(name="compare", title=": ".join(filter(None, parts)), panels=tuple(panels), side_by_side=True)
+
+
+def _curve(
+    run: ComparedRun,
+    look: Mapping[str, int],
+    of: Callable[[EvaluatedPoint], float],
+    target: float | None,
+    *,
+    crowded: bool,
+) -> Series:
+    first = run.reached(target)
+    return Series(
+        name=run.label,
+        x=tuple(map(of, run.points)),
+        y=tuple(point.accuracy for point in run.points),
+        colour=look["colour"],
+        dash=look["dash"],
+        marker=look["marker"],
+        highlight=list(run.points).index(first) if first is not None and not crowded else None,
+    )
+
+
+def _target_line(curves: Sequence[Series], target: float | None) -> list[Series]:
+    if target is None:
+        return []
+    ringed = ", circled where a run first reaches it" if any(each.highlight is not None for each in curves) else ""
+    end = max(x for each in curves for x in each.x)
+    name = f"target {100 * target:.4g} %{ringed}"
+    return [Series(name=name, x=(0.0, end), y=(target, target), dash=1, marker=None, colour=len(COLOURS) - 1)]
+
+
+def _n_equal(runs: Sequence[ComparedRun], index: int) -> int:
+    """How many earlier runs have the same accuracies: a curve drawn over theirs must let them be seen.
+
+    0 where there are more runs than colours: then line styles distinguish runs already.
+    """
+    if len(runs) > len(COLOURS):
+        return 0
+    curves = [[(point.round_no, point.accuracy) for point in run.points] for run in runs[: index + 1]]
+    return curves[:-1].count(curves[-1])
+
+
+def _look(index: int, n_equal: int) -> dict[str, int]:
+    """Numbers of colour, line style and marker of a run: first colours change, then line styles, then markers."""
+    rest = index // len(COLOURS)
+    dash, marker = (rest + n_equal) % _N_DASHES, rest // _N_DASHES % _N_MARKERS
+    return {"colour": index % len(COLOURS), "dash": dash, "marker": marker}

@@ -36,18 +36,22 @@ class Series(Record):
     """A line, or the bars of one kind.
 
     Attributes:
-        y: a value for each place.
-        x: the places, of a line that has its own; empty: those of the figure's first series with places.
-        dashed: the second of a pair, such as down beside up.
-        colour: number in the palette; series with one number belong together. None: the next one.
-        low, high: of a band around the line, as long as `y`, or empty.
+        y: one value for each position.
+        x: the positions, if the line has its own; empty: those of the panel's first series that has positions.
+        dash: number of the line style: 0 solid, 1 dashed, 2 dotted, 3 dash-dotted.
+        marker: number of the symbol at its points; None: no symbols.
+        colour: number in the palette; series with the same number belong together. None: the next one.
+        highlight: index of the point that is ringed.
+        low, high: limits of a band around the line, as long as `y`, or empty.
     """
 
     name: str
     y: tuple[Value, ...]
     x: tuple[float, ...] = ()
-    dashed: bool = False
+    dash: int = 0
+    marker: int | None = 0
     colour: int | None = None
+    highlight: int | None = None
     low: tuple[Value, ...] = ()
     high: tuple[Value, ...] = ()
 
@@ -91,7 +95,7 @@ class Cells(Record):
 
 
 class Box(Record):
-    """Least, quartiles, most and mean of `n` values."""
+    """Minimum, quartiles, maximum and mean of `n` values; `colour` and `marker` as those of a `Series`."""
 
     name: str
     n: int
@@ -101,6 +105,8 @@ class Box(Record):
     q3: float
     high: float
     mean: float
+    colour: int = 0
+    marker: int = 0
 
 
 class Boxes(Record):
@@ -164,9 +170,11 @@ class Picture(Record):
     Attributes:
         name: of its file, without suffix.
         title: says what is to be seen.
-        panels: below each other.
+        panels: below each other, or
+        side_by_side: beside each other, with one y-axis and one legend for all.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
     title: str
     panels: Annotated[tuple[Panel, ...], Field(min_length=1)]
+    side_by_side: bool = False

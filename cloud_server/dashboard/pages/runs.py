@@ -11,7 +11,8 @@ from nicegui import ui
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, open_page, saying
 from shared.core.errors import StrataError
 from shared.core.formatting import scale
-from shared.plots.curves import beside
+from shared.plots.curves import comparison
+from shared.plots.picture import Lines
 from shared.results.comparison import Comparison, compare
 from shared.run_records.runs import FINAL, RunInfo
 
@@ -160,9 +161,13 @@ def _beside(found: Comparison, on: Page) -> None:
     ]
     columns = [{"name": name, "label": name, "field": name, "align": "left", "sortable": True} for name in rows[0]]
     ui.table(columns=columns, rows=rows, row_key="run").props("flat bordered dense").classes("w-full")
-    for picture in beside(found.curves, found.target):
-        with card(picture.title):
-            Panel(on.look, titled=False).show(picture)
+    picture = comparison(found.curves, found.target)
+    if picture is None:
+        return
+    for shown in picture.panels:
+        title = f"Accuracy by {shown.x.label}" if isinstance(shown, Lines) else "Clients at the end"
+        with card(title):
+            Panel(on.look, titled=False).show(picture.replace(panels=(shown,)))
 
 
 def _reached(point: Any) -> str:

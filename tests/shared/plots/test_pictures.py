@@ -65,11 +65,11 @@ def test_bytes_by_link_and_direction() -> None:
     assert picture is not None
     (panel,) = picture.panels
     assert isinstance(panel, Lines)
-    assert {s.name: (s.colour, s.dashed, s.y) for s in panel.series} == {
-        "devices to edges": (0, False, (150, 7)),
-        "edges to devices": (0, True, (1500, 1500)),
-        "edges to cloud": (1, False, (50, 50)),
-        "cloud to edges": (1, True, (500, 500)),
+    assert {s.name: (s.colour, s.dash, s.y) for s in panel.series} == {
+        "devices to edges": (0, 0, (150, 7)),
+        "edges to devices": (0, 1, (1500, 1500)),
+        "edges to cloud": (1, 0, (50, 50)),
+        "cloud to edges": (1, 1, (500, 500)),
     }
 
 

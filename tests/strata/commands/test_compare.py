@@ -262,7 +262,7 @@ def test_run_looks_the_same_in_all_panels_and_axes_tell_their_units(
     assert len({line.get_color() for line in curves[0]}) == 3
     assert [list(lines[0].get_xdata()) for lines in curves] == [[1, 2, 3], [4, 8, 12], [200, 400, 600]]
     written = [entry.get_text().strip() for entry in figure.legends[0].get_texts()]
-    assert written == ["a", "_b", "c$d$", "target 90 %, and where a run first reaches it"]
+    assert written == ["a", "_b", "c$d$", "target 90 %, circled where a run first reaches it"]
 
 
 def test_a_run_over_another_with_the_same_accuracies_is_dashed_so_that_both_are_seen(
