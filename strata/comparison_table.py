@@ -1,4 +1,4 @@
-"""A comparison on the terminal: as a table, and as rows for programs."""
+"""A comparison for the terminal: as a table, and as rows for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def comparison_table(comparison: Comparison) -> FittedTable:
 
 
 def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
-    """A row for each run with the same columns in all; the keys in which specs differ come after its name."""
+    """One row for each run, all with the same columns; the spec keys that differ come after the name."""
     return [_row(curve, comparison.target) for curve in comparison.curves]
 
 

@@ -40,7 +40,7 @@ def runs_table(runs: Sequence[RunInfo]) -> Table:
 
 
 def run_table(info: RunInfo) -> Table:
-    """One run, a line for each figure."""
+    """One run, with a line for each figure."""
     table = Table(show_header=False, box=None, pad_edge=False)
     rows: list[tuple[str, str | Text]] = [
         ("run", info.run),
@@ -86,7 +86,7 @@ def groups_table(threshold: float, groups: Sequence[Sequence[str]]) -> Table:
 
 
 def visits_table(visits: Sequence[SeatRow]) -> FittedTable:
-    """A line for each visit of a round: what came of it and why, what it took, and the algorithm's own figures."""
+    """A line for each visit of a round: outcome, reason, costs and the algorithm's own figures."""
     figures = dict.fromkeys(name for row in visits for name, found in row.figures.items() if _is_number(found))
     columns = [
         Column("seat", [str(row.seat) for row in visits]),
@@ -106,8 +106,8 @@ def visits_table(visits: Sequence[SeatRow]) -> FittedTable:
         Column("predicted", ["-" if row.predicted_s is None else duration(row.predicted_s) for row in visits], spare=3),
         Column("energy", [f"{row.energy_j:.3g} J" for row in visits], spare=8),
     ]
-    telling = {"label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
-    return FittedTable([column for column in columns if column.name not in telling or len(set(column.cells)) > 1])
+    optional = {"label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
+    return FittedTable([column for column in columns if column.name not in optional or len(set(column.cells)) > 1])
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -115,7 +115,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _figure(name: str, row: SeatRow) -> str:
-    """One of the algorithm's figures of a visit; one that is called `..._bytes` is bytes."""
+    """One of the algorithm's figures of a visit; `..._bytes` is shown as bytes."""
     value = row.figures.get(name)
     if not _is_number(value):
         return "-"
@@ -123,7 +123,7 @@ def _figure(name: str, row: SeatRow) -> str:
 
 
 def labels_table(rounds: Sequence[RoundInfo]) -> Table:
-    """Visits by the algorithm's word for them, a line for each round in which it had one; of many, as above."""
+    """Visits by the algorithm's label, a line for each round with labels; of many rounds, as in `rounds_table`."""
     labelled = [row for row in rounds if row.labels]
     names = sorted({name for row in labelled for name in row.labels})
     table = Table("round", *names, "retired", "reports", "updates")
@@ -137,7 +137,7 @@ def labels_table(rounds: Sequence[RoundInfo]) -> Table:
 
 
 def thinned(rounds: Sequence[RoundInfo], most: int) -> list[RoundInfo]:
-    """At most so many, evenly spaced, the first and the last among them."""
+    """At most `most` rounds, evenly spaced, with the first and the last."""
     if len(rounds) <= most:
         return list(rounds)
     last = len(rounds) - 1
@@ -190,7 +190,7 @@ def edges_table(edges: Sequence[EdgeInfo]) -> Table:
 
 
 def twins_table(twins: Sequence[Twin]) -> Table:
-    """A line for each twin: what it makes of its worker, and its newest prediction beside what came."""
+    """A line for each twin: its estimate of its worker, and its newest prediction with the actual time."""
     table = Table("seat", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
     for twin in twins:
         newest = twin.history[-1] if twin.history else None

@@ -1,6 +1,6 @@
-"""The pictures that every run has: accuracy and loss, bytes on links, and how accuracies spread over clients.
+"""The pictures of every run: accuracy and loss, bytes on links, spread of accuracies over clients; and of a comparison.
 
-Runs side by side: accuracy against rounds, simulated time and bytes, and the spread over clients at the end.
+A comparison shows accuracy against rounds, simulated time and bytes, and the spread over clients at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.run_records.runs import RunInfo
 By = Literal["round", "time", "bytes"]
 _ROUND = Axis(label="round", whole=True)
 _ACCURACY, _LOSS = Axis(label="accuracy", unit="share"), Axis(label="loss")
-_OF = {"own": "of its own", "received": "that it received"}
+_MODELS = {"own": "local model", "received": "received model"}
 _LINKS = (
     ("device_bytes_up", "devices to edges"),
     ("device_bytes_down", "edges to devices"),
@@ -28,13 +28,13 @@ _LINKS = (
 )
 
 
-def accuracy(told: RunHistory, by: By = "round") -> Picture | None:
+def accuracy(history: RunHistory, by: By = "round") -> Picture | None:
     """Accuracy and loss: of the global model, the mean over clients, and in training.
 
     Args:
-        by: what is to the right: rounds, simulated time, or bytes on all links, up and down.
+        by: the x-axis: rounds, simulated time, or bytes on all links, up and down.
     """
-    rows = told.trained
+    rows = history.trained
     if not rows:
         return None
     x = _places(rows, by)
@@ -52,7 +52,7 @@ def accuracy(told: RunHistory, by: By = "round") -> Picture | None:
     )
     lower = (
         line("global model", lambda row: _global(row, "loss"), 0),
-        line("in training", lambda row: row.train_loss, 2),
+        line("training", lambda row: row.train_loss, 2),
     )
     axis = {"round": _ROUND, "time": Axis(label="simulated time", unit="seconds"), "bytes": _bytes("bytes, all links")}
     panels = [
@@ -62,7 +62,9 @@ def accuracy(told: RunHistory, by: By = "round") -> Picture | None:
     ]
     if not panels:
         return None
-    return Picture(name="accuracy" if by == "round" else f"accuracy_by_{by}", title=_title(told), panels=tuple(panels))
+    return Picture(
+        name="accuracy" if by == "round" else f"accuracy_by_{by}", title=_title(history), panels=tuple(panels)
+    )
 
 
 def _places(rows: Sequence[RoundInfo], by: By) -> list[float]:
@@ -76,9 +78,9 @@ def _global(row: RoundInfo, figure: Literal["accuracy", "loss"]) -> Value:
     return getattr(found, figure) if found else None
 
 
-def bytes_on_links(told: RunHistory) -> Picture | None:
-    """Bytes of the modelled system by round on both links, up and down."""
-    rows = told.trained
+def bytes_on_links(history: RunHistory) -> Picture | None:
+    """Bytes of each round on the simulated links, up and down."""
+    rows = history.trained
     if not rows:
         return None
     x = tuple(float(row.round_no) for row in rows)
@@ -87,26 +89,26 @@ def bytes_on_links(told: RunHistory) -> Picture | None:
         for at, (name, label) in enumerate(_LINKS)
     )
     panel = Lines(x=_ROUND, y=_bytes("bytes in a round"), series=series)
-    return Picture(name="bytes", title=f"{_title(told)}: bytes on the modelled links", panels=(panel,))
+    return Picture(name="bytes", title=f"{_title(history)}: bytes on the simulated links", panels=(panel,))
 
 
 def _bytes(label: str) -> Axis:
     return Axis(label=label, unit="bytes", from_zero=True)
 
 
-def clients(told: RunHistory) -> Picture | None:
-    """How accuracies spread over clients, each on its own test set: by round, and a box at the end."""
-    which = "own" if any("own" in row.clients for row in told.rounds) else "received"
-    course = [(row.round_no, row.clients[which]) for row in told.trained if which in row.clients]
+def clients(history: RunHistory) -> Picture | None:
+    """The spread of accuracies over clients, each on its own test set: by round, and as boxes at the end."""
+    which = "own" if any("own" in row.clients for row in history.rounds) else "received"
+    course = [(row.round_no, row.clients[which]) for row in history.trained if which in row.clients]
     if not course:
         return None
     numbers, spreads = [number for number, _ in course], [spread for _, spread in course]
-    y = Axis(label=f"accuracy of the model {_OF[which]}", unit="share")
-    whole = _band("from least to most", numbers, spreads, ("min", "max"))
-    half = _band("the middle half", numbers, spreads, ("q1", "q3"))
+    y = Axis(label=f"{_MODELS[which]} accuracy", unit="share")
+    whole = _band("min to max", numbers, spreads, ("min", "max"))
+    half = _band("25th to 75th percentile", numbers, spreads, ("q1", "q3"))
     mean = Series(name="mean", x=tuple(numbers), y=tuple(spread.mean for spread in spreads), colour=0)
-    panels = (Lines(x=_ROUND, y=y, series=(whole, half, mean)), *_ends(told))
-    return Picture(name="clients", title=f"{_title(told)}: clients, each on its own test set", panels=panels)
+    panels = (Lines(x=_ROUND, y=y, series=(whole, half, mean)), *_ends(history))
+    return Picture(name="clients", title=f"{_title(history)}: clients, each on its own test set", panels=panels)
 
 
 def _band(name: str, x: Sequence[int], spreads: Sequence[Spread], sides: tuple[str, str]) -> Series:
@@ -114,19 +116,19 @@ def _band(name: str, x: Sequence[int], spreads: Sequence[Spread], sides: tuple[s
     return Series(name=name, x=tuple(x), y=(None,) * len(x), low=low, high=high, colour=0)
 
 
-def _ends(told: RunHistory) -> tuple[Boxes, ...]:
-    ends = {name: spread for row in told.rounds if row.kind == "evaluate" for name, spread in row.clients.items()}
-    if ends.get("own") == ends.get("received"):  # the model that a client holds is both
+def _ends(history: RunHistory) -> tuple[Boxes, ...]:
+    ends = {name: spread for row in history.rounds if row.kind == "evaluate" for name, spread in row.clients.items()}
+    if ends.get("own") == ends.get("received"):  # the client keeps the model that it received
         ends.pop("received", None)
     if not ends:
         return ()
-    boxes = tuple(box(f"model {_OF.get(name, name)}", spread) for name, spread in sorted(ends.items()))
+    boxes = tuple(box(_MODELS.get(name, f"model {name}"), spread) for name, spread in sorted(ends.items()))
     x = Axis(label=f"at the end, {max(spread.n for spread in ends.values())} clients")
     return (Boxes(x=x, y=_ACCURACY, boxes=boxes),)
 
 
 def box(name: str, spread: Spread) -> Box:
-    """A spread as a box: from the least to the most, no outliers apart."""
+    """A spread as a box from minimum to maximum, without outliers."""
     return Box(
         name=name,
         n=spread.n,
@@ -139,8 +141,8 @@ def box(name: str, spread: Spread) -> Box:
     )
 
 
-def _title(told: RunHistory) -> str:
-    return f"{told.info.name} ({told.info.algorithm})"
+def _title(history: RunHistory) -> str:
+    return f"{history.info.name} ({history.info.algorithm})"
 
 
 # ---- several runs

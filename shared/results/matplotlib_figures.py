@@ -1,4 +1,4 @@
-"""Pictures drawn with Matplotlib, imported late and without pyplot: no global state, safe in a thread."""
+"""Draws pictures with Matplotlib, which is imported late and without pyplot: no global state, safe in a thread."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from shared.results.folder import write_file
 
 _WIDTH_IN = 8.5
 _NARROW_IN = 6.0
-"""Below, legends stand above their panels."""
+"""In narrower pictures, legends are above their panels."""
 _MOST_NAMED, _MOST_NUMBERED, _MOST_MARKED = 60, 120, 40
-"""Names on an axis; cells with their number written in, both at the usual width; points of a line that are marked."""
-_MOST_TOLD, _LONGEST_WORD = 3, 24
-"""Ends that the legend of a timeline names, and letters of each."""
+"""Limits: names on an axis and cells with a number written in (both at the usual width), marked points of a line."""
+_MOST_ENDS, _LONGEST_WORD = 3, 24
+"""Limits of a timeline's legend: ends that it names, and characters of each."""
 _MOST_CURVES = 13
 """With more curves than this in a panel, thinner lines are drawn, and only the last point of each is marked."""
 _LETTERS_PER_IN = 11
@@ -39,9 +39,9 @@ class Sheet:
     """How a picture is drawn.
 
     Attributes:
-        width_in: in inches; heights follow from what is to be seen.
-        text_pt: size of the letters.
-        dpi: of what is no vector.
+        width_in: width in inches; the height follows from the content.
+        text_pt: font size.
+        dpi: resolution of what is not vector graphics.
     """
 
     width_in: float = _WIDTH_IN
@@ -51,11 +51,11 @@ class Sheet:
 
 SCREEN = Sheet()
 COLUMNS = {"single": Sheet(3.5, 7.0, 300), "double": Sheet(7.2, 8.0, 300)}
-"""For print: the width of one column of a journal, or of both."""
+"""For print: one or two columns of a journal."""
 
 
 def draw(path: Path, picture: Picture, sheet: Sheet = SCREEN) -> None:
-    """Write a picture; the suffix says the format (.png, .svg, .pdf)."""
+    """Writes a picture in the format of the suffix (.png, .svg, .pdf)."""
     write_file(path, drawn(picture, path.suffix.removeprefix("."), sheet))
 
 
@@ -138,14 +138,14 @@ def _height(panel: Panel) -> float:
 
 
 def _unit(axis: Axis, values: Iterable[Value]) -> tuple[float, str]:
-    """How much one is of the unit that suits these values, and its name; 1 and none where the axis has no such unit."""
+    """A factor and name of the unit that suits these values; 1 and no name for an axis without such a unit."""
     if axis.unit not in ("bytes", "seconds"):
         return 1.0, ""
     return scale(axis.unit, max((value for value in values if value is not None), default=0.0))
 
 
 def _label(axes: Any, x: Axis | None, y: Axis | None, units: tuple[str, str] = ("", "")) -> None:
-    """Labels with units, and what stands at the ticks."""
+    """Sets labels with units, and the ticks' format."""
     for axis, side, unit in ((x, axes.xaxis, units[0]), (y, axes.yaxis, units[1])):
         if axis is not None:
             _label_one(side, axis, unit)
@@ -166,7 +166,7 @@ def _label_one(side: Any, axis: Axis, unit: str = "") -> None:
 
 
 def _legend(axes: Any, n: int, **given: Any) -> None:
-    """Beside the curves or above them, never on one; none for a single series."""
+    """Beside the curves or above them, never on a curve; none for a single series."""
     if n > 1:
         place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
         if axes.figure.get_figwidth() < _NARROW_IN:
@@ -176,12 +176,12 @@ def _legend(axes: Any, n: int, **given: Any) -> None:
 
 
 def _room(axes: Any) -> float:
-    """By how much narrower than usual a picture is."""
+    """The picture's width relative to the usual one, at most 1."""
     return min(float(axes.figure.get_figwidth()) / _WIDTH_IN, 1.0)
 
 
 def _name_ticks(side: Any, names: Sequence[str], label: str) -> None:
-    """Names at 0, 1, ...: all if there is room, else every so many, and the label says how many there are."""
+    """Writes names at 0, 1, ...: all if there is room, else every n-th."""
     across = side.axis_name == "x"
     step = -(-len(names) // int(_MOST_NAMED * (_room(side.axes) if across else 1)))
     longest = max(map(len, names), default=0)
@@ -264,7 +264,7 @@ def _cells(axes: Any, panel: Cells) -> None:
     image = axes.imshow(values, aspect="auto", origin="lower", cmap=hues, vmin=low, interpolation="nearest")
     axes.set_xticks(np.arange(1, values.shape[1]) - 0.5, minor=True)
     axes.tick_params(which="minor", length=0)
-    axes.grid(which="minor", axis="x", color="white", linewidth=1)  # neighbours of one colour stay apart
+    axes.grid(which="minor", axis="x", color="white", linewidth=1)  # separates neighbours of the same colour
     _name_ticks(axes.xaxis, panel.columns, panel.x.label)
     _name_ticks(axes.yaxis, panel.rows, panel.y.label)
     axes.figure.colorbar(image, ax=axes, label=panel.value.label, pad=0.01)
@@ -272,7 +272,7 @@ def _cells(axes: Any, panel: Cells) -> None:
         middle = (image.norm.vmin + image.norm.vmax) / 2
         for row, column in np.argwhere(~np.isnan(values)):
             value = values[row, column]
-            ink = "white" if value > middle else "#111111"  # said in the file: a page may draw all else light on dark
+            ink = "white" if value > middle else "#111111"  # explicit: a page may draw everything else light on dark
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="small", color=ink)
 
 
@@ -333,18 +333,18 @@ def _spans(axes: Any, panel: Spans) -> None:
     axes.set_ylim(len(panel.rows) - 0.4, -0.6)
     handles: list[Any] = [Patch(color=hue, label=what) for what, hue in hues.items()]
     if panel.ends:
-        handles.append(Line2D([], [], label=_ends_told([word for _, word in sorted(panel.ends)]), **dashed))
+        handles.append(Line2D([], [], label=_ends_text([word for _, word in sorted(panel.ends)]), **dashed))
     _legend(axes, len(handles), handles=handles)
 
 
-def _ends_told(words: Sequence[str]) -> str:
-    """What ended, the first one first, a line each; of many the first ones."""
-    cut = [word if len(word) <= _LONGEST_WORD else f"{word[: _LONGEST_WORD - 1]}…" for word in words[:_MOST_TOLD]]
-    return "\n".join([*cut, f"and {len(words) - _MOST_TOLD} more"] if len(words) > _MOST_TOLD else cut)
+def _ends_text(words: Sequence[str]) -> str:
+    """The names of the ends in order, one a line; of many, the first ones."""
+    cut = [word if len(word) <= _LONGEST_WORD else f"{word[: _LONGEST_WORD - 1]}…" for word in words[:_MOST_ENDS]]
+    return "\n".join([*cut, f"and {len(words) - _MOST_ENDS} more"] if len(words) > _MOST_ENDS else cut)
 
 
 def _length(span: Span) -> tuple[float, float]:
-    """How long it is, and where it begins."""
+    """Its length and its beginning."""
     return span.end - span.begin, span.begin
 
 

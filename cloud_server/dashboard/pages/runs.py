@@ -146,18 +146,18 @@ async def _compared(dashboard: Dashboard, on: Page, run_ids: list[str]) -> None:
 def _beside(found: Comparison, on: Page) -> None:
     for remark in found.remarks:
         ui.label(remark).classes("text-caption")
-    differs = list(dict.fromkeys(key for course in found.curves for key in course.differs))
+    differs = list(dict.fromkeys(key for curve in found.curves for key in curve.differs))
     rows = [
         {
-            "run": course.label,
-            **{key: str(course.differs.get(key, "")) for key in differs},
-            "accuracy": "" if course.accuracy is None else f"{course.accuracy:.2%}",
-            "rounds": course.info.rounds,
-            "simulated": f"{course.info.simulated_s:.4g} s",
-            "MB up": f"{course.info.bytes_up / 1e6:.4g}",
-            "to the target": _reached(course.reached(found.target)),
+            "run": curve.label,
+            **{key: str(curve.differs.get(key, "")) for key in differs},
+            "accuracy": "" if curve.accuracy is None else f"{curve.accuracy:.2%}",
+            "rounds": curve.info.rounds,
+            "simulated": f"{curve.info.simulated_s:.4g} s",
+            "MB up": f"{curve.info.bytes_up / 1e6:.4g}",
+            "to the target": _reached(curve.reached(found.target)),
         }
-        for course in found.curves
+        for curve in found.curves
     ]
     columns = [{"name": name, "label": name, "field": name, "align": "left", "sortable": True} for name in rows[0]]
     ui.table(columns=columns, rows=rows, row_key="run").props("flat bordered dense").classes("w-full")

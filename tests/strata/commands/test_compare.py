@@ -99,7 +99,7 @@ def test_run_whose_headline_is_its_clients_is_compared_by_them(runs: Path) -> No
     other = in_folder(runs, "b", [0.1, 0.2])
     comparison = compare([clients, other])
     assert [point.accuracy for point in comparison.curves[0].points] == [0.6, 0.7]  # `client_accuracy` of the rounds
-    assert comparison.remarks == ("different accuracies (mean over clients; global model): they do not compare",)
+    assert comparison.remarks == ("Different accuracy measures (mean over clients; global model): not comparable.",)
 
 
 # ---- remarks
@@ -110,12 +110,12 @@ def test_different_data_steps_and_running_runs_are_said_aloud(strata: Strata, ru
     in_folder(runs, "b", [None, 0.7], spec={"eval_every": 2, "data": "mnist"}, status="running", num_rounds=9)
     said = strata("compare", "a", "b")
     assert said.code == 0
-    assert "note: different test sets (digits; mnist): their accuracies do not compare" in said.err
-    assert "note: evaluated every 1 or 2 rounds" in said.err
+    assert "note: Different test sets (digits; mnist): accuracies are not comparable." in said.err
+    assert "note: Evaluated every 1 or 2 rounds" in said.err
     assert "b: running, 2/9" in said.err
 
 
-def test_run_without_an_evaluation_has_a_line_and_no_say(strata: Strata, runs: Path) -> None:
+def test_run_without_an_evaluation_has_a_row_and_does_not_decide_the_target(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8])
     in_folder(runs, "b", [None], status="running", accuracy=None)
     in_folder(runs, "c", [], status="failed", reason="no device left", accuracy=None)
@@ -123,7 +123,7 @@ def test_run_without_an_evaluation_has_a_line_and_no_say(strata: Strata, runs: P
     found = json.loads(said.out)
     assert found["target"] == 0.8
     assert [row["accuracy"] for row in found["runs"]] == [0.8, None, None]
-    assert "without an evaluation, so in no panel and without a say in the target (b; c)" in said.err
+    assert "Not evaluated: left out of charts and target (b; c)." in said.err
 
 
 def test_nothing_evaluated_gives_a_table_and_no_picture(strata: Strata, runs: Path) -> None:
