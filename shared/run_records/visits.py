@@ -29,7 +29,7 @@ class VisitFields(Record):
     Attributes:
         outcome: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected` or `idle`. A late update has a
             record of its own in the round that uses it (`used_late`).
-        label: the algorithm's own word for the outcome, a class for instance.
+        label: the algorithm's own label of the client in this visit, such as a class.
         work_share: the part of the work requested by the algorithm that the seat was given (`partial_work`).
         report_bytes: the part of `up_bytes` sent before the edge admitted or refused the update.
         moved_bytes: the part of `down_bytes` that is samples which the seat does not hold.
