@@ -257,7 +257,7 @@ BAD: list[tuple[Rule, str, str]] = [
         "from importlib import import_module\nimport_module('edge_server')\n",
     ),
     (tiers_import_shared_only, IN_SHARED, "from cloud_server.app import create_app\n"),
-    (tiers_import_shared_only, "shared/cli/up.py", "from ... import cloud_server\n"),
+    (tiers_import_shared_only, "strata/commands/topology.py", "from ... import cloud_server\n"),
     (algorithms_import_nothing_impure, IN_ALGORITHM, "import asyncio\n"),
     (algorithms_import_nothing_impure, IN_ALGORITHM, "from pathlib import Path\n"),
     (algorithms_import_nothing_impure, REGISTRY, "import subprocess\n"),

@@ -1,4 +1,4 @@
-"""`python -m shared.profiles`: the catalogue as the tables of `docs/profiles.md`."""
+"""`python -m shared.simulation`: the catalogue as the tables of `docs/profiles.md`."""
 
 from __future__ import annotations
 

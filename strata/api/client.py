@@ -1,4 +1,4 @@
-"""A client of the cloud's public REST API, typed by `shared.api`."""
+"""A client of the cloud's public REST API, typed by `shared.run_records.runs`."""
 
 from __future__ import annotations
 

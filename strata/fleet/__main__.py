@@ -1,4 +1,4 @@
-"""`python -m shared.fleet`: the fleet of a Compose project, in a container of it that sees the engine's socket."""
+"""`python -m strata.fleet`: the fleet of a Compose project, in a container of it that sees the engine's socket."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 def strata(*words: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(cwd / ".strata")}
-    code = "from shared.cli.main import app_entry; app_entry()"
+    code = "from strata.main import app_entry; app_entry()"
     command = [sys.executable, "-c", code, "log", *words]
     return subprocess.run(
         command, cwd=cwd, env=env, input=given, capture_output=True, text=True, timeout=100, check=False
@@ -117,7 +117,7 @@ def test_logs_of_a_running_topology_and_of_a_run_that_failed_are_found(
 
 
 def test_who_stops_reading_gets_no_traceback(folder: Path, tmp_path: Path) -> None:
-    code = "from shared.cli.main import app_entry; app_entry()"
+    code = "from strata.main import app_entry; app_entry()"
     words = f"{sys.executable} -c '{code}' log all --from {folder} | head -1; exit ${{PIPESTATUS[0]}}"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", words], env=env, capture_output=True, text=True, timeout=100, check=False)

@@ -373,6 +373,6 @@ def test_down_without_a_topology_points_to_compose(strata: Strata) -> None:
 
 
 def test_help_needs_no_torch() -> None:
-    code = "import sys; from shared.cli import main; sys.exit('torch' in sys.modules)"
+    code = "import sys; from strata import main; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert done.returncode == 0

