@@ -50,7 +50,7 @@ class Federation:
         self._seen: str | None = None
         self.measured = (0.0, 0.0)
         self._run = client.create_run(endless).run
-        self.first_s = self._one_round()
+        self._one_round()
 
     def round(self) -> float:
         """Train on; the seconds from one commit to the next, the results folder of the one before included.

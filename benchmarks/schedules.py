@@ -33,14 +33,16 @@ DELAY = {"delay_s": {"name": "uniform", "low": 0, "high": 4}}
 TAIL = {"delay_s": {"name": "pareto", "shape": 1.5, "scale": 0.5}}
 LOAD = {"load": {"name": "steps", "every_s": 5, "low": 0.2, "high": 1}}
 CASES: dict[str, list[dict[str, Any]]] = {
-    "only compute takes time": [{**COMPUTE, **NEAR}],
-    "and compute that is free goes up and down": [{**COMPUTE, **NEAR, **LOAD}],
-    "and visits are delayed by 0 to 4 s": [{**COMPUTE, **NEAR, **DELAY}],
-    "and so they are, by 0.5 s and a heavy tail": [{**COMPUTE, **NEAR, **TAIL}],
+    "compute only": [{**COMPUTE, **NEAR}],
+    "compute, with a varying load": [{**COMPUTE, **NEAR, **LOAD}],
+    "compute, with delays of 0 to 4 s": [{**COMPUTE, **NEAR, **DELAY}],
+    "compute, with heavy-tailed delays from 0.5 s": [{**COMPUTE, **NEAR, **TAIL}],
     "all on Ethernet": [{**COMPUTE, "link": "ethernet"}],
     "all on Wi-Fi": [{**COMPUTE, "link": "wifi"}],
-    "half on Wi-Fi, half on LTE": [{**COMPUTE, "link": "wifi"}, {**COMPUTE, "link": "lte"}],
-    "so, with that load and delay": [{**COMPUTE, **LOAD, **DELAY, "link": link} for link in ("wifi", "lte")],
+    "half Wi-Fi, half LTE": [{**COMPUTE, "link": "wifi"}, {**COMPUTE, "link": "lte"}],
+    "half Wi-Fi, half LTE, with load and delays": [
+        {**COMPUTE, **LOAD, **DELAY, "link": link} for link in ("wifi", "lte")
+    ],
 }
 """By case, the devices' profiles, in equal parts."""
 

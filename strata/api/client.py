@@ -106,10 +106,6 @@ class Client:
         """End a run now; what it reached stays."""
         return self._post(run, "stop")
 
-    def more_rounds(self, run: str, num_rounds: int) -> RunInfo:
-        """Start more rounds of a run that has ended."""
-        return self._post(run, "rounds", json={"num_rounds": num_rounds})
-
     def rounds(self, run: str) -> RoundPage:
         """All committed rounds in order."""
         return self._get(RoundPage, path("runs", run, "rounds"))
@@ -221,8 +217,8 @@ class Client:
     def _get(self, kind: type[R], where: str, **options: Any) -> R:
         return parse(kind, self._ask("GET", where, **options))
 
-    def _post(self, run: str, verb: str, **options: Any) -> RunInfo:
-        return parse(RunInfo, self._ask("POST", path("runs", run, verb), **options))
+    def _post(self, run: str, verb: str) -> RunInfo:
+        return parse(RunInfo, self._ask("POST", path("runs", run, verb)))
 
     def _ask(
         self, method: str, where: str, *, errors: bool = True, again: bool = False, **options: Any

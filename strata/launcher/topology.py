@@ -198,10 +198,6 @@ class Topology:
             ProcessDied: a process ended meanwhile.
             NotReady: the deadline passed; the message names what is missing.
         """
-        from strata.api.client import Client
-
-        pass
-
         deadline = time.monotonic() + deadline_s
         agents = self.agents()
         with Client(self.url, timeout_s=5.0) as client:
@@ -240,14 +236,6 @@ class Topology:
             process.signal(signal.SIGKILL)
             process.wait(_GRACE_S)
         end_all([process], grace_s)
-
-    def freeze(self, name: str) -> None:
-        """Stop a process where it stands: it is alive and says nothing, until `thaw`."""
-        self._processes[name].signal(signal.SIGSTOP)
-
-    def thaw(self, name: str) -> None:
-        """Let a frozen process go on."""
-        self._processes[name].signal(signal.SIGCONT)
 
     def agents(self) -> dict[str, int]:
         """Devices of each agent that there has been, by name, whether it runs or not."""

@@ -1,4 +1,4 @@
-"""The server of one's own: found, started once a folder, ended with its starter, leaving nothing."""
+"""The private redis-server: found, started once per folder, ended with its parent, leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from shared.core.errors import DeadlineExceeded
 from strata.launcher.redis_server import RedisServerFailed, RedisServerMissing, find_redis_server, start_redis
+from tests.real_redis import restart
 
 ROOT = Path(__file__).parents[3]
 
@@ -99,7 +100,7 @@ def test_a_folder_with_a_long_name_serves_and_keeps_its_address(tmp_path: Path) 
     assert not socket_folder.exists()
     with start_redis(folder) as second:
         assert second.url == url
-        second.restart()
+        restart(second)
         assert second.alive
 
 

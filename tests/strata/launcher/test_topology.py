@@ -21,6 +21,7 @@ from strata.launcher.environment import Modules, spread
 from strata.launcher.process import ProcessDied
 from strata.launcher.topology import Topology
 from strata.launcher.work_folder import WorkFolder
+from tests import real_redis
 from tests.strata.conftest import Strata
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -167,18 +168,15 @@ def becomes(pid: int, *letters: str) -> bool:
     return found in letters
 
 
-def test_frozen_process_stands_still_until_it_is_thawed_and_can_be_ended() -> None:
+def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
     with topology() as running:
         running.wait_ready(30)
-        pid = running.processes["agent-1"].pid
-        running.freeze("agent-1")
-        assert becomes(pid, "T")
+        agent = running.processes["agent-1"]
+        agent.signal(signal.SIGSTOP)
+        assert becomes(agent.pid, "T")
         assert running.dead() == []
-        running.thaw("agent-1")
-        assert becomes(pid, "S", "R")
-        running.freeze("agent-1")
         running.end("agent-1")
-        assert wait_until_gone([pid]) == []
+        assert wait_until_gone([agent.pid]) == []
 
 
 def test_killed_redis_is_found_again_with_its_data() -> None:
@@ -186,10 +184,10 @@ def test_killed_redis_is_found_again_with_its_data() -> None:
         running.wait_ready(30)
         with redis.Redis.from_url(running.redis.url) as client:
             client.set("kept", "yes")
-            running.redis.kill()
+            real_redis.kill(running.redis)
             with pytest.raises(ProcessDied, match="redis-server ended"):
                 running.check()
-            running.redis.restart()
+            real_redis.restart(running.redis)
             assert client.get("kept") == b"yes"
         running.check()
 
