@@ -41,7 +41,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "all on Wi-Fi": [{**COMPUTE, "link": "wifi"}],
     "half Wi-Fi, half LTE": [{**COMPUTE, "link": "wifi"}, {**COMPUTE, "link": "lte"}],
     "half Wi-Fi, half LTE, with load and delays": [
-        {**COMPUTE, **LOAD, **DELAY, "link": link} for link in ("wifi", "lte")
+        {**COMPUTE, **LOAD, **DELAY, "link": name} for name in ("wifi", "lte")
     ],
 }
 """By case, the devices' profiles, in equal parts."""

@@ -104,7 +104,7 @@ class RedisServer:
         with (
             contextlib.suppress(DeadlineExceeded),
             _locked(self._folder, 0.0),
-        ):  # the socket may be a successor's by now
+        ):  # else it is a successor's
             self._socket_path.unlink(missing_ok=True)  # a killed server leaves it
             if self._socket_path.parent != self._folder:
                 with contextlib.suppress(OSError):

@@ -96,7 +96,7 @@ def test_where_no_logs_are_the_error_says_where_to_look(tmp_path: Path) -> None:
     assert nowhere.returncode == 1
     assert "docker compose logs --no-log-prefix" in nowhere.stderr
     gone = strata("--from", "gone", cwd=tmp_path)
-    assert (gone.returncode, "from: there is no 'gone'" in gone.stderr) == (1, True)
+    assert (gone.returncode, "from: no such file or folder: 'gone'" in gone.stderr) == (1, True)
     text = strata("--from", "-", cwd=tmp_path, given="00:00:01.000 cloud round.started\n")
     assert text.returncode == 1
     assert "STRATA_LOG_FORMAT=text" in text.stderr

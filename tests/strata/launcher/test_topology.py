@@ -138,7 +138,7 @@ def test_stop_leaves_no_process_and_no_folder() -> None:
 def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
     with topology(folder=tmp_path / "kept") as running:
         running.wait_ready(30)
-        with pytest.raises(Conflict, match="another topology works in"):
+        with pytest.raises(Conflict, match="another topology uses"):
             topology(folder=tmp_path / "kept").start()
     assert (tmp_path / "kept" / "logs" / "agent-1.log").read_text() == "agent-1 is here\n"
     assert (tmp_path / "kept" / "edge-1" / "env.json").exists()
@@ -264,7 +264,7 @@ def no_process(*_: object, **__: object) -> None:
 def test_taken_port_is_refused_and_leaves_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         running = topology(port=taken.getsockname()[1])
-        with pytest.raises(BadInput, match="cannot be had") as refused:
+        with pytest.raises(BadInput, match="is not available") as refused:
             running.start()
     assert refused.value.field == "port"
     assert running.processes == {}
