@@ -46,8 +46,8 @@ def parse(kind: type[R], response: httpx.Response) -> R:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise WireError(
-            f"{response.request.url} did not return a valid {kind.__name__} (at {where or 'its start'}: {first['msg']}); "
-            "is the cloud of the same version?"
+            f"{response.request.url} did not return a valid {kind.__name__} "
+            f"(at {where or 'its start'}: {first['msg']}); is the cloud of the same version?"
         ) from None
 
 

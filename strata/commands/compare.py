@@ -50,7 +50,7 @@ def compare(
     for remark in comparison.remarks:
         console.print(f"note: {remark}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     if target is None and comparison.target is not None:
-        highest = f"target: {100 * comparison.target:.4g} %, the highest accuracy that all runs reach (set another with --target)"
+        highest = f"target: {100 * comparison.target:.4g} %, the highest accuracy that all runs reach (or set --target)"
         console.print(highest, highlight=False, soft_wrap=True)
     _print(comparison, picture if drawn else None, format)
     said = f"picture: {picture}" if drawn else "no picture: no run has been evaluated yet"

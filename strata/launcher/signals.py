@@ -23,7 +23,7 @@ def as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def postponed() -> Iterator[None]:
-    """Delay SIGINT, SIGTERM and SIGHUP until the context is left, so that a second Ctrl-C cannot interrupt cleaning up."""
+    """Delay SIGINT, SIGTERM and SIGHUP until the context is left: a second Ctrl-C cannot interrupt the cleanup."""
     arrived: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:

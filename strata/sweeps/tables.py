@@ -47,7 +47,7 @@ def plan_rows(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def results_table(sweep: Sweep, rows: Sequence[Row]) -> FittedTable:
-    """One row per combination; runs that differ only in their seed are grouped, with mean and standard deviation below."""
+    """One row per combination; runs that differ only in the seed are grouped, with mean and deviation below."""
     lines: list[list[str | Text]] = []
     bold, lined = set[int](), set[int]()
     for group, means in over_seeds(rows):
