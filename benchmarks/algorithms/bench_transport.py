@@ -1,4 +1,4 @@
-"""Nobody trains: every seat sends back what it received, so that a round is transport and addition alone."""
+"""No device trains: each sends back the model that it received, so that a round is transport and addition alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, T
 
 
 class Cloud(CloudHooks):
-    """The new model is the mean of what came back: the same model, round after round."""
+    """The new model is the mean of the returned models: the same model in every round."""
 
     def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
-        """Take the mean over."""
+        """Adopt the mean."""
         return state.replace(model={**state.model, **update.delta})
 
 
@@ -20,7 +20,7 @@ class Device(DeviceHooks):
     """The update is the model received: as large as a trained one."""
 
     def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
-        """No step is taken."""
+        """Return the received model without training."""
         floats = {name: tensor for name, tensor in message.model.items() if tensor.is_floating_point()}
         return Local(state, Update(delta=floats))
 

@@ -1,7 +1,7 @@
-"""Where a tier's time goes: named functions of the product, timed from outside, in processes of the benchmark's own.
+"""Profile of a tier: functions of the product are wrapped by timers, in processes that the benchmark starts.
 
-The product knows nothing of this. A stage's time is its own, without that of stages within it. A wait is a coroutine:
-its time is the clock's, and other stages run meanwhile.
+The product contains no profiling code. The time of a stage excludes the stages within it. A waiting stage is a
+coroutine: its time is wall-clock time, during which other stages run.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ STAGES: dict[str, dict[str, str]] = {
         "visits, the rest": "device_agent.device_host:DeviceHost._visits",
     },
 }
-"""By tier: stage -> what does it."""
+"""By tier: name of a stage -> the function that performs it."""
 
 
 class Span(NamedTuple):
-    """One call: when it began (monotonic), how long it took by itself."""
+    """One call: its begin (monotonic seconds) and its own duration."""
 
     stage: str
     began: float
@@ -71,14 +71,14 @@ class Span(NamedTuple):
 
 
 class Clock:
-    """Collects spans; a stage within a stage is taken off the outer one."""
+    """Collects spans; the time of a nested stage is subtracted from the outer one."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self._open = threading.local()
 
     def timed(self, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, with its calls noted."""
+        """The same function, with its calls recorded."""
 
         @functools.wraps(work)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ class Clock:
         return call
 
     def waited(self, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same coroutine function, with its calls noted."""
+        """The same coroutine function, with its calls recorded."""
 
         @functools.wraps(work)
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ class Clock:
 
 
 def run_timed(tier: str) -> None:
-    """Run a tier as `python -m` does; its spans are written when it ends."""
+    """Run a tier as `python -m` does, and write its spans when it ends."""
     clock = Clock()
     for stage, place in STAGES[tier].items():
         _wrap(clock, stage.strip(), place)
@@ -128,7 +128,7 @@ def _wrap(clock: Clock, stage: str, place: str) -> None:
     wrapped = timed(stage, work)
     setattr(owner, name, wrapped)
     for user in [known for known in sys.modules.values() if getattr(known, name, None) is work]:
-        setattr(user, name, wrapped)  # who imported it by name before
+        setattr(user, name, wrapped)  # modules that imported it by name before
 
 
 def read_spans(folder: Path, tier: str) -> list[list[Span]]:
