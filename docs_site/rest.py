@@ -37,8 +37,8 @@ def schemas_page(api: Json) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_INTRODUCTION = """Generated from the OpenAPI document of version {version}, which a running cloud serves as `/openapi.json`.
-Bodies are JSON; unknown fields are rejected. If tokens are set, a user sends the API token as
+_INTRODUCTION = """Generated from the OpenAPI document of version {version}, which a running cloud serves as
+`/openapi.json`. Bodies are JSON; unknown fields are rejected. If tokens are set, a user sends the API token as
 `Authorization: Bearer`, a tier sends the tier token ([security](security.md))."""
 _PROBLEMS = f"""An error is a [Problem]({SCHEMAS}#problem): `application/problem+json` with a `code` and,
 if one field caused the error, the `field`. Any operation may return"""

@@ -84,7 +84,7 @@ def twins(
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """List the digital twins of a run: the models that each edge keeps of its workers."""
+    """List the digital twins that the edges keep of their workers in a run."""
     from strata.output import print_json, stdout
     from strata.tables import twins_table
 
