@@ -1,4 +1,4 @@
-"""Nobody trains: every seat sends back what it received, so that a round is transport and addition alone."""
+"""No device trains: each sends back the model that it received, so that a round is transport and addition alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shared.federation.hooks import (
 
 
 class Cloud(CloudHooks):
-    """The new model is the mean of what came back: the same model, round after round."""
+    """The new model is the mean of the returned models: the same model in every round."""
 
     def aggregate(self, ctx: Context, state: GlobalModel, update: Update) -> GlobalModel:
         """Replaces the model by the mean of the updates."""
