@@ -333,6 +333,8 @@ class Device(DeviceHooks):
         return local.model if local else state.own or None
 
 
+PICTURES = labels_by_round("classes", "BOFL: classes of devices by round", ("leader", "A", "B", "C"))
+
 ALGORITHM = Algorithm(
     name="bofl",
     paper="Guo et al.: Efficient Federated Learning Scheme Based on Background Optimization. Computer Science 2022",
@@ -349,5 +351,4 @@ ALGORITHM = Algorithm(
     device_state=Own,
     sends=lambda ctx, model: {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)},
     needs={"client": "device"},
-    pictures=labels_by_round("classes", "BOFL: classes of devices by round", ("leader", "A", "B", "C")),
 )

@@ -331,6 +331,8 @@ class Device(DeviceHooks):
         return replace(local, update=Change(delta=cast("Update", local.update).delta))
 
 
+PICTURES = dendrogram
+
 ALGORITHM = Algorithm(
     name="dtpfl",
     paper="Liu, Wu, Liu: Research on Personalized Federated Learning Algorithm in Industrial Internet of Things. "
@@ -348,5 +350,4 @@ ALGORITHM = Algorithm(
     sends=sends,
     headline="mean over clients",
     needs={"client": "edge"},
-    pictures=dendrogram,
 )

@@ -317,6 +317,8 @@ def passes(params: Params) -> Passes:
     return Passes(of_step=n_trials, beside=params.validation * (1 + n_trials) / 3)  # a pass forward is a third
 
 
+PICTURES = sub_networks
+
 ALGORITHM = Algorithm(
     name="es_afl",
     paper="Gong et al.: Adaptive federated learning algorithm based on evolution strategies. "
@@ -333,5 +335,4 @@ ALGORITHM = Algorithm(
     needs={"client": "device", "edge_rounds": 1, "schedule": "own_data"},
     check=check,
     passes=passes,
-    pictures=sub_networks,
 )

@@ -335,6 +335,8 @@ def _draw(ctx: Context, trainer: Trainer) -> Samples:
     return Samples(trainer.samples.part, trainer.samples.indices[order[:n].numpy()])
 
 
+PICTURES = figure_by_client("mixing", "LAFL-CPN: weights of the global model in mixes", "weights_mean", "mean of W")
+
 ALGORITHM = Algorithm(
     name="lafl_cpn",
     paper="Zhao, Chen: Local Adaptive Federated Learning with Channel Personalized Normalization. "
@@ -351,5 +353,4 @@ ALGORITHM = Algorithm(
     needs={"client": "device", "schedule": "own_data"},  # statistics and models are those of a device's own images
     check=check,
     passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes),
-    pictures=figure_by_client("mixing", "LAFL-CPN: weights of the global model in mixes", "weights_mean", "mean of W"),
 )

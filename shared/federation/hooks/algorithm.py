@@ -17,7 +17,6 @@ from shared.federation.aggregation import check_update_type
 from shared.federation.context import Context, NoParams
 from shared.federation.hooks.hooks import CloudHooks, DeviceHooks, EdgeHooks, travelling
 from shared.federation.hooks.values import Broadcast, EdgeModel, GlobalModel, OwnBuffers, Phase, Update
-from shared.plots.declared import Pictures, no_pictures
 from shared.simulation.cost_model import Passes
 from shared.spec.experiment import ExperimentSpec
 from shared.training.loop import Objective
@@ -95,7 +94,6 @@ class Algorithm:
             goes by that, and how long it is waited for.
         codes: by name, the codec in which it sends a tensor itself, up or down; of a model of which there
             are the shapes alone. What is expected of a transfer goes by that.
-        pictures: what it has to show of a run, beside what every run shows.
     """
 
     name: str
@@ -121,7 +119,6 @@ class Algorithm:
     gathers: Callable[[Context], Mapping[str, int]] = gathers_nothing
     passes: Callable[[Any], Passes] = training_alone
     codes: Callable[[Context, TensorMap, Direction], Mapping[str, CodecSpec]] = codes_nothing
-    pictures: Pictures = no_pictures
     objective: Callable[[Context], Objective | None] | None = None
     own_objective: Callable[[Any], bool] = no_objective
     flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None

@@ -78,7 +78,7 @@ def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
 ) -> None:
     mine = ByHooks(lab_of(tmp_path, {"start": 0, "sigma": 0}, model=model))
     monkeypatch.setattr(
-        "shared.federation.registry.load_algorithm", lambda name: replace(load_algorithm(name), device=Ninety())
+        "shared.federation.experiment.load_algorithm", lambda name: replace(load_algorithm(name), device=Ninety())
     )
     theirs = ByHooks(lab_of(tmp_path, model=model, algorithm="fedavg"))
     for _ in range(2):
