@@ -25,12 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shared.core.records import Record, TensorMap
-from shared.core.scores import Score
-from shared.federation.context import Context
-from shared.federation.hooks import Trainer
-from shared.federation.test_sets import Samples
-from shared.training.loop import Trained
+from shared.federation.hooks import Context, Record, Samples, Score, TensorMap, Trained, Trainer
 from shared.training.subnetworks.pruning import heaviest, kept_units, rates_of
 from shared.training.subnetworks.units import Units
 

@@ -51,35 +51,43 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add, n_bytes, overlay
-from shared.federation.context import Context
 from shared.federation.hooks import (
+    Adam,
     Admission,
     Advance,
     Algorithm,
     Begin,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Outcome,
     OwnBuffers,
+    PerClient,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
     Update,
     Verdict,
+    add,
     default_local,
     delta_of,
+    n_bytes,
+    overlay,
     starting_model,
     travelling,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
 from shared.plots.declared import labels_by_round
-from shared.training.optimizers import Adam
 
 # ---- parameters and records
 

@@ -45,33 +45,41 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import add, only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    ExperimentSpec,
     Finish,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    PerClient,
     Phase,
+    Record,
+    Score,
+    Seat,
+    Tensor,
+    TensorMap,
     Trainer,
     Update,
+    add,
     delta_of,
     last_layers,
+    only,
+    overlay,
     travelling,
+    without,
 )
-from shared.federation.population import Seat
 from shared.plots.groups import dendrogram
-from shared.spec.experiment import ExperimentSpec
 
 MOST_LISTED = 64
 """Users whose distances stand in the record one by one; of more, the merges alone."""

@@ -53,29 +53,35 @@ from shared.algorithms._evolution import (
     tried,
     with_child,
 )
-from shared.core.aggregation_rules import MaskOf, Mean, PerClient
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, TensorMap
-from shared.core.tensors import only, overlay
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
     GlobalModel,
     Local,
+    MaskOf,
+    Mean,
+    ModelState,
     OwnBuffers,
+    Passes,
+    PerClient,
+    Record,
+    Seat,
+    TensorMap,
     Trainer,
+    WireError,
     delta_of,
+    only,
+    overlay,
     starting_model,
 )
-from shared.federation.population import Seat
 from shared.plots.subnetworks import sub_networks
-from shared.simulation.cost_model import Passes
 from shared.training.subnetworks.pruning import genes_of
 
 

@@ -26,21 +26,25 @@ from typing import Any, Literal, cast
 
 from pydantic import Field
 
-from shared.core.records import ModelState, Record, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     CloudHooks,
+    Context,
     DeviceHooks,
     Local,
+    ModelState,
     OwnBuffers,
+    Record,
+    Score,
+    TensorMap,
     Trainer,
     Update,
     default_local,
+    only,
+    overlay,
     starting_model,
     travelling,
+    without,
 )
 
 

@@ -40,36 +40,42 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    ExperimentSpec,
     Finish,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Objective,
+    Outcome,
     OwnBuffers,
+    PerClient,
     Phase,
+    Record,
+    Samples,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
     Update,
+    WireError,
     default_local,
     one_phase,
+    operations,
     starting_model,
     travelling,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
-from shared.spec.experiment import ExperimentSpec
-from shared.training.flops import operations
-from shared.training.loop import Objective
 
 ROUNDED = 1e-3
 """So far from what they are may means of floats be."""

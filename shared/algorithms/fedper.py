@@ -28,27 +28,31 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from shared.core.records import ModelState, Record, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
     Local,
+    ModelState,
     OwnBuffers,
+    Record,
+    Score,
+    TensorMap,
     Trainer,
     Update,
     default_local,
     last_layers,
+    only,
+    overlay,
     starting_model,
     travelling,
+    without,
 )
 
 

@@ -17,10 +17,19 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from shared.core.records import Record, Tensor, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, Local, Trainer, default_local, starting_model
-from shared.training.loop import Correct
+from shared.federation.hooks import (
+    Algorithm,
+    Context,
+    Correct,
+    DeviceHooks,
+    Local,
+    Record,
+    Tensor,
+    TensorMap,
+    Trainer,
+    default_local,
+    starting_model,
+)
 
 
 class Params(Record):

@@ -41,13 +41,9 @@ from pydantic import AfterValidator, Field
 from torch import nn
 from torch.nn import functional
 
-from shared.core.records import Record, Tensor
 from shared.core.validation import no_repeats
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm
+from shared.federation.hooks import Algorithm, Context, Objective, Record, Tensor, operations
 from shared.training.data.augmentation import View, other_sizes, resized, view
-from shared.training.flops import operations
-from shared.training.loop import Objective
 from shared.training.subnetworks.width_slices import Statistics, narrowed, takes
 
 

@@ -41,37 +41,44 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import add, only, overlay
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
     OwnBuffers,
+    Passes,
+    PerClient,
+    Record,
+    Samples,
+    Score,
+    Seat,
+    Tensor,
+    TensorMap,
     Trainer,
+    Transform,
+    WireError,
+    add,
     delta_of,
     last_layers,
+    only,
+    overlay,
     own_buffers,
     starting_model,
     test_by_owner,
 )
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
 from shared.plots.declared import figure_by_client
-from shared.simulation.cost_model import Passes
 from shared.training.data.augmentation import as_pixels
 from shared.training.data.channel_statistics import Statistics, measured, normaliser, pooled
-from shared.training.loop import Transform
 
 SETTLED, WINDOW = 0.1, 10
 """W has converged when the mean losses of so many passes have a standard deviation below that."""

@@ -17,20 +17,21 @@ from typing import Any
 
 from pydantic import Field
 
-from shared.core.records import ModelState, TensorMap
-from shared.core.scores import Score
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
     Local,
+    ModelState,
     OwnBuffers,
+    Score,
+    TensorMap,
     Trainer,
     Update,
     default_local,

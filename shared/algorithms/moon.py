@@ -30,10 +30,22 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, Local, OwnBuffers, Trainer, default_local, starting_model
-from shared.training.flops import Operations, operations
+from shared.federation.hooks import (
+    Algorithm,
+    Context,
+    DeviceHooks,
+    Local,
+    ModelState,
+    Operations,
+    OwnBuffers,
+    Record,
+    Tensor,
+    TensorMap,
+    Trainer,
+    default_local,
+    operations,
+    starting_model,
+)
 from shared.training.models import Classifier, write_state
 
 

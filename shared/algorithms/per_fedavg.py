@@ -37,15 +37,27 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
-from shared.core.records import Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, EdgeHooks, Local, Trainer, default_local, starting_model
-from shared.federation.messages import Task
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
-from shared.simulation.cost_model import Passes
-from shared.training.loop import Batch, Objective, Sgd
+from shared.federation.hooks import (
+    Algorithm,
+    Batch,
+    Context,
+    DeviceHooks,
+    EdgeHooks,
+    Local,
+    Objective,
+    Passes,
+    Record,
+    Samples,
+    Score,
+    Seat,
+    Sgd,
+    Task,
+    Tensor,
+    TensorMap,
+    Trainer,
+    default_local,
+    starting_model,
+)
 
 
 class Params(Record):

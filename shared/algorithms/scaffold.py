@@ -36,32 +36,37 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add, subtract, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
     CloudHooks,
+    Context,
+    Correct,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
     OwnBuffers,
+    Passes,
+    Record,
+    Seat,
+    Tensor,
+    TensorMap,
     Trainer,
+    add,
     default_local,
     delta_of,
+    reach,
     starting_model,
+    subtract,
     travelling,
+    without,
 )
-from shared.federation.population import Seat
-from shared.simulation.cost_model import Passes
-from shared.training.loop import Correct
-from shared.training.optimizers import reach
 
 
 class Params(Record):

@@ -43,31 +43,37 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    CodecSpec,
+    Context,
     DeviceHooks,
     Direction,
     EdgeHooks,
     Finish,
     Local,
+    Mean,
+    ModelState,
+    Record,
+    Seat,
+    Sgd,
+    Tensor,
+    TensorMap,
     Trainer,
     Update,
     default_local,
     delta_of,
+    only,
+    overlay,
     starting_model,
     travelling,
+    without,
 )
-from shared.federation.population import Seat
-from shared.training.loop import Sgd
-from shared.wire.compression import CodecSpec, Ternary, mean_magnitude, ternary_of
+from shared.wire.compression import Ternary, mean_magnitude, ternary_of
 
 
 class Params(Record):

@@ -18,10 +18,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.algorithms import local_sgd
-from shared.core.records import Record, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, Phase, travelling
-from shared.spec.experiment import ExperimentSpec
+from shared.federation.hooks import Algorithm, Context, ExperimentSpec, Phase, Record, TensorMap, travelling
 
 
 class Params(Record):

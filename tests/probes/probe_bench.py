@@ -12,11 +12,20 @@ from typing import Any
 
 import torch
 
-from shared.core.records import Tensor
-from shared.core.tensors import subtract
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, OwnBuffers, Trainer, Update, delta_of
-from shared.training.loop import Transform
+from shared.federation.hooks import (
+    Algorithm,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    Local,
+    OwnBuffers,
+    Tensor,
+    Trainer,
+    Transform,
+    Update,
+    delta_of,
+    subtract,
+)
 
 
 def black(x: Tensor) -> Tensor:

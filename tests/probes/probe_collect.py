@@ -13,23 +13,28 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    ExperimentSpec,
     Local,
+    Mean,
+    ModelState,
+    Outcome,
+    PerClient,
     Phase,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
-from shared.spec.experiment import ExperimentSpec
 
 
 class Statistics(Record):

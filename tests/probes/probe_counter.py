@@ -13,10 +13,19 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, Trainer
+from shared.federation.hooks import (
+    Algorithm,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    Local,
+    Mean,
+    ModelState,
+    PerClient,
+    Record,
+    TensorMap,
+    Trainer,
+)
 from tests.soak.gate import pass_gate
 
 TICK_S = 0.05

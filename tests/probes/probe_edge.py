@@ -13,25 +13,30 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add
 from shared.federation import scheduling
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
     Local,
+    Mean,
+    ModelState,
+    Outcome,
+    PerClient,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
+    add,
     delta_of,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
 
 Seen = dict[str, Tensor]
 

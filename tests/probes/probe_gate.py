@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, Local, Trainer
+from shared.federation.hooks import Algorithm, Context, DeviceHooks, Local, Trainer
 from tests.soak.gate import pass_gate
 
 

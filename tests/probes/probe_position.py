@@ -12,10 +12,20 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import MaskOf, Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, Trainer
+from shared.federation.hooks import (
+    Algorithm,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    Local,
+    MaskOf,
+    Mean,
+    ModelState,
+    Record,
+    Tensor,
+    TensorMap,
+    Trainer,
+)
 
 
 class Masked(Record):

@@ -11,20 +11,21 @@ from typing import Any
 
 from pydantic import Field
 
-from shared.core.records import Record
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Admission,
     Advance,
     Algorithm,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Local,
+    Outcome,
+    Record,
+    Task,
     Trainer,
     Verdict,
 )
-from shared.federation.messages import Outcome, Task
 
 
 class Params(Record):

@@ -12,11 +12,24 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, Begin, CloudHooks, DeviceHooks, EdgeHooks, EdgeModel, Local, Trainer
-from shared.federation.population import Seat
+from shared.federation.hooks import (
+    Algorithm,
+    Begin,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    Local,
+    Mean,
+    ModelState,
+    PerClient,
+    Record,
+    Seat,
+    Tensor,
+    TensorMap,
+    Trainer,
+)
 
 
 class Kept(Record):

@@ -10,11 +10,21 @@ from typing import Annotated, Any
 
 import torch
 
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record
-from shared.core.tensors import add
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, EdgeHooks, Finish, Local, Trainer, delta_of
+from shared.federation.hooks import (
+    Algorithm,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    EdgeHooks,
+    Finish,
+    Local,
+    Mean,
+    ModelState,
+    Record,
+    Trainer,
+    add,
+    delta_of,
+)
 
 
 class Ones(Record):

@@ -12,7 +12,7 @@ import pytest
 from shared.core.errors import BadInput
 from shared.federation.registry import all_algorithms, load_algorithm, pictures_of_algorithm
 
-ALGORITHM = 'from shared.federation.hooks import Algorithm\nALGORITHM = Algorithm(name="{name}", paper="none")\n'
+ALGORITHM = 'from strata.hooks import Algorithm\nALGORITHM = Algorithm(name="{name}", paper="none")\n'
 
 
 @pytest.fixture
