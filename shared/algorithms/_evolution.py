@@ -172,7 +172,7 @@ def tried(
 
     Without validation samples all are equally fit.
     """
-    units, (training, validation) = ctx.units, parts
+    units, (training, validation) = ctx.model.units, parts
     kept = kept_units(counts, rates_of(units, chromosome, "units"))
     fit = trainer.fit(ctx, units.cut(start, kept), samples=training)
     stays = {name: torch.ones_like(tensor, dtype=torch.float32) for name, tensor in fit.model.items()}
@@ -196,7 +196,7 @@ def divided(ctx: Context, trainer: Trainer) -> tuple[Samples, Samples]:
     One at least validates, unless training needs them all: a batch-norm may want two.
     """
     n = trainer.n_samples
-    n_validation = max(min(max(math.floor(ctx.params.validation * n), 1), n - ctx.least_batch), 0)
+    n_validation = max(min(max(math.floor(ctx.params.validation * n), 1), n - ctx.model.least_batch), 0)
     order = torch.randperm(n, generator=ctx.rng("validation")).numpy()
     chosen = np.zeros(n, dtype=bool)
     chosen[order[:n_validation]] = True

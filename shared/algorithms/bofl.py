@@ -187,7 +187,7 @@ class Own(OwnBuffers):
 
 def signs(ctx: Context, model: Mapping[str, Tensor]) -> Tensor:
     """b(w) of all parameters, names sorted, eight to a byte: uint8, (ceil(n / 8),)."""
-    names = sorted(model.keys() - ctx.buffer_names)
+    names = sorted(model.keys() - ctx.model.buffer_names)
     bits = np.concatenate([(model[name] > 0).flatten().cpu().numpy() for name in names])  # algorithm 1, 1-3
     return torch.from_numpy(np.packbits(bits))
 

@@ -171,7 +171,7 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 
 def last_layer(ctx: Context, personal: Mapping[str, Tensor]) -> Tensor:
     """v: weight and bias of the last layer in a row."""
-    return torch.cat([personal[name].flatten() for name in ctx.layers[-1].parameters])
+    return torch.cat([personal[name].flatten() for name in ctx.model.layers[-1].parameters])
 
 
 def rows(last: Mapping[str, Tensor], users: Sequence[str]) -> Floats:

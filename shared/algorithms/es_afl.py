@@ -187,8 +187,8 @@ def check(ctx: Context, update: Any) -> None:
     odd = sorted(update.mask.keys() ^ update.delta.keys())
     if odd:
         raise WireError(f"of delta and mask of {ctx.client_id} only one holds {odd[0][:80]!r}", field="mask")
-    weights = {layer.name: int(update.mask[f"{layer.name}.weight"].count_nonzero()) for layer in ctx.units.layers}
-    whole = {"n_weights": weights, "multiply_adds": ctx.units.multiply_adds(update.mask)}
+    weights = {layer.name: int(update.mask[f"{layer.name}.weight"].count_nonzero()) for layer in ctx.model.units.layers}
+    whole = {"n_weights": weights, "multiply_adds": ctx.model.units.multiply_adds(update.mask)}
     for client, choice in update.choices.items():
         for figure, most in whole.items():
             _check_layers(f"choices of {client}: {figure}", getattr(choice, figure), most)
@@ -210,7 +210,7 @@ class Cloud(CloudHooks):
     """Algorithm 1: merges by position, and breeds."""
 
     def init(self, ctx: Context, model: TensorMap) -> Any:
-        return Population(model=model, covariance=_rows(np.eye(len(genes_of(ctx.units)))))
+        return Population(model=model, covariance=_rows(np.eye(len(genes_of(ctx.model.units)))))
 
     def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
         searches = {name: _search(ctx, state, name) for name in _clients(ctx, seats)}
@@ -233,8 +233,8 @@ class Cloud(CloudHooks):
         if not told:
             return {}
         supernet = {
-            "n_weights": ctx.units.n_weights(state.model),
-            "multiply_adds": ctx.units.multiply_adds(state.model),
+            "n_weights": ctx.model.units.n_weights(state.model),
+            "multiply_adds": ctx.model.units.multiply_adds(state.model),
         }
         return {
             "supernet": supernet,
@@ -297,18 +297,18 @@ class Device(DeviceHooks):
             trials.append(tried(ctx, start, pair.child, counts, trainer, parts))
         child = trials[-1].rank > trials[0].rank
         best = trials[-1] if child else trials[0]
-        return _told(ctx, start, best, child, n_trained(ctx.units, start, trials, len(parts[1])))
+        return _told(ctx, start, best, child, n_trained(ctx.model.units, start, trials, len(parts[1])))
 
 
 def _told(ctx: Context, start: TensorMap, best: Trial, child: bool, n_equal: int) -> Local:
     """The winner's contribution; lines 5 to 8."""
     whole = {name: torch.where(best.stays[name] > 0, best.whole[name], start[name]) for name in start}
     delta = delta_of(ctx, whole, start)
-    operations = ctx.units.multiply_adds(best.model)
+    operations = ctx.model.units.multiply_adds(best.model)
     choice = Choice(child=child, n_weights=best.n_weights, multiply_adds=operations)
     sizes = {"n_weights": sum(best.n_weights.values()), "multiply_adds": sum(operations.values())}
     return Local(
-        OwnBuffers(buffers=only(overlay(start, whole), ctx.buffer_names) if ctx.buffers == "local" else {}),
+        OwnBuffers(buffers=only(overlay(start, whole), ctx.model.buffer_names) if ctx.buffers == "local" else {}),
         Change(delta=delta, mask=only(best.stays, delta), choices={ctx.client_id: choice}),
         best.model,
         best.trained,

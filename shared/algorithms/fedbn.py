@@ -70,8 +70,8 @@ class Own(OwnBuffers):
 
 def norm_names(ctx: Context) -> frozenset[str]:
     """Names of batch-norm's parameters: those of the modules that have running statistics."""
-    modules = {name.rpartition(".")[0] for name in ctx.buffer_names}
-    parameters = (name for layer in ctx.layers for name in layer.parameters)
+    modules = {name.rpartition(".")[0] for name in ctx.model.buffer_names}
+    parameters = (name for layer in ctx.model.layers for name in layer.parameters)
     return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
 
 
@@ -98,7 +98,7 @@ class Device(DeviceHooks):
         fit = trainer.fit(ctx, start)
         local = default_local(ctx, start, fit)
         held = ctx.params.tested == "held"
-        began = {} if held else only(start, mine | ctx.buffer_names)
+        began = {} if held else only(start, mine | ctx.model.buffer_names)
         own = Own(buffers=local.state.buffers, norm=only(fit.model, mine), began=began)
         update = Update(delta=without(cast("Update", local.update).delta, mine))
         return replace(local, state=own, update=update, model=start if held else fit.model)

@@ -129,13 +129,13 @@ def changes(ctx: Context, update: Any, before: Any) -> tuple[TensorMap, TensorMa
     if ctx.params.drift and update.drift:
         drift = plus(drift, update.drift, ctx.n_updates)
     elif ctx.params.drift:
-        drift = plus(drift, without(update.delta, ctx.buffer_names), ctx.n_samples / ctx.total_samples)
+        drift = plus(drift, without(update.delta, ctx.model.buffer_names), ctx.n_samples / ctx.total_samples)
     return drift, plus(before.moved, update.moved, ctx.n_updates)
 
 
 def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Of g all parameters, from an edge also of h."""
-    parameters = frozenset(model.keys() - ctx.buffer_names)
+    parameters = frozenset(model.keys() - ctx.model.buffer_names)
     found = {"delta": travelling(ctx, model), "moved": parameters, "drift": parameters}
     there = {"delta": True, "moved": ctx.params.gradient, "drift": ctx.params.drift and ctx.seat is None}
     return {field: names for field, names in found.items() if there[field]}
@@ -194,7 +194,7 @@ class Device(DeviceHooks):
         start = starting_model(state, message)
         fit = trainer.fit(ctx, start, correct=steer(ctx, state, message.moved, start))
         local: Any = default_local(ctx, start, fit)
-        gone = subtract(without(fit.model, ctx.buffer_names), start)  # g_i
+        gone = subtract(without(fit.model, ctx.model.buffer_names), start)  # g_i
         length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
         moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
         drift = plus(gone, state.drift) if ctx.params.drift else {}  # h_i
@@ -205,7 +205,7 @@ class Device(DeviceHooks):
 
 def steer(ctx: Context, state: Any, moved: TensorMap, start: TensorMap) -> Correct | None:
     """What R and G add to the gradients; None where that is nothing."""
-    names = [name for name in start if name not in ctx.buffer_names]
+    names = [name for name in start if name not in ctx.model.buffer_names]
     anchor = add(start, {name: -tensor for name, tensor in state.drift.items()})  # w - h_i
     pull = pull_towards(anchor, names, ctx.params.alpha) if ctx.params.alpha else None
     zero = torch.zeros(())

@@ -50,6 +50,7 @@ from shared.federation.hooks import (
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
     ExperimentSpec,
     Finish,
     GlobalModel,
@@ -223,7 +224,7 @@ def gathers(ctx: Context) -> Mapping[str, int]:
     """The mash, at least twice: as it came, and whole."""
     params = ctx.params
     entries = ctx.n_clients if params.mash == "all" else ctx.total_samples / params.mash
-    entry_bytes = 4 * (prod(ctx.image_shape) + ctx.n_classes)
+    entry_bytes = 4 * (prod(ctx.model.image_shape) + ctx.model.n_classes)
     return {"mash": ceil(2 * entries * entry_bytes)} if params.lam else {}
 
 
@@ -235,9 +236,9 @@ def check(ctx: Context, update: Any) -> None:
     most = 1 if ctx.params.mash == "all" else ceil(ctx.total_samples / ctx.params.mash)
     for client, mash in update.averages.items():
         shape, n_classes = tuple(mash.images.shape[1:]), mash.labels.shape[1]
-        if (shape, n_classes) != (ctx.image_shape, ctx.n_classes) or len(mash.images) > most:
+        if (shape, n_classes) != (ctx.model.image_shape, ctx.model.n_classes) or len(mash.images) > most:
             found = f"{len(mash.images)} of images {shape} and {n_classes} classes"
-            told = f"at most {most} of images {ctx.image_shape} and {ctx.n_classes} classes"
+            told = f"at most {most} of images {ctx.model.image_shape} and {ctx.model.n_classes} classes"
             raise WireError(f"averages of {client}: {found}, there can be {told}", field="averages")
     for client, held in update.held.items():
         if held.edge != ctx.edge:
@@ -278,8 +279,8 @@ class Edge(EdgeHooks):
     def forms_model(self, ctx: Context) -> bool:
         return ctx.phase != "mash" and self.spec_forms_model(ctx)
 
-    def select(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> list[int]:
-        return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats)
+    def select(self, ctx: Context, state: Any, seats: Sequence[Seat], view: EdgeView) -> list[int]:
+        return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats, view)
 
     def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         has_it = seat.number in state.seats or seat.role == "held_out"
@@ -308,7 +309,7 @@ class Device(DeviceHooks):
 
     def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         if ctx.phase == "mash":
-            n_classes = len(message.model[ctx.layers[-1].parameters[0]])
+            n_classes = len(message.model[ctx.model.layers[-1].parameters[0]])
             mine = {ctx.client_id: averaged(ctx, trainer, n_classes)} if trainer.n_samples else {}
             return Local(state, Change(delta={}, averages=mine))
         start, mash = starting_model(state, message), message.mash or state.mash

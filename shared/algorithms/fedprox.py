@@ -54,7 +54,7 @@ class Device(DeviceHooks):
 
     def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
-        names = [name for name in start if name not in ctx.buffer_names]
+        names = [name for name in start if name not in ctx.model.buffer_names]
         correct = pull_towards(start, names, ctx.params.mu) if ctx.params.mu else None
         return default_local(ctx, start, trainer.fit(ctx, start, correct=correct))
 

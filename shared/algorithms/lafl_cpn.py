@@ -193,7 +193,7 @@ class Own(OwnBuffers):
 
 def check(ctx: Context, update: Any) -> None:
     """Statistics are of the run's channels, and of no more pixels than there are."""
-    channels, height, width = ctx.image_shape
+    channels, height, width = ctx.model.image_shape
     most = ctx.total_samples * height * width
     for client, told in update.told.items():
         if len(told.sums) != channels or not 0 < told.n <= most:
@@ -307,7 +307,7 @@ def _aggregated(
 ) -> tuple[TensorMap, TensorMap, dict[str, float]]:
     """Where local training begins, W, and figures for the record: lines 10 to 15."""
     visit, params = state.participations + 1, ctx.params
-    layers = last_layers(ctx, min(params.p, len(ctx.layers))) - ctx.buffer_names
+    layers = last_layers(ctx, min(params.p, len(ctx.model.layers))) - ctx.model.buffer_names
     if not state.previous or not layers:
         return received, {}, {"visit": visit, "passes": 0, "weights_n_samples": 0}
     top = only(received, layers)

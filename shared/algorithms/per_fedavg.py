@@ -43,6 +43,7 @@ from shared.federation.hooks import (
     Context,
     DeviceHooks,
     EdgeHooks,
+    EdgeView,
     Local,
     Objective,
     Passes,
@@ -126,8 +127,8 @@ def _move(weights: list[Tensor], start: list[Tensor], direction: list[Tensor], l
 class Edge(EdgeHooks):
     """Asks for tau steps."""
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
-        tasks, tau = super().schedule(ctx, state, seats), ctx.params.local_steps
+    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
+        tasks, tau = super().schedule(ctx, state, seats, view), ctx.params.local_steps
         return tasks if tau is None else {seat: task.replace(epochs=None, steps=tau) for seat, task in tasks.items()}
 
 
@@ -151,7 +152,7 @@ class Device(DeviceHooks):
         if not ctx.params.alpha:
             return super().personalise(ctx, state, message, local, trainer)
         start, (adapt, _) = starting_model(state, message), divided(ctx, trainer)
-        if len(adapt) < ctx.least_batch:
+        if len(adapt) < ctx.model.least_batch:
             return start
         step = Sgd(ctx.params.alpha, momentum=0.0, weight_decay=0.0)
         return trainer.fit(ctx, start, samples=adapt, purpose="personalise", epochs=1, step=step).model

@@ -153,7 +153,7 @@ def gradient_at(ctx: Context, start: TensorMap, trainer: Trainer) -> TensorMap:
         return cross_entropy(logits, y, reduction="sum") / n, logits
 
     trainer.fit(ctx, start, epochs=1, purpose="control", objective=part, step=total)
-    names = (name for name in start if name not in ctx.buffer_names)
+    names = (name for name in start if name not in ctx.model.buffer_names)
     return dict(zip(names, total.total, strict=True)) if total.total else {}
 
 
@@ -162,7 +162,7 @@ def gradient_at(ctx: Context, start: TensorMap, trainer: Trainer) -> TensorMap:
 
 def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Of c all parameters."""
-    controls = model.keys() - ctx.buffer_names if ctx.params.option != "none" else ()
+    controls = model.keys() - ctx.model.buffer_names if ctx.params.option != "none" else ()
     return {"delta": travelling(ctx, model), "control": frozenset(controls)}
 
 
@@ -177,7 +177,7 @@ class Cloud(CloudHooks):
 
     def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
         rate = ctx.params.server_lr
-        step = {name: delta if name in ctx.buffer_names else delta * rate for name, delta in update.delta.items()}
+        step = {name: delta if name in ctx.model.buffer_names else delta * rate for name, delta in update.delta.items()}
         model = add(state.model, step)  # (5)
         return Federation(model=model, control=plus(state.control, update.control, ctx.n_updates))  # (5)
 
@@ -218,13 +218,13 @@ class Device(DeviceHooks):
 
     def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
-        names = [name for name in start if name not in ctx.buffer_names]
+        names = [name for name in start if name not in ctx.model.buffer_names]
         fit = trainer.fit(ctx, start, correct=correction(state.control, message.control, names))
         control = state.control
         if ctx.params.option == "I":
             control = gradient_at(ctx, start, trainer)  # (4), I
         elif ctx.params.option == "II" and fit.trained.n_steps:
-            moved = subtract(without(start, ctx.buffer_names), fit.model)
+            moved = subtract(without(start, ctx.model.buffer_names), fit.model)
             length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
             control = plus(plus(state.control, message.control, -1.0), moved, 1 / length)  # (4), II
         local: Any = default_local(ctx, start, fit)

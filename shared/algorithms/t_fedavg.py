@@ -104,7 +104,7 @@ def ternary_names(ctx: Context, model: Mapping[str, Tensor]) -> list[str]:
     """Which of a model's tensors are made ternary."""
     if not ctx.params.quantise:
         return []
-    return [name for name, tensor in model.items() if name not in ctx.buffer_names and tensor.dim() >= 2]
+    return [name for name, tensor in model.items() if name not in ctx.model.buffer_names and tensor.dim() >= 2]
 
 
 def pattern(theta: Tensor, least: float) -> Tensor:
@@ -137,7 +137,7 @@ class Fttq:
         """From the weights received; a layer's w begins as the best one."""
         self.threshold, self.scaled = ctx.params.threshold, ctx.params.gradient == "scaled"
         wanted = set(ternary_names(ctx, start))
-        parameters = [name for name in start if name not in ctx.buffer_names]
+        parameters = [name for name in start if name not in ctx.model.buffer_names]
         self.at = {number: name for number, name in enumerate(parameters) if name in wanted}
         self.theta = {name: start[name].detach().clone() for name in self.at.values()}
         self.signs = {name: self._signs(name) for name in self.theta}

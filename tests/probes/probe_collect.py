@@ -21,6 +21,7 @@ from shared.federation.hooks import (
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
     ExperimentSpec,
     Local,
     Mean,
@@ -84,8 +85,8 @@ class Edge(EdgeHooks):
     def begin(self, ctx: Context, state: Any, broadcast: Any) -> Any:
         return super().begin(ctx, state.replace(pooled=broadcast), broadcast)
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
-        tasks = super().schedule(ctx, state, seats)
+    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
+        tasks = super().schedule(ctx, state, seats, view)
         return {seat: task if seat in state.met else task.replace(phase="statistics") for seat, task in tasks.items()}
 
     def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:

@@ -22,6 +22,7 @@ from shared.federation.hooks import (
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
     Finish,
     Local,
     Mean,
@@ -73,8 +74,8 @@ class Edge(EdgeHooks):
     def init(self, ctx: Context) -> Any:
         return Rounds()
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
-        shares = scheduling.schedule(ctx.at(wave=0), seats)
+    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
+        shares = scheduling.schedule(ctx.at(wave=0), seats, view)
         halves = {seat: _samples(task)[ctx.wave :: 2] for seat, task in shares.items()}
         if ctx.wave:
             heir = min(halves.keys() - set(state.lost))

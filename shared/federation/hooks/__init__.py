@@ -8,7 +8,7 @@ from shared.core.errors import BadInput, WireError
 from shared.core.records import Count, ModelState, Nothing, Record, Tensor, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import add, n_bytes, only, overlay, subtract, without
-from shared.federation.context import Context, NoParams
+from shared.federation.context import Context, EdgeView, ModelInfo, NoParams
 from shared.federation.hooks.algorithm import Algorithm, Direction, one_phase
 from shared.federation.hooks.hooks import (
     CloudHooks,
@@ -67,6 +67,7 @@ __all__ = [
     "Direction",
     "EdgeHooks",
     "EdgeModel",
+    "EdgeView",
     "ExperimentSpec",
     "Finish",
     "Fit",
@@ -75,6 +76,7 @@ __all__ = [
     "Local",
     "MaskOf",
     "Mean",
+    "ModelInfo",
     "ModelState",
     "NoParams",
     "Nothing",

@@ -25,7 +25,7 @@ from shared.core.records import Nothing, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import add, only, overlay, subtract
 from shared.federation import scheduling, selection
-from shared.federation.context import Context
+from shared.federation.context import Context, EdgeView
 from shared.federation.hooks.values import (
     Admission,
     Advance,
@@ -104,13 +104,13 @@ class EdgeHooks:
         begun = state.replace(start=broadcast.model, received=broadcast.model, model=broadcast.model)
         return Begin(begun, ctx.spec.edge_rounds, through=not self.forms_model(ctx))
 
-    def select(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> list[int]:
+    def select(self, ctx: Context, state: Any, seats: Sequence[Seat], view: EdgeView) -> list[int]:
         """Who trains in this edge round; by default as the spec's policy says. Held-out seats are not asked."""
-        return selection.select(ctx, seats)
+        return selection.select(ctx, seats, view)
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
+    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
         """The work of each chosen seat; by default as the spec's policy says. A seat left out is not visited."""
-        return scheduling.schedule(ctx, seats)
+        return scheduling.schedule(ctx, seats, view)
 
     def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
         """The message to one seat; return the same object for seats that get the same."""
@@ -214,7 +214,7 @@ def default_local(ctx: Context, start: TensorMap, fit: Fit) -> Local:
 
 def own_buffers(ctx: Context, trained: TensorMap) -> TensorMap:
     """The buffers that stay with the device."""
-    return {name: trained[name] for name in ctx.buffer_names} if ctx.buffers == "local" else {}
+    return {name: trained[name] for name in ctx.model.buffer_names} if ctx.buffers == "local" else {}
 
 
 def delta_of(ctx: Context, trained: TensorMap, start: TensorMap) -> TensorMap:
@@ -229,7 +229,7 @@ def travelling(ctx: Context, model: TensorMap) -> frozenset[str]:
 
 def kept_back(ctx: Context) -> frozenset[str]:
     """Names that do not travel up: all buffers, unless they are averaged."""
-    return frozenset() if ctx.buffers == "average" else ctx.buffer_names
+    return frozenset() if ctx.buffers == "average" else ctx.model.buffer_names
 
 
 def last_layers(ctx: Context, n: int) -> frozenset[str]:
@@ -238,8 +238,8 @@ def last_layers(ctx: Context, n: int) -> frozenset[str]:
     Raises:
         BadInput: the model has fewer layers.
     """
-    if n > len(ctx.layers):
-        there = f"{ctx.spec.model.name} has {len(ctx.layers)} layers with parameters"
+    if n > len(ctx.model.layers):
+        there = f"{ctx.spec.model.name} has {len(ctx.model.layers)} layers with parameters"
         raise BadInput(f"personal_layers {n}: {there}", field="algorithm.params.personal_layers")
-    last = ctx.layers[len(ctx.layers) - n :]
+    last = ctx.model.layers[len(ctx.model.layers) - n :]
     return frozenset(name for layer in last for name in (*layer.parameters, *layer.buffers))
