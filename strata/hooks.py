@@ -1,6 +1,6 @@
 """All that an algorithm of one's own imports of StrataFL; see docs/how-to/own-algorithm.md.
 
-- The algorithm and its hooks: `Algorithm`, `CloudHooks`, `EdgeHooks`, `DeviceHooks`, `Phase`.
+- The algorithm and its hooks: `Algorithm` with its `Footprint`, `CloudHooks`, `EdgeHooks`, `DeviceHooks`, `Phase`.
 - What hooks get: `Context` with its `ModelInfo`, `Trainer`, `EdgeView`, `Seat`, `Task`, `Outcome`, `Samples`.
 - What hooks return: `Begin`, `Verdict`, `Admission`, `Advance`, `Finish`, `Local`, `Fit`, `Score`; `BadInput` and
   `WireError` are what they raise.

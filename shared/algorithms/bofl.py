@@ -64,6 +64,7 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
     Mean,
@@ -341,6 +342,11 @@ class Device(DeviceHooks):
         return local.model if local else state.own or None
 
 
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """All that travels, in the field that is averaged as `weighting` says."""
+    return {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)}
+
+
 PICTURES = labels_by_round("classes", "BOFL: classes of devices by round", ("leader", "A", "B", "C"))
 
 ALGORITHM = Algorithm(
@@ -357,6 +363,6 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=Environment,
     device_state=Own,
-    sends=lambda ctx, model: {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)},
     needs={"client": "device"},
+    footprint=Footprint(sends=sends),
 )

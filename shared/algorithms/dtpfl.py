@@ -58,6 +58,7 @@ from shared.federation.hooks import (
     EdgeModel,
     ExperimentSpec,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
     Mean,
@@ -355,7 +356,7 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=User,
     phases=phases,
-    sends=sends,
     headline="mean over clients",
     needs={"client": "edge"},
+    footprint=Footprint(sends=sends),
 )

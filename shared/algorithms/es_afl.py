@@ -63,6 +63,7 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
     MaskOf,
@@ -340,5 +341,5 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     needs={"client": "device", "edge_rounds": 1, "schedule": "own_data"},
     check=check,
-    passes=passes,
+    footprint=Footprint(passes=passes),
 )

@@ -31,6 +31,7 @@ from shared.federation.hooks import (
     CloudHooks,
     Context,
     DeviceHooks,
+    Footprint,
     Local,
     ModelState,
     OwnBuffers,
@@ -135,6 +136,6 @@ ALGORITHM = Algorithm(
     device_state=Own,
     buffers="local",
     headline="mean over clients",
-    sends=sends,
     needs={"client": "device"},
+    footprint=Footprint(sends=sends),
 )

@@ -50,6 +50,7 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
     Mean,
@@ -235,6 +236,6 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    sends=sends,
     needs={"client": "device", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
+    footprint=Footprint(sends=sends),
 )

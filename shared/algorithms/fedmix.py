@@ -53,6 +53,7 @@ from shared.federation.hooks import (
     EdgeView,
     ExperimentSpec,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
     Mean,
@@ -322,6 +323,11 @@ class Device(DeviceHooks):
         return replace(local, state=own, update=update, figures={"mash": entries} if ctx.params.lam else {})
 
 
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """The deltas of all that travels; nothing while the mash is collected."""
+    return {"delta": travelling(ctx, model)} if ctx.phase != "mash" else {}
+
+
 ALGORITHM = Algorithm(
     name="fedmix",
     paper="Yoon et al.: FedMix: Approximation of Mixup under Mean Augmented Federated Learning. ICLR 2021",
@@ -336,9 +342,7 @@ ALGORITHM = Algorithm(
     device_state=Own,
     phases=phases,
     own_objective=lambda params: params.lam > 0,
-    flops=mean_operations,
-    sends=lambda ctx, model: {"delta": travelling(ctx, model)} if ctx.phase != "mash" else {},
     check=check,
-    gathers=gathers,
     needs={"client": "device"},
+    footprint=Footprint(sends=sends, gathers=gathers, flops=mean_operations),
 )

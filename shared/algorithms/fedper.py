@@ -38,6 +38,7 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     Local,
     ModelState,
     OwnBuffers,
@@ -161,5 +162,5 @@ ALGORITHM = Algorithm(
     edge_state=User,
     device_state=Own,
     headline="mean over clients",
-    sends=sends,
+    footprint=Footprint(sends=sends),
 )

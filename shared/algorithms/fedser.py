@@ -42,7 +42,7 @@ from torch import nn
 from torch.nn import functional
 
 from shared.core.validation import no_repeats
-from shared.federation.hooks import Algorithm, Context, Objective, Record, Tensor, operations
+from shared.federation.hooks import Algorithm, Context, Footprint, Objective, Record, Tensor, operations
 from shared.training.data.augmentation import View, other_sizes, resized, view
 from shared.training.subnetworks.width_slices import Statistics, narrowed, takes
 
@@ -129,5 +129,5 @@ ALGORITHM = Algorithm(
     "on Structure Enhancement. Pattern Recognition and Artificial Intelligence 2023",
     params=Params,
     objective=structure_enhanced,
-    flops=mean_operations,
+    footprint=Footprint(flops=mean_operations),
 )

@@ -51,6 +51,7 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
     Mean,
@@ -359,5 +360,5 @@ ALGORITHM = Algorithm(
     device_state=Own,
     needs={"client": "device", "schedule": "own_data"},  # statistics and models are those of a device's own images
     check=check,
-    passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes),
+    footprint=Footprint(passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes)),
 )

@@ -27,6 +27,7 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     Local,
     ModelState,
     OwnBuffers,
@@ -121,5 +122,5 @@ ALGORITHM = Algorithm(
     edge_state=User,
     device_state=Own,
     headline="mean over clients",
-    sends=sends,
+    footprint=Footprint(sends=sends),
 )

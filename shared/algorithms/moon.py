@@ -34,6 +34,7 @@ from shared.federation.hooks import (
     Algorithm,
     Context,
     DeviceHooks,
+    Footprint,
     Local,
     ModelState,
     Operations,
@@ -126,5 +127,5 @@ ALGORITHM = Algorithm(
     device_state=Own,
     needs={"client": "device"},
     own_objective=lambda params: params.mu > 0,
-    flops=mean_operations,
+    footprint=Footprint(flops=mean_operations),
 )

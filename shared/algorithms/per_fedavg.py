@@ -44,6 +44,7 @@ from shared.federation.hooks import (
     DeviceHooks,
     EdgeHooks,
     EdgeView,
+    Footprint,
     Local,
     Objective,
     Passes,
@@ -185,5 +186,5 @@ ALGORITHM = Algorithm(
     headline="mean over clients",
     needs={"client": "device", "sync": "round"},
     own_objective=lambda params: params.alpha > 0,
-    passes=lambda params: Passes(of_step=gradients(params)),
+    footprint=Footprint(passes=lambda params: Passes(of_step=gradients(params))),
 )

@@ -47,6 +47,7 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
     Mean,
@@ -248,8 +249,7 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    sends=sends,
     needs={"client": "device"},
-    passes=lambda params: Passes(beside=float(params.option == "I")),
     own_objective=lambda params: params.option == "I",
+    footprint=Footprint(sends=sends, passes=lambda params: Passes(beside=float(params.option == "I"))),
 )

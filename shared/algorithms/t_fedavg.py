@@ -55,6 +55,7 @@ from shared.federation.hooks import (
     Direction,
     EdgeHooks,
     Finish,
+    Footprint,
     Local,
     Mean,
     ModelState,
@@ -255,6 +256,5 @@ ALGORITHM = Algorithm(
     edge=Edge(),
     device=Device(),
     update=Ternaries,
-    sends=sends,
-    codes=codes,
+    footprint=Footprint(sends=sends, codes=codes),
 )

@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.algorithms import local_sgd
-from shared.federation.hooks import Algorithm, Context, ExperimentSpec, Phase, Record, TensorMap, travelling
+from shared.federation.hooks import Algorithm, Context, ExperimentSpec, Footprint, Phase, Record, TensorMap, travelling
 
 
 class Params(Record):
@@ -63,5 +63,5 @@ ALGORITHM = Algorithm(
     device_state=local_sgd.Own,
     phases=phases,
     headline="mean over clients",
-    sends=sends,
+    footprint=Footprint(sends=sends),
 )

@@ -70,7 +70,7 @@ class Experiment:
 
     def _check_memory(self) -> None:
         n_clients = sum(seat.role != "held_out" for seat in self.population.seats)
-        gathered = self.algorithm.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients))
+        gathered = self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients))
         check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
 
     @property
@@ -105,10 +105,11 @@ class Experiment:
     @cached_property
     def flops(self) -> int:
         """Operations of training the model on one sample; of an objective that draws what it does, the mean."""
-        if self.local.flops is None:
+        flops = self.local.footprint.flops
+        if flops is None:
             return training_flops(*self._design)
         model, x, y = on_shapes(*self._design)
-        return round(self.local.flops(self.local_params, model, x, y) / len(y))
+        return round(flops(self.local_params, model, x, y) / len(y))
 
     @cached_property
     def units(self) -> Units:
@@ -158,14 +159,14 @@ class Experiment:
 
     def _link_use(self, ctx: Context) -> LinkUse:
         """Bytes of the model as devices receive it, and of the tensors that they send."""
-        sent, coded = self.algorithm.sends(ctx, self.shapes), coded_fields(self.algorithm.update)
+        sent, coded = self.algorithm.footprint.sends(ctx, self.shapes), coded_fields(self.algorithm.update)
         up = (self._carried(ctx, names, field in coded, "up") for field, names in sent.items())
         down_bytes = self._carried(ctx, self.shapes, True, "down")
         return LinkUse(down_bytes=down_bytes, up_bytes=sum(up))
 
     def _carried(self, ctx: Context, names: Collection[str], coded: bool, way: Direction) -> int:
         """Bytes of these tensors in the algorithm's own codecs, and the others in the spec's, if these are `coded`."""
-        own = self.algorithm.codes(ctx, self.shapes, way)
+        own = self.algorithm.footprint.codes(ctx, self.shapes, way)
         rest = {name: self.shapes[name] for name in names if name not in own}
         codec = getattr(self.spec.compression, way) if coded else None
         shortened = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))
@@ -200,7 +201,7 @@ class Experiment:
             n_bytes=n_bytes(self.shapes),
             flops=self.flops,
             least_batch=self.least_batch,
-            passes=self.algorithm.passes(self.params),
+            passes=self.algorithm.footprint.passes(self.params),
             sample_bytes=self.sample_bytes,
             read_units=lambda: self.units,
         )

@@ -6,7 +6,7 @@ The estimate of memory is a lower bound of what one process must hold at a time:
 - where updates are kept singly, 8 bytes besides, 4 as one arrives and 4 in what is kept: for each device where they are
   held back until admitted, for each client that has an `Each` field of tensors by name, taken to be a whole model;
 
-and what the algorithm says that it gathers of all clients besides (`Algorithm.gathers`).
+and what the algorithm says that it gathers of all clients besides (`Footprint.gathers`).
 
 Training, data and what Python takes come on top; so what is refused could not have run, and what is not may still be
 too much. Images that are brought to another size are held twice: in pieces, and put together.

@@ -58,7 +58,7 @@ def _check_clients(ctx: Context, update: Record, clients: Collection[str]) -> No
 
 def _check_names(experiment: Experiment, ctx: Context, update: Record) -> None:
     """See that averaged maps hold the tensors that the algorithm sends from here, all of them and no others."""
-    kind, sends = type(update), experiment.algorithm.sends(ctx, experiment.shapes)
+    kind, sends = type(update), experiment.algorithm.footprint.sends(ctx, experiment.shapes)
     for field, how in fields_with(kind, Mean).items():
         value = getattr(update, field)
         if value is None or not issubclass(averaged_type(kind, field, how), Mapping):
@@ -69,5 +69,5 @@ def _check_names(experiment: Experiment, ctx: Context, update: Record) -> None:
             if odd:
                 has = "holds" if odd[0] in tensors else "lacks"
                 what = f"{field} {group[:40]}".strip()
-                told = f"{what} of {ctx.client_id} {has} {odd[0][:80]!r}, other than `Algorithm.sends` says"
+                told = f"{what} of {ctx.client_id} {has} {odd[0][:80]!r}, other than `Footprint.sends` says"
                 raise WireError(told, field=field)

@@ -17,6 +17,7 @@ from shared.federation.hooks import (
     CloudHooks,
     Context,
     DeviceHooks,
+    Footprint,
     Local,
     MaskOf,
     Mean,
@@ -76,5 +77,5 @@ ALGORITHM = Algorithm(
     device=Device(),
     update=Masked,
     cloud_state=Merged,
-    sends=sends,
+    footprint=Footprint(sends=sends),
 )

@@ -9,7 +9,7 @@ from shared.core.records import Count, ModelState, Nothing, Record, Tensor, Tens
 from shared.core.scores import Score
 from shared.core.tensors import add, n_bytes, only, overlay, subtract, without
 from shared.federation.context import Context, EdgeView, ModelInfo, NoParams
-from shared.federation.hooks.algorithm import Algorithm, Direction, one_phase
+from shared.federation.hooks.algorithm import Algorithm, Direction, Footprint, one_phase
 from shared.federation.hooks.hooks import (
     CloudHooks,
     DeviceHooks,
@@ -71,6 +71,7 @@ __all__ = [
     "ExperimentSpec",
     "Finish",
     "Fit",
+    "Footprint",
     "GlobalModel",
     "KeptBy",
     "Local",

@@ -62,6 +62,32 @@ def no_objective(params: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class Footprint:
+    """What an algorithm sends, gathers and computes, as far as its parameters and the model's shapes decide it.
+
+    Estimates of bytes, memory and time go by it, and updates are checked against it. The defaults are FedAvg's. Each
+    `model` in it has shapes alone, no values.
+
+    Attributes:
+        sends: from context and model, by field of the update, the names of the tensors in an averaged map: of a visit's
+            update if the context has a seat, otherwise of the edge's own. A field that is not named is empty.
+        codes: from context, model and direction, by tensor name, the codec that the algorithm itself applies.
+        gathers: a lower bound, in bytes, of the per-client data that one process holds at once, by the name of the
+            parameter that determines it; tensors by name are not counted here.
+        passes: from the algorithm's parameters, how many samples a visit passes through the model.
+        flops: operations of one training step, from the algorithm's parameters, and a model, images and labels that
+            have shapes alone; the mean, if the objective draws at random what it computes. None: those of the
+            cross-entropy.
+    """
+
+    sends: Callable[[Context, TensorMap], Mapping[str, frozenset[str]]] = delta_alone
+    codes: Callable[[Context, TensorMap, Direction], Mapping[str, CodecSpec]] = codes_nothing
+    gathers: Callable[[Context], Mapping[str, int]] = gathers_nothing
+    passes: Callable[[Any], Passes] = training_alone
+    flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """An algorithm, all tiers.
 
@@ -81,19 +107,10 @@ class Algorithm:
             is that; a spec may have devices of another algorithm minimise it (`algorithm.local`).
         own_objective: by its parameters, whether hooks hand `fit` an objective: then no other can stand in
             `algorithm.local`.
-        flops: operations of a step of what it minimises, in the mean of what it draws, from its parameters, and a
-            model, images and labels of which there are the shapes alone; None: those of the cross-entropy.
         needs: fields of the spec that must have these values, such as `client: edge`.
-        sends: by field, the names that an averaged map of tensors holds in an update, of a model of which there are the
-            shapes alone: in a visit's where the context has a seat, else in the edge's own. What is not named is empty.
         check: raises a `WireError` with the field if an update, or a stand-in of several in which only what is said of
             single clients has its values, cannot be from here. Its types and names are right by then.
-        gathers: by the parameter that decides it, bytes at least that one process holds at a time of what all clients
-            say, beside tensors by name.
-        passes: by its parameters, how many samples a visit passes through the model: what is expected of its time
-            goes by that, and how long it is waited for.
-        codes: by name, the codec in which it sends a tensor itself, up or down; of a model of which there
-            are the shapes alone. What is expected of a transfer goes by that.
+        footprint: what it sends, gathers and computes, from which sizes and times are estimated.
     """
 
     name: str
@@ -114,14 +131,10 @@ class Algorithm:
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
-    sends: Callable[[Context, TensorMap], Mapping[str, frozenset[str]]] = delta_alone
     check: Callable[[Context, Any], None] = nothing_more
-    gathers: Callable[[Context], Mapping[str, int]] = gathers_nothing
-    passes: Callable[[Any], Passes] = training_alone
-    codes: Callable[[Context, TensorMap, Direction], Mapping[str, CodecSpec]] = codes_nothing
     objective: Callable[[Context], Objective | None] | None = None
     own_objective: Callable[[Any], bool] = no_objective
-    flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
+    footprint: Footprint = field(default_factory=Footprint)
 
     def __post_init__(self) -> None:
         check_update_type(self.update)

@@ -213,7 +213,7 @@ class Local:
 
     Attributes:
         n_passed: samples passed through the model to learn something besides, counted as often as that; their time is
-            that of training; what is expected of it says `Algorithm.passes`.
+            that of training; what is expected of it says `Footprint.passes`.
         n_trained: where other networks than the run's model were trained, on how many samples that could have been in
             as many operations; None: on those of `trained` and `n_passed`.
     """
