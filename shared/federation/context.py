@@ -1,7 +1,7 @@
 """`Context`: what a hook may know of where it stands, and its random streams.
 
-A stream is keyed by (seed, who, round, edge round, wave, purpose). `who` is the seat at a device, the home edge's
-number at an edge: so a seat draws the same however seats are spread over agents and edges.
+A random stream is keyed by (seed, place, round, edge round, wave, purpose). The place is the seat at a device and the
+home edge's number at an edge, so that a seat draws the same numbers however seats are spread over agents and edges.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class EdgeView:
 
 @dataclass(frozen=True)
 class Context:
-    """Where a hook stands.
+    """Where a hook stands: in which run, round and wave, at which edge and seat.
 
     Attributes:
         spec: the resolved spec.
@@ -92,8 +92,8 @@ class Context:
         phase: name of the present phase.
         round_no, edge_round, wave: 1-based round; 0-based edge round and wave.
         n_clients: training clients of the run (seats, or edges with `client: edge`).
-        edge: number of the home edge, None at the cloud.
-        seat: None at cloud and edge.
+        edge: number of the home edge; None at the cloud.
+        seat: number of the seat; None at cloud and edge.
         model: the run's model.
         buffers: what happens to float buffers: `average`, `local` or `drop`.
         n_updates: in `aggregate`, the number of updates of which the mean was taken; an edge's own counts as one.
@@ -120,7 +120,7 @@ class Context:
     total_clients: int = 1
 
     def at(self, **changes: Any) -> Context:
-        """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""
+        """A copy with other values: `ctx.at(edge_round=1, wave=0)`."""
         return replace(self, **changes)
 
     @property
@@ -131,18 +131,18 @@ class Context:
         return f"device-{self.seat}"
 
     def seed(self, purpose: str) -> int:
-        """A 63-bit seed for one purpose here and now."""
+        """A 63-bit seed for this purpose at this place and time of the run."""
         who = "cloud" if self.edge is None and self.seat is None else ""
         who = who or (f"edge {self.edge}" if self.seat is None else f"seat {self.seat}")
         key = f"{self.spec.seed}|{who}|{self.round_no}|{self.edge_round}|{self.wave}|{purpose}"
         return stream_seed(key)
 
     def rng(self, purpose: str) -> torch.Generator:
-        """A torch generator for one purpose here and now."""
+        """A torch generator for this purpose at this place and time of the run."""
         return torch.Generator().manual_seed(self.seed(purpose))
 
     def numpy_rng(self, purpose: str) -> np.random.Generator:
-        """A numpy generator for one purpose here and now."""
+        """A numpy generator for this purpose at this place and time of the run."""
         return np.random.default_rng(self.seed(purpose))
 
 

@@ -20,7 +20,7 @@ from shared.spec.experiment import ExperimentSpec
 
 
 def load_algorithm(name: str, field: str = "algorithm.name") -> Algorithm:
-    """The algorithm that this field of a spec names. An error inside its module is shown as it is, never as "unknown".
+    """The algorithm that this field of a spec names. An error inside its module is raised unchanged.
 
     Raises:
         UnknownName: listing the known names.
@@ -54,7 +54,7 @@ def load_local(spec: ExperimentSpec) -> tuple[Algorithm, Record]:
     """The algorithm whose objective devices minimise, and its parameters: `algorithm.local`, else the spec's own.
 
     Raises:
-        BadInput: `local` names an algorithm without an objective, or stands beside one that has its own.
+        BadInput: `local` names an algorithm without an objective, or the spec's own algorithm has one itself.
     """
     own, local = load_algorithm(spec.algorithm.name), spec.algorithm.local
     if local is None:
@@ -69,7 +69,7 @@ def load_local(spec: ExperimentSpec) -> tuple[Algorithm, Record]:
 
 @cache
 def _modules(more: str) -> dict[str, str]:
-    """Algorithm name -> module."""
+    """Names of modules by algorithm; `more` is the value of `STRATA_ALGORITHMS`."""
     found = {}
     for package in ("shared.algorithms", *(part.strip() for part in more.split(",") if part.strip())):
         for module in pkgutil.iter_modules(_folders(package)):
@@ -79,10 +79,10 @@ def _modules(more: str) -> dict[str, str]:
 
 
 def _folders(package: str) -> list[str]:
-    """Where a package's modules lie.
+    """The folders of a package's modules.
 
     Raises:
-        BadInput: there is no such package. An error inside it is shown as it is.
+        BadInput: there is no such package. An error inside the package is raised unchanged.
     """
     try:
         return list(importlib.import_module(package).__path__)
@@ -96,7 +96,7 @@ def _folders(package: str) -> list[str]:
 
 @cache
 def _load(module: str) -> tuple[Algorithm, Callable[..., Any] | None]:
-    """`ALGORITHM` and `PICTURES` of a module."""
+    """`ALGORITHM` and `PICTURES` of a module; None for pictures that it does not define."""
     found = importlib.import_module(module)
     algorithm, pictures = getattr(found, "ALGORITHM", None), getattr(found, "PICTURES", None)
     if not isinstance(algorithm, Algorithm) or algorithm.name != module.rpartition(".")[2]:

@@ -151,7 +151,7 @@ async def test_partial_work_of_a_method_with_four_gradients_a_step_is_in_time(tm
 
 def test_codec_for_updates_of_which_nothing_could_be_coded_is_refused_by_its_field() -> None:
     es_afl = load_algorithm("es_afl")
-    with pytest.raises(BadInput, match="es_afl sends up no tensors that a codec could shorten") as refused:
+    with pytest.raises(BadInput, match="es_afl sends up no tensors that a codec could compress") as refused:
         es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"up": "topk"})))
     assert refused.value.field == "compression.up"
     es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"down": "fp16"})))
