@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from typing_extensions import TypeVar
 
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
@@ -22,6 +23,8 @@ from shared.simulation.digital_twin import Twin
 from shared.spec.experiment import ExperimentSpec
 from shared.training.models import Layer
 from shared.training.subnetworks.units import Units
+
+Params = TypeVar("Params", default=Any)
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class EdgeView:
 
     Attributes:
         losses: at an edge that selects by them, by seat, the training loss of the last visit whose answer arrived.
-        twins: at an edge that keeps digital twins, by seat, their present state.
+        twins: in `schedule`, at an edge that keeps digital twins, their present state by seat.
         unfinished: in a further wave of planned shares, the samples that are still to be trained on; None: all.
     """
 
@@ -83,7 +86,7 @@ class EdgeView:
 
 
 @dataclass(frozen=True)
-class Context:
+class Context(Generic[Params]):
     """Where a hook stands: in which run, round and wave, at which edge and seat.
 
     Attributes:
@@ -104,7 +107,7 @@ class Context:
     """
 
     spec: ExperimentSpec
-    params: Any
+    params: Params
     phase: str
     round_no: int
     n_clients: int
@@ -119,7 +122,7 @@ class Context:
     total_samples: int = 0
     total_clients: int = 1
 
-    def at(self, **changes: Any) -> Context:
+    def at(self, **changes: Any) -> Self:
         """A copy with other values: `ctx.at(edge_round=1, wave=0)`."""
         return replace(self, **changes)
 

@@ -8,15 +8,16 @@ show who asked how an image is prepared, and for whom.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from shared.federation.hooks import (
     Algorithm,
+    Broadcast,
     CloudHooks,
     Context,
     DeviceHooks,
+    GlobalModel,
     Local,
     OwnBuffers,
     Tensor,
@@ -37,12 +38,12 @@ def white(x: Tensor) -> Tensor:
 
 
 class Cloud(CloudHooks):
-    def prepare(self, ctx: Context, state: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: GlobalModel, owner: str | None) -> Transform | None:
         return white if owner == "device-1" else None
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context, state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
         seen: list[int] = []
 
         def step(parameters: list[Tensor], gradients: list[Tensor]) -> None:
@@ -67,7 +68,7 @@ class Device(DeviceHooks):
         update = Update(delta=delta_of(ctx, whole.model, message.model))
         return replace(Local(OwnBuffers(), update, whole.model, whole.trained), figures=figures)
 
-    def prepare(self, ctx: Context, state: Any, message: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: OwnBuffers, message: Broadcast, owner: str | None) -> Transform | None:
         return black if owner == ctx.client_id else white
 
 

@@ -8,16 +8,18 @@ visit also waits at the gate of a test (`tests.soak.gate`).
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
 from shared.federation.hooks import (
     Algorithm,
+    Broadcast,
     CloudHooks,
     Context,
     DeviceHooks,
+    GlobalModel,
     Local,
     Mean,
     ModelState,
@@ -46,24 +48,25 @@ class Counted(Record):
     visits: Annotated[dict[str, int], PerClient()]
 
 
-class Counts(Record):
-    model: ModelState
+class Counts(GlobalModel):
     visits: dict[str, int] = Field(default_factory=dict)
 
 
-class Cloud(CloudHooks):
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+class Cloud(CloudHooks[Counts, Broadcast, Counted]):
+    def init(self, ctx: Context[Params], model: TensorMap) -> Counts:
         return Counts(model=model)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Counts, update: Counted) -> Counts:
         return super().aggregate(ctx, state, update).replace(visits={**state.visits, **update.visits})
 
 
-class Device(DeviceHooks):
-    def init(self, ctx: Context) -> Any:
+class Device(DeviceHooks[Counter, Broadcast, Counted]):
+    def init(self, ctx: Context[Params]) -> Counter:
         return Counter()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(
+        self, ctx: Context[Params], state: Counter, message: Broadcast, trainer: Trainer
+    ) -> Local[Counter, Counted]:
         assert ctx.seat is not None
         pass_gate(ctx.round_no, ctx.seat)
         for _ in range(round(ctx.params.pause_s / TICK_S)):

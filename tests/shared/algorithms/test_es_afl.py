@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.by_hooks import ByHooks
-from shared.algorithms._evolution import Strategy, covariance_of, divided, judged, tried
+from shared.algorithms._evolution import Strategy, after_trial, covariance_of, run_trial, split_samples
 from shared.algorithms.es_afl import Change, Choice, Params
 from shared.core.errors import BadInput
 from shared.federation.aggregation import Accumulator, mean_of
@@ -68,7 +68,7 @@ class Ninety(DeviceHooks):
 
     def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
-        training, _ = divided(ctx.at(params=Params()), trainer)
+        training, _ = split_samples(ctx, trainer, Params().validation)
         return default_local(ctx, start, trainer.fit(ctx, start, samples=training))
 
 
@@ -108,7 +108,7 @@ def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_p
             pair, here = pairs[client], ctx.at(edge=0, seat=seat)
             chromosome = pair.child if local.update.choices[client].child else pair.parent  # type: ignore[union-attr]
             trainer = trainer_for(run.experiment, run._work(run.round_no), run.seats[seat].train, run.seats[seat].test)
-            counts = trainer.importance(state, divided(here, trainer)[1])
+            counts = trainer.importance(state, split_samples(here, trainer, here.params.validation)[1])
             kept = kept_units(counts, rates_of(units, chromosome, "units"))
             for name, tensor in (local.model or {}).items():
                 places = [list(range(n)) for n in state[name].shape]
@@ -164,7 +164,7 @@ def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
             found = after.searches[client]
             assert found.parent == (pairs[client].child if won else pairs[client].parent)
             if client in before.searches:
-                expected = judged(before.searches[client], won, Strategy())
+                expected = after_trial(before.searches[client], won, Strategy())
                 assert (found.parent, found.path, found.sigma) == (expected.parent, expected.path, expected.sigma)
                 assert found.won == expected.won
             elif won:  # its first trial: the first child, from a path of length 0
@@ -190,10 +190,10 @@ def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
     for seat, visit in run.visits().items():
         here, client = ctx.at(edge=0, seat=seat), f"device-{seat}"
         trainer = trainer_for(run.experiment, run._work(1), run.seats[seat].train, run.seats[seat].test)
-        parts = divided(here, trainer)
+        parts = split_samples(here, trainer, here.params.validation)
         counts = trainer.importance(run.cloud.model, parts[1])
         chromosomes = (pairs[client].parent, pairs[client].child)
-        parent, child = (tried(here, run.cloud.model, c, counts, trainer, parts) for c in chromosomes)
+        parent, child = (run_trial(here, run.cloud.model, c, counts, trainer, parts) for c in chromosomes)
         sizes = [sum(int(t.count_nonzero()) for t in one.model.values() if t.dim() > 1) for one in (parent, child)]
         fitter = (child.score.n_correct, -sizes[1]) > (parent.score.n_correct, -sizes[0])
         local = visit()
@@ -263,7 +263,7 @@ def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path:
     for round_no in (1, 2):
         ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
         trainer = trainer_for(experiment, ByHooks(experiment)._work(1), seat.train, seat.test)
-        training, validation = divided(ctx, trainer)
+        training, validation = split_samples(ctx, trainer, ctx.params.validation)
         assert len(validation) == len(seat.train) // 10
         assert sorted([*training.indices, *validation.indices]) == sorted(seat.train)
         found.append(sorted(validation.indices))
@@ -277,7 +277,12 @@ def test_clients_too_small_to_validate_on_their_own_keep_their_parent(tmp_path: 
     seat = next(seat for seat in done if len(run.seats[seat].train) == 1)
     trainer = trainer_for(run.experiment, run._work(1), run.seats[seat].train, run.seats[seat].test)
     assert len(run.seats[seat].test)
-    assert trainer.evaluate(run.cloud.model, divided(run.ctx(1).at(edge=0, seat=seat), trainer)[1]).n == 0
+    assert (
+        trainer.evaluate(
+            run.cloud.model, split_samples(run.ctx(1).at(edge=0, seat=seat), trainer, Params().validation)[1]
+        ).n
+        == 0
+    )
     assert done[seat].figures["fitness"] == 0
 
 
@@ -290,7 +295,7 @@ def test_batch_norm_leaves_as_many_samples_to_train_on_as_it_needs(tmp_path: Pat
         seat = experiment.seat(0)
         ctx = experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
         trainer = trainer_for(experiment, ByHooks(experiment)._work(1), np.arange(n), seat.test)
-        training, validation = divided(ctx, trainer)
+        training, validation = split_samples(ctx, trainer, ctx.params.validation)
         assert (len(training), len(validation)) == {1: (1, 0), 2: (2, 0), 3: (2, 1)}[n]
 
 

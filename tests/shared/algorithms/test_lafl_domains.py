@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from shared.algorithms.lafl_cpn import ALGORITHM, Down, Own, _taken
+from shared.algorithms.lafl_cpn import ALGORITHM, Down, Own, _measured
 from shared.core.records import TensorMap
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
@@ -39,7 +39,7 @@ def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: s
     )
     seat, ctx = experiment.seat(0), experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
-    found = _taken(ctx, trainer)
+    found = _measured(ctx, trainer)
     drawn = [x for x, _ in trainer.batches(ctx, purpose="statistics", epochs=1, augment=stats == "augmented")]
     pixels = torch.cat([as_pixels(x) for x in drawn]).numpy()
     assert found.n == len(seat.train) * 64

@@ -101,13 +101,13 @@ def test_three_steps_of_a_softmax_layer_are_the_formulas(gradient: str, tmp_path
     torch.testing.assert_close(parameters, wanted, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(fttq.theta["w"].numpy(), plain.theta["w"].astype(np.float32), rtol=1e-4, atol=1e-6)
     assert len(n_nonzero) > 1  # weights crossed the threshold
-    assert torch.equal(fttq.short["w"].detach(), parameters[0])
+    assert torch.equal(fttq.ternary["w"].detach(), parameters[0])
 
 
 def test_a_factor_below_0_turns_the_signs_that_travel(tmp_path: Path) -> None:
     fttq = Fttq(ctx_of(tmp_path, {}), {"w": torch.tensor([[2.0, -2.0, 0.0, 1.0]])})
     fttq.w["w"].fill_(-0.5)
-    assert fttq.short["w"].detach().tolist() == [[-0.5, 0.5, 0.0, -0.5]]
+    assert fttq.ternary["w"].detach().tolist() == [[-0.5, 0.5, 0.0, -0.5]]
 
 
 def test_the_servers_threshold_goes_by_the_largest_weight(tmp_path: Path) -> None:
