@@ -24,7 +24,7 @@ Deviations and readings:
 - The paper's lam is 0.05 for CIFAR-10 (CIFAR-100: 0.1, FEMNIST: 0.2), and 0.1 for NaiveMix (0.1, 0.2).
 - Images are averaged as the model gets them, from -1 to 1.
 - The mash has the means of the clients that answered in the phase `mash`; it does not grow later. In that phase all
-  seats are selected, whatever the spec's `selection`.
+  seats are selected, whatever the spec's `select` says.
 - A device without the mash (its state or its edge's was lost) trains as in FedAvg and reports that. It gets the mash
   with its next visit, and its edge gets it in the next round.
 """

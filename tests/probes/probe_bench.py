@@ -1,8 +1,8 @@
-"""What a client's bench can do beyond local training: fits of part of a model, augmented batches, prepared tests.
+"""What a client's trainer can do beyond local training: fits of part of a model, augmented batches, transformed tests.
 
-A device first trains its head alone, one epoch, from a stream of its own, and throws that away; then it trains as in
-FedAvg. It tests as if all images were black, its own model on the tests of others as if they were white: so the scores
-show who asked how an image is prepared, and for whom.
+A device first trains its head alone for an epoch, with a random stream of its own, and discards the result; then it
+trains as in FedAvg. It makes its own test images black and all others white, so that the scores show for which client
+`prepare` was called.
 """
 
 from __future__ import annotations

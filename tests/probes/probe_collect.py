@@ -1,6 +1,6 @@
 """A first phase of `collect`: label counts and pixel sums of each client, pooled at the cloud and broadcast later.
 
-A seat that came after that phase collects in its first visit, while the others train.
+A seat that joins after that phase collects in its first visit, while the others train.
 """
 
 from __future__ import annotations

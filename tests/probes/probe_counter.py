@@ -1,8 +1,8 @@
-"""A counter on each seat: how many visits that count it has behind it. Nothing is trained.
+"""A counter on each seat: the number of its visits that were used. Nothing is trained.
 
-The update is the count / 64 everywhere, so that a visit that counted twice, or one that was forgotten, changes the
-model; the count stands in the visit's figures and, by client, in the cloud's state. `pause_s` makes a visit last; a
-visit also waits at the gate of a test (`tests.soak.gate`).
+The update is count / 64 everywhere, so that a visit that was counted twice, or lost, changes the model; the count is
+also in the visit's figures and, by client, in the cloud's state. `pause_s` is the duration of a visit; a visit also
+waits at the gate of a test (`tests.soak.gate`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TICK_S = 0.05
 
 
 class Params(Record):
-    """How long a visit lasts."""
+    """pause_s: the duration of a visit."""
 
     pause_s: float = Field(default=0.0, ge=0, le=60)
 

@@ -1,7 +1,7 @@
 """The edge is the client: its devices and its own worker share its samples, in two waves.
 
 In the first wave a seat trains the even positions of its share, in the second the odd ones; the share of a seat that
-was lost in the first goes to the first seat that answered. `seen` brings up which samples were trained on.
+was lost in the first goes to the first seat that answered. `seen` reports which samples were trained on.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from shared.federation.hooks import (
 
 
 class Params(Record):
-    """keep: a refused seat keeps the state of its visit (else as the algorithm says: it reverts)."""
+    """keep: whether a refused seat keeps the state of its visit; None = as `on_refusal` says, it reverts."""
 
     keep: bool | None = None
     patience: int = 99

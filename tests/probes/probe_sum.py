@@ -1,7 +1,7 @@
-"""Sums: every visit adds 1 everywhere, which `aggregate` learns from the mean and from how many updates that is.
+"""Sums: every visit adds 1 everywhere; `aggregate` gets the sum as the mean times the number of its updates.
 
-With `edge_rounds` above 1 an edge adds its visits up by itself, and the cloud the edges. Updates weigh alike: a mean by
-samples of edges of unlike size, times their number, is no sum.
+With `edge_rounds` above 1 an edge sums its visits, and the cloud sums the edges. Updates have equal weights: a mean by
+samples over edges of different sizes, times their number, would be no sum.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shared.federation.hooks import (
 
 
 class Ones(Record):
-    """What was added."""
+    """The update: what a visit adds."""
 
     delta: Annotated[ModelState, Mean(weight="one")]
 

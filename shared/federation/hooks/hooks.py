@@ -5,7 +5,9 @@ message and return a new state and message. They do no I/O, keep no attributes a
 
 What a hook takes and returns are the algorithm's own records, which the class names once:
 `CloudHooks[CloudState, Down, Up]`, `EdgeHooks[EdgeState, Down, Up, Message, Report]` and
-`DeviceHooks[DeviceState, Down, Up, Report]`. FedAvg's record stands for each that is left out.
+`DeviceHooks[DeviceState, Down, Up, Report]`. FedAvg's record stands for each that is left out. A default hook makes
+FedAvg's record (hence the casts), so an algorithm with another one overrides the hooks that make it. `Context[Params]`
+types `ctx.params`, the algorithm's own parameters.
 
     CloudState, EdgeState, DeviceState    what each tier remembers between rounds
     Down       the broadcast: cloud to edge, and edge to device unless the edge's `Message` is another record
@@ -148,7 +150,7 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
         return Begin(begun, ctx.spec.edge_rounds, through=not self.forms_model(ctx))
 
     def select(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> list[int]:
-        """Returns the numbers of the seats that train in this edge round; by default as the spec's `selection` says.
+        """Returns the numbers of the seats that train in this edge round; by default as the spec's `select` says.
 
         `seats` are the edge's seats with training samples; held-out seats are not among them. `view` holds the training
         losses of their last visits.
@@ -319,7 +321,7 @@ def last_layers(ctx: Context, n: int) -> frozenset[str]:
         BadInput: the model has fewer layers.
     """
     if n > len(ctx.model.layers):
-        there = f"{ctx.spec.model.name} has {len(ctx.model.layers)} layers with parameters"
-        raise BadInput(f"personal_layers {n}: {there}", field="algorithm.params.personal_layers")
+        reason = f"{ctx.spec.model.name} has {len(ctx.model.layers)} layers with parameters"
+        raise BadInput(f"personal_layers {n}: {reason}", field="algorithm.params.personal_layers")
     last = ctx.model.layers[len(ctx.model.layers) - n :]
     return frozenset(name for layer in last for name in (*layer.parameters, *layer.buffers))

@@ -1,4 +1,4 @@
-"""ES-AFL: sub-networks from chromosomes, the merge by position, the search, and FedAvg where nothing is left out."""
+"""ES-AFL: sub-networks from chromosomes, averaging by position, the search, and FedAvg where nothing is pruned."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODEL = "cnn_6_16"
 
 
 def lab_of(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
-    """Three clients of handwritten digits at one edge; a number of samples each that is not the others'."""
+    """Three clients of handwritten digits at one edge, with different numbers of samples."""
     spec = {
         "algorithm": {"name": "es_afl", "params": params or {}},
         "data": {"name": "digits", "n_train": 200, "n_test": 30},
@@ -93,7 +93,7 @@ def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
 
 @pytest.mark.parametrize("model", ["conv_bn", MODEL])
 def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_path: Path) -> None:
-    """Each sub-network put at its places by numpy's `ix_`, zeros among linear weights left out, and averaged."""
+    """Each sub-network put at its positions by numpy's `ix_`, without pruned linear weights, and averaged."""
     run = ByHooks(lab_of(tmp_path, {"start": 0.5, "sigma": 0.3}, model=model))
     units = run.experiment.units
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_merge_through_one_edge_is_that_through_three(tmp_path: Path) -> None:
 
 
 def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
-    """The cloud's state after each round, from that before it and the choices."""
+    """The cloud's state after each round follows from the state before it and the choices."""
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
     n_won, n_lost = 0, 0
     for _ in range(4):
@@ -211,7 +211,7 @@ def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
 
 
 def cut_to(model: str, rate: float, n_pruned: float = 0.0) -> tuple[Change, int]:
-    """An update of a sub-network without training, and how many values of it are kept."""
+    """An update of a sub-network without training, and its number of kept values."""
     made = build(model, (1, 28, 28), 10, seed=0)
     units, state = units_of(made, (1, 28, 28)), read_state(made)
     counts = {group: torch.ones(n) for group, n in units.groups.items()}
@@ -245,7 +245,7 @@ def test_weights_left_out_one_by_one_cost_a_bit_each() -> None:
 
 
 def test_updates_are_summed_where_that_is_smaller() -> None:
-    """4 bytes a value and few for its place, against 16 a position that anybody has."""
+    """A client sends 4 bytes a value and few for positions; a sum takes 16 a position that any client kept."""
     update, _ = cut_to("cnn_6_16", 0.5)
     apart = [Contribution[Any](seat=seat, n_samples=9, update=update) for seat in range(20)]
     assert [_sum_is_smaller(apart[:n], n) for n in (1, 2, 8, 20)] == [False, False, False, True]
@@ -271,7 +271,7 @@ def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path:
 
 
 def test_clients_too_small_to_validate_on_their_own_keep_their_parent(tmp_path: Path) -> None:
-    """With one sample there is nothing to compare on; test samples are not for that."""
+    """With one sample there are no validation samples; test samples are never used for validation."""
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30}))
     done = run.round()
     seat = next(seat for seat in done if len(run.seats[seat].train) == 1)

@@ -1,4 +1,4 @@
-"""The evolution strategy against its formulas in plain numpy, against CMA-ES, and where selection says nothing."""
+"""The evolution strategy against its formulas in plain numpy, against CMA-ES, and with random winners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LAFL-CPN: channel statistics, a learned mix of the top layers, augmentation, each by itself and together."""
+"""LAFL-CPN: channel statistics, the learned mix of top layers, and augmentation, alone and together."""
 
 from __future__ import annotations
 
