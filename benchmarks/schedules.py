@@ -18,6 +18,7 @@ from edge_server.rounds.twins import Twins
 from edge_server.rounds.wave import Wave
 from edge_server.rounds.wave_timing import Cutoff, WaveTiming
 from shared.federation import scheduling, visit_estimates
+from shared.federation.context import EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, WaveId
 from shared.federation.spec_parser import parse_spec
@@ -61,12 +62,13 @@ class EdgeSimulation:
         experiment, clock = self.experiment, EdgeClock(self.experiment, self.number, round_no=round_no, at_s=self.at_s)
         numbers = [seat.number for seat in experiment.population.at(self.number)]
         self.twins.look(clock, numbers, new_edge_round=True)
-        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number).at(twins=self.twins.known)
-        tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers])
+        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number)
+        view = EdgeView(twins=self.twins.known)
+        tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers], view)
         wave = Wave(WaveId(run_id="counted", round_no=round_no))
         wave.predicted = self.twins.predict(ctx, clock, tasks)
         for number, task in tasks.items():
-            seat, body = clock.seat(number), ctx.model_bytes + visit_estimates.HEAD_BYTES
+            seat, body = clock.seat(number), ctx.model.n_bytes + visit_estimates.HEAD_BYTES
             n_trained = visit_estimates.samples_due(ctx, task, seat)
             wave.outcomes[number] = Outcome[Any](seat=number, kind="train", n_trained=n_trained)
             if seat.role == "train":

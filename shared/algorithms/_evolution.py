@@ -25,12 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shared.core.records import Record, TensorMap
-from shared.core.scores import Score
-from shared.federation.context import Context
-from shared.federation.hooks import Trainer
-from shared.federation.test_sets import Samples
-from shared.training.loop import Trained
+from shared.federation.hooks import Context, Record, Samples, Score, TensorMap, Trained, Trainer
 from shared.training.subnetworks.pruning import heaviest, kept_units, rates_of
 from shared.training.subnetworks.units import Units
 
@@ -186,7 +181,7 @@ def run_trial(
         trainer: of the client.
         parts: training and validation samples.
     """
-    units, (training, validation) = ctx.units, parts
+    units, (training, validation) = ctx.model.units, parts
     kept = kept_units(counts, rates_of(units, chromosome, "units"))
     fit = trainer.fit(ctx, units.cut(start, kept), samples=training)
     stays = {name: torch.ones_like(tensor, dtype=torch.float32) for name, tensor in fit.model.items()}
@@ -210,7 +205,7 @@ def split_samples(ctx: Context, trainer: Trainer, share: float) -> tuple[Samples
     At least one sample validates, unless training needs them all (batch-norm needs two).
     """
     n = trainer.n_samples
-    n_validation = max(min(max(math.floor(share * n), 1), n - ctx.least_batch), 0)
+    n_validation = max(min(max(math.floor(share * n), 1), n - ctx.model.least_batch), 0)
     order = torch.randperm(n, generator=ctx.rng("validation")).numpy()
     chosen = np.zeros(n, dtype=bool)
     chosen[order[:n_validation]] = True

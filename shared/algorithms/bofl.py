@@ -53,35 +53,44 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add, n_bytes, overlay
-from shared.federation.context import Context
 from shared.federation.hooks import (
+    Adam,
     Admission,
     Advance,
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Outcome,
     OwnBuffers,
+    PerClient,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
     Verdict,
+    add,
     delta_of,
+    n_bytes,
+    overlay,
     own_buffers,
     starting_model,
     travelling,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
 from shared.plots.declared import labels_by_round
-from shared.training.optimizers import Adam
 
 # ---- parameters and records
 
@@ -190,7 +199,7 @@ class Own(OwnBuffers):
 
 def signs(ctx: Context[Params], model: Mapping[str, Tensor]) -> Tensor:
     """Returns b(w) of all parameters, names sorted, packed eight to a byte: uint8, (ceil(n / 8),)."""
-    names = sorted(model.keys() - ctx.buffer_names)
+    names = sorted(model.keys() - ctx.model.buffer_names)
     bits = np.concatenate([(model[name] > 0).flatten().cpu().numpy() for name in names])  # algorithm 1, 1-3
     return torch.from_numpy(np.packbits(bits))
 
@@ -346,6 +355,13 @@ class Device(DeviceHooks[Own, Message, Change, Report]):
         return local.model if local else state.own or None
 
 
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """All that travels, in the field that is averaged as `weighting` says."""
+    return {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)}
+
+
+PICTURES = labels_by_round("classes", "BOFL: classes of devices by round", ("leader", "A", "B", "C"))
+
 ALGORITHM = Algorithm(
     name="bofl",
     paper="Guo et al.: Efficient Federated Learning Scheme Based on Background Optimization. Computer Science 2022",
@@ -360,7 +376,6 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=Environment,
     device_state=Own,
-    sends=lambda ctx, model: {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)},
     needs={"client": "device"},
-    pictures=labels_by_round("classes", "BOFL: classes of devices by round", ("leader", "A", "B", "C")),
+    footprint=Footprint(sends=sends),
 )

@@ -45,35 +45,44 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import add, only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    ExperimentSpec,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
     OwnBuffers,
+    PerClient,
     Phase,
+    Record,
+    Score,
+    Seat,
+    Tensor,
+    TensorMap,
     Trainer,
+    add,
     delta_of,
     last_layers,
+    only,
+    overlay,
     own_buffers,
     starting_model,
     travelling,
+    without,
 )
-from shared.federation.population import Seat
 from shared.plots.groups import dendrogram
-from shared.spec.experiment import ExperimentSpec
 
 MOST_LISTED = 64
 """With at most this many users the round's record lists all pairwise distances; with more, only the merges."""
@@ -165,7 +174,7 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 
 def last_layer(ctx: Context[Params], personal: Mapping[str, Tensor]) -> Tensor:
     """Returns v: weight and bias of the last layer, flattened into one row."""
-    return torch.cat([personal[name].flatten() for name in ctx.layers[-1].parameters])
+    return torch.cat([personal[name].flatten() for name in ctx.model.layers[-1].parameters])
 
 
 def rows(last: Mapping[str, Tensor], users: Sequence[str]) -> Floats:
@@ -338,6 +347,8 @@ class Device(DeviceHooks[OwnBuffers, Broadcast, Change]):
         return Local(own, Change(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
 
 
+PICTURES = dendrogram
+
 ALGORITHM = Algorithm(
     name="dtpfl",
     paper="Liu, Wu, Liu: Research on Personalized Federated Learning Algorithm in Industrial Internet of Things. "
@@ -352,8 +363,7 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=User,
     phases=phases,
-    sends=sends,
     headline="mean over clients",
     needs={"client": "edge"},
-    pictures=dendrogram,
+    footprint=Footprint(sends=sends),
 )

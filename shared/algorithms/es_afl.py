@@ -56,30 +56,37 @@ from shared.algorithms._evolution import (
     split_samples,
     with_child,
 )
-from shared.core.aggregation_rules import MaskOf, Mean, PerClient
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, TensorMap
-from shared.core.tensors import only, overlay
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    MaskOf,
+    Mean,
+    ModelState,
     OwnBuffers,
+    Passes,
+    PerClient,
+    Record,
+    Seat,
+    TensorMap,
     Trainer,
+    WireError,
     delta_of,
+    only,
+    overlay,
     starting_model,
 )
-from shared.federation.population import Seat
 from shared.plots.subnetworks import sub_networks
-from shared.simulation.cost_model import Passes
 from shared.training.subnetworks.pruning import genes_of
 
 
@@ -183,8 +190,8 @@ def check(ctx: Context[Params], update: Change) -> None:
     odd = sorted(update.mask.keys() ^ update.delta.keys())
     if odd:
         raise WireError(f"of delta and mask of {ctx.client_id} only one holds {odd[0][:80]!r}", field="mask")
-    weights = {layer.name: int(update.mask[f"{layer.name}.weight"].count_nonzero()) for layer in ctx.units.layers}
-    whole = {"n_weights": weights, "multiply_adds": ctx.units.multiply_adds(update.mask)}
+    weights = {layer.name: int(update.mask[f"{layer.name}.weight"].count_nonzero()) for layer in ctx.model.units.layers}
+    whole = {"n_weights": weights, "multiply_adds": ctx.model.units.multiply_adds(update.mask)}
     for client, choice in update.choices.items():
         for figure, most in whole.items():
             _check_layers(f"choices of {client}: {figure}", getattr(choice, figure), most)
@@ -206,7 +213,7 @@ class Cloud(CloudHooks[Population, Down, Change]):
     """Algorithm 1: averages by position, and makes new children."""
 
     def init(self, ctx: Context[Params], model: TensorMap) -> Population:
-        return Population(model=model, covariance=_rows(np.eye(len(genes_of(ctx.units)))))
+        return Population(model=model, covariance=_rows(np.eye(len(genes_of(ctx.model.units)))))
 
     def broadcast(self, ctx: Context[Params], state: Population, edge: int, seats: Sequence[Seat]) -> Down:
         searches = {name: _search(ctx, state, name) for name in _clients(ctx, seats)}
@@ -231,8 +238,8 @@ class Cloud(CloudHooks[Population, Down, Change]):
         if not choices:
             return {}
         supernet = {
-            "n_weights": ctx.units.n_weights(state.model),
-            "multiply_adds": ctx.units.multiply_adds(state.model),
+            "n_weights": ctx.model.units.n_weights(state.model),
+            "multiply_adds": ctx.model.units.multiply_adds(state.model),
         }
         return {
             "supernet": supernet,
@@ -302,7 +309,7 @@ class Device(DeviceHooks[OwnBuffers, Order, Change]):
             trials.append(run_trial(ctx, start, pair.child, counts, trainer, parts))
         child = trials[-1].rank > trials[0].rank
         best = trials[-1] if child else trials[0]
-        return _contribution(ctx, start, best, child, equivalent_samples(ctx.units, start, trials, len(parts[1])))
+        return _contribution(ctx, start, best, child, equivalent_samples(ctx.model.units, start, trials, len(parts[1])))
 
 
 def _contribution(
@@ -311,11 +318,11 @@ def _contribution(
     """Returns what the winner contributes; lines 5 to 8."""
     whole = {name: torch.where(best.mask[name] > 0, best.whole[name], start[name]) for name in start}
     delta = delta_of(ctx, whole, start)
-    operations = ctx.units.multiply_adds(best.model)
+    operations = ctx.model.units.multiply_adds(best.model)
     choice = Choice(child=child, n_weights=best.n_weights, multiply_adds=operations)
     sizes = {"n_weights": sum(best.n_weights.values()), "multiply_adds": sum(operations.values())}
     return Local(
-        OwnBuffers(buffers=only(overlay(start, whole), ctx.buffer_names) if ctx.buffers == "local" else {}),
+        OwnBuffers(buffers=only(overlay(start, whole), ctx.model.buffer_names) if ctx.buffers == "local" else {}),
         Change(delta=delta, mask=only(best.mask, delta), choices={ctx.client_id: choice}),
         best.model,
         best.trained,
@@ -329,6 +336,8 @@ def passes(params: Params) -> Passes:
     n_trials = 2 if params.sigma else 1
     return Passes(of_step=n_trials, beside=params.validation * (1 + n_trials) / 3)  # a pass forward is a third
 
+
+PICTURES = sub_networks
 
 ALGORITHM = Algorithm(
     name="es_afl",
@@ -345,6 +354,5 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     needs={"client": "device", "edge_rounds": 1, "schedule": "own_data"},
     check=check,
-    passes=passes,
-    pictures=sub_networks,
+    footprint=Footprint(passes=passes),
 )

@@ -26,24 +26,29 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.core.records import ModelState, Record, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
+    Footprint,
     GlobalModel,
     Local,
+    ModelState,
     OwnBuffers,
+    Record,
+    Score,
+    TensorMap,
     Trainer,
     Update,
     delta_of,
+    only,
+    overlay,
     own_buffers,
     starting_model,
     travelling,
+    without,
 )
 
 
@@ -71,8 +76,8 @@ class Own(OwnBuffers):
 
 def norm_names(ctx: Context[Params]) -> frozenset[str]:
     """Returns the names of the batch-norm parameters, which are those of modules with running statistics."""
-    modules = {name.rpartition(".")[0] for name in ctx.buffer_names}
-    parameters = (name for layer in ctx.layers for name in layer.parameters)
+    modules = {name.rpartition(".")[0] for name in ctx.model.buffer_names}
+    parameters = (name for layer in ctx.model.layers for name in layer.parameters)
     return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
 
 
@@ -98,7 +103,7 @@ class Device(DeviceHooks[Own]):
         start, mine = _held(state, message), norm_names(ctx)
         fit = trainer.fit(ctx, start)
         held = ctx.params.tested == "held"
-        began = {} if held else only(start, mine | ctx.buffer_names)
+        began = {} if held else only(start, mine | ctx.model.buffer_names)
         own = Own(buffers=own_buffers(ctx, fit.model), norm=only(fit.model, mine), began=began)
         update = Update(delta=without(delta_of(ctx, fit.model, start), mine))
         return Local(own, update, start if held else fit.model, fit.trained)
@@ -135,6 +140,6 @@ ALGORITHM = Algorithm(
     device_state=Own,
     buffers="local",
     headline="mean over clients",
-    sends=sends,
     needs={"client": "device"},
+    footprint=Footprint(sends=sends),
 )

@@ -43,33 +43,41 @@ from pydantic import Field
 
 from shared.algorithms.fedprox import pull_towards
 from shared.algorithms.scaffold import plus
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
-from shared.core.tensors import add, subtract, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
+    Correct,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Outcome,
     OwnBuffers,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
+    add,
     delta_of,
     own_buffers,
+    reach,
     starting_model,
+    subtract,
     travelling,
+    without,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
-from shared.training.loop import Correct
-from shared.training.optimizers import reach
 
 
 class Params(Record):
@@ -140,13 +148,13 @@ def changes(ctx: Context[Params], update: Corrected, before: Federation | Change
     if ctx.params.drift and update.drift:
         drift = plus(drift, update.drift, ctx.n_updates)
     elif ctx.params.drift:
-        drift = plus(drift, without(update.delta, ctx.buffer_names), ctx.n_samples / ctx.total_samples)
+        drift = plus(drift, without(update.delta, ctx.model.buffer_names), ctx.n_samples / ctx.total_samples)
     return drift, plus(before.moved, update.moved, ctx.n_updates)
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """The change of g has all parameters; so has that of h, which only edges send."""
-    parameters = frozenset(model.keys() - ctx.buffer_names)
+    parameters = frozenset(model.keys() - ctx.model.buffer_names)
     found = {"delta": travelling(ctx, model), "moved": parameters, "drift": parameters}
     there = {"delta": True, "moved": ctx.params.gradient, "drift": ctx.params.drift and ctx.seat is None}
     return {field: names for field, names in found.items() if there[field]}
@@ -208,7 +216,7 @@ class Device(DeviceHooks[Own, Steered, Corrected]):
     ) -> Local[Own, Corrected]:
         start = starting_model(state, message)
         fit = trainer.fit(ctx, start, correct=steer(ctx, state, message.moved, start))
-        gone = subtract(without(fit.model, ctx.buffer_names), start)  # g_i
+        gone = subtract(without(fit.model, ctx.model.buffer_names), start)  # g_i
         length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
         moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
         drift = plus(gone, state.drift) if ctx.params.drift else {}  # h_i
@@ -219,7 +227,7 @@ class Device(DeviceHooks[Own, Steered, Corrected]):
 
 def steer(ctx: Context[Params], state: Own, moved: TensorMap, start: TensorMap) -> Correct | None:
     """Returns the correction that adds the gradients of R and G; None if both are zero."""
-    names = [name for name in start if name not in ctx.buffer_names]
+    names = [name for name in start if name not in ctx.model.buffer_names]
     anchor = add(start, {name: -tensor for name, tensor in state.drift.items()})  # w - h_i
     pull = pull_towards(anchor, names, ctx.params.alpha) if ctx.params.alpha else None
     zero = torch.zeros(())
@@ -249,6 +257,6 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    sends=sends,
     needs={"client": "device", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
+    footprint=Footprint(sends=sends),
 )

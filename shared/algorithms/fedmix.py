@@ -41,37 +41,46 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Nothing, Record, Tensor, TensorMap
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
+    ExperimentSpec,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Objective,
+    Outcome,
     OwnBuffers,
+    PerClient,
     Phase,
+    Record,
+    Samples,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
+    WireError,
     delta_of,
     one_phase,
+    operations,
     own_buffers,
     starting_model,
     travelling,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
-from shared.spec.experiment import ExperimentSpec
-from shared.training.flops import operations
-from shared.training.loop import Objective
 
 ROUNDED = 1e-3
 """Bounds the rounding error of averaged pixels and label shares."""
@@ -226,7 +235,7 @@ def gathers(ctx: Context[Params]) -> Mapping[str, int]:
     """A process holds the mash at least twice: as received from clients, and concatenated."""
     params = ctx.params
     entries = ctx.n_clients if params.mash == "all" else ctx.total_samples / params.mash
-    entry_bytes = 4 * (prod(ctx.image_shape) + ctx.n_classes)
+    entry_bytes = 4 * (prod(ctx.model.image_shape) + ctx.model.n_classes)
     return {"mash": ceil(2 * entries * entry_bytes)} if params.lam else {}
 
 
@@ -238,9 +247,9 @@ def check(ctx: Context[Params], update: Change) -> None:
     most = 1 if ctx.params.mash == "all" else ceil(ctx.total_samples / ctx.params.mash)
     for client, mash in update.averages.items():
         shape, n_classes = tuple(mash.images.shape[1:]), mash.labels.shape[1]
-        if (shape, n_classes) != (ctx.image_shape, ctx.n_classes) or len(mash.images) > most:
+        if (shape, n_classes) != (ctx.model.image_shape, ctx.model.n_classes) or len(mash.images) > most:
             found = f"{len(mash.images)} of images {shape} and {n_classes} classes"
-            allowed = f"at most {most} of images {ctx.image_shape} and {ctx.n_classes} classes"
+            allowed = f"at most {most} of images {ctx.model.image_shape} and {ctx.model.n_classes} classes"
             raise WireError(f"averages of {client}: {found}, there can be {allowed}", field="averages")
     for client, held in update.held.items():
         if held.edge != ctx.edge:
@@ -281,8 +290,8 @@ class Edge(EdgeHooks[Relay, Mixed, Change]):
     def forms_model(self, ctx: Context[Params]) -> bool:
         return ctx.phase != "mash" and self.spec_forms_model(ctx)
 
-    def select(self, ctx: Context[Params], state: Relay, seats: Sequence[Seat]) -> list[int]:
-        return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats)
+    def select(self, ctx: Context[Params], state: Relay, seats: Sequence[Seat], view: EdgeView) -> list[int]:
+        return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats, view)
 
     def dispatch(self, ctx: Context[Params], state: Relay, seat: Seat) -> Mixed:
         has_it = seat.number in state.seats or seat.role == "held_out"
@@ -313,7 +322,7 @@ class Device(DeviceHooks[Own, Mixed, Change]):
 
     def local_update(self, ctx: Context[Params], state: Own, message: Mixed, trainer: Trainer) -> Local[Own, Change]:
         if ctx.phase == "mash":
-            n_classes = len(message.model[ctx.layers[-1].parameters[0]])
+            n_classes = len(message.model[ctx.model.layers[-1].parameters[0]])
             mine = {ctx.client_id: averaged(ctx, trainer, n_classes)} if trainer.n_samples else {}
             return Local(state, Change(delta={}, averages=mine))
         start, mash = starting_model(state, message), message.mash or state.mash
@@ -324,6 +333,11 @@ class Device(DeviceHooks[Own, Mixed, Change]):
         own = Own(buffers=own_buffers(ctx, fit.model), mash=mash)
         update = Change(delta=delta_of(ctx, fit.model, start), held=held)
         return Local(own, update, fit.model, fit.trained, figures={"mash": entries} if ctx.params.lam else {})
+
+
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """The deltas of all that travels; nothing while the mash is collected."""
+    return {"delta": travelling(ctx, model)} if ctx.phase != "mash" else {}
 
 
 ALGORITHM = Algorithm(
@@ -340,9 +354,7 @@ ALGORITHM = Algorithm(
     device_state=Own,
     phases=phases,
     own_objective=lambda params: params.lam > 0,
-    flops=mean_operations,
-    sends=lambda ctx, model: {"delta": travelling(ctx, model)} if ctx.phase != "mash" else {},
     check=check,
-    gathers=gathers,
     needs={"client": "device"},
+    footprint=Footprint(sends=sends, gathers=gathers, flops=mean_operations),
 )

@@ -20,19 +20,21 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shared.core.records import Record, Tensor, TensorMap
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Broadcast,
+    Context,
+    Correct,
     DeviceHooks,
     Local,
     OwnBuffers,
+    Record,
+    Tensor,
+    TensorMap,
     Trainer,
     default_local,
     starting_model,
 )
-from shared.training.loop import Correct
 
 
 class Params(Record):
@@ -57,7 +59,7 @@ class Device(DeviceHooks):
 
     def local_update(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
         start = starting_model(state, message)
-        names = [name for name in start if name not in ctx.buffer_names]
+        names = [name for name in start if name not in ctx.model.buffer_names]
         correct = pull_towards(start, names, ctx.params.mu) if ctx.params.mu else None
         return default_local(ctx, start, trainer.fit(ctx, start, correct=correct))
 

@@ -42,13 +42,9 @@ from pydantic import AfterValidator, Field
 from torch import nn
 from torch.nn import functional
 
-from shared.core.records import Record, Tensor
 from shared.core.validation import no_repeats
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm
+from shared.federation.hooks import Algorithm, Context, Footprint, Objective, Record, Tensor, operations
 from shared.training.data.augmentation import View, other_sizes, resized, view
-from shared.training.flops import operations
-from shared.training.loop import Objective
 from shared.training.subnetworks.width_slices import Statistics, narrowed, takes
 
 
@@ -139,5 +135,5 @@ ALGORITHM = Algorithm(
     "on Structure Enhancement. Pattern Recognition and Artificial Intelligence 2023",
     params=Params,
     objective=structure_enhanced,
-    flops=mean_operations,
+    footprint=Footprint(flops=mean_operations),
 )

@@ -42,38 +42,46 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import add, only, overlay
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
     OwnBuffers,
+    Passes,
+    PerClient,
+    Record,
+    Samples,
+    Score,
+    Seat,
+    Tensor,
+    TensorMap,
     Trainer,
+    Transform,
+    WireError,
+    add,
     delta_of,
     last_layers,
+    only,
+    overlay,
     own_buffers,
     starting_model,
     test_by_owner,
 )
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
 from shared.plots.declared import figure_by_client
-from shared.simulation.cost_model import Passes
 from shared.training.data.augmentation import as_pixels
 from shared.training.data.channel_statistics import Statistics, measured, normaliser, pooled
-from shared.training.loop import Transform
 
 SETTLED, WINDOW = 0.1, 10
 """W has converged when the mean losses of the last `WINDOW` passes have a standard deviation below `SETTLED`."""
@@ -187,7 +195,7 @@ class Own(OwnBuffers):
 
 def check(ctx: Context[Params], update: Up) -> None:
     """Validates that statistics have the run's channels, and not more pixels than all training images."""
-    channels, height, width = ctx.image_shape
+    channels, height, width = ctx.model.image_shape
     most = ctx.total_samples * height * width
     for client, sums in update.told.items():
         if len(sums.sums) != channels or not 0 < sums.n <= most:
@@ -301,7 +309,7 @@ def _mixed_start(
 ) -> tuple[TensorMap, TensorMap, dict[str, float]]:
     """Returns the model from which local training starts, W, and figures for the record: lines 10 to 15."""
     visit, params = state.participations + 1, ctx.params
-    layers = last_layers(ctx, min(params.p, len(ctx.layers))) - ctx.buffer_names
+    layers = last_layers(ctx, min(params.p, len(ctx.model.layers))) - ctx.model.buffer_names
     if not state.previous or not layers:
         return received, {}, {"visit": visit, "passes": 0, "weights_n_samples": 0}
     top = only(received, layers)
@@ -336,6 +344,8 @@ def _drawn(ctx: Context[Params], trainer: Trainer) -> Samples:
     return Samples(trainer.samples.part, trainer.samples.indices[order[:n].numpy()])
 
 
+PICTURES = figure_by_client("mixing", "LAFL-CPN: weights of the global model in mixes", "weights_mean", "mean of W")
+
 ALGORITHM = Algorithm(
     name="lafl_cpn",
     paper="Zhao, Chen: Local Adaptive Federated Learning with Channel Personalized Normalization. "
@@ -351,6 +361,5 @@ ALGORITHM = Algorithm(
     device_state=Own,
     needs={"client": "device", "schedule": "own_data"},  # statistics are those of a device's own images
     check=check,
-    passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes),
-    pictures=figure_by_client("mixing", "LAFL-CPN: weights of the global model in mixes", "weights_mean", "mean of W"),
+    footprint=Footprint(passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes)),
 )

@@ -16,21 +16,23 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from shared.core.records import ModelState, TensorMap
-from shared.core.scores import Score
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    ModelState,
     OwnBuffers,
+    Score,
+    TensorMap,
     Trainer,
     Update,
     delta_of,
@@ -120,5 +122,5 @@ ALGORITHM = Algorithm(
     edge_state=User,
     device_state=Own,
     headline="mean over clients",
-    sends=sends,
+    footprint=Footprint(sends=sends),
 )

@@ -30,21 +30,26 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Broadcast,
+    Context,
     DeviceHooks,
+    Footprint,
     Local,
+    ModelState,
+    Operations,
     OwnBuffers,
+    Record,
+    Tensor,
+    TensorMap,
     Trainer,
     Update,
     delta_of,
+    operations,
     own_buffers,
     starting_model,
 )
-from shared.training.flops import Operations, operations
 from shared.training.models import Classifier, write_state
 
 
@@ -124,5 +129,5 @@ ALGORITHM = Algorithm(
     device_state=Own,
     needs={"client": "device"},
     own_objective=lambda params: params.mu > 0,
-    flops=mean_operations,
+    footprint=Footprint(flops=mean_operations),
 )

@@ -38,26 +38,32 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
-from shared.core.records import Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
+    Batch,
     Broadcast,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
+    Footprint,
     Local,
+    Objective,
     OwnBuffers,
+    Passes,
+    Record,
+    Samples,
+    Score,
+    Seat,
+    Sgd,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
     default_local,
     starting_model,
 )
-from shared.federation.messages import Task
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
-from shared.simulation.cost_model import Passes
-from shared.training.loop import Batch, Objective, Sgd
 
 
 class Params(Record):
@@ -129,8 +135,10 @@ def _move(weights: list[Tensor], start: list[Tensor], direction: list[Tensor], l
 class Edge(EdgeHooks):
     """Gives each device tau steps in place of the spec's epochs."""
 
-    def schedule(self, ctx: Context[Params], state: EdgeModel, seats: Sequence[Seat]) -> dict[int, Task]:
-        tasks, tau = super().schedule(ctx, state, seats), ctx.params.local_steps
+    def schedule(
+        self, ctx: Context[Params], state: EdgeModel, seats: Sequence[Seat], view: EdgeView
+    ) -> dict[int, Task]:
+        tasks, tau = super().schedule(ctx, state, seats, view), ctx.params.local_steps
         return tasks if tau is None else {seat: task.replace(epochs=None, steps=tau) for seat, task in tasks.items()}
 
 
@@ -154,7 +162,7 @@ class Device(DeviceHooks):
         if not ctx.params.alpha:
             return super().personalise(ctx, state, message, local, trainer)
         start, (adapt, _) = starting_model(state, message), adaptation_split(ctx, trainer)
-        if len(adapt) < ctx.least_batch:
+        if len(adapt) < ctx.model.least_batch:
             return start
         step = Sgd(ctx.params.alpha, momentum=0.0, weight_decay=0.0)
         return trainer.fit(ctx, start, samples=adapt, purpose="personalise", epochs=1, step=step).model
@@ -187,5 +195,5 @@ ALGORITHM = Algorithm(
     headline="mean over clients",
     needs={"client": "device", "sync": "round"},
     own_objective=lambda params: params.alpha > 0,
-    passes=lambda params: Passes(of_step=gradients(params)),
+    footprint=Footprint(passes=lambda params: Passes(of_step=gradients(params))),
 )

@@ -36,34 +36,42 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
-from shared.core.tensors import add, subtract, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
+    Correct,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Outcome,
     OwnBuffers,
+    Passes,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
+    add,
     delta_of,
     own_buffers,
+    reach,
     starting_model,
+    subtract,
     travelling,
+    without,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
-from shared.simulation.cost_model import Passes
-from shared.training.loop import Correct
-from shared.training.optimizers import reach
 
 
 class Params(Record):
@@ -154,7 +162,7 @@ def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> Ten
         return cross_entropy(logits, y, reduction="sum") / n, logits
 
     trainer.fit(ctx, start, epochs=1, purpose="control", objective=part, step=total)
-    names = (name for name in start if name not in ctx.buffer_names)
+    names = (name for name in start if name not in ctx.model.buffer_names)
     return dict(zip(names, total.total, strict=True)) if total.total else {}
 
 
@@ -163,7 +171,7 @@ def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> Ten
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Updates have a change of c for each parameter, unless `option` is `none`."""
-    controls = model.keys() - ctx.buffer_names if ctx.params.option != "none" else ()
+    controls = model.keys() - ctx.model.buffer_names if ctx.params.option != "none" else ()
     return {"delta": travelling(ctx, model), "control": frozenset(controls)}
 
 
@@ -178,7 +186,7 @@ class Cloud(CloudHooks[Federation, Controlled, Change]):
 
     def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         rate = ctx.params.server_lr
-        step = {name: delta if name in ctx.buffer_names else delta * rate for name, delta in update.delta.items()}
+        step = {name: delta if name in ctx.model.buffer_names else delta * rate for name, delta in update.delta.items()}
         model = add(state.model, step)  # (5)
         return Federation(model=model, control=plus(state.control, update.control, ctx.n_updates))  # (5)
 
@@ -223,13 +231,13 @@ class Device(DeviceHooks[Own, Controlled, Change]):
         self, ctx: Context[Params], state: Own, message: Controlled, trainer: Trainer
     ) -> Local[Own, Change]:
         start = starting_model(state, message)
-        names = [name for name in start if name not in ctx.buffer_names]
+        names = [name for name in start if name not in ctx.model.buffer_names]
         fit = trainer.fit(ctx, start, correct=correction(state.control, message.control, names))
         control = state.control
         if ctx.params.option == "I":
             control = gradient_at(ctx, start, trainer)  # (4), I
         elif ctx.params.option == "II" and fit.trained.n_steps:
-            moved = subtract(without(start, ctx.buffer_names), fit.model)
+            moved = subtract(without(start, ctx.model.buffer_names), fit.model)
             length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
             control = plus(plus(state.control, message.control, -1.0), moved, 1 / length)  # (4), II
         zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}
@@ -253,8 +261,7 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    sends=sends,
     needs={"client": "device"},
-    passes=lambda params: Passes(beside=float(params.option == "I")),
     own_objective=lambda params: params.option == "I",
+    footprint=Footprint(sends=sends, passes=lambda params: Passes(beside=float(params.option == "I"))),
 )

@@ -43,36 +43,45 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
-from shared.core.tensors import only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    CodecSpec,
+    Context,
     DeviceHooks,
     Direction,
     EdgeHooks,
     EdgeModel,
     Finish,
     Fit,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Outcome,
     OwnBuffers,
+    Record,
+    Seat,
+    Sgd,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
     Update,
     delta_of,
+    only,
+    overlay,
     own_buffers,
     starting_model,
     travelling,
+    without,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
-from shared.training.loop import Sgd
-from shared.wire.compression import CodecSpec, Ternary, mean_magnitude, ternary_of
+from shared.wire.compression import Ternary, mean_magnitude, ternary_of
 
 
 class Params(Record):
@@ -103,7 +112,7 @@ def ternary_names(ctx: Context[Params], model: Mapping[str, Tensor]) -> list[str
     """Returns the names of the tensors that are made ternary."""
     if not ctx.params.quantise:
         return []
-    return [name for name, tensor in model.items() if name not in ctx.buffer_names and tensor.dim() >= 2]
+    return [name for name, tensor in model.items() if name not in ctx.model.buffer_names and tensor.dim() >= 2]
 
 
 def pattern(theta: Tensor, least: float) -> Tensor:
@@ -136,7 +145,7 @@ class Fttq:
         """Starts from the weights received; a layer's w starts as the best one."""
         self.threshold, self.scaled = ctx.params.threshold, ctx.params.gradient == "scaled"
         wanted = set(ternary_names(ctx, start))
-        parameters = [name for name in start if name not in ctx.buffer_names]
+        parameters = [name for name in start if name not in ctx.model.buffer_names]
         self.at = {number: name for number, name in enumerate(parameters) if name in wanted}
         self.theta = {name: start[name].detach().clone() for name in self.at.values()}
         self.signs = {name: self._signs(name) for name in self.theta}
@@ -262,6 +271,5 @@ ALGORITHM = Algorithm(
     edge=Edge(),
     device=Device(),
     update=Ternaries,
-    sends=sends,
-    codes=codes,
+    footprint=Footprint(sends=sends, codes=codes),
 )

@@ -21,10 +21,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.algorithms import local_sgd
-from shared.core.records import Record, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, Phase, travelling
-from shared.spec.experiment import ExperimentSpec
+from shared.federation.hooks import Algorithm, Context, ExperimentSpec, Footprint, Phase, Record, TensorMap, travelling
 
 
 class Params(Record):
@@ -69,5 +66,5 @@ ALGORITHM = Algorithm(
     device_state=local_sgd.Own,
     phases=phases,
     headline="mean over clients",
-    sends=sends,
+    footprint=Footprint(sends=sends),
 )

@@ -11,22 +11,22 @@ from dataclasses import replace
 
 import torch
 
-from shared.core.records import Tensor
-from shared.core.tensors import subtract
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     GlobalModel,
     Local,
     OwnBuffers,
+    Tensor,
     Trainer,
+    Transform,
     Update,
     delta_of,
+    subtract,
 )
-from shared.training.loop import Transform
 
 
 def black(x: Tensor) -> Tensor:

@@ -12,28 +12,36 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
-from shared.federation.context import Context, NoParams
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
+    ExperimentSpec,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    NoParams,
+    Nothing,
+    Outcome,
     OwnBuffers,
+    PerClient,
     Phase,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
     delta_of,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
-from shared.spec.experiment import ExperimentSpec
 
 
 class Statistics(Record):
@@ -81,8 +89,8 @@ class Edge(EdgeHooks[Met, Pooled, Collected]):
     def begin(self, ctx: Context, state: Met, broadcast: Pooled) -> Begin[Met]:
         return super().begin(ctx, state.replace(pooled=broadcast), broadcast)
 
-    def schedule(self, ctx: Context, state: Met, seats: Sequence[Seat]) -> dict[int, Task]:
-        tasks = super().schedule(ctx, state, seats)
+    def schedule(self, ctx: Context, state: Met, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
+        tasks = super().schedule(ctx, state, seats, view)
         return {seat: task if seat in state.met else task.replace(phase="statistics") for seat, task in tasks.items()}
 
     def dispatch(self, ctx: Context, state: Met, seat: Seat) -> Pooled:

@@ -13,10 +13,21 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, Broadcast, CloudHooks, DeviceHooks, GlobalModel, Local, Trainer
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    GlobalModel,
+    Local,
+    Mean,
+    ModelState,
+    PerClient,
+    Record,
+    TensorMap,
+    Trainer,
+)
 from tests.soak.gate import pass_gate
 
 TICK_S = 0.05

@@ -12,27 +12,34 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
-from shared.core.tensors import add
 from shared.federation import scheduling
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
     Finish,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Outcome,
+    PerClient,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
+    add,
     delta_of,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
 
 Seen = dict[str, Tensor]
 
@@ -68,8 +75,8 @@ class Edge(EdgeHooks[Rounds, Broadcast, Shares]):
     def init(self, ctx: Context) -> Rounds:
         return Rounds()
 
-    def schedule(self, ctx: Context, state: Rounds, seats: Sequence[Seat]) -> dict[int, Task]:
-        shares = scheduling.schedule(ctx.at(wave=0), seats)
+    def schedule(self, ctx: Context, state: Rounds, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
+        shares = scheduling.schedule(ctx.at(wave=0), seats, view)
         halves = {seat: _samples(task)[ctx.wave :: 2] for seat, task in shares.items()}
         if ctx.wave:
             heir = min(halves.keys() - set(state.lost))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, Broadcast, DeviceHooks, Local, OwnBuffers, Trainer
+from shared.federation.hooks import Algorithm, Broadcast, Context, DeviceHooks, Local, OwnBuffers, Trainer
 from tests.soak.gate import pass_gate
 
 

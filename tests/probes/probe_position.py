@@ -12,17 +12,22 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import MaskOf, Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
+    Footprint,
     GlobalModel,
     Local,
+    MaskOf,
+    Mean,
+    ModelState,
     OwnBuffers,
+    Record,
+    Tensor,
+    TensorMap,
     Trainer,
 )
 
@@ -76,5 +81,5 @@ ALGORITHM = Algorithm(
     device=Device(),
     update=Masked,
     cloud_state=Merged,
-    sends=sends,
+    footprint=Footprint(sends=sends),
 )

@@ -10,22 +10,23 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from shared.core.records import Record
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Admission,
     Advance,
     Algorithm,
     Broadcast,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Local,
+    Outcome,
+    Record,
+    Task,
     Trainer,
     Update,
     Verdict,
 )
-from shared.federation.messages import Outcome, Task
 
 
 class Params(Record):

@@ -12,23 +12,27 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
     OwnBuffers,
+    PerClient,
+    Record,
+    Seat,
+    Tensor,
+    TensorMap,
     Trainer,
 )
-from shared.federation.population import Seat
 
 
 class Kept(GlobalModel):

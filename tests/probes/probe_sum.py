@@ -10,22 +10,23 @@ from typing import Annotated
 
 import torch
 
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record
-from shared.core.tensors import add
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
     OwnBuffers,
+    Record,
     Trainer,
+    add,
     delta_of,
 )
 

@@ -40,7 +40,7 @@ from shared.core.records import Nothing, Record, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import add, only, overlay, subtract
 from shared.federation import scheduling, selection
-from shared.federation.context import Context
+from shared.federation.context import Context, EdgeView
 from shared.federation.hooks.values import (
     Admission,
     Advance,
@@ -149,19 +149,21 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
         begun = state.replace(start=broadcast.model, received=broadcast.model, model=broadcast.model)
         return Begin(begun, ctx.spec.edge_rounds, through=not self.forms_model(ctx))
 
-    def select(self, ctx: Context, state: EdgeState, seats: Sequence[Seat]) -> list[int]:
+    def select(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> list[int]:
         """Returns the numbers of the seats that train in this edge round; by default as the spec's `select` says.
 
-        `seats` are the edge's seats with training samples; held-out seats are not among them.
+        `seats` are the edge's seats with training samples; held-out seats are not among them. `view` holds the training
+        losses of their last visits.
         """
-        return selection.select(ctx, seats)
+        return selection.select(ctx, seats, view)
 
-    def schedule(self, ctx: Context, state: EdgeState, seats: Sequence[Seat]) -> dict[int, Task]:
+    def schedule(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
         """Returns the task of each selected seat, by seat number; by default as the spec's `schedule` says.
 
-        A seat without a task is not visited.
+        A seat without a task is not visited. `view` holds, besides the losses, the digital twins of an edge that keeps
+        them, and in a further wave of planned shares the samples that are left.
         """
-        return scheduling.schedule(ctx, seats)
+        return scheduling.schedule(ctx, seats, view)
 
     def dispatch(self, ctx: Context, state: EdgeState, seat: Seat) -> Message:
         """Returns the message to one seat that trains or evaluates; called once for each of them, in each wave.
@@ -294,7 +296,7 @@ def default_local(ctx: Context, start: TensorMap, fit: Fit) -> Local:
 
 def own_buffers(ctx: Context, trained: TensorMap) -> TensorMap:
     """Returns the buffers that stay on the device; none unless `buffers` is `local`."""
-    return {name: trained[name] for name in ctx.buffer_names} if ctx.buffers == "local" else {}
+    return {name: trained[name] for name in ctx.model.buffer_names} if ctx.buffers == "local" else {}
 
 
 def delta_of(ctx: Context, trained: TensorMap, start: TensorMap) -> TensorMap:
@@ -309,7 +311,7 @@ def travelling(ctx: Context, model: TensorMap) -> frozenset[str]:
 
 def kept_back(ctx: Context) -> frozenset[str]:
     """Returns the names of the tensors that are not sent up: all buffers, unless they are averaged."""
-    return frozenset() if ctx.buffers == "average" else ctx.buffer_names
+    return frozenset() if ctx.buffers == "average" else ctx.model.buffer_names
 
 
 def last_layers(ctx: Context, n: int) -> frozenset[str]:
@@ -318,8 +320,8 @@ def last_layers(ctx: Context, n: int) -> frozenset[str]:
     Raises:
         BadInput: the model has fewer layers.
     """
-    if n > len(ctx.layers):
-        reason = f"{ctx.spec.model.name} has {len(ctx.layers)} layers with parameters"
+    if n > len(ctx.model.layers):
+        reason = f"{ctx.spec.model.name} has {len(ctx.model.layers)} layers with parameters"
         raise BadInput(f"personal_layers {n}: {reason}", field="algorithm.params.personal_layers")
-    last = ctx.layers[len(ctx.layers) - n :]
+    last = ctx.model.layers[len(ctx.model.layers) - n :]
     return frozenset(name for layer in last for name in (*layer.parameters, *layer.buffers))

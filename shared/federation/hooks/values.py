@@ -262,7 +262,7 @@ class Local(Generic[DeviceState, Up]):
         model: the trained model, which `personalise` may return to be tested.
         trained: the steps, samples, loss and hits of the training.
         n_passed: samples passed through the model for training besides those in `trained`, each pass counted; they take
-            as much simulated time. `Algorithm.passes` predicts them.
+            as much simulated time. `Footprint.passes` predicts them.
         n_trained: if other networks than the run's model were trained: the number of samples on which the run's model
             could have been trained in as many operations. None = those of `trained` and `n_passed`.
         figures: numbers for the visit's record.

@@ -132,7 +132,7 @@ def watching(algorithm: Algorithm) -> Iterator[Watch]:
         return body
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shared.federation.registry.load_algorithm", lambda wanted: watched)
+        patch.setattr("shared.federation.experiment.load_algorithm", lambda wanted: watched)
         patch.setattr(codec, "encode", noted)
         yield watch
 

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.by_hooks import ByHooks
 from shared.core.errors import BadInput
 from shared.federation import timeouts, visit_estimates
+from shared.federation.context import EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Local
 from shared.federation.messages import Task
@@ -46,7 +47,7 @@ def works_of(experiment: Experiment, left_s: float = math.inf) -> dict[int, tupl
     """The task of each seat in round 1, cut to `left_s`, and its predicted cost."""
     ctx = experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=4, edge=0)
     hooks, seats = experiment.algorithm.edge, {seat.number: seat for seat in experiment.population.seats}
-    tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
+    tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()), EdgeView())
     tasks = {number: visit_estimates.partial(ctx, work, seats[number], left_s) for number, work in tasks.items()}
     due = {number: visit_estimates.samples_due(ctx, work, seats[number]) for number, work in tasks.items()}
     return {number: (work, visit_estimates.expected(ctx, seats[number], due[number])) for number, work in tasks.items()}
@@ -122,14 +123,14 @@ def test_expected_bytes_are_those_of_the_forms_that_spec_and_algorithm_give_the_
     algorithm: str, params: dict[str, Any], codecs: Codecs, down_bytes: int, up_bytes: int, tmp_path: Path
 ) -> None:
     experiment = resolved(tmp_path, **spec_of(algorithm, params, compression=codecs))
-    use = experiment.ctx(phase="train", round_no=1, n_clients=4).model_use
+    use = experiment.ctx(phase="train", round_no=1, n_clients=4).model.link_use
     assert (use.down_bytes, use.up_bytes) == (down_bytes, up_bytes)
 
 
 async def test_expected_bytes_are_a_little_less_than_what_travels(tmp_path: Path) -> None:
     """Ternary weights both ways, and biases in half precision down; the rest of a body is below 8 KiB."""
     done = await run(tmp_path, spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, rooms=(4,))
-    use = done.experiment.ctx(phase="train", round_no=1, n_clients=4).model_use
+    use = done.experiment.ctx(phase="train", round_no=1, n_clients=4).model.link_use
     for row in done.rounds[0].seats:
         assert 0 < row.up_bytes - use.up_bytes < HEAD_BYTES
         assert 0 < row.down_bytes - use.down_bytes < HEAD_BYTES
@@ -150,7 +151,7 @@ async def test_partial_work_of_a_method_with_four_gradients_a_step_is_in_time(tm
 
 def test_codec_for_updates_of_which_nothing_could_be_coded_is_refused_by_its_field() -> None:
     es_afl = load_algorithm("es_afl")
-    with pytest.raises(BadInput, match="es_afl sends up no tensors that a codec could shorten") as refused:
+    with pytest.raises(BadInput, match="es_afl sends up no tensors that a codec could compress") as refused:
         es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"up": "topk"})))
     assert refused.value.field == "compression.up"
     es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"down": "fp16"})))

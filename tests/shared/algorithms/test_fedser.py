@@ -242,7 +242,7 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
 
     objective = objective_of(tmp_path, n=100, alpha=0.6, transforms=[])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shared.training.subnetworks.width_slices.narrowed", noted)
+        patch.setattr("shared.algorithms.fedser.narrowed", noted)
         for _ in range(3):
             objective(model, x, y)
     counts = np.histogram(drawn, bins=4, range=(0.6, 1.0))[0]
