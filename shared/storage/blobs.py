@@ -106,8 +106,6 @@ class Blobs:
             raise BlobCorrupt(f"the content of file {digest} is another one")
         return data
 
-    get = open
-
     def path(self, digest: str) -> Path:
         """Return where the file of a digest is, or would be.
 

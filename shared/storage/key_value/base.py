@@ -173,9 +173,6 @@ class Store(Protocol):
             BadEntryId: `after` is no id.
         """
 
-    async def last(self, stream: str, limit: int = 1) -> list[Entry]:
-        """Return the newest `limit` entries, oldest of them first."""
-
     async def commit(self, batch: Batch) -> list[str]:
         """Carry out a batch in one transaction and return the ids of its appended entries, in order.
 

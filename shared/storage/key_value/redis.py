@@ -139,13 +139,6 @@ class RedisStore:
             if answer or block_ms is None:
                 return _entries(answer[0][1]) if answer else []
 
-    async def last(self, stream: str, limit: int = 1) -> list[Entry]:
-        """See `Store.last`."""
-        if limit <= 0:
-            return []
-        with self._named_errors(stream):
-            return _entries(await self._redis.xrevrange(stream, count=limit) or [])[::-1]
-
     async def commit(self, batch: Batch) -> list[str]:
         """See `Store.commit`."""
         for _ in range(_WATCH_TRIES):

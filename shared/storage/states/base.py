@@ -54,12 +54,6 @@ class StateStore(Protocol):
     def load(self, owner: StateOwner, version: Version) -> bytes | None:
         """Return the state saved as exactly this version."""
 
-    def newest_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
-        """Return the newest state strictly older than `version`."""
-
-    def newest_at_or_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
-        """Return the state of `version`, else the newest that is older."""
-
     def versions(self, owner: StateOwner) -> list[Version]:
         """Return the owner's versions, oldest first."""
 
@@ -68,12 +62,6 @@ class StateStore(Protocol):
 
         That newest one stays. With `revert`, `committed` is the newest version that was *used*.
         """
-
-    def forget_after(self, owner: StateOwner, committed: Version) -> None:
-        """Drop the versions newer than `committed`: what an abandoned attempt left behind."""
-
-    def drop(self, owner: StateOwner) -> None:
-        """Forget an owner."""
 
     def drop_run(self, run_id: str) -> None:
         """Forget all owners of a run."""

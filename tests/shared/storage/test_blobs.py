@@ -58,7 +58,7 @@ def test_wider_items_count_by_bytes(blobs: Blobs) -> None:
     written = blobs.path(digest).stat().st_mtime_ns
     assert blobs.put([wide]) == digest
     assert blobs.path(digest).stat().st_mtime_ns == written
-    assert bytes(blobs.get(digest)) == b"abcdefgh"
+    assert bytes(blobs.open(digest)) == b"abcdefgh"
 
 
 def test_what_is_there_is_not_written_again(blobs: Blobs) -> None:

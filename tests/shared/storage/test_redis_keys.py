@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.storage import redis_keys
-from shared.storage.key_value import Batch, MemoryStore
+from shared.storage.key_value import Batch
 from shared.storage.states import Version
+from tests.fakes.memory_store import MemoryStore
 
 ARGUMENTS: dict[str, Any] = {
     "run_id": "r1",

@@ -72,7 +72,6 @@ async def test_every_call_on_an_absent_redis_ends_with_its_address(server: Redis
         store.append("s", b"1"),
         store.read("s"),
         store.read("s", block_s=60),
-        store.last("s"),
         store.commit(Batch().put("a", b"1")),
         store.commit(Batch().expect("a", b"1").put("a", b"2")),
     ]

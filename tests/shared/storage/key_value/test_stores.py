@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from shared.core.errors import Conflict
-from shared.storage.key_value import BadEntryId, Batch, GuardFailed, MemoryStore, RedisStore, Store, WrongKind
+from shared.storage.key_value import BadEntryId, Batch, GuardFailed, RedisStore, Store, WrongKind
 from shared.storage.key_value.base import parse_entry_id
 from strata.launcher.redis_server import RedisServer
+from tests.fakes.memory_store import MemoryStore
 
 TTL_S = 0.15
 
@@ -131,7 +132,7 @@ class TestValues:
         with pytest.raises(WrongKind, match=trainer.key("a")):
             await trainer.store.read(trainer.key("a"))
         with pytest.raises(WrongKind, match=trainer.key("a")):
-            await trainer.store.last(trainer.key("a"))
+            await trainer.store.read(trainer.key("a"))
 
     async def test_a_put_replaces_a_stream(self, trainer: Bench) -> None:
         await trainer.store.append(trainer.key("s"), b"1")
@@ -169,15 +170,6 @@ class TestStreams:
         with pytest.raises(ValueError, match="JSON"):
             await trainer.store.append(trainer.key("s"), {"loss": float("nan")})
         assert len(await trainer.store.read(trainer.key("s"))) == 1
-
-    async def test_last_gives_the_newest_oldest_first(self, trainer: Bench) -> None:
-        assert await trainer.store.last(trainer.key("s")) == []
-        for n in range(4):
-            await trainer.store.append(trainer.key("s"), b"%d" % n)
-        assert [entry.data for entry in await trainer.store.last(trainer.key("s"))] == [b"3"]
-        assert [entry.data for entry in await trainer.store.last(trainer.key("s"), 3)] == [b"1", b"2", b"3"]
-        assert [entry.data for entry in await trainer.store.last(trainer.key("s"), 9)] == [b"0", b"1", b"2", b"3"]
-        assert await trainer.store.last(trainer.key("s"), 0) == []
 
     async def test_a_blocked_reader_gets_what_is_appended(self, trainer: Bench) -> None:
         first = await trainer.store.append(trainer.key("s"), b"1")
