@@ -11,7 +11,7 @@ from device_agent.device_host import DeviceHost
 from device_agent.membership import Membership
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
-from shared.service.bodies import Made
+from shared.service.bodies import EncodedAnswer
 from shared.service.idempotency import IdempotentRunner
 
 
@@ -22,7 +22,7 @@ class Agent:
     settings: AgentSettings
     host: DeviceHost
     membership: Membership
-    orders: IdempotentRunner[Made]
+    orders: IdempotentRunner[EncodedAnswer]
     metrics: AgentMetrics
 
 

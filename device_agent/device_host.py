@@ -19,7 +19,7 @@ from shared.federation.visits.uploads import UploadBuilder, upload_bytes
 from shared.federation.visits.visit import ids_of, run_visits
 from shared.runtime.logs import log_context, log_event
 from shared.runtime.worker import Worker
-from shared.service.bodies import Made, Received
+from shared.service.bodies import EncodedAnswer, Received
 from shared.simulation import PROFILES
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import FileStateStore
@@ -63,7 +63,7 @@ class DeviceHost:
         self._began = 0.0
         self._held: dict[tuple[str, int, int | None], _Held] = {}
 
-    async def visits(self, received: Received, stop: threading.Event, profile: str | None = None) -> Made:
+    async def visits(self, received: Received, stop: threading.Event, profile: str | None = None) -> EncodedAnswer:
         """Run an order; the answer as bytes, with `clock: real` not before the modelled device would have it.
 
         Args:
@@ -80,7 +80,7 @@ class DeviceHost:
         finally:
             self.waiting -= 1
 
-    def _visits(self, received: Received, stop: threading.Event, profile: str | None) -> tuple[Made, float]:
+    def _visits(self, received: Received, stop: threading.Event, profile: str | None) -> tuple[EncodedAnswer, float]:
         """The answer, and the wall seconds that the visit takes by its model."""
         if profile is not None and profile not in PROFILES:
             raise WireError(f"no profile {profile[:64]!r}", field=PROFILE_HEADER)
@@ -101,7 +101,7 @@ class DeviceHost:
         if order.hold:
             updates = {item.seat: item for item in collector.singles}
             self._held[run_id, order.edge, lane] = _Held(order.stage, updates, paced)
-        return Made(answer, collector.testing_s), 0.0 if paced is None else paced.wall_s()
+        return EncodedAnswer(answer, collector.testing_s), 0.0 if paced is None else paced.wall_s()
 
     def _order(self, received: Received) -> tuple[Experiment, VisitOrder[Any], int]:
         """The order in torch's own memory, and its size; the body's memory is free from here on."""
@@ -126,12 +126,12 @@ class DeviceHost:
     def _end(self, outcome: Outcome[Any]) -> None:
         self.metrics.visited(outcome, time.monotonic() - self._began)
 
-    async def uploads(self, order: UploadOrder, n_bytes: int, stop: threading.Event) -> Made:
+    async def uploads(self, order: UploadOrder, n_bytes: int, stop: threading.Event) -> EncodedAnswer:
         """The held updates that are asked for by an order of `n_bytes`; those held beside them are dropped."""
         began = time.monotonic()
         answer, wall_s = await self.worker.run(self._uploads, order, n_bytes)
         await wait_until(began + wall_s, stop)
-        return Made(answer)
+        return EncodedAnswer(answer)
 
     def _uploads(self, order: UploadOrder, n_bytes: int) -> tuple[codec.Body, float]:
         experiment = self.experiments.of(order.spec)

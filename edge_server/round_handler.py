@@ -126,7 +126,7 @@ class RoundHandler:
         await self._commit(order, lambda: packed(experiment, work.state, stock), twins, answer)
         body = await self.worker.run(codec.encode, answer)
         log_event("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
-        return EncodedAnswer(body, work.log.socket_bytes, work.log.testing_s)
+        return EncodedAnswer(body, work.log.testing_s, work.log.socket_bytes)
 
     async def _address(self) -> None:
         """Agents must know where to send heartbeats: an edge that has just begun is told its address by the cloud.

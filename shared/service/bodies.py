@@ -1,4 +1,4 @@
-"""Request and response bodies that may be large: read with a limit, sent in pieces."""
+"""Request and response bodies that may be large: read with a limit, sent in pieces, verified by a checksum."""
 
 from __future__ import annotations
 
@@ -17,57 +17,69 @@ from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_T
 from shared.wire import codec
 
 T = TypeVar("T")
+CHUNK_BYTES = 2**20
+"""Largest piece in which a body is sent; checksums of larger bodies are computed in a thread."""
 MOST_TESTING_S = 1e9
-CHUNK = 2**20
+"""Largest value of `TESTING_HEADER` that is believed."""
 
 
-# ---- the receiving side
+# ---- receiving
 
 
 async def read_body(request: Request, limit: int) -> tuple[bytearray, str]:
-    """The request's body in one preallocated buffer, and its sha256, which grows while the rest is on its way.
+    """Returns a request's body in one buffer, and its sha256, computed while the body arrives.
 
     Raises:
-        TooLarge: it claims or has more than `limit` bytes; what exceeds is not read.
+        TooLarge: it claims or has more than `limit` bytes; the excess is not read.
         WireError: it has no length.
-        Garbled: it breaks off early, or is not what its sender says.
+        Garbled: it ends early, or does not have the digest that its sender names.
     """
-    claimed = _length(request.headers)
-    if claimed is None:
+    length = content_length(request.headers)
+    if length is None:
         raise WireError("a body needs a Content-Length")
-    if claimed > limit:
-        raise TooLarge(f"a body of {claimed} bytes, the limit is {limit}")
-    body, end, sha256 = bytearray(claimed), 0, hashlib.sha256()
+    if length > limit:
+        raise TooLarge(f"a body of {length} bytes, the limit is {limit}")
+    body, end, sha256 = bytearray(length), 0, hashlib.sha256()
     async for chunk in request.stream():
-        if end + len(chunk) > claimed:
-            raise TooLarge(f"the body is longer than the {claimed} bytes that it claims")
+        if end + len(chunk) > length:
+            raise TooLarge(f"the body is longer than the {length} bytes that it claims")
         body[end : end + len(chunk)] = chunk
         end += len(chunk)
         sha256.update(chunk)
-    if end != claimed:
-        raise Garbled(f"the body broke off after {end} of {claimed} bytes")
+    if end != length:
+        raise Garbled(f"the body broke off after {end} of {length} bytes")
     digest = sha256.hexdigest()
     if request.headers.get(DIGEST_HEADER, digest) != digest:
-        raise Garbled("the body is not what its digest says")
+        raise Garbled("the body does not match its digest")
     return body, digest
 
 
 class Received:
-    """A body until it is taken: whoever works on it is the only one to keep its memory."""
+    """A body that can be taken once, so that only the code that works on it keeps it in memory."""
 
     def __init__(self, body: bytearray) -> None:
         self._body: bytearray | None = body
 
     def take(self) -> bytearray:
-        """The body; once."""
+        """Returns the body and lets go of it.
+
+        Raises:
+            RuntimeError: it was taken before.
+        """
         body, self._body = self._body, None
         if body is None:
             raise RuntimeError("the body was taken before")
         return body
 
 
+def content_length(headers: Mapping[str, str]) -> int | None:
+    """Returns the Content-Length, None if it is no number; of a very long number its first 18 digits."""
+    text = headers.get("content-length", "")
+    return int(text[:18]) if text.isascii() and text.isdigit() else None
+
+
 def testing_s(headers: Mapping[str, str]) -> float:
-    """Wall seconds of `TESTING_HEADER`; 0 where it names none that can be."""
+    """Returns the wall seconds in `TESTING_HEADER`; 0 if it is absent or no plausible number."""
     try:
         found = float(headers.get(TESTING_HEADER, "0"))
     except ValueError:
@@ -75,54 +87,50 @@ def testing_s(headers: Mapping[str, str]) -> float:
     return found if 0 <= found <= MOST_TESTING_S else 0.0
 
 
-def _length(headers: Mapping[str, str]) -> int | None:
-    """The Content-Length, if it is a number; of a very long number what is surely too large."""
-    claimed = headers.get("content-length", "")
-    return int(claimed[:18]) if claimed.isascii() and claimed.isdigit() else None
+# ---- answering
+
+
+@dataclass(frozen=True)
+class EncodedAnswer:
+    """An encoded answer to an order, and what was measured while it was made.
+
+    Attributes:
+        body: the encoded record.
+        testing_s: wall seconds in which models were evaluated for it.
+        socket_bytes: bytes of the bodies that an edge exchanged with its agents for it.
+    """
+
+    body: codec.Body
+    testing_s: float = 0.0
+    socket_bytes: int = 0
 
 
 class BodyResponse(Response):
-    """An encoded record as a response, part by part."""
+    """An encoded record as a response, sent piece by piece with its checksum."""
 
     media_type = MEDIA_TYPE
 
     def __init__(self, body: codec.Body, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(headers={"content-length": str(body.n_bytes), **(headers or {})}, media_type=MEDIA_TYPE)
-        self.body_of = body
+        self._encoded = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the parts."""
-        self.headers[CHECKSUM_HEADER] = await _aside(self.body_of.n_bytes, self.body_of.checksum)
+        """Sends head and pieces."""
+        self.headers[CHECKSUM_HEADER] = await computed(self._encoded.n_bytes, self._encoded.checksum)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in _pieces(self.body_of.parts):
+        for piece in pieces(self._encoded.parts):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _aside(n_bytes: int, work: Callable[[], T]) -> T:
-    """Work that takes as long as its bytes are many: beside the loop, where that is worth a thread."""
-    return await asyncio.to_thread(work) if n_bytes > CHUNK else work()
+async def computed(n_bytes: int, work: Callable[[], T]) -> T:
+    """Returns what a function of so many bytes returns; a large one runs in a thread beside the event loop."""
+    return await asyncio.to_thread(work) if n_bytes > CHUNK_BYTES else work()
 
 
-def _pieces(parts: tuple[bytes | memoryview, ...]) -> Iterator[Any]:
+def pieces(parts: tuple[bytes | memoryview, ...]) -> Iterator[Any]:
+    """Yields the parts of a body in pieces of at most `CHUNK_BYTES`."""
     for part in parts:
         view = memoryview(part)
-        for begin in range(0, len(view), CHUNK):
-            yield view[begin : begin + CHUNK]
-
-
-@dataclass(frozen=True)
-class Made:
-    """An encoded answer, and the wall seconds in which models were tested for it."""
-
-    body: codec.Body
-    testing_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class EncodedAnswer:
-    """A round's encoded answer, what this layout's sockets to the agents carried, wall seconds of testing models."""
-
-    body: codec.Body
-    socket_bytes: int
-    testing_s: float
+        for begin in range(0, len(view), CHUNK_BYTES):
+            yield view[begin : begin + CHUNK_BYTES]

@@ -14,7 +14,7 @@ from fastapi import Depends, FastAPI
 
 from shared.service.app import make_app
 from shared.service.auth import guard
-from shared.service.body_limit import STRANGER_BYTES, BodyLimit
+from shared.service.body_limit import ANONYMOUS_BYTES, BodyLimit
 from tests.federation import AGENT_PORT, CLOUD_PORT, Federation, PassOn
 
 TOKENS = {"tier_token": "the-tiers-own", "api_token": "the-users-own"}
@@ -139,13 +139,13 @@ def limited(*tokens: str | None) -> FastAPI:
 @pytest.mark.parametrize(
     ("tokens", "shown", "size", "status"),
     [
-        (("a", "b"), None, STRANGER_BYTES, 422),
-        (("a", "b"), None, STRANGER_BYTES + 1, 401),
-        (("a", "b"), "c", STRANGER_BYTES + 1, 401),
-        (("a", "b"), "a", STRANGER_BYTES + 1, 422),
+        (("a", "b"), None, ANONYMOUS_BYTES, 422),
+        (("a", "b"), None, ANONYMOUS_BYTES + 1, 401),
+        (("a", "b"), "c", ANONYMOUS_BYTES + 1, 401),
+        (("a", "b"), "a", ANONYMOUS_BYTES + 1, 422),
         (("a", "b"), "b", 2**20, 422),
         (("a", "b"), "b", 2**20 + 1, 413),
-        (("a", None), None, STRANGER_BYTES + 1, 422),
+        (("a", None), None, ANONYMOUS_BYTES + 1, 422),
     ],
 )
 async def test_a_stranger_cannot_fill_the_memory(tokens: Any, shown: str | None, size: int, status: int) -> None:
@@ -168,7 +168,7 @@ async def test_tokens_of_bodies_are_compared_in_constant_time(monkeypatch: pytes
     monkeypatch.setattr(hmac, "compare_digest", compare)
     inner = httpx.ASGITransport(limited("a", "b"))
     async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
-        await http.post("/take", content=b"x" * (STRANGER_BYTES + 1), headers={"authorization": "Bearer c"})
+        await http.post("/take", content=b"x" * (ANONYMOUS_BYTES + 1), headers={"authorization": "Bearer c"})
     assert compared == [(b"c", b"a"), (b"c", b"b")]
 
 

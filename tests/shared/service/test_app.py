@@ -161,14 +161,14 @@ async def test_development_mode_answers_private_addresses_only(token: str | None
 def test_development_mode_is_said_aloud(
     common: dict[str, Any], said: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app_module.say_mode("cloud", ProbeSettings(common=CommonSettings(**common)))
+    app_module.log_mode("cloud", ProbeSettings(common=CommonSettings(**common)))
     assert (f"cloud: DEVELOPMENT MODE, {said}" in caplog.text) if said else not caplog.records
 
 
 def test_only_the_cloud_misses_the_token_of_the_api(caplog: pytest.LogCaptureFixture) -> None:
-    app_module.say_mode("edge", ProbeSettings(common=CommonSettings(tier_token="a")))  # noqa: S106 - made up
+    app_module.log_mode("edge", ProbeSettings(common=CommonSettings(tier_token="a")))  # noqa: S106 - made up
     assert not caplog.records
-    app_module.say_mode("agent", ProbeSettings())
+    app_module.log_mode("agent", ProbeSettings())
     assert "agent: DEVELOPMENT MODE, no tier token set" in caplog.text
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from cloud_server.settings import CloudSettings
-from shared.service.auth import host_name, is_near
+from shared.service.auth import host_name, is_trusted_host
 from tests.federation import CLOUD_PORT, Federation
 from tests.security.test_tokens import OPEN, TOKENS, doors
 
@@ -29,20 +29,20 @@ FOREIGN = [
 
 @pytest.mark.parametrize("host", NEAR)
 def test_addresses_and_names_of_this_house_are_near(host: str) -> None:
-    assert is_near(host)
+    assert is_trusted_host(host)
 
 
 @pytest.mark.parametrize("host", FOREIGN)
 def test_a_name_that_a_stranger_can_have_lead_here_is_not(host: str) -> None:
-    assert not is_near(host)
+    assert not is_trusted_host(host)
 
 
-def test_a_name_that_is_allowed_is_near_and_none_beside_it() -> None:
+def test_a_name_that_is_allowed_is_trusted_host_and_none_beside_it() -> None:
     allowed = [host_name("Lab.Example.")]
-    assert is_near("lab.example:8000", allowed)
-    assert is_near("LAB.example.", allowed)
-    assert not is_near("evil.lab.example", allowed)
-    assert not is_near("lab.example.evil", allowed)
+    assert is_trusted_host("lab.example:8000", allowed)
+    assert is_trusted_host("LAB.example.", allowed)
+    assert not is_trusted_host("evil.lab.example", allowed)
+    assert not is_trusted_host("lab.example.evil", allowed)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_name_that_is_allowed_is_near_and_none_beside_it() -> None:
 )
 def test_a_setting_that_is_no_name_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("CLOUD_ALLOWED_HOSTS", f"cloud.example,{text}")
-    with pytest.raises(ValidationError, match="is no name of a host"):
+    with pytest.raises(ValidationError, match="is no host name"):
         CloudSettings()
 
 

@@ -178,11 +178,11 @@ async def test_what_is_too_large_is_refused_before_it_is_read() -> None:
 async def test_a_garbled_body_is_refused() -> None:
     found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), codec.digest_of(GOOD))
     assert found.status_code == 400
-    assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body is not what its digest says")
+    assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body does not match its digest")
 
 
 async def test_an_answer_says_its_length_and_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "CHUNK", 10)
+    monkeypatch.setattr(bodies, "CHUNK_BYTES", 10)
     body = codec.encode(Parcel(tensor=torch.arange(9.0)))
     sent: list[Any] = []
 
