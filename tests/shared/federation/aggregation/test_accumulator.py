@@ -428,7 +428,7 @@ class Both(Record):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (Unsaid, "Unsaid.delta does not say how it travels up"),
+        (Unsaid, "Unsaid.delta has no aggregation rule"),
         (NoMask, "count is no MaskOf field"),
         (Both, "per_position and by_group do not go together"),
     ],
