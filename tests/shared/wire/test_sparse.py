@@ -120,5 +120,5 @@ def test_shape_that_the_model_has_not_is_refused_before_memory_is_taken() -> Non
 def test_sizes_are_told_without_gathering_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     update = half(8)
     n = codec.encode(update).n_bytes
-    monkeypatch.setattr("shared.wire.encoding.Tensors.kept", lambda *args: pytest.fail("elements were gathered"))
+    monkeypatch.setattr("shared.wire.encoding.TensorIndex.kept", lambda *args: pytest.fail("elements were gathered"))
     assert codec.size(update) == n

@@ -165,7 +165,7 @@ WHERE, VALUES = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1.0, 2.0]
 @pytest.mark.parametrize(
     ("told", "codec", "parts"),
     [
-        ("2 parts, there are 1", "fp16", (HALF, SCALE)),
+        ("2 parts, it needs 1", "fp16", (HALF, SCALE)),
         (r"part 0 is torch.float16 \(4,\), not torch.float16 \(5,\)", "fp16", (HALF[:4],)),
         ("NaN or infinity", "fp16", (HALF * math.inf,)),
         ("part 0 is torch.float16", "int8", (HALF, SCALE)),

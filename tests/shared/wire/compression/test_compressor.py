@@ -144,7 +144,7 @@ def test_a_memory_that_cannot_be_added_is_dropped_and_told(
     first, as_first = coder.update(Up(delta={"w": x}), {})
     assert torch.equal(decoded(found).delta["w"], decoded(first).delta["w"])
     assert torch.equal(left["delta w"], as_first["delta w"])
-    assert "what was left out of delta w is" in caplog.text
+    assert "the error feedback of delta w is" in caplog.text
     assert told in caplog.text
 
 
