@@ -1,4 +1,4 @@
-"""Versioned states as files."""
+"""Versioned states as files, `folder/run/owner/version`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MAGIC = b"STRATAV1"
 
 
 class FileStateStore:
-    """`StateStore` as files, `folder/run/owner/version`, which survive a crash whole or not at all.
+    """`StateStore` as files, which survive a crash whole or not at all.
 
     Args:
-        folder: Made if it is absent; one process owns it.
-        fsync: Whether `save` waits for the disk. Without, a power cut may cost what a killed process does
-            not; what it leaves half written is noticed by its checksum.
+        folder: made if it is absent; one process owns it.
+        fsync: whether `save` waits for the disk. Without it, a power cut may lose states that survive the end of the
+            process; a half-written file is detected by its checksum.
     """
 
     def __init__(self, folder: Path, *, fsync: bool = True) -> None:
@@ -59,7 +59,7 @@ class FileStateStore:
         return _read(self._path(owner, version))
 
     def versions(self, owner: StateOwner) -> list[Version]:
-        """See `StateStore.versions`; of a damaged file, only a wrong length is noticed here."""
+        """See `StateStore.versions`; only the length of a file is checked here."""
         return [version for version in self._names(owner) if _is_whole(self._path(owner, version))]
 
     def forget_before(self, owner: StateOwner, committed: Version) -> None:
@@ -67,7 +67,7 @@ class FileStateStore:
         candidates = [version for version in self._names(owner) if version <= committed]
         if len(candidates) < 2:
             return
-        newest = self._newest(owner, candidates)  # read, lest a damaged file cost the older one that is whole
+        newest = self._newest(owner, candidates)  # it is read, since a damaged file must not cost an older one
         self._remove(owner, [version for version in candidates if newest is not None and version < newest[0]])
 
     def drop_run(self, run_id: str) -> None:
@@ -92,7 +92,7 @@ class FileStateStore:
         return self._owner_folder(owner) / checked(version).text
 
     def _names(self, owner: StateOwner) -> list[Version]:
-        """The versions of which there is a file, damaged or not, oldest first."""
+        """Returns the versions with a file, damaged or not, oldest first."""
         return sorted(Version.parse(n) for n in _listing(self._owner_folder(owner)) if n[0] != TEMPORARY[0])
 
     def _make_folder(self, folder: Path) -> None:
@@ -117,7 +117,7 @@ class FileStateStore:
 
 
 def _encoded(text: str) -> str:
-    """A file name; the sign in front keeps `.` and `..` from being what they are elsewhere."""
+    """Returns a file name; its first character keeps `.` and `..` from meaning folders."""
     return "=" + quote(text, safe="")
 
 

@@ -20,7 +20,7 @@ ARGUMENTS: dict[str, Any] = {
     "edge_id": "e1",
     "agent_id": "a1",
     "seat": "7",
-    "home": 0,
+    "edge": 0,
     "digest": "d",
     "idempotency_key": "i",
     "round_no": 3,
@@ -50,9 +50,9 @@ def test_every_key_has_its_owners_prefix_and_no_two_are_alike() -> None:
 
 def test_every_key_says_owner_and_expiry() -> None:
     for function in key_functions():
-        said = function.__doc__ or ""
-        assert said.startswith("Prefix") or (
-            "Owner:" in said and any(w in said for w in ("Goes", "Stays", "Exp", "Drop"))
+        text = function.__doc__ or ""
+        assert text.startswith("Prefix") or (
+            "Owner:" in text and any(word in text for word in ("Deleted", "Kept", "Expiry"))
         )
 
 
