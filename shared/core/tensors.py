@@ -81,7 +81,7 @@ def memory_of(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
-def grid_exponent(total_weight: int, bound: float) -> int:
+def fixed_point_exponent(total_weight: int, bound: float) -> int:
     """Returns the largest g at which sums of elements up to `bound`, with weights up to `total_weight`, are exact.
 
     60,000 samples and a bound of 2^7 give g = 30: steps of 1e-9.
@@ -106,7 +106,7 @@ def check_bound(term: Tensor, bound: float, what: str) -> None:
         raise OutOfBound(f"{what} holds {max(low, high, key=abs):g}, sums are exact up to {bound:g}")
 
 
-def add_on_grid(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
+def add_in_steps(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
     """into += weight * round(term * 2^exponent), which is exact for a term that `check_bound` accepts.
 
     Args:
@@ -137,10 +137,10 @@ def check_steps(steps: Tensor, limit: float, what: str) -> None:
         block = flat[begin : begin + BLOCK]
         check_bound(block, limit, what)
         if not torch.equal(block, block.round()):
-            raise OutOfBound(f"{what} holds parts of a grid step")
+            raise OutOfBound(f"{what} holds a fraction of a step")
 
 
-def from_grid(steps: Tensor, weight: int | Tensor, exponent: int, dtype: torch.dtype) -> Tensor:
+def mean_of_steps(steps: Tensor, weight: int | Tensor, exponent: int, dtype: torch.dtype) -> Tensor:
     """Returns the mean `steps * 2^-exponent / weight`, 0 where the weight is 0, computed block by block."""
     if steps.numel() <= BLOCK:
         return _mean(steps, weight, exponent).to(dtype)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from shared.core.aggregation_rules import KeptBy
 from shared.core.records import Count, Record, TensorMap
-from shared.core.tensors import grid_exponent
+from shared.core.tensors import fixed_point_exponent
 
 PARAMETER_BOUND = 2.0**7
 BUFFER_BOUND = 2.0**12
@@ -61,7 +61,7 @@ class FixedPoint:
 
     def exponent(self, name: str) -> int:
         """The grid's exponent for a tensor of this name."""
-        return grid_exponent(self.total_weight, self.bound(name))
+        return fixed_point_exponent(self.total_weight, self.bound(name))
 
     def steps(self, name: str, weight: int) -> float:
         """The most grid steps that terms of so much weight together can come to."""

@@ -1,4 +1,4 @@
-"""Keys keep apart what is apart, and a run goes with all its keys."""
+"""Different ids have different keys, and deleting a run deletes all its keys."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_key_says_owner_and_expiry() -> None:
         )
 
 
-async def test_a_run_goes_entirely_and_alone() -> None:
+async def test_deleting_a_run_deletes_all_its_keys_and_no_others() -> None:
     store = MemoryStore()
     batch = Batch()
     for run_id in ("r1", "r10", "r"):

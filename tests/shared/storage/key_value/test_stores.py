@@ -91,7 +91,7 @@ class TestValues:
         with pytest.raises(ValueError, match="ttl_s"):
             Batch().put(trainer.key("a"), b"1", ttl_s=ttl_s)
 
-    async def test_delete_counts_what_was_there(self, trainer: Bench) -> None:
+    async def test_delete_counts_the_existing_keys(self, trainer: Bench) -> None:
         await trainer.store.put(trainer.key("a"), b"1")
         await trainer.store.append(trainer.key("s"), b"1")
         assert await trainer.store.delete(trainer.key("a"), trainer.key("s"), trainer.key("absent")) == 2
@@ -190,7 +190,7 @@ class TestStreams:
         await trainer.store.append(trainer.key("s"), b"1")
         assert await reader == []
 
-    async def test_a_cancelled_reader_harms_nobody(self, trainer: Bench) -> None:
+    async def test_a_cancelled_reader_disturbs_no_other(self, trainer: Bench) -> None:
         readers = [asyncio.create_task(trainer.store.read(trainer.key("s"), block_s=20)) for _ in range(20)]
         await asyncio.sleep(0.05)
         for reader in readers:

@@ -38,7 +38,7 @@ class TestContract:
         store.save(SEAT, Version(1, 2, 4), b"")
         assert store.load(SEAT, Version(1, 2, 4)) == b""
 
-    def test_what_was_never_saved_is_absent(self, store: StateStore) -> None:
+    def test_a_state_that_was_never_saved_is_absent(self, store: StateStore) -> None:
         assert store.load(SEAT, Version(1)) is None
         assert store.versions(SEAT) == []
         store.forget_before(SEAT, Version(1))
@@ -133,7 +133,7 @@ class TestFiles:
         store.forget_before(SEAT, Version(2))
         assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
 
-    def test_a_damaged_file_goes_when_it_is_superseded(self, folder: Path) -> None:
+    def test_a_damaged_file_is_deleted_when_it_is_superseded(self, folder: Path) -> None:
         store = FileStateStore(folder)
         fill(store, Version(1), Version(2))
         only_file(folder, Version(1)).write_bytes(b"")
@@ -184,7 +184,7 @@ class TestFiles:
         fill(store, Version(1), Version(2))
         assert done == ["folder", "folder", *["file", "rename", "folder"] * 2]  # first those of run and owner
 
-    def test_what_a_crash_left_unfinished_goes_at_the_next_start(self, folder: Path) -> None:
+    def test_files_left_unfinished_by_a_crash_are_deleted_at_the_next_start(self, folder: Path) -> None:
         store = FileStateStore(folder)
         fill(store, Version(1))
         left = only_file(folder, Version(1)).with_name(".tmp-" + Version(2).text)
