@@ -2,7 +2,8 @@
 
 An order is identified by its key (run, round, edge round, wave, edge) and the digest of its body. The same order sent
 again gets the same answer, also while the work still runs. Another digest under the same key is new work (a round that
-is retried with another placement) and stops the old. Work stops when no connection waits for its answer any more.
+is retried with another placement) and stops the old. Work also stops some seconds after the last connection that waits
+for its answer has closed.
 """
 
 from __future__ import annotations
