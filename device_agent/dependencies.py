@@ -1,4 +1,4 @@
-"""What the routes of an agent get: the agent behind the app."""
+"""What the endpoints of an agent depend on: the agent of the app."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shared.service.idempotency import IdempotentRunner
 
 @dataclass
 class Agent:
-    """What an agent owns while it runs."""
+    """The parts of a running agent."""
 
     settings: AgentSettings
     host: DeviceHost
@@ -27,7 +27,7 @@ class Agent:
 
 
 def agent_of(request: Request) -> Agent:
-    """The agent behind the app."""
+    """The agent of the app that received the request."""
     found: Agent = request.app.state.agent
     return found
 

@@ -21,13 +21,13 @@ from shared.core.errors import Conflict, NotFound, NotReady, PlacementUnknown
 from shared.core.records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import EdgePlacement, RoundAnswer, RoundOrder
-from shared.federation.spec_parser import parse_spec
 from shared.runtime.logs import log_context, log_event
 from shared.runtime.worker import Worker
 from shared.service.bodies import EncodedAnswer, Received
 from shared.service.client import Caller
 from shared.service.retry import STORE_S, retry
 from shared.simulation.digital_twin import Twin, TwinList
+from shared.spec.experiment import ExperimentSpec
 from shared.storage import redis_keys
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import Batch, Store, StoreUnavailable
@@ -81,7 +81,7 @@ class RoundHandler:
         who = f"the Redis of edge {self.edge_id}"
         return await retry(lambda left: work(), limit_s=STORE_S, who=who, over=(StoreUnavailable,))
 
-    async def round(self, received: Received, stop: threading.Event) -> EncodedAnswer:
+    async def round(self, received: Received, spec: ExperimentSpec, stop: threading.Event) -> EncodedAnswer:
         """Run one round.
 
         Raises:
@@ -89,10 +89,10 @@ class RoundHandler:
             Conflict: the population derived here is not the cloud's.
         """
         with self.metrics.one_round():
-            return await self._round(received, stop)
+            return await self._round(received, spec, stop)
 
-    async def _round(self, received: Received, stop: threading.Event) -> EncodedAnswer:
-        experiment, order, n_bytes = await self.worker.run(self._decode, received)
+    async def _round(self, received: Received, spec: ExperimentSpec, stop: threading.Event) -> EncodedAnswer:
+        experiment, order, n_bytes = await self.worker.run(self._decode, received, spec)
         with log_context(run=order.run_id, round=order.round_no, home=order.edge):
             log_event("order.taken", kind=order.kind, bytes=n_bytes)
             return await self._ordered(experiment, order, n_bytes, stop)
@@ -140,15 +140,15 @@ class RoundHandler:
                 raise NotReady(f"edge {self.edge_id} has not been able to register with the cloud for {ADDRESS_S:g} s")
             await asyncio.sleep(0.05)
 
-    def _decode(self, received: Received) -> tuple[Experiment, RoundOrder[Any], int]:
+    def _decode(self, received: Received, spec: ExperimentSpec) -> tuple[Experiment, RoundOrder[Any], int]:
         """The order in torch's own memory, and its size; the body's memory is free from here on."""
-        body = received.take()
-        raw = codec.peek(body)
-        experiment = self.experiments.of(parse_spec(raw.get("spec") if isinstance(raw, dict) else None))
+        body, header = received.take()
+        experiment = self.experiments.of(spec)
         order: RoundOrder[Any] = copy_tensors(
             codec.decode(
                 experiment.wire_types.round_order,
                 body,
+                header=header,
                 model=experiment.shapes,
                 n_seats=len(experiment.population.seats),
             )

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shared.core.errors import Forbidden
-from shared.service.auth import Network, inside, check_host
+from shared.service.auth import Network, check_host, inside
 from shared.service.body_limit import KNOWN
 
 PREFIX = "/ui"

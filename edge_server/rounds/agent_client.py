@@ -35,7 +35,7 @@ from shared.federation.messages import (
     WaveId,
 )
 from shared.federation.timeouts import wait_until
-from shared.federation.update_checks import check_origin, named_by
+from shared.federation.update_checks import check_origin, clients_of
 from shared.federation.visits.uploads import UploadBuilder, answer_bytes
 from shared.federation.visits.visit import run_visits
 from shared.runtime.worker import Worker
@@ -271,7 +271,7 @@ class AgentClient:
         ctx = self.experiment.ctx(phase="", round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
         ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave)
         visits = [ctx.at(phase=wave.phases[seat], seat=seat) for seat in seats]
-        check_origin(self.experiment, visits[0], update, named_by(visits))
+        check_origin(self.experiment, visits[0], update, clients_of(visits))
 
     @contextmanager
     def _costing_its_seat_alone(self, wave: Wave, seat: int) -> Iterator[None]:

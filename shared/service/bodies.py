@@ -55,21 +55,45 @@ async def read_body(request: Request, limit: int) -> tuple[bytearray, str]:
 
 
 class Received:
-    """A body that can be taken once, so that only the code that works on it keeps it in memory."""
+    """A body and its parsed header, which can be taken once, so that only the code that works on them keeps them.
 
-    def __init__(self, body: bytearray) -> None:
-        self._body: bytearray | None = body
+    Attributes:
+        digest: sha256 of the body.
+        n_bytes: size of the body.
+    """
 
-    def take(self) -> bytearray:
-        """Returns the body and lets go of it.
+    def __init__(self, body: bytearray, digest: str) -> None:
+        self.digest, self.n_bytes = digest, len(body)
+        self._content: tuple[bytearray, codec.Header] | None = (body, codec.read_header(body))
+
+    @property
+    def header(self) -> codec.Header:
+        """The parsed header; the body must not have been taken yet."""
+        return self._present()[1]
+
+    def take(self) -> tuple[bytearray, codec.Header]:
+        """Returns the body and its header, and lets go of them.
 
         Raises:
-            RuntimeError: it was taken before.
+            RuntimeError: they were taken before.
         """
-        body, self._body = self._body, None
-        if body is None:
+        content, self._content = self._present(), None
+        return content
+
+    def _present(self) -> tuple[bytearray, codec.Header]:
+        if self._content is None:
             raise RuntimeError("the body was taken before")
-        return body
+        return self._content
+
+
+async def receive(request: Request, limit: int) -> Received:
+    """Returns the body of a request, read by `read_body`, with its parsed header.
+
+    Raises:
+        TooLarge, Garbled: as `read_body`.
+        WireError: the body has no length or no header.
+    """
+    return Received(*await read_body(request, limit))
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
