@@ -1,5 +1,5 @@
-"""The `strata` command: a local topology of processes, and a client of the public REST API.
+"""The user's side: the `strata` command, a client of the public REST API, and the launcher of local topologies.
 
-Modules that import torch (all that know the API's models) are imported inside the commands that need them, so
-that `strata --help` answers at once.
+Modules that load torch (all that know the API's records) are imported inside the commands that need them, so that
+`strata --help` answers at once.
 """

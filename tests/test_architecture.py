@@ -96,7 +96,7 @@ WITHIN = {
     "strata.api": "",
     "strata.output": "",
     "strata.tables": "output",
-    "strata.comparison_table": "output",
+    "strata.comparison_table": "output tables",
     "strata.log_reader": "",
     "strata.spec_files": "",
     "strata.launcher": "api",

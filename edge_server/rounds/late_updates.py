@@ -14,7 +14,8 @@ from shared.core.records import Count, Record, copy_tensors
 from shared.federation.aggregation import Accumulator
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
-from shared.federation.messages import Contribution, VisitRecord
+from shared.federation.messages import Contribution
+from shared.run_records.visits import VisitRecord
 from shared.wire import codec
 
 S = TypeVar("S")

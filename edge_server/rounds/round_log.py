@@ -17,9 +17,10 @@ from edge_server.rounds.wave import Wave
 from edge_server.rounds.wave_timing import VisitCost, WaveTiming
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Verdict
-from shared.federation.messages import Failure, Task, VisitRecord
+from shared.federation.messages import Failure, Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import Indices
+from shared.run_records.visits import VisitRecord
 from shared.runtime.logs import log_context, log_event
 from shared.storage.states import Version
 

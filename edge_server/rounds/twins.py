@@ -10,7 +10,8 @@ from edge_server.rounds.wave import Wave
 from edge_server.rounds.wave_timing import WaveTiming
 from shared.federation import visit_estimates
 from shared.federation.context import Context
-from shared.federation.messages import Task, VisitRecord
+from shared.federation.messages import Task
+from shared.run_records.visits import VisitRecord
 from shared.simulation import digital_twin
 from shared.simulation.cost_model import Cost
 from shared.simulation.digital_twin import Sighting, Twin

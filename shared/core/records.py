@@ -20,6 +20,7 @@ from pydantic_core import CoreSchema
 Tensor = torch.Tensor
 TensorMap = dict[str, Tensor]
 Count = Annotated[int, Field(ge=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
 def _like_model(value: TensorMap, info: ValidationInfo) -> TensorMap:

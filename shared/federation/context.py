@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from typing_extensions import TypeVar
 
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
@@ -23,9 +24,11 @@ from shared.spec.experiment import ExperimentSpec
 from shared.training.models import Layer
 from shared.training.subnetworks.units import Units
 
+Params = TypeVar("Params", default=Any)
+
 
 @dataclass(frozen=True)
-class Context:
+class Context(Generic[Params]):
     """Where a hook stands.
 
     Attributes:
@@ -60,7 +63,7 @@ class Context:
     """
 
     spec: ExperimentSpec
-    params: Any
+    params: Params
     phase: str
     round_no: int
     n_clients: int
@@ -88,7 +91,7 @@ class Context:
     image_shape: tuple[int, int, int] = (0, 0, 0)
     n_classes: int = 0
 
-    def at(self, **changes: Any) -> Context:
+    def at(self, **changes: Any) -> Self:
         """The same context elsewhere: `ctx.at(edge_round=1, wave=0)`."""
         return replace(self, **changes)
 

@@ -101,9 +101,9 @@ class Algorithm:
     name: str
     paper: str
     params: type[Record] = NoParams
-    cloud: CloudHooks = field(default_factory=CloudHooks)
-    edge: EdgeHooks = field(default_factory=EdgeHooks)
-    device: DeviceHooks = field(default_factory=DeviceHooks)
+    cloud: CloudHooks[Any, Any, Any] = field(default_factory=CloudHooks)
+    edge: EdgeHooks[Any, Any, Any, Any, Any] = field(default_factory=EdgeHooks)
+    device: DeviceHooks[Any, Any, Any, Any] = field(default_factory=DeviceHooks)
     broadcast: type[Record] = Broadcast
     message: type[Record] | None = None
     update: type[Record] = Update

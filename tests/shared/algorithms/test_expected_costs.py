@@ -1,4 +1,4 @@
-"""What a visit is expected to cost before it, beside what the record says that it did cost."""
+"""The predicted cost of a visit against the cost in its record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.shared.algorithms.ways import resolved, run
 Codecs = dict[str, Any]
 MODEL = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 TERNARY = (64 * 64 + 64 * 10) // 4 + 2 * 4 + 4 * (64 + 10)
-"""Of the mlp on digits: all in full, and its weights in two bits each with a factor for each layer, biases in full."""
+"""Bytes of the mlp on digits: all in full; and weights in two bits each, a factor for each layer, biases in full."""
 
 
 def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, An
 
 
 def works_of(experiment: Experiment, left_s: float = math.inf) -> dict[int, tuple[Task, Cost]]:
-    """The work of each seat in round 1, cut to `left_s`, and what it is expected to cost."""
+    """The task of each seat in round 1, cut to `left_s`, and its predicted cost."""
     ctx = experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=4, edge=0)
     hooks, seats = experiment.algorithm.edge, {seat.number: seat for seat in experiment.population.seats}
     tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
@@ -60,7 +60,7 @@ class AsAsked(ByHooks):
 
 
 def passed(local: Local) -> int:
-    """What `Outcome.n_trained` will say of a visit."""
+    """The value of `Outcome.n_trained` for a visit."""
     assert local.trained is not None
     return local.trained.n_samples + local.n_passed if local.n_trained is None else local.n_trained
 
@@ -89,7 +89,7 @@ def test_expected_compute_is_what_a_visit_takes(
 def test_es_afls_visits_take_no_longer_than_expected_of_the_whole_supernet(
     params: dict[str, Any], low: float, tmp_path: Path
 ) -> None:
-    """In 36 of 40 samples two epochs of each trial, and what is ranked and validated on 4 by passes forward."""
+    """Two epochs of each trial on 36 of 40 samples, and forward passes over the other 4 to rank and validate."""
     experiment = resolved(tmp_path, **spec_of("es_afl", params))
     n_trials = 2 if params.get("sigma", 1) else 1
     for seat, local in AsAsked(experiment).round().items():
@@ -99,7 +99,7 @@ def test_es_afls_visits_take_no_longer_than_expected_of_the_whole_supernet(
 
 
 def passed_s(experiment: Experiment, n_passed: int) -> float:
-    """Seconds that so many samples take on these devices."""
+    """Seconds for training on so many samples on these devices."""
     return n_passed * experiment.flops / (2 * REFERENCE_FLOPS)
 
 
@@ -127,7 +127,7 @@ def test_expected_bytes_are_those_of_the_forms_that_spec_and_algorithm_give_the_
 
 
 async def test_expected_bytes_are_a_little_less_than_what_travels(tmp_path: Path) -> None:
-    """Ternary weights both ways, and biases in half precision down: what else a body holds is below the 8 KiB."""
+    """Ternary weights both ways, and biases in half precision down; the rest of a body is below 8 KiB."""
     done = await run(tmp_path, spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, rooms=(4,))
     use = done.experiment.ctx(phase="train", round_no=1, n_clients=4).model_use
     for row in done.rounds[0].seats:
@@ -136,7 +136,7 @@ async def test_expected_bytes_are_a_little_less_than_what_travels(tmp_path: Path
 
 
 async def test_partial_work_of_a_method_with_four_gradients_a_step_is_in_time(tmp_path: Path) -> None:
-    """The deadline leaves time for five and a half of ten steps; at one gradient a step all ten would be asked for."""
+    """The deadline leaves time for five and a half of ten steps; with one gradient a step all ten would fit."""
     params = {"local_steps": 10, "hessian": "hessian_free"}
     whole = works_of(resolved(tmp_path, **spec_of("per_fedavg", params)))
     cost = next(cost for _, cost in whole.values())

@@ -65,11 +65,11 @@ def test_bytes_by_link_and_direction() -> None:
     assert picture is not None
     (panel,) = picture.panels
     assert isinstance(panel, Lines)
-    assert {s.name: (s.colour, s.dashed, s.y) for s in panel.series} == {
-        "devices to edges": (0, False, (150, 7)),
-        "edges to devices": (0, True, (1500, 1500)),
-        "edges to cloud": (1, False, (50, 50)),
-        "cloud to edges": (1, True, (500, 500)),
+    assert {s.name: (s.colour, s.dash, s.y) for s in panel.series} == {
+        "devices to edges": (0, 0, (150, 7)),
+        "edges to devices": (0, 1, (1500, 1500)),
+        "edges to cloud": (1, 0, (50, 50)),
+        "cloud to edges": (1, 1, (500, 500)),
     }
 
 
@@ -89,12 +89,12 @@ def test_clients_as_bands_by_round_and_boxes_at_the_end() -> None:
     assert half.high == pytest.approx((0.4, 0.8))
     assert mean.y == pytest.approx((0.3, 0.7))
     own, received = boxes_of(ends).boxes
-    assert (own.name, received.name) == ("model of its own", "model that it received")
+    assert (own.name, received.name) == ("local model", "received model")
     assert (own.median, received.median) == pytest.approx((0.7, 0.2))
     same = a_round(2, kind="evaluate", clients={"own": late, "received": late})
     again = clients(told(*rounds[:2], same))
     assert again is not None
-    assert [box.name for box in boxes_of(again.panels[1]).boxes] == ["model of its own"]
+    assert [box.name for box in boxes_of(again.panels[1]).boxes] == ["local model"]
 
 
 def test_partition_has_a_column_for_each_seat_that_holds_samples() -> None:

@@ -19,7 +19,8 @@ from edge_server.metrics import EdgeMetrics
 from edge_server.rounds.round_log import RoundLog
 from shared.core import errors
 from shared.core.errors import StrataError
-from shared.federation.messages import Failure, Outcome, VisitRecord
+from shared.federation.messages import Failure, Outcome
+from shared.run_records.visits import VisitRecord
 from shared.service.metrics import OTHER, REASONS, TierMetrics, metrics_router, one_of
 from shared.service.settings import CommonSettings, TierSettings
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, small_spec

@@ -62,7 +62,7 @@ def test_spreads_and_groups_are_read_back_and_drawn(folder: Path, strata: Strata
 def test_show_says_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
     said = strata("show", "r9", "--runs-dir", folder)
     assert said.code == 0
-    assert "70.00 % in the mean of 5, from 50.00 % to 90.00 %" in said.out
+    assert "70.00 % (mean of 5, 50.00 % to 90.00 %)" in said.out
     assert "edge-2 edge-3" in said.out
     assert "edge-4" in said.out
 
@@ -82,5 +82,5 @@ def test_run_that_clustered_nobody_is_said_so(tmp_path: Path, strata: Strata) ->
     write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     said = strata("groups", "r8", "--runs-dir", tmp_path)
     assert said.code == 1
-    assert "run r8 has clustered nobody" in said.err
+    assert "run r8 has not clustered its clients" in said.err
     assert "groups.png" not in strata("show", "r8", "--plots", "--runs-dir", tmp_path).out
