@@ -212,7 +212,7 @@ def test_update_that_does_not_say_how_a_field_travels_is_no_algorithm() -> None:
         delta: Annotated[ModelState, Mean()]
         scores: dict[str, float]
 
-    with pytest.raises(TypeError, match=r"Silent\.scores does not say how it travels up"):
+    with pytest.raises(TypeError, match=r"Silent\.scores has no aggregation rule"):
         Algorithm(name="silent", paper="none", update=Silent)
 
 
