@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from edge_server.rounds.late_updates import LateUpdate, LateUpdateBuffer
-from edge_server.rounds.wave import Refusal
-from edge_server.rounds.wave_timing import Cutoff
+from edge_server.rounds.wave import Cutoff, Refusal
 from shared.core.errors import BadInput, NotFinite
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.visit import pay_visit

@@ -5,12 +5,13 @@ Measured seconds are laid down here, so that the plans that follow from them are
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge_server.rounds.wave import Wave
+from edge_server.rounds.wave import Replies
 from shared.run_records.rounds import RoundDetail
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.digital_twin import TwinList
@@ -38,10 +39,13 @@ def measured_spec(schedule: str, **changes: Any) -> dict[str, Any]:
 def laid_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """Visits take what is laid down for them, on this machine's clock."""
 
-    def took(wave: Wave, seats: list[int], wall_s: float) -> None:
-        wave.measured |= {seat: WALL_S[seat] if wave.stage.round_no == 1 else LATER_S for seat in seats}
+    rounds: Counter[int] = Counter()
 
-    monkeypatch.setattr(Wave, "took", took)
+    def measure(replies: Replies, seats: list[int], wall_s: float) -> None:
+        rounds.update(seats)
+        replies.measured |= {seat: WALL_S[seat] if rounds[seat] == 1 else LATER_S for seat in seats}
+
+    monkeypatch.setattr(Replies, "measure", measure)
 
 
 async def planned(folder: Path, spec: dict[str, Any], tamper: Any = None) -> tuple[Ended, TwinList]:
