@@ -57,7 +57,8 @@ def evaluation_dispatch(
     failures = unreachable(experiment, placement, order.edge, requests)
     failed = {failure.seat for failure in failures}
     wave_id = WaveId(run_id=order.run_id, round_no=order.round_no)
-    return Dispatch(wave_id, tasks, [item for item in requests if item.seat not in failed], failures=failures)
+    sent = [item for item in requests if item.seat not in failed]
+    return Dispatch(wave_id, tasks, sent, at_s=order.clock_s, failures=failures)
 
 
 def _task(ctx: Context) -> Task:
