@@ -1,4 +1,4 @@
-"""A coded tensor that is none: it costs the update that holds it, and not those that came with it."""
+"""An invalid compressed tensor fails the update that holds it, and no other of the same answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.shared.algorithms.ways import resolved
 DATA = {"name": "digits", "n_train": 40, "n_test": 10}
 
 
-def test_a_scale_that_is_not_finite_costs_its_seat_alone(tmp_path: Path) -> None:
+def test_a_scale_that_is_not_finite_fails_its_seat_alone(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, data=DATA, num_devices=3, num_edges=1, compression={"up": "ternary"})
     kind: Any = experiment.algorithm.update
 
