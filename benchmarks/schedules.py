@@ -58,7 +58,7 @@ class Home:
         """Simulated seconds of its next round, in which everybody does its share; the links to the cloud aside."""
         experiment, clock = self.experiment, EdgeClock(self.experiment, self.number, round_no=round_no, at_s=self.at_s)
         numbers = [seat.number for seat in experiment.population.at(self.number)]
-        self.twins.look(clock, numbers, new_edge_round=True)
+        self.twins.refresh(clock, numbers, new_edge_round=True)
         ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number).at(twins=self.twins.known)
         tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers])
         moved = {number: experiment.moved_bytes(number, task) for number, task in tasks.items()}

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from edge_server.rounds.late_updates import LateUpdateBuffer, packed, unpacked
+from edge_server.rounds.late_updates import LateUpdateBuffer, decode_checkpoint, encode_checkpoint
 from edge_server.rounds.twins import Twins
 from shared.core.errors import NotFound, PlacementUnknown
 from shared.core.records import canonical
@@ -99,7 +99,7 @@ class EdgeStateStore:
             log.warning("run %s: the state of edge %s is not kept here, it starts anew", order.run_id, order.edge)
             return None, LateUpdateBuffer()
         data = await self.worker.run(self.blobs.open, digest.decode())
-        return await self.worker.run(unpacked, experiment, data)
+        return await self.worker.run(decode_checkpoint, experiment, data)
 
     async def twins_before(self, order: RoundOrder[Any]) -> dict[int, Twin]:
         """The twins by seat after the round from which the order continues."""
@@ -134,7 +134,7 @@ class EdgeStateStore:
         kept = {key(order, version) for version in (before, after) for key in (self._state_key, self._twins_key)}
         known = TwinList(twins=tuple(twin for _, twin in sorted(twins.known.items())))
         async with self._committing:
-            digest = await self.worker.run(lambda: self.blobs.put(packed(experiment, state, late).parts))
+            digest = await self.worker.run(lambda: self.blobs.put(encode_checkpoint(experiment, state, late).parts))
 
             async def commit() -> None:
                 old = await self.store.keys(redis_keys.edge_states(self.edge_name, order.run_id, order.edge))

@@ -105,19 +105,19 @@ def add_late(ctx: Context, item: LateUpdate[Any], accumulator: Accumulator) -> V
     )
 
 
-def packed(experiment: Experiment, state: Record, buffer: LateUpdateBuffer) -> codec.Body:
+def encode_checkpoint(experiment: Experiment, state: Record, buffer: LateUpdateBuffer) -> codec.Body:
     """The encoded checkpoint of an edge; the algorithm's state alone if the run needs nothing else."""
     if not _keeps_more(experiment):
         return codec.encode(state)
     late, losses = tuple(buffer.late[seat] for seat in sorted(buffer.late)), dict(sorted(buffer.losses.items()))
-    return codec.encode(_kind(experiment)(state=state, late=late, losses=losses))
+    return codec.encode(_record_type(experiment)(state=state, late=late, losses=losses))
 
 
-def unpacked(experiment: Experiment, data: Any) -> tuple[Any, LateUpdateBuffer]:
+def decode_checkpoint(experiment: Experiment, data: Any) -> tuple[Any, LateUpdateBuffer]:
     """The algorithm's state and the buffer of a checkpoint, with tensors copied into torch's memory."""
     if not _keeps_more(experiment):
         return copy_tensors(codec.decode(experiment.algorithm.edge_state, data, stored=True)), LateUpdateBuffer()
-    kept = copy_tensors(codec.decode(_kind(experiment), data, stored=True))
+    kept = copy_tensors(codec.decode(_record_type(experiment), data, stored=True))
     return kept.state, LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
 
 
@@ -125,6 +125,6 @@ def _keeps_more(experiment: Experiment) -> bool:
     return experiment.spec.late == "next_round" or experiment.spec.select == "power_of_choice"
 
 
-def _kind(experiment: Experiment) -> type[Any]:
+def _record_type(experiment: Experiment) -> type[Any]:
     kind: type[Any] = EdgeCheckpoint[experiment.algorithm.edge_state, experiment.algorithm.update]  # type: ignore[name-defined]
     return kind

@@ -2,7 +2,7 @@
 
 begin -> (edge round)* -> finish
 edge round: select -> (wave -> aggregate -> advance)*
-wave: schedule -> plan -> dispatch -> decide -> collect -> record -> learn -> late updates
+wave: schedule -> plan -> dispatch -> decide -> collect -> record -> learn
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class EdgeRound:
         if not ctx.spec.keeps_twins:
             return ctx
         new = work.left is None and ctx.wave == 0
-        self.twins.look(self.clock, [seat.number for seat in chosen], new_edge_round=new)
+        self.twins.refresh(self.clock, [seat.number for seat in chosen], new_edge_round=new)
         return ctx.at(twins=self.twins.known, unfinished=work.left)
 
     def _accumulator(self) -> Accumulator:
@@ -197,8 +197,7 @@ class EdgeRound:
         await self.agents.fetch(dispatch, replies, decision, accumulator, self.wall_deadline)
         wave = Wave(dispatch, replies, decision)
         visits = await self.worker.run(self.log.note, wave, timing)
-        await self.worker.run(self._learn, ctx, wave, visits)
-        await self.worker.run(self._move_late, ctx, wave, timing, accumulator)
+        await self.worker.run(self._learn, ctx, wave, timing, visits, accumulator)
         return wave
 
     def _plan(self, ctx: Context, tasks: Mapping[int, Task]) -> Dispatch:
@@ -257,13 +256,17 @@ class EdgeRound:
         self.state = admission.state
         return await self.worker.run(timing.admit, decision, admission.verdicts)
 
-    def _learn(self, ctx: Context, wave: Wave, visits: Sequence[VisitRecord]) -> None:
-        """Corrects the twins by the visits, and notes the losses by which seats are selected."""
+    def _learn(
+        self,
+        ctx: Context,
+        wave: Wave,
+        timing: WaveTiming,
+        visits: Sequence[VisitRecord],
+        accumulator: Accumulator,
+    ) -> None:
+        """Updates twins, losses and late updates: those of earlier rounds that have arrived are added to the sum."""
         self.twins.learn(ctx, self.clock, wave, visits)
         self.late_updates.note_losses(wave)
-
-    def _move_late(self, ctx: Context, wave: Wave, timing: WaveTiming, accumulator: Accumulator) -> None:
-        """Uses the late updates of earlier rounds that have arrived, and keeps those of this wave."""
         self._use_late(ctx, accumulator)
         for seat, contribution in sorted(wave.replies.late.items()):
             arrives_s = wave.dispatch.at_s + timing.paid(wave.decision, seat).cost.simulated_s

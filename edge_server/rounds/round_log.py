@@ -148,7 +148,7 @@ class RoundLog:
     def _note_training(self, visit: VisitRecord, wave: Wave) -> None:
         """Notes the client state that counts from now on, and the samples behind the edge's update."""
         seat, replies = visit.seat, wave.replies
-        if visit.outcome in ("failed", "evaluated") or seat in wave.dispatch.unasked:
+        if visit.outcome in ("failed", "evaluated") or seat in wave.dispatch.unrequested:
             return
         verdict = wave.decision.verdicts.get(seat)
         keep = verdict.keep if verdict is not None else None

@@ -26,7 +26,7 @@ class Twins:
 
     known: dict[int, Twin] = field(default_factory=dict)
 
-    def look(self, clock: EdgeClock, seats: Sequence[int], *, new_edge_round: bool) -> None:
+    def refresh(self, clock: EdgeClock, seats: Sequence[int], *, new_edge_round: bool) -> None:
         """Refreshes twins with the telemetry of their devices at the clock's instant."""
         for seat in seats:
             twin = self.known.get(seat) or Twin(seat=seat)
@@ -39,9 +39,9 @@ class Twins:
 
     def learn(self, ctx: Context, clock: EdgeClock, wave: Wave, visits: Sequence[VisitRecord]) -> None:
         """Updates the twins with the records of a wave's visits."""
-        unasked = wave.dispatch.unasked
+        unrequested = wave.dispatch.unrequested
         for visit in visits:
-            foreseen = visit.seat in unasked and visit.reason in FORESEEN
+            foreseen = visit.seat in unrequested and visit.reason in FORESEEN
             if visit.seat in wave.dispatch.predicted and not foreseen:
                 self._learn(ctx, clock, wave, visit)
 

@@ -139,7 +139,7 @@ class Dispatch:
     predicted: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @cached_property
-    def unasked(self) -> set[int]:
+    def unrequested(self) -> set[int]:
         """Seats with a task but without a request (absent, left out, off, busy, dropping or too late): no quorum
         counts them."""
         return self.tasks.keys() - {request.seat for request in self.requests}

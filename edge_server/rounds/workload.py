@@ -154,14 +154,14 @@ class SharedWorkload:
 
     def take(self, tasks: Mapping[int, Task], wave: Wave) -> None:
         """Adds a wave in which the seats had these tasks."""
-        failed, unasked = wave.failed, wave.dispatch.unasked
+        failed, unrequested = wave.failed, wave.dispatch.unrequested
         undone = [seat for seat in sorted(tasks) if seat in failed or seat in wave.decision.refused]
         for seat in undone:
-            if seat not in failed or (seat in unasked and failed[seat].reason == "dropped"):  # simulated
+            if seat not in failed or (seat in unrequested and failed[seat].reason == "dropped"):  # simulated
                 self.again[seat] += 1
             else:
                 self.lost[seat] = failed[seat]
-                self.failed_for_real |= seat not in unasked
+                self.failed_for_real |= seat not in unrequested
         if self.left is None:
             self.n_task = sum(_n(task) for task in tasks.values())
         self.left = np.sort(np.concatenate([NO_SAMPLES, *(_samples(tasks[seat]) for seat in undone)]))
@@ -212,7 +212,7 @@ def require_quorum(experiment: Experiment, edge: int, wave: Wave, tasks: Mapping
     Raises:
         NotReady: they were not; names the lost seats.
     """
-    requested = tasks.keys() - wave.dispatch.unasked
+    requested = tasks.keys() - wave.dispatch.unrequested
     lost = [failure for seat, failure in sorted(wave.failed.items()) if seat in requested]
     need = experiment.spec.quorum_of(len(requested))
     if len(requested) - len(lost) < need:
