@@ -235,9 +235,10 @@ class EdgeRound:
         )
 
     def _cutoff(self, ctx: Context, predicted: Mapping[int, tuple[float, float]]) -> Cutoff:
-        """When the wave ends: the first by deadline or number of answers, further ones by what is left of the deadline.
+        """When the edge stops waiting in a wave: waves after the first have what is left until the deadline, and want
+        all answers.
 
-        With `overrun`, the first wave of planned shares ends a certain time after its planned end.
+        With `overrun`, the first wave of planned shares ends at this multiple of its longest predicted visit.
         """
         beyond = ctx.spec.overselection > 0 and ctx.wave == 0
         left_s, n_wanted = self.deadline_s - self.log.simulated_s, selection.n_wanted(ctx, self.trainers)
