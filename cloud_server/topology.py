@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud_server.dependencies import Cloud
-from shared.core.errors import Conflict
+from shared.core.errors import BadInput, Conflict
 from shared.core.validation import check_known
 from shared.service.api.nodes import AgentInfo, DeviceChange, TopologyInfo
 from shared.simulation import PROFILES
@@ -44,7 +44,7 @@ async def change_device(cloud: Cloud, agent: str, change: DeviceChange) -> Agent
 
     Raises:
         NotFound: there is none of that id.
-        UnknownName: the catalogue has no profile of that name.
+        BadInput: the catalogue has no profile of that name; the message names the nearest.
         Conflict: the run that trains does not take profiles from its agents.
     """
     changes: dict[str, bool | str | None] = {}
@@ -53,11 +53,18 @@ async def change_device(cloud: Cloud, agent: str, change: DeviceChange) -> Agent
     if "profile" in change.model_fields_set:
         agent_of(cloud, agent)
         if change.profile is not None:
-            check_known("profile", change.profile, PROFILES)
+            _check_profile(change.profile)
         _profiles_are_the_agents(cloud)
         changes["given_profile"] = change.profile
     await cloud.registry.change(agent, **changes)
     return agent_of(cloud, agent)
+
+
+def _check_profile(name: str) -> None:
+    try:
+        check_known("profile", name, PROFILES)
+    except ValueError as error:
+        raise BadInput(str(error), field="profile") from None
 
 
 def _profiles_are_the_agents(cloud: Cloud) -> None:
