@@ -1,11 +1,11 @@
-"""Who is there, and changing that: what `/topology` and `/devices` answer with, and what the dashboard shows."""
+"""Who is there, and changing that: what `/topology` and `/agents` answer with, and what the dashboard shows."""
 
 from __future__ import annotations
 
 from cloud_server.dependencies import Cloud
 from shared.core.errors import BadInput, Conflict
 from shared.core.validation import check_known
-from shared.service.api.nodes import AgentInfo, DeviceChange, TopologyInfo
+from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
 from shared.simulation import PROFILES
 
 
@@ -34,12 +34,12 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
         n_agents=len(cloud.registry.live_agents()),
         fleet=cloud.fleet.info(),
         edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)),
-        devices=agents_of(cloud),
+        agents=agents_of(cloud),
         active_run=course.info.run if course else None,
     )
 
 
-async def change_device(cloud: Cloud, agent: str, change: DeviceChange) -> AgentInfo:
+async def change_agent(cloud: Cloud, agent: str, change: AgentChange) -> AgentInfo:
     """Take a device agent offline, bring it back, or give it a profile; all from the next round on.
 
     Raises:

@@ -122,10 +122,10 @@ async def get_round(run_id: RunId, round_no: RoundNo, cloud: TheCloud) -> RoundD
     return await cloud.repository.round(info.run, round_no)
 
 
-@router.get("/runs/{run_id}/devices", tags=["runs"], responses=NOT_NOW)
+@router.get("/runs/{run_id}/seats", tags=["runs"], responses=NOT_NOW)
 async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
     """The seats of a run, their data, and who sits there."""
-    return SeatPage(devices=await cloud.runs.seats(run_id))
+    return SeatPage(seats=await cloud.runs.seats(run_id))
 
 
 @router.get(

@@ -18,8 +18,8 @@ class AgentEntry(Record):
 
     Attributes:
         profile: that its environment names.
-        given_profile: that `PATCH /devices/{id}` gave it in the place of that.
-        online: whether it may visit; see `PATCH /devices/{id}`.
+        given_profile: that `PATCH /agents/{id}` gave it in the place of that.
+        online: whether it may visit; see `PATCH /agents/{id}`.
         left: the fleet has stopped it: nobody waits for it, its seats are free.
     """
 

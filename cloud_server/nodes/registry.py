@@ -234,7 +234,7 @@ class Registry:
             NotFound: no such agent.
         """
         if agent not in self.agents:
-            raise NotFound(f"no device {agent!r}")
+            raise NotFound(f"no agent {agent!r}")
         await self._change(agent, **changes)
 
     def is_offline(self, agent: str) -> bool:
@@ -317,7 +317,7 @@ class Registry:
         """
         entry, seen = self.agents.get(agent), self.seen_agents.get(agent)
         if entry is None or seen is None:
-            raise NotFound(f"no device {agent!r}")
+            raise NotFound(f"no agent {agent!r}")
         return AgentInfo(
             agent=agent,
             name=entry.name,

@@ -78,7 +78,7 @@ ASKED: list[tuple[str, str, dict[str, str]]] = [
     ("GET", f"/runs/latest/models/{LONG}", {}),
     ("GET", f"/runs/latest/files/{LONG}", {}),
     ("GET", f"/runs/latest/rounds/{'9' * 5000}", {}),
-    ("GET", f"/devices/{LONG}", {}),
+    ("GET", f"/agents/{LONG}", {}),
     ("DELETE", f"/runs/{LONG}", {}),
     ("GET", "/runs?limit=1001", {}),
     ("GET", "/runs?limit=" + "9" * 5000, {}),

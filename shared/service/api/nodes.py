@@ -1,6 +1,6 @@
-"""The models of `/devices` and `/edges`: who is registered, and how it is.
+"""The models of `/agents` and `/edges`: who is registered, and how it is.
 
-The models of `/topology` and `PATCH /devices/{id}`: what is there, and what should be.
+The models of `/topology` and `PATCH /agents/{id}`: what is there, and what should be.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from shared.core.records import Record
 State = Literal["alive", "suspect", "lost", "revived", "offline", "leaving", "left"]
 """Of an agent or edge: heard lately; not for half the TTL; not for the TTL; heard again after that, lately.
 
-Of an agent also: heard, and taken offline by `PATCH /devices/{id}`; about to be stopped by the fleet; stopped by it.
+Of an agent also: heard, and taken offline by `PATCH /agents/{id}`; about to be stopped by the fleet; stopped by it.
 """
 
 
 class AgentInfo(Record):
     """A registered agent (device process); `devices` is its room, `seats` those of the active run.
 
-    One that is not `online` makes no visits, by `PATCH /devices/{id}`. By that, `profile` may be another one than
+    One that is not `online` makes no visits, by `PATCH /agents/{id}`. By that, `profile` may be another one than
     `own_profile`, which its environment names.
     """
 
@@ -40,9 +40,9 @@ class AgentInfo(Record):
 
 
 class AgentPage(Record):
-    """`GET /devices`."""
+    """`GET /agents`."""
 
-    devices: tuple[AgentInfo, ...]
+    agents: tuple[AgentInfo, ...]
 
 
 class EdgeInfo(Record):
@@ -65,8 +65,8 @@ MAX_DEVICES = 100_000
 Devices = Annotated[int, Field(ge=0, le=MAX_DEVICES)]
 
 
-class DeviceChange(Record):
-    """Body of `PATCH /devices/{id}`; what is not named stays.
+class AgentChange(Record):
+    """Body of `PATCH /agents/{id}`; what is not named stays.
 
     Attributes:
         online: whether it makes visits.
@@ -125,7 +125,7 @@ class TopologyInfo(Record):
     n_agents: int
     fleet: FleetInfo | None = None
     edges: tuple[EdgeInfo, ...]
-    devices: tuple[AgentInfo, ...]
+    agents: tuple[AgentInfo, ...]
     active_run: str | None = None
 
 

@@ -272,7 +272,7 @@ async def test_a_restarted_cloud_gives_no_seat_to_an_agent_that_it_has_not_heard
             await fed.store.put(redis_keys.cloud_agent(gone.agent), gone.model_dump_json().encode())
         await fed.start_cloud()
         end = await fed.run(small_spec(timeouts={"reseat_after_s": 600, "ready_s": 15}))
-        assert {row.agent for row in (await fed.seats(end.run)).devices} <= here
+        assert {row.agent for row in (await fed.seats(end.run)).seats} <= here
         assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
 
 

@@ -80,7 +80,7 @@ async def test_too_few_devices_in_the_middle_fail_the_run_and_name_the_seats(tmp
         timeouts = {"ready_s": 1.5, "reseat_after_s": 60}
         run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
         await gate.reached.wait()
-        (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == fed.agent_id(2)]
+        (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == fed.agent_id(2)]
         await fed.stop("agent-2")
         await fed.until(lambda: fed.n_agents() == 2)
         gate.open.set()
@@ -98,7 +98,7 @@ async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_resu
     async with Federation(tmp_path / "two", rooms=(1, 1)) as fed:
         info = await fed.run(small_spec())
         assert info.status == "completed"
-        assert Counter(seat.agent for seat in (await fed.seats(info.run)).devices) == {
+        assert Counter(seat.agent for seat in (await fed.seats(info.run)).seats) == {
             fed.agent_id(0): 3,
             fed.agent_id(1): 3,
         }
@@ -126,7 +126,7 @@ async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_recor
         run_id = await fed.submit(small_spec(num_rounds=4, algorithm=counting, timeouts={"reseat_after_s": 0.5}))
         await gate.reached.wait()
         gone = fed.agent_id(3)
-        (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == gone]
+        (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == gone]
         await fed.stop("agent-3")
         await fed.until(lambda: not fed.apps["cloud"].state.cloud.registry.agent_is_live(gone))
         await asyncio.sleep(0.6)
@@ -163,7 +163,7 @@ async def test_a_late_comer_takes_the_lowest_empty_seat_from_the_next_round_on(t
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=4, max_devices=8))
         await gate.reached.wait()
-        before = (await fed.seats(run_id)).devices
+        before = (await fed.seats(run_id)).seats
         assert [seat.state for seat in before] == ["taken"] * 6 + ["empty"] * 2
         await fed.start_agent(6, devices=1)
         await fed.until(lambda: fed.n_agents() == 7)
@@ -171,7 +171,7 @@ async def test_a_late_comer_takes_the_lowest_empty_seat_from_the_next_round_on(t
         assert (await fed.finish(run_id)).status == "completed"
         n_used = [(await fed.round(run_id, n)).n_used for n in (1, 2, 3, 4)]
         assert n_used == [6, 6, 7, 7]
-        after = (await fed.seats(run_id)).devices
+        after = (await fed.seats(run_id)).seats
         assert (after[6].agent, after[6].state, after[7].state) == (fed.agent_id(6), "taken", "empty")
         # Nobody's data changed because another came.
         assert [(s.n_train, s.label_counts) for s in before] == [(s.n_train, s.label_counts) for s in after]
