@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Callable
 
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.events import RunEvent, node_events
 from cloud_server.runs.repository import RunRepository
-from shared.core.errors import StrataError
 from shared.run_records.runs import RunInfo
+from shared.runtime.background import Repeating
 from shared.runtime.logs import log_event
 from shared.storage.key_value import StoreUnavailable
 
-log = logging.getLogger(__name__)
 EVERY_S = 0.5
 
 
@@ -32,32 +29,24 @@ class LivenessMonitor:
         self.registry, self.repository, self.training = registry, archive, training
         self._away: tuple[float, str] | None = None
         self._untold: list[RunEvent] = []
-        self._task: asyncio.Task[None] | None = None
+        self._looking = Repeating(min(EVERY_S, registry.ttl_s / 4), self._look, "a change of state is not reported")
 
     def start(self) -> None:
         """Begin to look."""
-        self._task = asyncio.create_task(self._forever())
+        self._looking.start()
 
     async def stop(self) -> None:
         """End it."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _forever(self) -> None:
-        while True:
-            try:
-                await self._look()
-            except StoreUnavailable as error:
-                self._away = self._away or (time.monotonic(), error.detail)
-            except StrataError as error:
-                log.warning("a change of state is not told: %s", error.detail)
-            except Exception:
-                log.exception("the watch failed")
-            await asyncio.sleep(min(EVERY_S, self.registry.ttl_s / 4))
+        await self._looking.stop()
 
     async def _look(self) -> None:
-        await self.repository.store.ping()  # while it is away changes wait to be told
+        try:
+            await self.repository.store.ping()
+            await self._report()
+        except StoreUnavailable as error:  # what has changed is reported once the store is back
+            self._away = self._away or (time.monotonic(), error.detail)
+
+    async def _report(self) -> None:
         await self._told_away()
         changes = self.registry.changes()
         self._untold += node_events(changes)

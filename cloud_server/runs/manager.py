@@ -20,6 +20,7 @@ from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.runs import FINAL, RunInfo, SeatInfo, Status
+from shared.runtime.background import Repeating
 from shared.service.retry import backoff
 from shared.spec.experiment import ExperimentSpec
 from shared.storage.key_value import StoreUnavailable
@@ -29,6 +30,8 @@ from shared.wire import codec
 log = logging.getLogger(__name__)
 UNFINISHED = ("starting", "running", "pausing", "stopping")
 WAITING = "waiting: another run trains"
+LOOK_S = 5.0
+"""Seconds between two looks for pending runs; a new one is found at once."""
 
 
 class RunManager:
@@ -42,20 +45,18 @@ class RunManager:
             tools.registry, tools.repository, lambda: self.executor.info if self.executor else None
         )
         self._lock = asyncio.Lock()
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._interrupted: str | None = "the cloud was restarted"
+        self._training = Repeating(_pause_s, self._turn, "runs wait")
 
     def start(self) -> None:
         """Take up what an earlier cloud process left, then train what is pending."""
-        self._task = asyncio.create_task(self._forever())
+        self._training.start()
         self._watch.start()
 
     async def stop(self) -> None:
         """Let go; a run in the middle of a round resumes from its last committed one when the cloud is back."""
         await self._watch.stop()
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._training.stop()
         await self.services.evaluator.drop()
 
     # ---- what people ask for
@@ -84,7 +85,7 @@ class RunManager:
         )
         async with self._lock:
             run_id = await self.services.repository.create(info, key, codec.digest_of(canonical(asked).encode()))
-        self._wake.set()
+        self._training.wake()
         return await self.services.repository.info(run_id)
 
     async def pause(self, run_id: str) -> RunInfo:
@@ -149,7 +150,7 @@ class RunManager:
 
     async def _pend(self, info: RunInfo) -> RunInfo:
         info = await self._save(info.replace(status="pending", reason=WAITING if self.executor else None))
-        self._wake.set()
+        self._training.wake()
         return info
 
     async def _save(self, info: RunInfo) -> RunInfo:
@@ -225,24 +226,19 @@ class RunManager:
 
     # ---- training
 
-    async def _forever(self) -> None:
-        """Nothing but its end may end this task: where the store is away, it tries again until it is back."""
-        attempt, why = 0, "the cloud was restarted"
-        while True:
-            try:
-                await self._recover(why)
-                attempt = 0
-                while True:
-                    await self._next()
-            except StrataError as error:
-                log.warning("runs wait: %s", error.detail)
-                why = f"interrupted: {error.detail}"[:2000]
-            except Exception as error:
-                log.exception("runs wait")
-                why = f"interrupted: {type(error).__name__}"
+    async def _turn(self) -> None:
+        """Train what is pending, after an interruption what was interrupted first."""
+        try:
+            if self._interrupted is not None:
+                await self._recover(self._interrupted)
+                self._interrupted = None
+            while await self._train_next():
+                pass
+        except Exception as error:
+            why = error.detail if isinstance(error, StrataError) else type(error).__name__
+            self._interrupted = f"interrupted: {why}"[:2000]
             await self.services.evaluator.drop()
-            await asyncio.sleep(backoff(attempt))
-            attempt += 1
+            raise
 
     async def _recover(self, why: str) -> None:
         """Whatever was not finished is taken up again, or ends as it was asked to."""
@@ -256,19 +252,18 @@ class RunManager:
                     after: dict[str, Status] = {"pausing": "paused", "stopping": "stopped"}
                     await self._save(info.replace(status=after.get(info.status, "pending"), reason=why))
 
-    async def _next(self) -> None:
-        """Train the next pending run to its end, or wait a little for one."""
-        self._wake.clear()
+    async def _train_next(self) -> bool:
+        """Train the next pending run to its end; False if none is pending."""
         async with self._lock:
             info = await self._next_pending()
-            self.executor = course = RunExecutor(self.services, info, self._lock) if info else None
-        if course is None:
-            await _first(self._wake.wait(), 5.0)
-            return
+            self.executor = executor = RunExecutor(self.services, info, self._lock) if info else None
+        if executor is None:
+            return False
         try:
-            await self._train(course)
+            await self._train(executor)
         finally:
-            self.executor, self._left = None, course.info
+            self.executor, self._left = None, executor.info
+        return True
 
     async def _next_pending(self) -> RunInfo | None:
         waiting = [info for info in await self.services.repository.infos() if info.status == "pending"]
@@ -296,11 +291,8 @@ class RunManager:
         await course.fail(reason)
 
 
-async def _first(waited: Any, limit_s: float) -> None:
-    try:
-        await asyncio.wait_for(waited, limit_s)
-    except TimeoutError:
-        return
+def _pause_s(failures: int, took_s: float) -> float:
+    return backoff(failures - 1) if failures else LOOK_S
 
 
 def new_run_id() -> str:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -25,6 +24,7 @@ from shared.results.tracking.progress import TrackerNote, read_notes, write_note
 from shared.results.tracking.scalars import Tracked, tracked_of
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
+from shared.runtime.background import Repeating
 from shared.runtime.worker import Worker
 from shared.spec.run import Tracker
 
@@ -57,46 +57,34 @@ class Tracking:
     worker: Worker
     _due: set[str] = field(default_factory=set)
     _failed: dict[tuple[str, Tracker], int] = field(default_factory=dict)
-    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
-    _task: asyncio.Task[None] | None = None
+    _looked: bool = False
+    _bringing: Repeating | None = None
 
     def hear(self, run_id: str, event: RunEvent) -> None:
         """Something happened to a run: it is looked at soon, at its end at once."""
         if event.kind in HEARD:
             self._due.add(run_id)
-        if event.kind == "run.status" and event.data["status"] in FINAL:
-            self._hurry.set()
+        ended = event.kind == "run.status" and event.data["status"] in FINAL
+        if ended and self._bringing is not None:
+            self._bringing.wake()
 
     def start(self, archive: RunRepository) -> None:
         """Begin, with the runs whose end an earlier cloud process did not bring to their trackers."""
-        self._task = asyncio.create_task(self._forever(archive))
+        self._bringing = Repeating(_pause_s, partial(self._turn, archive), "trackers wait")
+        self._bringing.start()
 
     async def stop(self) -> None:
         """Let go; what has not been brought is when the cloud is back."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._bringing is not None:
+            await self._bringing.stop()
         self.worker.close()
 
-    async def _forever(self, archive: RunRepository) -> None:
-        looked = False
-        pause_s = 0.0
-        while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), pause_s)
-            self._hurry.clear()
-            begun = time.monotonic()
-            try:
-                if not looked:
-                    self._due |= await self._left(archive)
-                    looked = True
-                for run_id in sorted(self._due):
-                    await self._look_at(archive, run_id)
-            except StrataError as error:
-                log.warning("trackers wait: %s", error.detail)
-            except Exception:
-                log.exception("trackers wait")
-            pause_s = max(EVERY_S, min((time.monotonic() - begun) / SHARE, LONGEST_S))
+    async def _turn(self, archive: RunRepository) -> None:
+        if not self._looked:
+            self._due |= await self._left(archive)
+            self._looked = True
+        for run_id in sorted(self._due):
+            await self._look_at(archive, run_id)
 
     async def _left(self, archive: RunRepository) -> set[str]:
         """The runs that have ended and of whose end a tracker has not been told."""
@@ -192,6 +180,10 @@ def tracking_of(runs_dir: Path, transport: httpx.AsyncBaseTransport | None = Non
         "mlflow": LiveMlflow(transport),
     }
     return Tracking(runs_dir, to, worker)
+
+
+def _pause_s(failures: int, took_s: float) -> float:
+    return max(EVERY_S, min(took_s / SHARE, LONGEST_S))
 
 
 def _evaluations(folder: Path) -> list[RoundInfo]:
