@@ -23,8 +23,6 @@ from shared.federation.experiment import Experiment
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, Status
 from shared.runtime.logs import log_context
-from shared.spec.experiment import ExperimentSpec
-from shared.spec.missing_domains import without
 from shared.training.compute_device import compute_device_of
 
 MAX_ATTEMPTS = 10
@@ -125,7 +123,6 @@ class RunExecutor:
         tools, spec = self.services, self.info.spec
         await tools.worker.run(compute_device_of, spec.device)  # a resumed run's cloud may be on another machine
         if not self.info.resolved:
-            spec = await self._with_data(spec)
             n_edges, n_devices = len(tools.registry.live_edges()), tools.registry.n_devices()
             spec = spec.resolved(n_devices=n_devices, n_edges=n_edges)
         experiment = await tools.worker.run(tools.experiments.of, spec)
@@ -133,14 +130,6 @@ class RunExecutor:
         table = PlacementManager(experiment.population, tools.registry, found, spec.timeouts.reseat_after_s)
         kept = await tools.repository.committed(self.info.run, experiment)
         return RunState(experiment, table, *kept) if kept else await self._first(experiment, table)
-
-    async def _with_data(self, spec: ExperimentSpec) -> ExperimentSpec:
-        """The spec without domains that cannot be had here; the run's notes say which, and why."""
-        gone = await self.services.worker.run(self.services.experiments.absent, spec)
-        notes = tuple(f"without {name}: {why}"[:2000] for name, why in gone.items())
-        async with self.lock:
-            self.info = self.info.replace(notes=notes)
-        return without(spec, gone)
 
     async def _first(self, experiment: Experiment, table: PlacementManager) -> RunState:
         """Seat everybody, commit the initial state."""

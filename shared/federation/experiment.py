@@ -32,7 +32,7 @@ from shared.spec.experiment import ExperimentSpec
 from shared.training import models
 from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
-from shared.training.data.digit_domains import absent, open_data
+from shared.training.data.digit_domains import open_data
 from shared.training.flops import on_shapes, training_flops
 from shared.training.subnetworks.unit_graph import units_of
 from shared.training.subnetworks.units import Units
@@ -231,7 +231,3 @@ class ExperimentCache:
     def data_of(self, spec: ExperimentSpec) -> Dataset:
         """The data set of a spec, mapped and not loaded."""
         return open_data(spec.data, data_dir=self.data_dir, cache_dir=self.cache_dir)
-
-    def absent(self, spec: ExperimentSpec) -> dict[str, str]:
-        """Which domains of the spec's data cannot be had here, and why."""
-        return absent(spec.data, data_dir=self.data_dir, cache_dir=self.cache_dir)

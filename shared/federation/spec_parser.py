@@ -9,9 +9,12 @@ from pydantic import ValidationError
 
 from shared.core.errors import BadInput, UnknownName
 from shared.core.validation import explain
+from shared.federation.registry import load_algorithm, load_local
+from shared.federation.test_sets import check_test_on
 from shared.spec.experiment import ExperimentSpec, S, check_counts
 from shared.spec.run import RunSpec
-from shared.training.data.digit_domains import NAME, names_of
+from shared.training.data.digit_domains import NAME, check_data, names_of
+from shared.training.models import check_name
 from shared.training.partition import ByDomainPartition
 
 
@@ -38,23 +41,21 @@ def parse_as(raw: Any, kind: type[S]) -> S:
 
 
 def check_names(spec: ExperimentSpec) -> None:
-    """Refuse unknown names of algorithm, model, data and test sets, and what does not fit the algorithm or the data."""
-    from shared.federation.registry import load_algorithm, load_local
-    from shared.federation.spec_parser import check_partition
-    from shared.federation.test_sets import check_test_on
-    from shared.training.data.digit_domains import check_data, names_of
-    from shared.training.models import check_name as check_model
+    """Check every name in a spec against its registry, and that algorithm, data, partition and test sets fit together.
 
+    Raises:
+        UnknownName, BadInput: naming the field.
+    """
     load_algorithm(spec.algorithm.name).check_spec(spec)
     load_local(spec)
     check_data(spec.data)
     check_partition(spec)
     check_test_on(spec, names_of(spec.data))
-    check_model(spec.model.name, spec.model.width)
+    check_name(spec.model.name, spec.model.width)
 
 
 def parse_run_spec(raw: Any) -> RunSpec:
-    """Validate a mapping as a spec that somebody wrote.
+    """Validate a mapping as a spec with what a user wants of the run.
 
     Raises:
         BadInput: as `parse_spec`.
@@ -63,7 +64,7 @@ def parse_run_spec(raw: Any) -> RunSpec:
 
 
 def check_partition(spec: ExperimentSpec) -> None:
-    """Refuse a partition by domains that the spec's data do not have.
+    """Check that a partition by domains names only domains of the spec's data.
 
     Raises:
         UnknownName, BadInput: naming the field.

@@ -13,14 +13,14 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 
 
 class LocalSpec(Record):
-    """An algorithm whose local objective devices minimise."""
+    """The algorithm whose local objective devices minimise, and its parameters."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
 
 
 class AlgorithmSpec(Record):
-    """Which algorithm, with which of its own parameters; `local`: another one's objective for its devices."""
+    """The algorithm and its parameters; `local` names another algorithm whose local objective its devices minimise."""
 
     name: str = Field(default="fedavg", pattern=r"^[a-z][a-z0-9_]{0,63}$")
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
@@ -29,7 +29,7 @@ class AlgorithmSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, raw: Any) -> Any:
-        """`local: fedser` stands for `{name: fedser}`."""
+        """Expand the short form: `local: fedser` is `local: {name: fedser}`."""
         if isinstance(raw, Mapping) and isinstance(raw.get("local"), str):
             return {**raw, "local": {"name": raw["local"]}}
         return raw
@@ -39,7 +39,13 @@ class AlgorithmSpec(Record):
 
 
 class Timeouts(Record):
-    """Wall-clock limits, in seconds. They decide when a wait is given up, never a result that arrives in time."""
+    """Wall-clock limits in seconds: when a wait is given up. They never change a result that arrives in time.
+
+    Attributes:
+        visit_s: limit on computing one visit.
+        ready_s: how long a run waits for enough edges and devices.
+        reseat_after_s: how long a lost agent's seats, or a lost edge's place, stay reserved for its return.
+    """
 
     visit_s: float = Field(default=300.0, gt=0, le=86_400)
     ready_s: float = Field(default=120.0, gt=0, le=86_400)
@@ -47,12 +53,12 @@ class Timeouts(Record):
 
 
 class Loss(Record):
-    """Contributions that are left out of a round, as if their visits had failed: what faults did to another run.
+    """Visits that are left out of a round as if they had failed, to repeat the losses of another run.
 
     Attributes:
         round_no: the round, from 1.
-        seats: whose visits are not made.
-        edge_round, wave: only in this one; None = in all.
+        seats: the seats whose visits are left out.
+        edge_round, wave: the only edge round and wave concerned; None = all.
     """
 
     round_no: Count

@@ -1,4 +1,4 @@
-"""`RunSpec`: a spec as people write it, which asks for more than the experiment itself."""
+"""`RunSpec`: an experiment's description together with what a user wants of its run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Trackers = Annotated[tuple[Tracker, ...], Field(max_length=2), AfterValidator(no
 
 
 class RunSpec(ExperimentSpec):
-    """An experiment, and who is told of its run: that changes nothing of it, and no other tier hears of it.
+    """An experiment and the trackers that its run reports to. Trackers change no result, and only the cloud knows them.
 
     Attributes:
-        tracking: where the cloud brings the run's figures as it goes.
+        tracking: the trackers to which the cloud sends the run's figures while it goes on.
     """
 
     tracking: Trackers = ()
@@ -26,16 +26,16 @@ class RunSpec(ExperimentSpec):
     @model_validator(mode="before")
     @classmethod
     def _one_tracker(cls, raw: Any) -> Any:
-        """`tracking: mlflow` stands for `[mlflow]`."""
+        """Expand the short form: `tracking: mlflow` is `tracking: [mlflow]`."""
         if isinstance(raw, Mapping) and isinstance(raw.get("tracking"), str):
             return {**raw, "tracking": [raw["tracking"]]}
         return raw
 
     @property
     def experiment(self) -> ExperimentSpec:
-        """What is run, in every tier."""
+        """The experiment alone, as every tier gets it."""
         return ExperimentSpec.model_validate(self.model_dump(exclude={"tracking"}))
 
     def digest(self) -> str:
-        """That of the experiment."""
+        """Return the digest of the experiment."""
         return self.experiment.digest()

@@ -67,7 +67,7 @@ def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Data
     names = names_of(spec)
     if not names:
         return load(spec.name, data_dir=data_dir, cache_dir=cache_dir)
-    parts = [load(name, data_dir=data_dir, cache_dir=cache_dir) for name in names]
+    parts = [_part(name, names, data_dir, cache_dir) for name in names]
     size, split = spec.size or SIZE, spec.split or "whole"
     key = "|".join([f"{size} {split}", *(f"{part.name} {part.digest}" for part in parts)])
     folder = cache_dir / f"{NAME}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
@@ -75,19 +75,14 @@ def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Data
     return open_unpacked(NAME, folder, N_CLASSES, names)
 
 
-def absent(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> dict[str, str]:
-    """Which sets of the spec cannot be had here, and why.
-
-    Raises:
-        DataMalformed: one is there and is damaged.
-    """
-    found = {}
-    for name in names_of(spec):
-        try:
-            load(name, data_dir=data_dir, cache_dir=cache_dir)
-        except DataUnavailable as error:
-            found[name] = error.detail
-    return found
+def _part(name: str, names: Sequence[str], data_dir: Path | None, cache_dir: Path) -> Dataset:
+    """One of the sets; where it is missing, the error says how a spec leaves it out."""
+    try:
+        return load(name, data_dir=data_dir, cache_dir=cache_dir)
+    except DataUnavailable as error:
+        others = ", ".join(other for other in names if other != name)
+        instead = f"; or leave it out: data.domains=[{others}], and fewer clients in num_devices or num_edges"
+        raise DataUnavailable(error.detail + (instead if others else ""), field="data.domains") from None
 
 
 def put_together(parts: Sequence[Dataset], size: int, *, whole: bool) -> Arrays:

@@ -23,7 +23,7 @@ from shared.training.loop import evaluate
 from tests.domains import write_domains
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.test_lafl_cpn import ROOMS, spec_of
-from tests.shared.algorithms.ways import lab_of, resolved, run
+from tests.shared.algorithms.ways import federation, lab_of, resolved, run
 
 MNIST_M = {"name": "digit_domains", "domains": ["mnist_m"], "size": 8}
 
@@ -225,7 +225,7 @@ async def test_clients_of_domains_that_look_different_do_better_than_with_fedavg
     assert found["lafl_cpn"][1] > found["fedavg"][1] + 0.1
 
 
-async def test_a_run_goes_on_without_a_domain_that_cannot_be_had_and_says_so(
+async def test_a_run_whose_data_lack_a_domain_fails_and_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: Path) -> Any:
@@ -234,8 +234,8 @@ async def test_a_run_goes_on_without_a_domain_that_cannot_be_had_and_says_so(
     monkeypatch.setitem(sources.DATASETS, "svhn", sources.Known(10, fail))
     data_dir = write_domains(tmp_path / "sets", ("mnist", "usps"))
     spec = spec_of({"p": 1}, **by_domain(["mnist", "svhn", "usps"], 3, num_rounds=1))
-    done = await run(tmp_path, spec, n_edges=1, rooms=(3,), common={"data_dir": data_dir})
-    assert len(done.info.notes) == 1
-    assert done.info.notes[0].startswith("without svhn: svhn could not be had (no network)")
-    assert (done.info.spec.num_devices, done.info.spec.data.domains) == (2, ("mnist", "usps"))
-    assert [row.seat for row in done.rounds[0].seats] == [0, 1]
+    async with federation(tmp_path, n_edges=1, rooms=(3,), common={"data_dir": data_dir}) as fed:
+        info = await fed.run(spec)
+    assert info.status == "failed"
+    assert "svhn could not be had (no network)" in (info.reason or "")
+    assert "data.domains=[mnist, usps]" in (info.reason or "")

@@ -13,7 +13,7 @@ from shared.federation.spec_parser import parse_spec
 from shared.runtime import memory
 from shared.training.data import digit_domains, sources
 from shared.training.data.dataset import DataSpec
-from shared.training.data.digit_domains import absent, brought, open_data
+from shared.training.data.digit_domains import brought, open_data
 from shared.training.data.sources import DataUnavailable
 from tests.domains import LOOKS, N_TEST, N_TRAIN, write_domains
 
@@ -166,11 +166,14 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_absent_sets_are_named_with_what_to_do(tmp_path: Path) -> None:
-    folder = write_domains(tmp_path / "sets", ("mnist", "mnist_m", "synth_digits", "usps"))
-    found = absent(spec_of(), data_dir=folder, cache_dir=tmp_path / "cache")
-    assert list(found) == ["svhn"]
-    assert "put the data set as svhn.npz into" in found["svhn"]
-    assert absent(spec_of(domains=("mnist",)), data_dir=folder, cache_dir=tmp_path / "cache") == {}
-    with pytest.raises(DataUnavailable, match="svhn could not be had"):
-        open_data(spec_of(), data_dir=folder, cache_dir=tmp_path / "cache")
+def test_a_set_that_is_missing_is_an_error_that_says_how_to_get_it_and_how_to_leave_it_out(tmp_path: Path) -> None:
+    folder, cache = write_domains(tmp_path / "sets", ("mnist", "usps")), tmp_path / "cache"
+    with pytest.raises(DataUnavailable, match="svhn could not be had") as caught:
+        open_data(spec_of(domains=("mnist", "svhn", "usps")), data_dir=folder, cache_dir=cache)
+    assert "put the data set as svhn.npz into" in caught.value.detail
+    assert caught.value.detail.endswith("data.domains=[mnist, usps], and fewer clients in num_devices or num_edges")
+    assert caught.value.field == "data.domains"
+    with pytest.raises(DataUnavailable) as alone:
+        open_data(spec_of(domains=("svhn",)), data_dir=folder, cache_dir=cache)
+    assert "leave it out" not in alone.value.detail
+    assert len(open_data(spec_of(domains=("mnist", "usps")), data_dir=folder, cache_dir=cache).train_y)
