@@ -7,18 +7,21 @@ cannot be printed. Lines are for people; nothing that decides a result reads the
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import logging
 import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar, cast
 
+F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("strata.events")
 FORMATS = ("json", "text")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -39,6 +42,30 @@ def log_context(**ids: object) -> Iterator[None]:
         yield
     finally:
         _about.reset(token)
+
+
+def log_context_of(ids: Callable[..., Mapping[str, object]]) -> Callable[[F], F]:
+    """A decorator that runs a function, or awaits a coroutine function, within the `log_context` of its arguments.
+
+    Args:
+        ids: is called with the arguments of the function and returns the ids, as in
+            `@log_context_of(lambda self, *_: {"round": self.round_no})`.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with log_context(**ids(*args, **kwargs)):
+                return function(*args, **kwargs)
+
+        @functools.wraps(function)
+        async def wait(*args: Any, **kwargs: Any) -> Any:
+            with log_context(**ids(*args, **kwargs)):
+                return await function(*args, **kwargs)
+
+        return cast("F", wait if inspect.iscoroutinefunction(function) else call)
+
+    return decorate
 
 
 def log_event(event: str, /, *, level: int = logging.INFO, **fields: object) -> None:

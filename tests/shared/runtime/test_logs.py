@@ -14,7 +14,7 @@ import pytest
 
 from cloud_server.runs.events import RunEvent, log_run_event
 from shared.runtime import logs
-from shared.runtime.logs import LineFormatter, log_context, log_event, plain, read, shown, unfolded
+from shared.runtime.logs import LineFormatter, log_context, log_context_of, log_event, plain, read, shown, unfolded
 from shared.runtime.worker import Worker
 from tests.federation import Federation, small_spec
 
@@ -69,6 +69,30 @@ def test_a_line_has_its_ids_first_and_leaves_out_what_is_not_there(as_json: Kept
         "run": "r1", "round": 3, "seat": 7, "wall_s": 0.25,
     }  # fmt: skip
     assert "run" not in second
+
+
+async def test_a_decorated_function_or_coroutine_logs_with_the_ids_of_its_arguments(as_json: Kept) -> None:
+    @log_context_of(lambda run, *, round_no: {"run": run, "round": round_no})
+    def plainly(run: str, *, round_no: int) -> str:
+        log_event("called")
+        return f"{run} {round_no}"
+
+    @log_context_of(lambda run: {"run": run})
+    async def awaited(run: str) -> str:
+        await asyncio.sleep(0)
+        log_event("awaited")
+        return plainly(run, round_no=2)
+
+    assert [*await asyncio.gather(awaited("r1"), awaited("r2"))] == ["r1 2", "r2 2"]
+    log_event("afterwards")
+    found = [(line["event"], line.get("run"), line.get("round")) for line in as_json.read]
+    assert sorted(found[:4]) == [
+        ("awaited", "r1", None),
+        ("awaited", "r2", None),
+        ("called", "r1", 2),
+        ("called", "r2", 2),
+    ]
+    assert found[4:] == [("afterwards", None, None)]
 
 
 def test_a_plain_message_is_an_event_with_a_text(as_json: Kept) -> None:
