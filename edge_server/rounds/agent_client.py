@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from edge_server.roster import Roster, while_heard
+from edge_server.roster import Roster
 from edge_server.rounds.real_clock import RealClock
 from edge_server.rounds.reply_checks import check_sizes, check_uploads, check_visits
 from edge_server.rounds.wave import Deadline, VisitRequest, Wave
@@ -40,7 +40,7 @@ from shared.federation.visits.uploads import UploadBuilder, answer_bytes
 from shared.federation.visits.visit import run_visits
 from shared.runtime.worker import Worker
 from shared.service.bodies import testing_s
-from shared.service.client import Caller, Reply
+from shared.service.client import POLL_S, Caller, Reply, while_alive
 from shared.service.order_headers import EDGE_URL_HEADER, FOR_HEADER, check_reply_key, order_key
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import StateStore
@@ -322,19 +322,24 @@ class AgentClient:
         asked = order_key(
             path, stage.run_id, stage.round_no, stage.edge_round, stage.wave, self.order.edge, *real.lane(seats)
         )
-        asking = asyncio.create_task(
-            self.caller.post_record(
-                lambda: f"{self.roster.moved.get(agent, self.placement.addresses[seats[0]].url)}/{path}",
-                body,
-                kind,
-                limit_s=limit_s,
-                who=f"agent {agent}",
-                headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent, **real.headers(seats[0])},
-                model=self.experiment.shapes,
-                n_seats=len(seats),
-            )
+        request = self.caller.post_record(
+            lambda: f"{self.roster.moved.get(agent, self.placement.addresses[seats[0]].url)}/{path}",
+            body,
+            kind,
+            limit_s=limit_s,
+            who=f"agent {agent}",
+            headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent, **real.headers(seats[0])},
+            model=self.experiment.shapes,
+            n_seats=len(seats),
         )
-        reply = await while_heard(asking, agent, self.roster, self.ttl_s, self.stop)
+        since = time.monotonic()
+
+        def check() -> None:
+            if self.stop.is_set():
+                raise Cancelled("nobody waits for this round any more")
+            self.roster.check_alive(agent, since, self.ttl_s)
+
+        reply = await while_alive(request, check, poll_s=min(POLL_S, self.ttl_s))
         check_reply_key(reply.headers, asked)
         return reply
 

@@ -11,7 +11,7 @@ import itertools
 import json
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -37,9 +37,12 @@ from shared.service.retry import retry
 from shared.wire import codec
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 Address = Callable[[], str]
 httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 2**18  # what uvloop reads at once; smaller pieces are copied off it
 CONNECT_S = 5.0
+POLL_S = 0.5
+"""Wall seconds between two checks of a peer whose answer is awaited."""
 SMALL_BYTES = 2**20
 """Largest JSON answer that is read."""
 PASSING = (TooSlow, Busy, Misdirected)
@@ -163,6 +166,30 @@ class Caller:
             return json.loads(bytes(body)) if body else None
         except (ValueError, RecursionError):
             raise WireError(f"{who} answered with no JSON") from None
+
+
+async def while_alive(request: Coroutine[Any, Any, T], check: Callable[[], None], *, poll_s: float = POLL_S) -> T:
+    """The answer of a peer, awaited for as long as the peer is alive. The request ends with the wait.
+
+    Args:
+        request: is awaited in a task of its own, and cancelled when `check` raises or the wait is cancelled.
+        check: is called every `poll_s` seconds; raises the reason why the wait ends, such as `Lost` or `Cancelled`.
+        poll_s: wall seconds between two checks.
+
+    Raises:
+        StrataError: what `check` or the request raised.
+    """
+    task = asyncio.create_task(request)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=poll_s)
+            if not task.done():
+                check()
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 async def _stream(body: codec.Body) -> AsyncIterator[bytes]:

@@ -17,7 +17,7 @@ def test_silence_is_counted_from_the_last_word_here_or_elsewhere_and_from_the_qu
     monkeypatch.setattr("edge_server.roster.time.monotonic", lambda: 100.0)
     roster = Roster()
     assert roster.silent_s("a", since=95.0) == 5.0
-    roster.told(HeartbeatAnswer(heard={"a": 3.0}))
+    roster.update(HeartbeatAnswer(heard={"a": 3.0}))
     assert roster.silent_s("a", since=95.0) == 3.0
     assert roster.silent_s("a", since=99.0) == 1.0
     roster.beat(AgentHeartbeat(agent="a"))
@@ -27,21 +27,21 @@ def test_silence_is_counted_from_the_last_word_here_or_elsewhere_and_from_the_qu
 
 def test_an_agent_that_the_cloud_does_not_know_is_told_once_to_register() -> None:
     roster = Roster()
-    roster.told(HeartbeatAnswer(unknown=("a",)))
+    roster.update(HeartbeatAnswer(unknown=("a",)))
     with pytest.raises(NotFound, match="register again"):
         roster.beat(AgentHeartbeat(agent="a"))
     roster.beat(AgentHeartbeat(agent="a"))
-    assert [line.agent for line in roster.lines()] == ["a"]
+    assert [line.agent for line in roster.entries()] == ["a"]
 
 
 def test_an_agent_has_left_who_is_asked_for_if_that_was_told_since() -> None:
     """One that has come back is asked before this edge hears of its return."""
     roster = Roster()
     began = time.monotonic()
-    roster.told(HeartbeatAnswer(left=("a-1",)))
+    roster.update(HeartbeatAnswer(left=("a-1",)))
     asked = time.monotonic()
     assert (roster.has_left("a-1", began), roster.has_left("a-1", asked)) == (True, False)
-    roster.told(HeartbeatAnswer(left=("a-1", "a-2")))  # the same old news
+    roster.update(HeartbeatAnswer(left=("a-1", "a-2")))  # the same old news
     assert (roster.has_left("a-1", asked), roster.has_left("a-2", asked)) == (False, True)
-    roster.told(HeartbeatAnswer())
+    roster.update(HeartbeatAnswer())
     assert not roster.has_left("a-1", began)

@@ -16,9 +16,11 @@ from fastapi import FastAPI, Request
 from starlette.responses import RedirectResponse, Response
 
 from shared.core.errors import (
+    Busy,
     Conflict,
     DeadlineExceeded,
     Garbled,
+    Lost,
     OutOfBound,
     PlacementUnknown,
     StrataError,
@@ -30,7 +32,7 @@ from shared.core.records import Nothing, Record, Tensor
 from shared.service import auth, bodies, order_headers, retry
 from shared.service import client as client_module
 from shared.service.bodies import BodyResponse, read_body
-from shared.service.client import Caller, remote_error
+from shared.service.client import Caller, remote_error, while_alive
 from shared.service.problems import install_problems
 from shared.wire import codec
 
@@ -396,3 +398,47 @@ def test_an_address_lies_in_a_network_or_not(address: str | None, there: bool) -
 )
 def test_seconds_beside_an_answer_are_a_number_that_can_be_added(said: str | None, seconds: float) -> None:
     assert bodies.testing_s({} if said is None else {order_headers.TESTING_HEADER: said}) == seconds
+
+
+# ---- the wait for a live peer
+
+
+async def test_the_answer_of_a_live_peer_is_awaited_while_it_is_checked_again_and_again() -> None:
+    checks = 0
+    done = asyncio.Event()
+
+    def check() -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 3:
+            done.set()
+
+    async def request() -> str:
+        await done.wait()
+        return "answer"
+
+    assert await while_alive(request(), check, poll_s=0.001) == "answer"
+    assert checks >= 3
+
+
+async def test_a_request_to_a_lost_peer_is_cancelled_and_its_own_error_passes() -> None:
+    ended = asyncio.Event()
+
+    async def request() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def lost() -> None:
+        raise Lost("silent")
+
+    with pytest.raises(Lost, match="silent"):
+        await while_alive(request(), lost, poll_s=0.001)
+    assert ended.is_set()
+
+    async def refused() -> None:
+        raise Busy("full")
+
+    with pytest.raises(Busy, match="full"):
+        await while_alive(refused(), lost)
