@@ -1,4 +1,4 @@
-"""Who is there, and changing that: what `/topology` and `/agents` answer with, and what the dashboard shows."""
+"""The connected nodes: views and changes, for `/topology`, `/agents` and the dashboard."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from shared.simulation import PROFILES
 
 
 def agent_of(cloud: Cloud, agent: str) -> AgentInfo:
-    """One device agent, with its seats in the run that trains.
+    """An agent, with its seats in the run that trains.
 
     Raises:
-        NotFound: there is none of that id.
+        NotFound: no agent has that id.
     """
     return cloud.registry.agent_info(agent, cloud.runs.seats_by_agent().get(agent, ()))
 
 
 def agents_of(cloud: Cloud) -> tuple[AgentInfo, ...]:
-    """All device agents."""
+    """All registered agents."""
     registry, seats = cloud.registry, cloud.runs.seats_by_agent()
     return tuple(registry.agent_info(agent, seats.get(agent, ())) for agent in sorted(registry.agents))
 
 
 async def topology_of(cloud: Cloud) -> TopologyInfo:
-    """What is there, how many devices are wanted, and which fleet makes that so."""
-    course = cloud.runs.executor
+    """All registered nodes, the wanted number of devices, and the fleet that scales them."""
+    executor = cloud.runs.executor
     return TopologyInfo(
         wanted=await cloud.fleet.wanted(),
         present=cloud.fleet.present(),
@@ -35,15 +35,15 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
         fleet=cloud.fleet.info(),
         edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)),
         agents=agents_of(cloud),
-        active_run=course.info.run if course else None,
+        active_run=executor.info.run if executor else None,
     )
 
 
 async def change_agent(cloud: Cloud, agent: str, change: AgentChange) -> AgentInfo:
-    """Take a device agent offline, bring it back, or give it a profile; all from the next round on.
+    """Take an agent offline, bring it back, or change its profile; each holds from the next round on.
 
     Raises:
-        NotFound: there is none of that id.
+        NotFound: no agent has that id.
         BadInput: the catalogue has no profile of that name; the message names the nearest.
         Conflict: the run that trains does not take profiles from its agents.
     """
@@ -54,7 +54,7 @@ async def change_agent(cloud: Cloud, agent: str, change: AgentChange) -> AgentIn
         agent_of(cloud, agent)
         if change.profile is not None:
             _check_profile(change.profile)
-        _profiles_are_the_agents(cloud)
+        _check_profiles_by_agent(cloud)
         changes["given_profile"] = change.profile
     await cloud.registry.change(agent, **changes)
     return agent_of(cloud, agent)
@@ -67,16 +67,16 @@ def _check_profile(name: str) -> None:
         raise BadInput(str(error), field="profile") from None
 
 
-def _profiles_are_the_agents(cloud: Cloud) -> None:
-    """See that the run that trains, if there is one, takes its seats' profiles from their agents.
+def _check_profiles_by_agent(cloud: Cloud) -> None:
+    """Checks that the run that trains, if any, takes the profiles of its seats from their agents.
 
     Raises:
-        Conflict: its spec says which seat has which.
+        Conflict: its spec assigns the profiles.
     """
-    course = cloud.runs.executor
-    if course is not None and not course.info.spec.devices.by_agent:
+    executor = cloud.runs.executor
+    if executor is not None and not executor.info.spec.devices.by_agent:
         raise Conflict(
-            f"run {course.info.run} trains, whose spec says which profiles its seats have; "
-            "an agent's profile counts with devices: {profile: agent}",
+            f"run {executor.info.run} trains, and its spec assigns the profiles of its seats; "
+            "an agent's profile counts only with devices: {profile: agent}",
             field="profile",
         )

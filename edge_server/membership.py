@@ -55,10 +55,10 @@ class Membership:
     async def _once(self) -> None:
         if not self.registered:
             await self._register()
-        beat = EdgeHeartbeat(edge=self.hello.edge, roster=self.roster.lines()).model_dump()
+        beat = EdgeHeartbeat(edge=self.hello.edge, roster=self.roster.entries()).model_dump()
         raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, who="the cloud")
         answer = HeartbeatAnswer.model_validate(raw)
-        self.roster.told(answer)
+        self.roster.update(answer)
         await self._forget(set(answer.deleted) - self._forgotten)
         self._forgotten |= set(answer.deleted)
 

@@ -143,7 +143,7 @@ async def test_where_the_spec_says_who_has_which_profile_an_agent_is_given_none(
         url = f"/agents/{fed.agent_id(0)}"
         answer = await fed.client.patch(url, json={"profile": "jetson", "online": False})
         assert (answer.status_code, answer.json()["field"]) == (409, "profile")
-        assert f"run {run_id} trains, whose spec says which profiles its seats have" in answer.json()["detail"]
+        assert f"run {run_id} trains, and its spec assigns the profiles of its seats" in answer.json()["detail"]
         found = (await fed.client.get(url)).json()
         assert (found["profile"], found["online"]) == ("standard", True)
         gate.open.set()

@@ -1,4 +1,4 @@
-"""Who is there, and who should be: `/topology`, `/edges`, `/agents`."""
+"""The endpoints of nodes: `/topology`, `/edges`, `/agents`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RunQuery = Annotated[str, Query(max_length=300, description="A run's id, or `lat
 
 @router.get("/topology")
 async def get_topology(cloud: TheCloud) -> TopologyInfo:
-    """What is there, how many devices are wanted, and which fleet makes that so."""
+    """All registered nodes, the wanted number of devices, and the fleet that scales them."""
     return await topology.topology_of(cloud)
 
 
 @router.put("/topology", responses=problems(409))
 async def want(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
-    """Write the wanted number of devices; the fleet makes it so."""
+    """Set the wanted number of devices; the fleet starts and stops agents accordingly."""
     await cloud.fleet.want(body.devices)
     return await topology.topology_of(cloud)
 
@@ -39,7 +39,7 @@ async def edges(cloud: TheCloud) -> EdgePage:
 
 @router.get("/edges/{edge}/twins", responses=problems(404, 502, 504))
 async def edge_twins(edge: Name, cloud: TheCloud, run: RunQuery = "latest") -> TwinList:
-    """The digital twins that an edge keeps of its workers in a run, after the newest committed round."""
+    """The digital twins that an edge keeps of its workers in a run, as of the last committed round."""
     return await twins_at(cloud.registry, edge, (await cloud.repository.info(run)).run)
 
 
@@ -60,7 +60,7 @@ async def agent_twins(agent: Name, cloud: TheCloud, run: RunQuery = "latest") ->
     """The digital twins of the seats that an agent holds in a run."""
     topology.agent_of(cloud, agent)
     info = await cloud.repository.info(run)
-    placement = await cloud.repository.binding(info.run)
+    placement = await cloud.repository.placement(info.run)
     seats = {seat for seat, name in placement.agents.items() if name == agent}
     return await twins_of(cloud.registry, info.run, agent, seats)
 

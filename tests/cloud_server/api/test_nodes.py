@@ -38,10 +38,10 @@ def stranger(answer: Any) -> FastAPI:
     ("answer", "says"),
     [
         ({"nonce": "another-nonce-of-16"}, "did not send this registration"),
-        ({"nonce": NONCE, "more": 1}, "could not be asked for its nonce"),
-        ("hello", "could not be asked for its nonce"),
-        (RedirectResponse("http://127.0.0.1:9401/nonce"), "could not be asked for its nonce"),
-        (None, "could not be asked for its nonce"),
+        ({"nonce": NONCE, "more": 1}, "did not show its nonce"),
+        ("hello", "did not show its nonce"),
+        (RedirectResponse("http://127.0.0.1:9401/nonce"), "did not show its nonce"),
+        (None, "did not show its nonce"),
     ],
     ids=["another nonce", "more than a nonce", "no object", "a redirect", "nothing"],
 )

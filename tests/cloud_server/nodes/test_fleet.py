@@ -116,7 +116,7 @@ async def test_one_fleet_serves_at_a_time_until_it_falls_silent(tmp_path: Path) 
         await say(fed, report())
         other = {**report(), "fleet": "f-2"}
         refused = await fed.client.post("/fleet", json=other)
-        assert (refused.status_code, refused.json()["detail"]) == (409, "fleet f-1 serves already")
+        assert (refused.status_code, refused.json()["detail"]) == (409, "fleet f-1 is connected already")
         cloud = fed.apps["cloud"].state.cloud
         await fed.until(lambda: cloud.fleet.info() is None)
         assert (await put(fed, 3)).status_code == 409
@@ -317,9 +317,7 @@ async def test_who_is_offline_counts_for_no_minimum_and_is_named(tmp_path: Path)
         gate.open.set()
         info = await fed.finish(run)
     assert info.status == "failed"
-    assert str(info.reason).endswith(
-        f"1 of at least 2 devices and 2 of at least 1 edges are alive; offline: seats [{seat}]"
-    )
+    assert str(info.reason).endswith(f"devices: 1 of 2 (edges: 2, need 1); offline seats: [{seat}]")
 
 
 async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +330,7 @@ async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, mo
 
         monkeypatch.setattr(registry.store, "put", put_late)
         moved = registry.agents[agent].replace(url="http://127.0.0.9:1")
-        changes = asyncio.gather(registry.change(agent, online=False), registry.part_with(agent))
+        changes = asyncio.gather(registry.change(agent, online=False), registry.mark_left(agent))
         await asyncio.sleep(0)
         registry.agents[agent] = moved  # as a registration does
         await changes

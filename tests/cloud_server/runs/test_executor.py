@@ -133,7 +133,7 @@ async def test_a_run_waiting_for_devices_says_so_and_can_be_paused_and_stopped(t
         info = await fed.until_status(run_id, "starting")
         assert (info.status, info.reason) == (
             "starting",
-            "waiting: 2 of 2 edges, room for 0 of 6 devices are there",
+            "waiting for devices: 0 of 6 (edges: 2, need 2)",
         )
         assert (await ask(fed, run_id, "pause"))[0] == 200
         await fed.until_status(run_id, "paused")
@@ -210,7 +210,7 @@ async def test_a_lost_state_file_fails_the_run_with_that_reason(tmp_path: Path) 
         end = await fed.finish(info.run)
         assert end.status == "failed"
         assert end.reason is not None
-        assert end.reason.startswith(f"the committed state of run {info.run} cannot be read: no file")
+        assert end.reason.startswith(f"the stored state of run {info.run} cannot be read: no file")
 
 
 async def test_an_emptied_store_fails_the_run_with_that_reason(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_binding_regards_seats_that_were_given_before() -> None:
 
 def test_binding_nobody_to_nothing_is_nothing_and_seats_without_agents_are_named() -> None:
     assert place_seats([], [], {}) == {}
-    with pytest.raises(NotReady, match=r"no device is there for seats \[3, 4\]"):
+    with pytest.raises(NotReady, match=r"no agent is alive for seats \[3, 4\]"):
         place_seats([3, 4], [], {})
 
 
@@ -64,10 +64,10 @@ async def test_too_few_devices_fail_the_run_with_how_many_there_are(tmp_path: Pa
         info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 1}))
         assert (info.status, info.reason) == (
             "failed",
-            "after 1 s 2 of 2 edges, room for 2 of 6 devices are there",
+            "waited 1 s for devices: 2 of 6 (edges: 2, need 2)",
         )
         info = await fed.run(small_spec(num_edges=3, timeouts={"ready_s": 0.5}))
-        assert info.reason == "after 0.5 s 2 of 3 edges, room for 2 of 6 devices are there"
+        assert info.reason == "waited 0.5 s for edges: 2 of 3 (devices: 2, need 6)"
         await fed.start_agent(2, devices=1)
         await fed.until(lambda: fed.n_agents() == 3)
         info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 20}))
@@ -88,7 +88,7 @@ async def test_too_few_devices_in_the_middle_fail_the_run_and_name_the_seats(tmp
         assert (info.status, info.rounds, info.reason) == (
             "failed",
             2,
-            f"after 1.5 s 2 of at least 3 devices and 2 of at least 1 edges are alive; not heard: seats [{seat}]",
+            f"waited 1.5 s for devices: 2 of 3 (edges: 2, need 1); lost seats: [{seat}]",
         )
 
 
@@ -231,5 +231,5 @@ async def test_a_run_that_fails_before_its_first_round_leaves_its_spec_and_the_r
         kept = read_run(folder)
         spec = yaml.safe_load((folder / "spec.yaml").read_text())
     assert (kept.status, kept.reason) == ("failed", info.reason)
-    assert "room for 2 of 6 devices" in str(kept.reason)
+    assert "devices: 2 of 6" in str(kept.reason)
     assert spec["min_devices"] == 3

@@ -180,7 +180,7 @@ async def test_a_server_that_never_answers_is_given_up_and_named(
         (note,) = (await told(fed, info.run, status="completed")).values()
         why = {"away": "does not answer", "hangs": "took longer than 0.2 s", "refuses": "refused"}[how]
         assert why in (note.reason or "")
-        assert f"`strata export {info.run} --to mlflow` brings it" in (note.reason or "")
+        assert f"`strata export {info.run} --to mlflow` exports it" in (note.reason or "")
         assert [event.data["reason"] for event in await events(fed, info.run, "tracking.failed")][-1] == note.reason
 
 
