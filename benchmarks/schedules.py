@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from edge_server.rounds.round_log import seat_line
+from edge_server.rounds.round_log import visit_record
 from edge_server.rounds.simulated_clock import EdgeClock
 from edge_server.rounds.twins import Twins
-from edge_server.rounds.wave import Wave
-from edge_server.rounds.wave_timing import Cutoff, WaveTiming
+from edge_server.rounds.wave import Dispatch, Replies, VisitRequest, Wave
+from edge_server.rounds.wave_timing import WaveTiming
 from shared.federation import scheduling, visit_estimates
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, WaveId
@@ -58,24 +58,26 @@ class Home:
         """Simulated seconds of its next round, in which everybody does its share; the links to the cloud aside."""
         experiment, clock = self.experiment, EdgeClock(self.experiment, self.number, round_no=round_no, at_s=self.at_s)
         numbers = [seat.number for seat in experiment.population.at(self.number)]
-        self.twins.look(clock, numbers, new_edge_round=True)
+        self.twins.refresh(clock, numbers, new_edge_round=True)
         ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number).at(twins=self.twins.known)
         tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers])
-        wave = Wave(WaveId(run_id="counted", round_no=round_no))
-        wave.predicted = self.twins.predict(ctx, clock, tasks)
+        moved = {number: experiment.moved_bytes(number, task) for number, task in tasks.items()}
+        requests = [VisitRequest(number, task, None, None, moved[number]) for number, task in tasks.items()]
+        predicted = self.twins.predict(ctx, clock, tasks)
+        dispatch = Dispatch(WaveId(run_id="counted", round_no=round_no), tasks, requests, predicted=predicted)
+        replies = Replies(used=set(tasks))
         for number, work in tasks.items():
             seat, body = clock.seat(number), ctx.model_bytes + visit_estimates.HEAD_BYTES
             n_trained = visit_estimates.samples_due(ctx, work, seat)
-            wave.outcomes[number] = Outcome[Any](seat=number, kind="train", n_trained=n_trained)
+            replies.outcomes[number] = Outcome[Any](seat=number, kind="train", n_trained=n_trained)
             if seat.role == "train":
-                wave.links[number] = LinkUse(down_bytes=body + experiment.moved_bytes(number, work), up_bytes=body)
-        wave.used |= tasks.keys()
-        arrivals = WaveTiming(clock, cast("Any", None), Cutoff(), ctx, tasks)  # nobody is asked: no client to agents
-        arrivals.answers(wave)
-        lines = [seat_line(wave, clock.seat(number), None, arrivals.paid(wave, number)) for number in tasks]
-        self.twins.note(ctx, wave, arrivals, lines)
-        self.at_s += arrivals.lasted_s(wave)
-        return arrivals.lasted_s(wave)
+                replies.links[number] = LinkUse(down_bytes=body + moved[number], up_bytes=body)
+        timing = WaveTiming(clock, cast("Any", None), ctx, dispatch, replies)  # without a client: no agent is contacted
+        wave = Wave(dispatch, replies, timing.decide())
+        visits = [visit_record(wave, number, timing.paid(wave.decision, number), 0.0) for number in tasks]
+        self.twins.learn(ctx, clock, wave, visits)
+        self.at_s += timing.lasted_s(wave.decision)
+        return timing.lasted_s(wave.decision)
 
 
 def counted_lab(spec: ExperimentSpec) -> Experiment:

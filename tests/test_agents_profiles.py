@@ -165,8 +165,8 @@ async def test_a_profile_that_is_in_no_catalogue_is_refused_with_the_nearest(tmp
 @pytest.mark.parametrize(
     ("devices", "said"),
     [
-        ({"profile": {"name": "agent", "compute_sps": 5}}, "it takes no other figures"),
-        ({"profiles": [{"profile": "agent", "share": 1}]}, "no part of a mixture"),
+        ({"profile": {"name": "agent", "compute_sps": 5}}, "it allows no other values"),
+        ({"profiles": [{"profile": "agent", "share": 1}]}, "it cannot be part of a mixture"),
     ],
 )
 def test_agent_is_a_profile_for_all_devices_and_as_it_is(devices: dict[str, Any], said: str) -> None:

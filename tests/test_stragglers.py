@@ -11,16 +11,15 @@ import pytest
 import torch
 
 from edge_server.rounds.late_updates import LateUpdate, LateUpdateBuffer
-from edge_server.rounds.wave import Refusal
-from edge_server.rounds.wave_timing import Cutoff
+from edge_server.rounds.wave import Cutoff, Refusal
 from shared.core.errors import BadInput, NotFinite
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.visit import pay_visit
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import SeatRow
 from shared.wire import codec
-from tests.edge_server.test_round_handler import single
-from tests.edge_server.test_state_store import refuse_spec
+from tests.edge_server.rounds.test_reply_checks import single
+from tests.edge_server.test_round_handler import refuse_spec
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
 from tests.shared.algorithms.ways import Ended, ended, federation, run
 

@@ -1,7 +1,8 @@
-"""Profiles: what devices and links can do, as a spec describes them and as a seat has them.
+"""The simulated devices and links: their profiles, availability and load, and what a visit costs on them.
 
-Pure functions of what is handed in: no clock, no I/O, no generator of their own. Bandwidths are in bits a second,
-latencies and delays in seconds, energy in joules, compute in training samples a second of the reference model.
+Everything here is a pure function of its arguments: no clock, no I/O, no random generator of its own. Bandwidths
+are in bits a second, latencies and delays in seconds, energy in joules, compute in training samples a second of the
+reference model.
 """
 
 from shared.simulation.availability import Always as Always

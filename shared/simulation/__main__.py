@@ -1,4 +1,4 @@
-"""`python -m shared.profiles`: the catalogue as the tables of `docs/profiles.md`."""
+"""`python -m shared.simulation`: print the catalogue as the tables of `docs/profiles.md`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from shared.simulation.catalogue import DEVICES, LINKS, PROFILES
 
 
 def tables() -> str:
-    """Devices, links, and the source of each."""
+    """Return the tables of devices and links with their sources, as Markdown."""
     parts = ("## Devices", devices(), _sources(DEVICES.items()), "## Links", links(), _sources(LINKS.items()))
     return "\n\n".join(parts)
 
 
 def devices() -> str:
-    """A line for each device."""
+    """Return the table of devices, one row for each."""
     rows = [["`standard`", f"{PROFILES['standard'].compute_sps:.4g}", "", "", "", "`standard`"]]
     for name, entry in DEVICES.items():
         profile = PROFILES[name]
@@ -24,7 +24,7 @@ def devices() -> str:
 
 
 def links() -> str:
-    """A line for each link."""
+    """Return the table of links, one row for each."""
     head = ("link", "up, Mbit/s", "down, Mbit/s", "latency, ms", "jitter, ms", "µJ a byte up", "µJ a byte down")
     rows = []
     for name, entry in LINKS.items():

@@ -1,11 +1,9 @@
-"""Availability: at which simulated instants a device is there.
+"""Availability: at which simulated times a device is on.
 
-It is looked at when a visit begins; a visit that has begun is not broken off by it.
+A visit begins only if its device is on then; a device that goes off later still finishes its visit.
 
-Trace files: when devices were on.
-
-A text file with one on-interval a line, `TRACE FROM TO`: the number of the trace, from 0, and simulated seconds. A
-trace's intervals stand in order; empty lines and what follows a `#` are left out.
+A trace file is a text file with one on-interval a line, `TRACE FROM TO`: the trace's number, from 0, and simulated
+seconds. The intervals of a trace are in order. Empty lines, and text after `#`, are ignored.
 
     # trace from to
     0      0  3600
@@ -31,24 +29,24 @@ from shared.simulation.distributions import Seeds, unit
 Interval = tuple[float, float]
 Seconds = Annotated[float, Field(ge=1e-3, le=1e12)]
 MAX_INTERVALS = 10_000
-"""Of all traces of a profile together: they travel with the spec."""
+"""At most this many intervals in all traces of a profile together: they travel with the spec."""
 CYCLES = 64
-"""Mean cycles after which the on/off times are drawn afresh: a late instant costs no more than an early one."""
+"""The on/off process starts anew after this many mean cycles, so that a late time costs no more than an early one."""
 LOOK_AHEAD = 1000
-"""So many of these stretches are searched for the next on-time."""
+"""At most this many such stretches are searched for the next on-interval."""
 
 
 class Always(Record):
-    """There at every instant."""
+    """The device is always on."""
 
     name: Literal["always"] = "always"
 
 
 class OnOff(Record):
-    """On and off in turn, for exponential times with these means; on for the share on / (on + off) of the time.
+    """The device is on and off in turn, for exponentially distributed times; it is on for on / (on + off) of all time.
 
-    The process begins in its stationary state, and again after every `CYCLES` mean cycles, so that the chance to
-    be on is the same at every instant.
+    The process starts in its stationary state, and starts anew after every `CYCLES` mean cycles, so that the
+    probability of being on is the same at all times.
     """
 
     name: Literal["on_off"] = "on_off"
@@ -57,11 +55,11 @@ class OnOff(Record):
 
 
 class Trace(Record):
-    """On during the intervals [from, to) of a trace, in simulated seconds; seat n follows trace n modulo their number.
+    """The device is on during the intervals [from, to) of a trace, in simulated seconds. Seats take the traces in turn.
 
     Attributes:
-        traces: for each of them its on-intervals, in order. `intervals` stands for those of a single trace.
-        period_s: after which it begins again; None = off for good after the last interval.
+        traces: the on-intervals of each trace, in order. A spec may give `intervals` for a single trace instead.
+        period_s: the traces repeat after this time; None = the device stays off after the last interval.
     """
 
     name: Literal["trace"] = "trace"
@@ -75,7 +73,7 @@ class Trace(Record):
     @classmethod
     def _one_trace(cls, raw: Any) -> Any:
         if isinstance(raw, Mapping) and "file" in raw:
-            raise ValueError("a trace file is read by `strata run SPEC`; elsewhere its intervals stand in `traces`")
+            raise ValueError("only `strata run SPEC` reads a trace file; elsewhere list its intervals in `traces`")
         if isinstance(raw, Mapping) and "intervals" in raw and "traces" not in raw:
             return {**{key: value for key, value in raw.items() if key != "intervals"}, "traces": [raw["intervals"]]}
         return raw
@@ -90,7 +88,7 @@ class Trace(Record):
 
 
 def check_trace(trace: Sequence[Interval], what: str, period_s: float | None = None) -> None:
-    """See that on-intervals are intervals, in order, apart, and within the period.
+    """Check that on-intervals are valid, in order, disjoint, and within the period.
 
     Raises:
         ValueError: naming the interval.
@@ -110,7 +108,7 @@ def _kind(raw: Any) -> str:
 
 
 def _spelt_out(raw: Any) -> Any:
-    """`availability: always` stands for `{name: always}`."""
+    """Expand the short form: `availability: always` is `{name: always}`."""
     raw = {"name": raw} if isinstance(raw, str) else raw
     if isinstance(raw, Mapping):
         check_known("availability", raw.get("name"), ("always", "on_off", "trace"))
@@ -125,19 +123,19 @@ Availability = Annotated[
 
 
 def is_on(availability: Availability, seat: int, at_s: float, seeds: Seeds) -> bool:
-    """Whether a seat's device is there at a simulated instant.
+    """Return whether a seat's device is on at a simulated time.
 
     Args:
-        availability: of its profile.
-        seat: its number.
+        availability: the availability in the seat's profile.
+        seat: the seat's number.
         at_s: simulated seconds since the run began.
-        seeds: the seat's streams of the run.
+        seeds: the seat's random streams in this run.
     """
     return next_on(availability, seat, at_s, seeds) == at_s
 
 
 def next_on(availability: Availability, seat: int, at_s: float, seeds: Seeds) -> float | None:
-    """The first instant from `at_s` on at which the device is there; None if there is none."""
+    """Return the first simulated time from `at_s` on at which the device is on; None if it stays off."""
     if isinstance(availability, OnOff):
         return _next_of(_on_times(availability, at_s, seeds), at_s)
     if isinstance(availability, Trace):
@@ -150,7 +148,7 @@ def _next_of(intervals: Iterator[Interval], at_s: float) -> float | None:
 
 
 def _trace_times(trace: Trace, seat: int, at_s: float) -> Iterator[Interval]:
-    """The intervals from about `at_s` on; of a periodic trace those of this period and the next."""
+    """Yield the on-intervals from about `at_s` on; for a periodic trace, those of this period and the next."""
     own = trace.traces[seat % len(trace.traces)]
     if trace.period_s is None:
         yield from islice(own, max(bisect_right(own, (at_s, at_s)) - 1, 0), None)
@@ -161,7 +159,7 @@ def _trace_times(trace: Trace, seat: int, at_s: float) -> Iterator[Interval]:
 
 
 def _on_times(times: OnOff, at_s: float, seeds: Seeds) -> Iterator[Interval]:
-    """The on-intervals of the stretches from that of `at_s` on."""
+    """Yield the on-intervals, stretch by stretch, from the stretch that contains `at_s`."""
     length = CYCLES * (times.mean_on_s + times.mean_off_s)
     first = int(at_s // length)
     for stretch in range(first, first + LOOK_AHEAD):
@@ -169,7 +167,7 @@ def _on_times(times: OnOff, at_s: float, seeds: Seeds) -> Iterator[Interval]:
 
 
 def _stretch(times: OnOff, begin: float, length: float, seed: int) -> Iterator[Interval]:
-    """One stretch: its first state has its stationary chance, and what is left of a time is exponential too."""
+    """Yield the on-intervals of one stretch; its first state is drawn with the stationary probability."""
     rng = np.random.default_rng(seed)
     on = unit(seed) < times.mean_on_s / (times.mean_on_s + times.mean_off_s)
     now, end = begin, begin + length
@@ -181,10 +179,10 @@ def _stretch(times: OnOff, begin: float, length: float, seed: int) -> Iterator[I
 
 
 def parse_traces(text: str) -> list[list[Interval]]:
-    """The on-intervals of each trace.
+    """Parse a trace file: the on-intervals of each trace.
 
     Raises:
-        ValueError: naming the line, or the trace, and what is wrong.
+        ValueError: naming the line or the trace, and the fault.
     """
     found: dict[int, list[Interval]] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -193,7 +191,7 @@ def parse_traces(text: str) -> list[list[Interval]]:
             trace, interval = _read(words, number)
             found.setdefault(trace, []).append(interval)
     if not found:
-        raise ValueError("no interval in it")
+        raise ValueError("the file has no interval")
     missing = next((trace for trace in range(len(found)) if trace not in found), None)
     if missing is not None:
         raise ValueError(f"traces are numbered from 0 without gaps; there is no trace {missing}")
@@ -203,7 +201,7 @@ def parse_traces(text: str) -> list[list[Interval]]:
 
 
 def _read(words: list[str], number: int) -> tuple[int, Interval]:
-    """One line; `float` reads NaN too, which `check_trace` refuses."""
+    """Parse one line. (`float` accepts NaN, which `check_trace` refuses.)"""
     try:
         trace, begin, end = words
         return int(trace), (float(begin), float(end))

@@ -1,6 +1,6 @@
-"""The named profiles of devices and links. Where each figure comes from stands beside it, and in `docs/profiles.md`.
+"""The named profiles of devices and links, with the source of each value (also in `docs/profiles.md`).
 
-A device's compute is stated as floating-point operations a second that it keeps up in training; its samples a second
+A device's compute is given as the floating-point operations a second that it sustains in training; its samples a second
 follow from the reference model's FLOPs. A link's latency is one way: half of a published round-trip time.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from shared.simulation.profile import REFERENCE_FLOPS, Link, Profile
 
 AGENT = "agent"
-"""Reserved: a seat takes the profile of the agent that hosts it."""
+"""Reserved name: each seat has the profile of the agent that hosts it."""
 
 
 @dataclass(frozen=True)
 class LinkEntry:
-    """A link with the source of its figures."""
+    """A link and the source of its values."""
 
     link: Link
     source: str
@@ -24,11 +24,11 @@ class LinkEntry:
 
 @dataclass(frozen=True)
 class DeviceEntry:
-    """A device: what it computes, what that takes, and over which link it speaks.
+    """A device: its compute, power and link, and the source of these values.
 
     Attributes:
-        flops: floating-point operations a second that it keeps up in training.
-        watts: power while it does.
+        flops: floating-point operations a second that it sustains in training.
+        watts: its power while training.
     """
 
     flops: float
@@ -37,7 +37,7 @@ class DeviceEntry:
     source: str
 
     def profile(self, name: str) -> Profile:
-        """The device as a profile."""
+        """Return the device as a profile."""
         figures = {**LINKS[self.link].link.model_dump(exclude={"name"})}
         return Profile(
             name=name, compute_sps=self.flops / REFERENCE_FLOPS, j_per_flop=self.watts / self.flops, **figures
@@ -45,7 +45,7 @@ class DeviceEntry:
 
 
 def _nj_per_bit(alpha: float, beta: float, mbps: float) -> float:
-    """Joules a byte by the power model alpha * throughput + beta, in mW/Mbps and mW, at a throughput in Mbps."""
+    """Return joules a byte from the power model alpha * throughput + beta (mW/Mbps, mW), at a throughput in Mbps."""
     return 8e-9 * (alpha + beta / mbps)
 
 
@@ -162,4 +162,4 @@ DEVICES: dict[str, DeviceEntry] = {
 }
 
 PROFILES: dict[str, Profile] = {"standard": Profile(), **{name: entry.profile(name) for name, entry in DEVICES.items()}}
-"""Devices by name; `standard` is the default: round figures of this project, no measurement."""
+"""Devices by name. The default, `standard`, has round values chosen for this project, not measured ones."""

@@ -1,7 +1,7 @@
-"""Simulated seconds, bytes and joules: what a visit would cost on the modelled devices and links.
+"""The cost of a visit in simulated seconds, bytes and joules, on the simulated devices and links.
 
-Nothing here reads a clock. What is drawn for a visit (jitter, delays, whether it is dropped) comes from the streams of
-that visit, keyed by (seed, seat, round, edge round, wave, purpose).
+Nothing here reads a clock. Random quantities of a visit (jitter, delays, whether it is dropped) come from the visit's
+own streams, keyed by (seed, seat, round, edge round, wave, purpose).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shared.simulation import REFERENCE_FLOPS, Link, Profile, Seeds, drawn, unit
 
 
 class LinkUse(Record):
-    """Bytes that one seat, or one edge, received and sent in one round, as encoded in the modelled system."""
+    """Bytes that one seat, or one edge, received and sent in one round, as encoded in the simulated system."""
 
     down_bytes: int = 0
     up_bytes: int = 0
@@ -24,12 +24,13 @@ class LinkUse(Record):
 
 @dataclass(frozen=True)
 class Passes:
-    """How many samples a visit passes through the model, as is expected before it: `Outcome.n_trained` counts them.
+    """Expected number of samples that a visit passes through the model; `Outcome.n_trained` counts the real ones.
 
     Attributes:
-        of_step: for each sample of a step; more than 1 where a step takes several gradients, or trains several models.
-        beside: for each sample that it has, beside its training.
-        most_beside: the same, at most: as long is a device waited for. None: `beside`.
+        of_step: passes for each sample of a training step; above 1 if a step computes several gradients or trains
+            several models.
+        beside: passes for each of the client's samples in addition to training.
+        most_beside: upper bound on `beside`, used for timeouts; None = `beside`.
     """
 
     of_step: float = 1.0
@@ -37,17 +38,17 @@ class Passes:
     most_beside: float | None = None
 
     def of(self, n_trained: float, n_samples: int) -> float:
-        """Of a visit whose steps have `n_trained` samples, and that has `n_samples`; none where it does not train."""
+        """Return the passes of a visit that trains on `n_trained` samples and holds `n_samples`; 0 without training."""
         return self.of_step * n_trained + self.beside * n_samples if n_trained else 0.0
 
     def at_most_beside(self, n_samples: int) -> float:
-        """Beside its training, at most."""
+        """Return an upper bound on the passes in addition to training."""
         return n_samples * (self.beside if self.most_beside is None else self.most_beside)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an exchange takes: seconds of waiting, receiving, working and sending, one after another, and energy."""
+    """The cost of an exchange: seconds of waiting, receiving, computing and sending, one after another, and energy."""
 
     down_s: float = 0.0
     compute_s: float = 0.0
@@ -57,7 +58,7 @@ class Cost:
 
     @property
     def simulated_s(self) -> float:
-        """From the moment it begins until its answer is there."""
+        """Simulated seconds from the start of the exchange until its answer has arrived."""
         return self.down_s + self.compute_s + self.wait_s + self.up_s
 
     def __add__(self, other: Cost) -> Cost:
@@ -71,22 +72,22 @@ class Cost:
 
 
 def transfer_s(n_bytes: int, bps: float, latency_s: float) -> float:
-    """Seconds to move a body over a link; nothing sent costs nothing."""
+    """Return the seconds to move a body over a link; an empty body takes none."""
     return latency_s + 8 * n_bytes / bps if n_bytes else 0.0
 
 
 def visit_cost(
     profile: Profile, latency_s: float, use: LinkUse, flops: float, seeds: Seeds, share: float = 1.0
 ) -> Cost:
-    """What a visit costs: receive, work, send.
+    """Return the cost of a visit: receive, compute, send.
 
     Args:
-        profile: of the seat.
-        latency_s: one way, to the edge that it visits; jitter is drawn for each direction.
-        use: what it receives and sends.
-        flops: operations of its training.
-        seeds: the visit's streams.
-        share: of the work (and of its delay) that is done; `flops` has been cut to it already.
+        profile: the seat's profile.
+        latency_s: one-way latency to the edge; jitter is drawn for each direction.
+        use: bytes that the seat receives and sends.
+        flops: floating-point operations of its training.
+        seeds: the visit's random streams.
+        share: share of the task (and of its delay) that is done; `flops` already counts that share only.
     """
     compute_s = flops / (profile.compute_sps * REFERENCE_FLOPS) + share * drawn(profile.delay_s, seeds, "delay")
     energy_j = profile.j_per_flop * flops
@@ -96,34 +97,34 @@ def visit_cost(
 
 
 def upload_cost(profile: Profile, latency_s: float, use: LinkUse, seeds: Seeds, wait_s: float) -> Cost:
-    """What the second exchange of a visit costs, in which an update is asked for and sent, after so long a wait.
+    """Return the cost of a visit's second exchange, in which the edge fetches the update after `wait_s` seconds.
 
-    Its jitter and its link's delay are drawn from streams of their own.
+    Its jitter and link delay are drawn from streams of their own.
     """
     sent = visit_cost(profile, latency_s, use, 0.0, lambda purpose: seeds(f"upload {purpose}"), share=0.0)
     return replace(sent, wait_s=wait_s)
 
 
 def expected_cost(profile: Profile, latency_s: float, use: LinkUse, flops: float) -> Cost:
-    """What a visit is expected to cost, as `visit_cost`: what is drawn anew for each visit is taken at its median."""
+    """Return the expected cost of a visit: `visit_cost` with each quantity that is drawn per visit at its median."""
     return visit_cost(profile, latency_s, use, flops, lambda purpose: 1 << 62)
 
 
 def link_cost(link: Link, use: LinkUse, seeds: Seeds) -> Cost:
-    """What a round's two bodies cost between the cloud and an edge; the energy of edges is not counted."""
+    """Return the cost of a round's two bodies between the cloud and an edge; energy of edges is not counted."""
     down_s, up_s = _transfers(link, link.latency_s, use, seeds)
     return Cost(down_s=down_s, up_s=up_s)
 
 
 def broken_off(profile: Profile, cost: Cost, use: LinkUse, flops: float, at_s: float) -> tuple[Cost, LinkUse]:
-    """What was done of an exchange that was broken off: of each of its steps a share as large as that of its time.
+    """Return the cost and bytes of an exchange that was broken off: each of its steps counts for the time it had.
 
     Args:
-        profile: of the seat.
-        cost: of the whole exchange; one that ends by `at_s` stays as it is.
-        use: what it receives and sends as a whole.
-        flops: operations of its training.
-        at_s: when it was broken off, in seconds after it began.
+        profile: the seat's profile.
+        cost: cost of the whole exchange; returned unchanged if the exchange ends by `at_s`.
+        use: bytes of the whole exchange.
+        flops: floating-point operations of its training.
+        at_s: seconds after its start at which the exchange was broken off.
     """
     if cost.simulated_s <= at_s:
         return cost, use
@@ -146,14 +147,14 @@ def _share(part_s: float, whole_s: float) -> float:
 
 
 def drop_share(profile: Profile, seeds: Seeds) -> float | None:
-    """The share of its work after which a device drops its visit, uniform in 0..1; None if it does not."""
+    """Return the share of its task after which a device drops its visit, uniform in 0..1; None if it finishes."""
     if not profile.drop_rate or unit(seeds("drop")) >= profile.drop_rate:
         return None
     return unit(seeds("drop at"))
 
 
 def _transfers(link: Link, latency_s: float, use: LinkUse, seeds: Seeds) -> tuple[float, float]:
-    """Seconds down and up, with jitter, and what the link delays sending."""
+    """Return the seconds down and up, with jitter and the link's delay on sending."""
     down_s = transfer_s(use.down_bytes, link.down_bps, _jittered(latency_s, link.jitter_s, seeds, "jitter down"))
     up_s = transfer_s(use.up_bytes, link.up_bps, _jittered(latency_s, link.jitter_s, seeds, "jitter up"))
     return down_s, up_s + (drawn(link.link_delay_s, seeds, "link delay") if use.up_bytes else 0.0)

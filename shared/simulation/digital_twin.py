@@ -1,23 +1,23 @@
-"""Digital twins: what an edge knows of each worker, as a typed record and pure functions of it.
+"""Digital twins: an edge's model of each of its workers, as a typed record and pure functions of it.
 
-A twin is a behaviour model (how fast), telemetry (how much is free, what was collected), rules (whether work is planned
-onto the worker) and a bounded history of predictions beside what came. It learns from simulated seconds (with
-`clock: real` from measured ones), edge round by edge round, so that the same visits make the same twin.
+A twin consists of a behaviour model (how fast the worker is), telemetry (its free compute, the samples it has
+collected), rules (whether tasks are planned for it) and a bounded history of predictions and outcomes. It learns from
+simulated seconds (with `clock: real`, from measured ones), edge round by edge round; equal visits give equal twins.
 
-*Behaviour.* A worker that says how much compute it has free implies how long its work takes. The twin learns the ratio
-of real seconds to these: an exponentially weighted mean and variance (T. Finch: Incremental calculation of weighted
-mean and variance, 2009), begun from the profile, that is at the ratio 1. Of measured seconds a profile says nothing:
-there the first visit is taken as it is, and it is never slow.
+*Behaviour.* The free compute that a worker reports implies how long its task takes. The twin learns the ratio of actual
+to implied seconds as an exponentially weighted mean and variance (T. Finch: Incremental calculation of weighted mean
+and variance, 2009), starting at the profile, that is at ratio 1. A profile says nothing about measured seconds: with
+`clock: real` the first visit sets the ratio, and does not count as slow.
 
-*Rules.* A visit is bad if it failed, came too late, or took longer than predicted by more than half and by more than
-`SLOW_SDS` standard deviations. Each bad visit in a row is a strike.
+*Rules.* A visit is bad if it failed, was late, or took longer than predicted by more than half and by more than
+`SLOW_SDS` standard deviations. Each consecutive bad visit is a strike.
 
-    off at the instant of planning                    -> offline until it is on again
-    a strike, its contribution was lost in this world -> offline for 1, 2, 4, then 8 edge rounds, as strikes go on
-    the first strike else (dropped, late, slow)       -> recovering
-    a further strike else                             -> degraded, for as many edge rounds as above
+    the device is off when the edge plans             -> offline until it is on again
+    strike, and the contribution was really lost      -> offline for 1, 2, 4, then 8 edge rounds, as strikes go on
+    first strike otherwise (dropped, late, slow)      -> recovering
+    further strike otherwise                          -> degraded, for the same number of edge rounds
     battery below `LEAST_CHARGE`                      -> degraded until it is charged
-    offline or degraded, and its time is over         -> recovering: planned with `CAUTION` of its compute
+    offline or degraded, and the time is over         -> recovering: planned with `CAUTION` of its compute
     recovering, `GOOD_VISITS` good visits in a row    -> healthy, no strikes
 """
 
@@ -30,28 +30,34 @@ from shared.core.records import Count, Record
 Health = Literal["healthy", "recovering", "degraded", "offline"]
 
 PRIOR_SD = 0.25
-"""Of the ratio before anything was seen: a profile may be a quarter wrong."""
+"""Standard deviation of the ratio before the first visit: a profile may be wrong by a quarter."""
 LEARNING_RATE = 0.3
-"""Weight of the newest visit, once there are some."""
+"""Weight of the newest visit in the mean, after the first few visits."""
 LEAST_RATIO = 0.1
-"""No visit counts as quicker: who says that it trained on next to nothing would else be given everything."""
+"""Lower bound on a learned ratio: a worker that claims to be arbitrarily fast would otherwise get every sample."""
 SLOW_SDS = 3.0
+"""A visit is slow if it takes this many standard deviations longer than predicted (and half as long again)."""
 LEAST_CHARGE = 0.1
+"""Charge of a battery, 0 to 1, below which no task is planned for the worker."""
 CAUTION = 0.5
+"""Share of its free compute with which a recovering worker is planned."""
 GOOD_VISITS = 2
+"""Number of consecutive good visits after which a recovering worker is healthy."""
 MOST_REST = 8
+"""Upper bound on the edge rounds for which a worker is left out."""
 HISTORY = 16
+"""Number of newest visits that a twin keeps."""
 
 
 class Telemetry(Record):
-    """What a worker says of itself at a simulated instant.
+    """What a worker reports about itself at a simulated time.
 
     Attributes:
-        at_s: the instant.
-        on: whether it is there.
-        free_sps: compute that is free, training samples of the reference model a second.
-        n_collected: training samples that it has collected so far.
-        charge: of its battery, 0 to 1; None without one.
+        at_s: the simulated time.
+        on: whether the device is on.
+        free_sps: free compute, in training samples of the reference model a second.
+        n_collected: number of training samples collected so far.
+        charge: charge of its battery, 0 to 1; None if it has none.
     """
 
     at_s: float = 0.0
@@ -62,7 +68,7 @@ class Telemetry(Record):
 
 
 class Sighting(Record):
-    """One visit as the twin saw it: predicted, and what came. `error_s` is what came minus what was predicted."""
+    """One visit as the twin saw it, predicted and actual; `error_s` is the actual minus the predicted duration."""
 
     round_no: Count
     edge_round: Count
@@ -81,15 +87,15 @@ class Twin(Record):
     """A worker's digital twin.
 
     Attributes:
-        seat: the worker's.
-        health: whether work is planned onto it.
-        ratio, ratio_var: mean and variance of real seconds of work over those that its free compute implies.
-        n_learned: visits from which these were learned.
-        strikes: bad visits in a row.
-        n_good: good visits since it is recovering.
-        rest: edge rounds that it sits out.
+        seat: the worker's seat.
+        health: whether, and how cautiously, tasks are planned for the worker.
+        ratio, ratio_var: mean and variance of the ratio of actual seconds to those that its free compute implies.
+        n_learned: number of visits from which the ratio was learned.
+        strikes: number of consecutive bad visits.
+        n_good: number of good visits since it began to recover.
+        rest: number of edge rounds for which it is still left out.
         spent_j: energy that its visits took.
-        telemetry: the newest.
+        telemetry: the newest telemetry.
         history: the newest visits, oldest first.
     """
 
@@ -107,26 +113,26 @@ class Twin(Record):
 
     @property
     def caution(self) -> float:
-        """Which part of its free compute is counted on."""
+        """Share of its free compute that plans rely on."""
         return {"healthy": 1.0, "recovering": CAUTION}.get(self.health, 0.0)
 
 
 class TwinList(Record):
-    """Twins of one run, by seat in order."""
+    """The twins of one run, ordered by seat."""
 
     twins: tuple[Twin, ...] = ()
 
     def by_seat(self) -> dict[int, Twin]:
-        """The same as a map."""
+        """Return the twins as a map from seat to twin."""
         return {twin.seat: twin for twin in self.twins}
 
 
-def refresh(twin: Twin, told: Telemetry, *, new_edge_round: bool) -> Twin:
-    """The twin before an edge round (or a further wave of it) is planned, by what the worker says of itself now."""
-    found = twin.replace(telemetry=told)
-    if not told.on:
+def refresh(twin: Twin, telemetry: Telemetry, *, new_edge_round: bool) -> Twin:
+    """Return the twin with new telemetry, before an edge round (or a further wave of it) is planned."""
+    found = twin.replace(telemetry=telemetry)
+    if not telemetry.on:
         return found.replace(health="offline")
-    if told.charge is not None and told.charge < LEAST_CHARGE:
+    if telemetry.charge is not None and telemetry.charge < LEAST_CHARGE:
         return found.replace(health="degraded")
     if not new_edge_round or twin.health not in ("offline", "degraded"):
         return found
@@ -136,16 +142,16 @@ def refresh(twin: Twin, told: Telemetry, *, new_edge_round: bool) -> Twin:
 
 
 def predict(twin: Twin, implied_s: float) -> tuple[float, float]:
-    """Mean and standard deviation of the seconds of work for which its free compute implies so many."""
+    """Return mean and standard deviation of a task's seconds, given the seconds that free compute implies."""
     return twin.ratio * implied_s, twin.ratio_var**0.5 * implied_s
 
 
 def learn(twin: Twin, ratio: float, *, measured: bool = False) -> Twin:
-    """The behaviour model after one more visit, whose seconds were simulated or `measured`."""
+    """Return the twin whose behaviour model has learned one more visit, in simulated or `measured` seconds."""
     ratio = max(ratio, LEAST_RATIO)
     if measured and not twin.n_learned:
         return twin.replace(ratio=ratio, ratio_var=(PRIOR_SD * ratio) ** 2, n_learned=1)
-    n_before = twin.n_learned if measured else twin.n_learned + 1  # what a profile says counts like one visit
+    n_before = twin.n_learned if measured else twin.n_learned + 1  # a profile counts like one visit
     weight = max(LEARNING_RATE, 1 / (n_before + 1))
     apart = ratio - twin.ratio
     return twin.replace(
@@ -156,25 +162,25 @@ def learn(twin: Twin, ratio: float, *, measured: bool = False) -> Twin:
 
 
 def observe(twin: Twin, seen: Sighting, *, ratio: float | None, energy_j: float = 0.0, measured: bool = False) -> Twin:
-    """The twin after a visit.
+    """Return the twin after a visit.
 
     Args:
-        twin: before it.
-        seen: what was predicted and what came.
-        ratio: of the seconds of its work to those implied; None where nothing was learned of it.
-        energy_j: what it took of a battery.
-        measured: whether its seconds are wall seconds.
+        twin: the twin before the visit.
+        seen: the visit, predicted and actual.
+        ratio: ratio of actual to implied seconds; None if the visit taught nothing about it.
+        energy_j: energy that the visit took from the battery.
+        measured: whether the seconds are wall seconds.
     """
     after = twin if ratio is None else learn(twin, ratio, measured=measured)
     after = after.replace(spent_j=after.spent_j + energy_j, history=(*after.history, seen)[-HISTORY:])
-    # Whatever else took it: `losses` repeats it as left out.
+    # Lost for any other reason: a run with `losses` repeats it as left out.
     lost = seen.outcome == "failed" and seen.reason not in ("dropped", "late")
     guessed = measured and not twin.n_learned and seen.took_s is not None
     return judge(after, bad=is_bad(seen) and not guessed, silent=lost)
 
 
 def is_bad(seen: Sighting) -> bool:
-    """Whether a visit failed, was not waited for, or took far longer than predicted."""
+    """Return whether a visit failed, was refused, or took far longer than predicted."""
     if seen.outcome in ("failed", "refused") or seen.took_s is None:
         return True
     beyond = max(seen.predicted_s / 2, SLOW_SDS * seen.predicted_sd_s)
@@ -182,7 +188,7 @@ def is_bad(seen: Sighting) -> bool:
 
 
 def judge(twin: Twin, *, bad: bool, silent: bool) -> Twin:
-    """The rules after a visit."""
+    """Return the twin after the rules have judged a visit."""
     if not bad:
         n_good = twin.n_good + 1
         if twin.health == "healthy" or n_good >= GOOD_VISITS:

@@ -1,7 +1,7 @@
-"""Amounts: a number, or a distribution from which one is drawn.
+"""Quantities: a number, or a distribution from which one number is drawn.
 
-A draw takes one uniform number and goes through the distribution's quantile function, so that it depends on the
-stream's seed alone.
+A draw maps one uniform number through the distribution's quantile function, so that it depends on the stream's seed
+alone.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from shared.core.records import Record
 from shared.core.validation import check_known
 
 Seeds = Callable[[str], int]
-"""Purpose -> a seed of 63 bits: the streams of one seat, or of one of its visits."""
+"""Maps a purpose to a 63-bit seed: the random streams of one seat, or of one of its visits."""
 MOST = 1e15
-"""No draw is larger: a heavy tail ends here."""
+"""Upper bound on every draw; heavy tails end here."""
 LEAST = 1e-6
-"""What is divided by is not smaller."""
+"""Lower bound on quantities that something is divided by."""
 Finite = Annotated[float, Field(ge=0, le=MOST)]
 _UNIT = NormalDist()
 
 
 class Uniform(Record):
-    """Anything between `low` and `high` with equal chance."""
+    """Uniform between `low` and `high`."""
 
     name: Literal["uniform"] = "uniform"
     low: Finite
@@ -44,7 +44,7 @@ class Uniform(Record):
 
 
 class Normal(Record):
-    """Gaussian with this mean and standard deviation, below 0 drawn again: truncated at 0."""
+    """Gaussian with this mean and standard deviation, truncated at 0."""
 
     name: Literal["normal"] = "normal"
     mean: Finite
@@ -66,7 +66,7 @@ class Pareto(Record):
 
 
 class Zipf(Record):
-    """`scale` times a rank k of 1..n, drawn with P(k) proportional to k^-exponent."""
+    """`scale` times a rank k in 1..n with P(k) proportional to k^-exponent."""
 
     name: Literal["zipf"] = "zipf"
     exponent: Annotated[float, Field(ge=0, le=100)]
@@ -97,22 +97,22 @@ _Kinds = (
     | Annotated[Zipf, Tag("zipf")]
 )
 Quantity = Annotated[_Kinds, Discriminator(_kind), BeforeValidator(_known)]
-"""A number of at least 0, or a distribution of such."""
+"""A number of at least 0, or a distribution of such numbers."""
 QuantityOrTable = Annotated[
     _Kinds | Annotated[Table, Tag("array")], Discriminator(_kind_or_table), BeforeValidator(_known)
 ]
-"""The same, or a number for each row and column."""
+"""A quantity, or a table with a number for each row and column."""
 
 
-def _positive(amount: Any) -> Any:
-    low = amount.low if isinstance(amount, Uniform) else amount
+def _positive(quantity: Any) -> Any:
+    low = quantity.low if isinstance(quantity, Uniform) else quantity
     if isinstance(low, int | float) and low < LEAST:
         raise ValueError(f"must be at least {LEAST:g}")
-    return amount
+    return quantity
 
 
 Positive = Annotated[Quantity, AfterValidator(_positive)]
-"""An amount that is divided by: a number is at least `LEAST`, and so is taken what is drawn."""
+"""A quantity of at least `LEAST`, whether given or drawn."""
 
 
 def _part_kind(raw: Any) -> Any:
@@ -121,10 +121,10 @@ def _part_kind(raw: Any) -> Any:
     return raw
 
 
-def _within_one(amount: Uniform) -> Uniform:
-    if amount.high > 1:
-        raise ValueError(f"high {amount.high:g} is above 1")
-    return amount
+def _within_one(quantity: Uniform) -> Uniform:
+    if quantity.high > 1:
+        raise ValueError(f"high {quantity.high:g} is above 1")
+    return quantity
 
 
 Part = Annotated[float, Field(gt=0, lt=1)]
@@ -135,46 +135,46 @@ Parts = Annotated[
     Discriminator(_kind_or_table),
     BeforeValidator(_part_kind),
 ]
-"""A part of something for each of several: the same, drawn for each, or from a list that they take in turn."""
+"""A share for each of several clients: one number, a distribution, or a list that clients take in turn."""
 
 
 def part_of(parts: Parts, number: int, seeds: Seeds, purpose: str) -> float:
-    """The part of one of them, by its number; what is drawn comes from its own stream."""
+    """Return the share of the client with this number, drawn from its own stream if `parts` is a distribution."""
     if isinstance(parts, tuple):
         return parts[number % len(parts)]
     return drawn(parts, seeds, purpose)
 
 
 def unit(seed: int) -> float:
-    """A seed of 63 bits as a number strictly between 0 and 1."""
+    """Map a 63-bit seed to a number strictly between 0 and 1."""
     return ((seed >> 11) + 0.5) / 2**52
 
 
-def drawn(amount: Quantity, seeds: Seeds, purpose: str) -> float:
-    """The amount, drawn from the stream of this purpose if it is a distribution."""
-    return amount if isinstance(amount, int | float) else quantile(amount, unit(seeds(purpose)))
+def drawn(quantity: Quantity, seeds: Seeds, purpose: str) -> float:
+    """Return the quantity, drawn from the stream of this purpose if it is a distribution."""
+    return quantity if isinstance(quantity, int | float) else quantile(quantity, unit(seeds(purpose)))
 
 
-def quantile(amount: Quantity, u: float) -> float:
-    """The value below which the distribution has the share `u`, 0 < u < 1; of a number itself."""
-    if isinstance(amount, Uniform):
-        return amount.low + (amount.high - amount.low) * u
-    if isinstance(amount, Normal):
-        return _normal(amount, u)
-    if isinstance(amount, Pareto):
-        return min(amount.scale * math.pow(1 - u, -1 / amount.shape), MOST)
-    if isinstance(amount, Zipf):
-        return min(amount.scale * _rank(amount.exponent, amount.n, u), MOST)
-    return amount
+def quantile(quantity: Quantity, u: float) -> float:
+    """Return the `u`-quantile of a distribution, 0 < u < 1; of a number, the number itself."""
+    if isinstance(quantity, Uniform):
+        return quantity.low + (quantity.high - quantity.low) * u
+    if isinstance(quantity, Normal):
+        return _normal(quantity, u)
+    if isinstance(quantity, Pareto):
+        return min(quantity.scale * math.pow(1 - u, -1 / quantity.shape), MOST)
+    if isinstance(quantity, Zipf):
+        return min(quantity.scale * _rank(quantity.exponent, quantity.n, u), MOST)
+    return quantity
 
 
-def _normal(amount: Normal, u: float) -> float:
-    """x = mean + sd * Phi^-1(u'), with u' in what lies above 0."""
-    if not amount.sd:
-        return amount.mean
-    below = _UNIT.cdf(-amount.mean / amount.sd)
-    x = amount.mean + amount.sd * _UNIT.inv_cdf(min(below + (1 - below) * u, 1 - 2**-53))
-    return min(max(x, math.ulp(amount.mean)), MOST)
+def _normal(quantity: Normal, u: float) -> float:
+    """x = mean + sd * Phi^-1(u'), with u' restricted to x > 0."""
+    if not quantity.sd:
+        return quantity.mean
+    below = _UNIT.cdf(-quantity.mean / quantity.sd)
+    x = quantity.mean + quantity.sd * _UNIT.inv_cdf(min(below + (1 - below) * u, 1 - 2**-53))
+    return min(max(x, math.ulp(quantity.mean)), MOST)
 
 
 def _rank(exponent: float, n: int, u: float) -> int:

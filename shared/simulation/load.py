@@ -1,6 +1,6 @@
-"""Load: which share of a device's compute is free at a simulated instant, since it has other work.
+"""Load: the share of a device's compute that is free at a simulated time, beside the device's other work.
 
-It is looked at when a visit's wave begins, and holds until that visit ends.
+The share at the beginning of a wave holds until the visit ends.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from shared.simulation.distributions import Seeds, unit
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=1e-3, le=1e12)]
 LEAST_FREE = 1e-3
-"""A device that is asked to work gets that share even where nothing is free."""
+"""Lower bound on the free share while a device works on a task."""
 WALK_STEPS = 256
-"""So many steps after which a random walk begins anew: a late instant costs no more than an early one."""
+"""A random walk starts anew after this many steps, so that a late time costs no more than an early one."""
 
 
 class NoLoad(Record):
-    """All of it is free, always."""
+    """All compute is free at all times."""
 
     name: Literal["none"] = "none"
 
@@ -44,21 +44,21 @@ class _Between(Record):
 
 
 class Sinus(_Between):
-    """A sine of this period, as of a day, begun at a phase of the seat's own."""
+    """The free share is a sine of this period (a day by default), with a phase drawn for each seat."""
 
     name: Literal["sinus"] = "sinus"
     period_s: Seconds = 86_400.0
 
 
 class Steps(_Between):
-    """Drawn anew, uniformly, every so many seconds."""
+    """The free share is drawn uniformly every `every_s` seconds."""
 
     name: Literal["steps"] = "steps"
     every_s: Seconds = 60.0
 
 
 class RandomWalk(_Between):
-    """Every so many seconds one step of at most `step` up or down, uniformly; thrown back at `low` and `high`."""
+    """Every `every_s` seconds the free share moves uniformly by at most `step`, reflected at `low` and `high`."""
 
     name: Literal["random_walk"] = "random_walk"
     every_s: Seconds = 60.0
@@ -70,7 +70,7 @@ def _kind(raw: Any) -> str:
 
 
 def _spelt_out(raw: Any) -> Any:
-    """`load: sinus` stands for `{name: sinus}`."""
+    """Expand the short form: `load: sinus` is `{name: sinus}`."""
     raw = {"name": raw} if isinstance(raw, str) else raw
     if isinstance(raw, Mapping):
         check_known("load", raw.get("name"), ("none", "sinus", "steps", "random_walk"))
@@ -88,12 +88,12 @@ Load = Annotated[
 
 
 def free_share(load: Load, at_s: float, seeds: Seeds) -> float:
-    """The share of its compute that is free at a simulated instant, 0 to 1.
+    """Return the share of a device's compute that is free at a simulated time, 0 to 1.
 
     Args:
-        load: of the device's profile.
+        load: the load in the device's profile.
         at_s: simulated seconds since the run began.
-        seeds: the seat's streams of the run.
+        seeds: the seat's random streams in this run.
     """
     if isinstance(load, Sinus):
         turn = at_s / load.period_s + unit(seeds("load"))
@@ -106,7 +106,7 @@ def free_share(load: Load, at_s: float, seeds: Seeds) -> float:
 
 
 def _walked(load: RandomWalk, at_s: float, seeds: Seeds) -> float:
-    """Steps from a uniform start; a walk that is folded back at both ends stays uniform."""
+    """Return the walk's value; with a uniform start and reflection at both ends it stays uniform."""
     stretch, n = divmod(int(at_s // load.every_s), WALK_STEPS)
     width = load.high - load.low
     if not width:

@@ -1,4 +1,4 @@
-"""Links and profiles as a seat, or an edge, has them: figures, drawn where the spec names a distribution."""
+"""The link and profile of one seat or edge, with every distribution of the spec drawn."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from shared.simulation.distributions import MOST, Quantity
 from shared.simulation.load import Load, NoLoad
 
 REFERENCE_FLOPS = 24_680_448
-"""FLOPs of training the reference model on one sample: `cnn_mnist` on 1x28x28 images of 10 classes, as
-`shared.training.flops` counts them. `compute_sps` is in samples of this model."""
+"""FLOPs of training the reference model on one sample: `cnn_mnist` on 1x28x28 images of 10 classes, counted by
+`shared.training.flops`. `compute_sps` counts samples of this model."""
 
 Bps = Annotated[float, Field(gt=0, le=MOST)]
 Sps = Annotated[float, Field(gt=0, le=MOST)]
@@ -23,14 +23,14 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
 class Link(Record):
-    """What a link can do; links do not share bandwidth.
+    """The properties of a link; links do not share bandwidth.
 
     Attributes:
-        up_bps, down_bps: bandwidth towards the cloud and away from it, bits a second.
-        latency_s: of the link itself, one way.
-        jitter_s: a transfer's latency is drawn uniformly from so much below to so much above, not below 0.
-        link_delay_s: added to what is sent up, drawn anew for every sending.
-        j_per_byte_up, j_per_byte_down: energy that sending and receiving a byte takes at the lower end.
+        up_bps, down_bps: bandwidth towards the cloud and away from it, in bits a second.
+        latency_s: one-way latency of the link itself.
+        jitter_s: a transfer's latency is uniform within this distance of `latency_s`, and at least 0.
+        link_delay_s: delay added to each transfer towards the cloud, drawn anew for each.
+        j_per_byte_up, j_per_byte_down: energy to send and to receive a byte, at the end away from the cloud.
     """
 
     name: Name = "standard"
@@ -44,16 +44,16 @@ class Link(Record):
 
 
 class Profile(Link):
-    """What a device and its link can do.
+    """The properties of a device and its link.
 
     Attributes:
-        compute_sps: training samples of the reference model a second, slowed down already where it is a straggler.
-        slowdown: by what; 1 for those that are none.
-        delay_s: added to the work of every visit, drawn anew for each.
-        availability: when it is there.
-        load: which share of its compute is free when.
-        battery_j: energy for the visits of a run; None = as much as they take.
-        drop_rate: chance of a visit to be dropped.
+        compute_sps: compute, in training samples of the reference model a second, after `slowdown`.
+        slowdown: factor by which a straggler is slower; 1 for other devices.
+        delay_s: delay added to the training of each visit, drawn anew for each.
+        availability: when the device is on.
+        load: which share of its compute is free at which time.
+        battery_j: energy for the visits of a run; None = unlimited.
+        drop_rate: probability that a visit is dropped.
         j_per_flop: energy of a floating-point operation in training.
     """
 

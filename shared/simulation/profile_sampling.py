@@ -1,6 +1,6 @@
-"""From the description to the figures: which seat has which profile, and what is drawn for it.
+"""From a spec to numbers: which seat has which profile, with its distributions drawn.
 
-A seat's draws come from its own streams, so that further seats (`max_devices`) change nobody's profile.
+A seat's draws come from its own streams, so that further seats (`max_devices`) change no other seat's profile.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _DIVIDED_BY = frozenset({"compute_sps", "up_bps", "down_bps"})
 
 
 def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable[[str], Seeds]) -> list[Profile]:
-    """The profile of each seat.
+    """Return the profile of each seat.
 
     Args:
-        devices: of the spec.
-        n_first: seats taken at the start (`num_devices`), over which shares are exact.
-        n_seats: seats in all.
-        seeds: the streams of `seat 0`, `seat 1`, ...; of `all` those of all seats together.
+        devices: the devices in the spec.
+        n_first: number of seats at the start (`num_devices`), over which shares are exact.
+        n_seats: number of seats in all.
+        seeds: maps `seat 0`, `seat 1`, ... to the streams of a seat, and `all` to those of all seats together.
     """
     mixture = devices.mixture
     kinds = apportioned([part.share for part in mixture], n_first, n_seats, seeds("all")("profiles"))
@@ -41,7 +41,7 @@ def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable
 
 
 def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profile:
-    """One seat's profile, drawn from its streams."""
+    """Return one seat's profile, drawn from its streams."""
     base = _base(spec)
     drawing = {name: _drawn(amount, seeds, name) for name, amount in _distributions(spec).items()}
     if not drawing and slowdown == 1:
@@ -52,7 +52,7 @@ def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profil
 
 @lru_cache(maxsize=256)
 def _base(spec: ProfileSpec) -> Profile:
-    """The profile before anything is drawn."""
+    """Return the profile before anything is drawn."""
     figures: dict[str, Any] = {"name": spec.label or spec.name}
     if spec.link is not None:
         figures |= LINKS[spec.link].link.model_dump(exclude={"name"})
@@ -62,7 +62,7 @@ def _base(spec: ProfileSpec) -> Profile:
 
 
 def named(name: str, slowdown: float = 1.0) -> Profile:
-    """A profile of the catalogue, slowed down; `agent` has no latency of its own until its seat's agent is known."""
+    """Return a profile of the catalogue, slowed down; `agent` has no latency until the seat's agent is known."""
     if name == AGENT:
         return PROFILES["standard"].replace(name=AGENT, latency_s=0.0)
     known = PROFILES[name]
@@ -71,7 +71,7 @@ def named(name: str, slowdown: float = 1.0) -> Profile:
 
 @lru_cache(maxsize=256)
 def _distributions(spec: ProfileSpec | LinkSpec) -> dict[str, Any]:
-    """The figures that are drawn once."""
+    """Return the fields that are distributions and are drawn once."""
     amounts = ("compute_sps", "up_bps", "down_bps", "latency_s", "jitter_s")
     given = {name: getattr(spec, name, None) for name in amounts}
     return {name: v for name, v in given.items() if v is not None and not isinstance(v, int | float)}
@@ -83,7 +83,7 @@ def _drawn(amount: Quantity, seeds: Seeds, name: str) -> float:
 
 
 def link_of(spec: LinkSpec, seeds: Seeds) -> Link:
-    """The link of one home, drawn from its streams."""
+    """Return the link of one edge, drawn from its streams."""
     names = ("up_bps", "down_bps", "latency_s", "jitter_s")
     given = {name: getattr(spec, name) for name in names if getattr(spec, name) is not None}
     figures: dict[str, Quantity] = {name: _drawn(amount, seeds, name) for name, amount in given.items()}
@@ -93,11 +93,10 @@ def link_of(spec: LinkSpec, seeds: Seeds) -> Link:
 
 
 def apportioned(shares: Sequence[float], n_first: int, n_all: int, seed: int) -> list[int]:
-    """Which of several parts each of `n_all` seats belongs to.
+    """Assign each of `n_all` seats to one of several parts with these shares.
 
-    Of the first `n_first` each part gets its share, by largest remainder, in seeded order; each seat after them goes
-    to the part that is then furthest behind its share (of equals, the first): so a seat keeps its part, however many
-    come after it.
+    The first `n_first` seats are divided by largest remainder, in seeded order. Each further seat goes to the part that
+    is then furthest behind its share (the first of several), so that a seat keeps its part however many come after it.
     """
     counts = largest_remainder(np.asarray(shares, np.float64), n_first)
     parts = np.repeat(np.arange(len(shares)), counts)

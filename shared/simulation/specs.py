@@ -1,4 +1,4 @@
-"""Devices and links as a spec describes them: by name, with other figures where the spec has some."""
+"""Devices and links as a spec describes them: a name from the catalogue, and values that replace the catalogue's."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from shared.simulation.profile import Joules, Name
 
 
 def _by_name(raw: Any) -> Any:
-    """`profile: jetson` stands for `{name: jetson}`."""
+    """Expand the short form: `profile: jetson` is `{name: jetson}`."""
     return {"name": raw} if isinstance(raw, str) else raw
 
 
 class LinkSpec(Record):
-    """A named link; what is given besides replaces its figures. Distributions are drawn once for each home."""
+    """A named link, with values that replace the catalogue's. Distributions are drawn once for each edge."""
 
     name: Name = "backhaul"
     up_bps: Positive | None = None
@@ -40,26 +40,26 @@ class EdgeLinkSpec(LinkSpec):
     """The links between the edges and the cloud, and the edges' own workers.
 
     Attributes:
-        worker_sps: compute of an edge's own worker, training samples of the reference model a second.
-        by_home: the first homes' own links; the others have this one.
+        worker_sps: compute of an edge's own worker, in training samples of the reference model a second.
+        by_home: links of the first edges, in order; the other edges have this one.
     """
 
     worker_sps: Annotated[float, Field(gt=0, le=1e12)] = 2000.0
     by_home: Annotated[tuple[Annotated[LinkSpec, BeforeValidator(_by_name)], ...], Field(max_length=1000)] = ()
 
-    def of(self, home: int) -> LinkSpec:
-        """The link of a home."""
-        return self.by_home[home] if home < len(self.by_home) else self
+    def of(self, edge: int) -> LinkSpec:
+        """Return the link of the edge with this number."""
+        return self.by_home[edge] if edge < len(self.by_home) else self
 
 
 class ProfileSpec(Record):
-    """A named profile; what is given besides replaces its figures.
+    """A named profile, with values that replace the catalogue's.
 
-    Distributions are drawn once for each seat, those of `delay_s` and `link_delay_s` anew for each visit.
+    Distributions are drawn once for each seat; those of `delay_s` and `link_delay_s`, anew for each visit.
 
     Attributes:
-        label: what the record calls it; None = its name.
-        link: a named link in the place of the profile's own.
+        label: the profile's name in records; None = `name`.
+        link: a named link that replaces the profile's own.
     """
 
     name: Name = "standard"
@@ -83,7 +83,7 @@ class ProfileSpec(Record):
     @model_validator(mode="after")
     def _known(self) -> Self:
         if self.name == AGENT and self.model_fields_set - {"name"} and self != ProfileSpec(name=AGENT):
-            raise ValueError("`agent` is the profile that a seat's agent has: it takes no other figures")
+            raise ValueError("`agent` takes the profile of the seat's agent: it allows no other values")
         if self.name != AGENT:
             check_known("profile", self.name, PROFILES)
         if self.link is not None:
@@ -92,7 +92,7 @@ class ProfileSpec(Record):
 
 
 class ShareSpec(Record):
-    """A profile, and the share of the seats that have it."""
+    """A profile and the share of seats that have it."""
 
     profile: Annotated[ProfileSpec, BeforeValidator(_by_name)]
     share: Annotated[float, Field(gt=0, le=1)]
@@ -102,13 +102,13 @@ class DeviceSpec(Record):
     """The devices of an experiment.
 
     Attributes:
-        profile: of every seat; None = `standard`, or as `profiles` says.
-        profiles: a mixture: exact counts by largest remainder over `num_devices` seats in seeded order; each seat
-            beyond takes the profile that is furthest behind its share.
-        straggler_ratio: share of the seats that are slow, counted like a mixture.
-        straggler_slowdown: by how much they compute more slowly.
-        edge_latency_s: from a seat to each edge, one way, beyond its own link; drawn for each seat and edge, or listed:
-            for each seat a list of one for each edge.
+        profile: the profile of every seat; None = `standard`, or the mixture in `profiles`.
+        profiles: a mixture: exact counts by largest remainder over `num_devices` seats in seeded order; each further
+            seat takes the profile that is furthest behind its share.
+        straggler_ratio: share of the seats that are stragglers, counted like a mixture.
+        straggler_slowdown: factor by which stragglers compute more slowly.
+        edge_latency_s: one-way latency from a seat to each edge in addition to its own link's; drawn for each seat and
+            edge, or a table with a row for each seat and a column for each edge.
     """
 
     profile: Annotated[ProfileSpec, BeforeValidator(_by_name)] | None = None
@@ -122,34 +122,34 @@ class DeviceSpec(Record):
         if self.profiles and self.profile is not None:
             raise ValueError("either `profile` for all devices, or `profiles` with shares")
         if any(part.profile.name == AGENT for part in self.profiles):
-            raise ValueError("`agent` is for all devices (`profile: agent`), no part of a mixture")
+            raise ValueError("`agent` applies to all devices (`profile: agent`); it cannot be part of a mixture")
         total = sum(part.share for part in self.profiles)
         if self.profiles and abs(total - 1) > 1e-9:
             raise ValueError(f"the shares of `profiles` add up to {total:g}, not to 1")
         return self
 
     def check_latencies(self, n_seats: int | None, n_edges: int | None) -> None:
-        """See that listed latencies are one for each seat and edge, as far as their numbers are known.
+        """Check that listed latencies match the numbers of seats and edges, as far as these are known.
 
         Raises:
-            ValueError: they are not; names the seat.
+            ValueError: they do not; names the seat.
         """
         table = self.edge_latency_s
         if not isinstance(table, tuple):
             return
         if len(table) != (n_seats or len(table) or 1):
-            raise ValueError(f"devices.edge_latency_s lists {len(table)} seats, expected are {n_seats or 'some'}")
+            raise ValueError(f"devices.edge_latency_s lists {len(table)} seats instead of {n_seats or 'at least one'}")
         due = n_edges or len(table[0]) or 1
         for seat, row in enumerate(table):
             if len(row) != due:
-                raise ValueError(f"devices.edge_latency_s: seat {seat} has {len(row)} latencies, expected are {due}")
+                raise ValueError(f"devices.edge_latency_s: seat {seat} has {len(row)} latencies instead of {due}")
 
     @property
     def by_agent(self) -> bool:
-        """Whether a seat has the profile of the agent that hosts it."""
+        """Whether each seat has the profile of the agent that hosts it."""
         return self.profile is not None and self.profile.name == AGENT
 
     @property
     def mixture(self) -> tuple[ShareSpec, ...]:
-        """The profiles with their shares, also where there is only one."""
+        """The profiles with their shares; a single profile has the share 1."""
         return self.profiles or (ShareSpec(profile=self.profile or ProfileSpec(), share=1.0),)

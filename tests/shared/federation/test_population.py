@@ -181,9 +181,9 @@ def test_listed_latencies_are_what_seats_have_and_homes_are_the_nearest_of_equal
 @pytest.mark.parametrize(
     ("listed", "said"),
     [
-        ([[0.1, 0.2], [0.1]], "seat 1 has 1 latencies, expected are 2"),
-        ([[0.1], [0.1]], "seat 0 has 1 latencies, expected are 2"),
-        ([[0.1, 0.2]], "lists 1 seats, expected are 2"),
+        ([[0.1, 0.2], [0.1]], "seat 1 has 1 latencies instead of 2"),
+        ([[0.1], [0.1]], "seat 0 has 1 latencies instead of 2"),
+        ([[0.1, 0.2]], "lists 1 seats instead of 2"),
         ([[0.1, 0.2], [0.1, -1]], "edge_latency_s.1.1: Input should be greater than or equal to 0"),
         ([[0.1, 0.2], [0.1, float("nan")]], "edge_latency_s.1.1: Input should be a finite number"),
         ([0.1, 0.2], "edge_latency_s.0: Input should be a valid tuple"),
@@ -199,7 +199,7 @@ def test_listed_latencies_are_one_for_each_seat_and_edge(listed: Any, said: str)
 def test_listed_latencies_are_checked_again_once_the_numbers_are_known() -> None:
     spec = parse_spec({"devices": {"edge_latency_s": [[0.1, 0.2], [0.1, 0.3]]}})
     assert population(spec.resolved(n_devices=2, n_edges=2), DATA).seats[1].latency_s[1] > 0.3
-    with pytest.raises(BadInput, match="lists 2 seats, expected are 3") as found:
+    with pytest.raises(BadInput, match="lists 2 seats instead of 3") as found:
         spec.resolved(n_devices=3, n_edges=2)
     assert found.value.field == "devices.edge_latency_s"
 

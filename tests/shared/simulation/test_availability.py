@@ -131,7 +131,7 @@ def test_a_trace_file_has_an_interval_a_line() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no interval in it"),
+        ("", "the file has no interval"),
         ("0 1\n", "line 1 reads '0 1', not `TRACE FROM TO`"),
         ("0 0 1\nx 2 3\n", "line 2 reads 'x 2 3'"),
         ("0 0 1\n2 0 1\n", "there is no trace 1"),
