@@ -104,7 +104,7 @@ class CloudRound:
     # ---- the edges
 
     async def _ask_edges(self) -> Answers:
-        """The answer or the failure of every edge that is served; all are asked at once."""
+        """The answer or the failure of every edge that is served; all get their orders at once."""
         edges = sorted(self.round_map.edges)
         found = dict(zip(edges, await asyncio.gather(*(self._ask(edge) for edge in edges)), strict=True))
         failed = {edge: answer for edge, answer in found.items() if isinstance(answer, Failure)}

@@ -76,8 +76,8 @@ async def test_the_results_folder_is_complete_when_the_run_is(tmp_path: Path) ->
         assert "model.safetensors" in files
         kept = json.loads((await fed.client.get(f"/runs/{info.run}/files/run.json")).content)
         assert (kept["status"], kept["model_sha256"]) == ("completed", info.model_sha256)
-        table = (await fed.client.get(f"/runs/{info.run}/files/rounds.csv")).text.splitlines()
-        assert [line.split(",")[:2] for line in table[1:]] == [["1", "train"], ["2", "train"], ["2", "evaluate"]]
+        lines = (await fed.client.get(f"/runs/{info.run}/files/rounds.csv")).text.splitlines()
+        assert [line.split(",")[:2] for line in lines[1:]] == [["1", "train"], ["2", "train"], ["2", "evaluate"]]
         for name in ("absent", "..%2f..%2fcloud", "../run.json"):
             assert (await fed.client.get(f"/runs/{info.run}/files/{name}")).status_code == 404
 
@@ -237,7 +237,7 @@ async def test_a_run_that_has_ended_is_forgotten_at_every_tier_but_its_folder_st
         assert [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]] == [kept.run]
         await fed.until(lambda: not any(gone.run in path for folder in folders for path in paths_in(folder)))
         left = [key for key in await fed.store.keys("") if gone.run in key]
-        assert left == [redis_keys.cloud_deleted(gone.run)]  # goes by itself, once everybody has been told
+        assert left == [redis_keys.cloud_deleted(gone.run)]  # goes by itself, once all tiers have learned of it
         assert (tmp_path / "f" / "runs" / gone.run / "run.json").exists()
         model = await fed.client.get(f"/runs/{kept.run}/models/global")
         assert digest(load(model.content)) == kept.model_sha256

@@ -43,8 +43,8 @@ async def topology(fed: Federation) -> dict[str, Any]:
 
 
 async def events_of(fed: Federation, run: str, *kinds: str) -> list[dict[str, Any]]:
-    archive = fed.apps["cloud"].state.cloud.repository
-    return [event.data for event in await archive.events(run, "0", 0.0) if event.kind in kinds]
+    repository = fed.apps["cloud"].state.cloud.repository
+    return [event.data for event in await repository.events(run, "0", 0.0) if event.kind in kinds]
 
 
 # ---- what is wanted
@@ -73,7 +73,7 @@ async def test_a_wish_is_kept_and_told_to_the_fleet_and_shown_beside_what_is_the
         assert 0 <= fleet["last_seen_s"] <= fleet["since_s"]
         assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
         await fed.stop("cloud")
-        await fed.start_cloud()  # the wish outlives the cloud's process
+        await fed.start_cloud()  # the wanted number outlives the cloud's process
         assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
         assert (await say(fed, of(fed, begins=True)))["wanted"] == {}
 
@@ -156,7 +156,7 @@ async def test_devices_that_come_and_leave_in_a_run_are_named_and_nobody_is_lost
         info = await fed.finish(run)
         rounds = [await fed.round(run, number) for number in range(1, info.rounds + 1)]
         seats = (await fed.seats(run)).seats
-        told = await events_of(fed, run, "seat.left")
+        left = await events_of(fed, run, "seat.left")
         lost = await events_of(fed, run, "contribution.lost", "node.suspect", "node.lost", "seat.moved")
         shown = (await fed.client.get(f"/agents/{ids['agent-1']}")).json()
     assert info.status == "completed"
@@ -164,8 +164,8 @@ async def test_devices_that_come_and_leave_in_a_run_are_named_and_nobody_is_lost
     assert (n_used[0], max(n_used), n_used[-1]) == (4, 6, 3)
     assert [detail.n_visits for detail in rounds] == n_used  # no visit was lost, none was waited for
     assert lost == []
-    assert {event["agent"] for event in told} == set(ids.values())
-    assert {seat.seat for seat in seats if seat.state == "empty"} == {event["seat"] for event in told}
+    assert {event["agent"] for event in left} == set(ids.values())
+    assert {seat.seat for seat in seats if seat.state == "empty"} == {event["seat"] for event in left}
     assert (shown["state"], shown["seats"]) == ("left", [])
 
 
@@ -247,8 +247,8 @@ async def test_however_many_leave_agents_and_seats_are_looked_through_once(tmp_p
         entries = [AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard") for n in names]
         agents = cloud.registry.agents = Looked({entry.agent: entry for entry in entries})
         cloud.fleet.seats_by_agent = Mock(return_value={"a-agent-7": (3,), "a-agent-9": (0, 4)})
-        told = FleetReport(fleet="f", services={"device": 1}, leaving=names)
-        orders = await cloud.fleet.hear(told)
+        report = FleetReport(fleet="f", services={"device": 1}, leaving=names)
+        orders = await cloud.fleet.hear(report)
         assert set(names) - set(orders.released) == {"agent-7", "agent-9"}
         assert (cloud.fleet.seats_by_agent.call_count, agents.n) == (1, 2)  # those that leave, and those that have left
         cloud.registry.agents = {}
@@ -301,9 +301,9 @@ async def test_an_agent_that_is_taken_offline_makes_no_visits_until_it_is_brough
     offline = [row.outcome == "failed" for row in rows]
     assert (offline[0], any(offline), offline[-1]) == (False, True, False)
     assert {row.reason for row in rows if row.outcome == "failed"} == {"offline"}
-    told = [f for detail in rounds for f in detail.failures]
-    assert {(f.seat, f.reason, f.detail) for f in told} == {(seat, "offline", f"agent {agent} was taken offline")}
-    assert sum(offline) == len(told)
+    failures = [f for detail in rounds for f in detail.failures]
+    assert {(f.seat, f.reason, f.detail) for f in failures} == {(seat, "offline", f"agent {agent} was taken offline")}
+    assert sum(offline) == len(failures)
 
 
 async def test_who_is_offline_counts_for_no_minimum_and_is_named(tmp_path: Path) -> None:

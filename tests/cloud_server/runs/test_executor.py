@@ -1,4 +1,4 @@
-"""A run's course: more rounds, pause, resume, stop, one at a time, and what interrupts it."""
+"""The execution of a run: more rounds, pause, resume, stop, one at a time, and what interrupts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sits where: binding, waiting for enough, seats that change hands, late-comers."""
+"""Placement: which agent hosts which seat, waiting for enough devices, lost and new agents."""
 
 from __future__ import annotations
 
@@ -211,9 +211,9 @@ async def test_an_edge_beside_its_home_edge_hears_an_agent_for_as_long_as_it_wor
         host = fed.apps["agent-0"].state.agent.host
         whole = host.visits
 
-        async def long(*order: Any, **told: Any) -> object:
+        async def long(*order: Any, **options: Any) -> object:
             await asyncio.sleep(6.5)
-            return await whole(*order, **told)
+            return await whole(*order, **options)
 
         host.visits = long
         info = await fed.run(small_spec(num_rounds=1, num_devices=6))
