@@ -1,1 +1,1 @@
-"""The device tier: owns data and personal state, trains. One agent hosts 1..n devices."""
+"""The device tier: trains, and keeps the clients' data and personal state. One agent hosts one or more devices."""

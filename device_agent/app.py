@@ -24,7 +24,7 @@ from shared.service.idempotency import IdempotentRunner
 
 
 def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
-    """An agent; `transport` stands in for the network in tests."""
+    """The app of an agent. Tests hand in a `transport` that replaces the network."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -43,11 +43,11 @@ def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | No
 
 
 def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
-    """Wire an agent together."""
+    """Creates an agent from its settings and an HTTP client."""
     experiments = ExperimentCache(settings.common.data_dir, settings.common.cache_dir)
     metrics = AgentMetrics()
     host = DeviceHost(settings.state_dir, experiments, Worker(), metrics, fsync=settings.common.fsync)
-    hello = AgentRegistration(
+    registration = AgentRegistration(
         agent=agent_id(settings.state_dir),
         name=settings.name,
         devices=settings.devices,
@@ -56,14 +56,21 @@ def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
         nonce=secrets.token_hex(16),
     )
 
-    def beat() -> AgentHeartbeat:
-        return AgentHeartbeat(agent=hello.agent, visiting=host.visiting, waiting=host.waiting)
+    def heartbeat() -> AgentHeartbeat:
+        return AgentHeartbeat(agent=registration.agent, visiting=host.visiting, waiting=host.waiting)
 
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
     membership = Membership(
-        caller, settings.cloud_url, hello, beat, settings.heartbeat_s, settings.allowed_networks, host, metrics
+        caller,
+        settings.cloud_url,
+        registration,
+        heartbeat,
+        settings.heartbeat_s,
+        settings.allowed_networks,
+        host,
+        metrics,
     )
-    metrics.shown("devices", "Devices that it has room for", lambda: settings.devices)
-    metrics.shown("orders_waiting", "Orders that run or wait", lambda: host.waiting)
+    metrics.shown("devices", "Devices that the agent can host", lambda: settings.devices)
+    metrics.shown("orders_waiting", "Orders running or waiting", lambda: host.waiting)
     metrics.shown("visiting", "1 while a visit runs", lambda: host.visiting is not None)
     return Agent(settings, host, membership, IdempotentRunner(), metrics)

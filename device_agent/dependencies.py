@@ -1,4 +1,4 @@
-"""What the routes of an agent get: the agent behind the app."""
+"""What the endpoints of an agent depend on: the agent of the app."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from device_agent.device_host import DeviceHost
 from device_agent.membership import Membership
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
-from shared.service.bodies import Made
+from shared.service.bodies import EncodedAnswer
 from shared.service.idempotency import IdempotentRunner
 
 
 @dataclass
 class Agent:
-    """What an agent owns while it runs."""
+    """The parts of a running agent."""
 
     settings: AgentSettings
     host: DeviceHost
     membership: Membership
-    orders: IdempotentRunner[Made]
+    orders: IdempotentRunner[EncodedAnswer]
     metrics: AgentMetrics
 
 
 def agent_of(request: Request) -> Agent:
-    """The agent behind the app."""
+    """The agent of the app that received the request."""
     found: Agent = request.app.state.agent
     return found
 

@@ -1,4 +1,4 @@
-"""How an agent belongs: it registers with the cloud and beats to the edges, apart from training."""
+"""Registration of an agent with the cloud, and its heartbeats to edges, beside training."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from shared.service.retry import pause_s
 
 log = logging.getLogger(__name__)
 FORGET_EDGE_S = 60.0
-"""How long after its last order an edge that is not our home goes on hearing from us."""
+"""Seconds after its last order for which an edge other than the home edge still receives heartbeats."""
 
 
 def agent_id(state_dir: Path) -> str:
-    """The id in the agent's own folder, drawn once: it survives restarts and re-creation of the container."""
+    """The agent's id, drawn once and kept in its own folder: it survives restarts and a new container."""
     path = state_dir / "agent-id"
     kept = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
     if re.fullmatch(ID, kept):
@@ -50,59 +50,66 @@ def agent_id(state_dir: Path) -> str:
 
 @dataclass
 class _Orders:
-    """The orders of an edge: how many run or wait, and when the last one ended (monotonic)."""
+    """The orders of an edge: how many run or wait, and the monotonic time at which the last one ended."""
 
     n: int = 0
     ended_at: float = 0.0
 
 
 class Membership:
-    """Registration and heartbeats. The home edge and the others that gave work hear from us independently.
+    """Registers an agent and sends its heartbeats.
+
+    The home edge, which the cloud assigns, always receives heartbeats; every other edge receives them while the agent
+    works for it, and `FORGET_EDGE_S` longer. A failure to reach one does not delay the others.
 
     Args:
-        caller: to cloud and edges.
-        cloud_url: of the cloud.
-        hello: what the agent says of itself.
-        beat: what it does now.
+        caller: HTTP client for the cloud and edges.
+        cloud_url: URL of the cloud.
+        registration: what the agent registers with.
+        heartbeat: makes the next heartbeat.
         every_s: seconds between heartbeats.
-        networks: where an edge may be; a caller cannot make us send heartbeats elsewhere.
-        host: keeps states of runs; of those deleted while we were away they go when we register.
-        metrics: told of heartbeats.
+        networks: networks in which edges may be; no order can make the agent send heartbeats elsewhere.
+        host: keeps the states of runs; those of runs that were deleted meanwhile are dropped at registration.
+        metrics: counts heartbeats.
+
+    Attributes:
+        home_url: URL of the home edge; empty until there is one.
+        edges: by URL, the orders of the edges that gave this agent work.
     """
 
     def __init__(
         self,
         caller: Caller,
         cloud_url: str,
-        hello: AgentRegistration,
-        beat: Callable[[], AgentHeartbeat],
+        registration: AgentRegistration,
+        heartbeat: Callable[[], AgentHeartbeat],
         every_s: float,
         networks: list[Network],
         host: DeviceHost,
         metrics: AgentMetrics,
     ) -> None:
-        self.caller, self.cloud_url, self.hello = caller, cloud_url, hello
-        self.beat, self.every_s, self.networks = beat, every_s, networks
-        self.host, self.home, self.metrics = host, "", metrics
+        self.caller, self.cloud_url, self.registration = caller, cloud_url, registration
+        self.heartbeat, self.every_s, self.networks = heartbeat, every_s, networks
+        self.host, self.home_url, self.metrics = host, "", metrics
         self.edges: dict[str, _Orders] = {}
         self._forgotten: set[str] = set()
         self._loops = (
-            Repeating(self._pause_s, self._belong, "not registered"),
+            Repeating(self._pause_s, self._beat_home, "not registered"),
             Repeating(self._pause_s, self._beat_others, "heartbeat"),
         )
 
     def start(self) -> None:
-        """Begin to register and beat."""
+        """Starts to register and to send heartbeats."""
         for loop in self._loops:
             loop.start()
 
     async def stop(self) -> None:
-        """End it."""
+        """Stops both loops and waits for their end."""
         await asyncio.gather(*(loop.stop() for loop in self._loops))
 
     @contextmanager
     def working_for(self, edge_url: str) -> Iterator[None]:
-        """An edge gave us work: it hears from us until that is done, and for a while."""
+        """While this lasts, and for a while after it, the edge at this URL receives heartbeats."""
         if not self._may_hear(edge_url):
             if edge_url:
                 log.warning("an order names an edge outside the allowed networks: %s", edge_url[:200])
@@ -129,23 +136,23 @@ class Membership:
     def _pause_s(self, failures: int, took_s: float) -> float:
         return pause_s(self.every_s, failures)
 
-    async def _belong(self) -> None:
-        """Beat to the home edge; without one, or where that fails, register anew."""
+    async def _beat_home(self) -> None:
+        """Sends a heartbeat to the home edge; registers first if there is none, and again after a failure."""
         try:
-            self.home = self.home or await self.register()
-            if self.home:
-                await self._beat(self.home)
+            self.home_url = self.home_url or await self.register()
+            if self.home_url:
+                await self._beat(self.home_url)
         except Exception:
-            self.home = ""
+            self.home_url = ""
             raise
 
     async def register(self) -> str:
-        """Say hello; the answer is the edge that hears our heartbeats, empty if there is none yet."""
+        """Registers with the cloud; returns the URL of the home edge, empty if there is no edge yet."""
         url, kept = f"{self.cloud_url}/agents", await self.host.runs()
-        raw = await self.caller.call_json("POST", url, self.hello.model_dump(), limit_s=10, who="the cloud")
-        welcome = AgentRegistrationAnswer.model_validate(raw)
-        await self._forget(set(kept) - set(welcome.runs))
-        return welcome.edge_url
+        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, who="the cloud")
+        answer = AgentRegistrationAnswer.model_validate(raw)
+        await self._forget(set(kept) - set(answer.runs))
+        return answer.edge_url
 
     async def _forget(self, runs: set[str]) -> None:
         for run_id in sorted(runs):
@@ -157,11 +164,11 @@ class Membership:
         self.edges = {
             url: orders for url, orders in self.edges.items() if orders.n or now - orders.ended_at < FORGET_EDGE_S
         }
-        others = [url for url in self.edges if url != self.home]
+        others = [url for url in self.edges if url != self.home_url]
         await asyncio.gather(*(self._beat_other(url) for url in others))
 
     async def _beat(self, url: str) -> None:
-        payload, outcome = self.beat().model_dump(), "failed"
+        payload, outcome = self.heartbeat().model_dump(), "failed"
         try:
             raw = await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, who=f"edge {url}")
             outcome = "answered"
@@ -175,6 +182,6 @@ class Membership:
         try:
             await self._beat(url)
         except StrataError as error:
-            log.debug("no word with edge %s: %s", url, error.detail)
+            log.debug("no heartbeat to edge %s: %s", url, error.detail)
             if url in self.edges and not self.edges[url].n:
                 del self.edges[url]

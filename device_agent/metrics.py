@@ -1,4 +1,4 @@
-"""What Prometheus is told of an agent: its visits, what failed, what waits, its sockets, its heartbeats."""
+"""The Prometheus metrics of an agent: visits, failures, waiting orders, bytes moved, heartbeats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS = get_args(Kind)
 
 
 class AgentMetrics(TierMetrics):
-    """The metrics of an agent, of all its devices together."""
+    """The metrics of an agent, summed over its devices."""
 
     def __init__(self) -> None:
         super().__init__("agent")
@@ -29,7 +29,7 @@ class AgentMetrics(TierMetrics):
         self.heartbeats = self.counter("heartbeats", "Heartbeats sent", outcome=("answered", "failed"))
 
     def visited(self, outcome: Outcome[Any], wall_s: float) -> None:
-        """Count a visit that ended."""
+        """Counts a finished or failed visit and its wall seconds."""
         failure = outcome.failure
         self.visits.labels(outcome.kind, "done" if failure is None else "failed").inc()
         self.visit_seconds.labels(outcome.kind).observe(wall_s)
@@ -37,7 +37,7 @@ class AgentMetrics(TierMetrics):
         if failure is not None:
             self.failures.labels(one_of(failure.reason, REASONS)).inc()
 
-    def answered(self, taken: int, sent: int) -> None:
-        """Count the bodies of an order and its answer."""
-        self.socket_bytes.labels("down").inc(taken)
-        self.socket_bytes.labels("up").inc(sent)
+    def answered(self, received_bytes: int, sent_bytes: int) -> None:
+        """Counts the bytes of an order's body and its answer's."""
+        self.socket_bytes.labels("down").inc(received_bytes)
+        self.socket_bytes.labels("up").inc(sent_bytes)

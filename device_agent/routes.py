@@ -1,25 +1,23 @@
-"""The endpoints of an agent. Only tiers may ask."""
+"""The endpoints of an agent. Those for orders accept requests from edges and the cloud only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from threading import Event
-from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
 from device_agent.dependencies import Agent, TheAgent, agent_of
 from device_agent.settings import AgentSettings
-from shared.federation.messages import UploadOrder, WaveId
-from shared.federation.order_keys import lane_in, seat_key, stage_of
+from shared.federation.order_keys import OrderKey, read_order_key
 from shared.federation.timeouts import PROFILE_HEADER
 from shared.service.api.health import Health
 from shared.service.api.membership import NonceAnswer
 from shared.service.app import health
 from shared.service.auth import guard
-from shared.service.bodies import BodyResponse, Received, read_body
+from shared.service.bodies import BodyResponse, EncodedAnswer, Received, receive
 from shared.service.body_limit import BodyLimit
 from shared.service.metrics import metrics_router
 from shared.service.openapi import content, describe, problems, record_body
@@ -31,11 +29,10 @@ from shared.service.order_headers import (
     check_recipient,
     order_key,
 )
-from shared.wire import codec
 
 
 def install(app: FastAPI, settings: AgentSettings) -> None:
-    """Add the endpoints."""
+    """Adds the endpoints to the app."""
     app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/visits", "/uploads"))
     guarded = guard(settings.common.tier_token, settings.allowed_networks, "tier", hosts=settings.allowed_hosts)
     tier = Depends(guarded)
@@ -52,22 +49,22 @@ _tier = APIRouter()
 
 @_open.get("/healthz")
 async def healthz() -> Health:
-    """Alive."""
+    """The process answers."""
     return health("agent")
 
 
 @_open.get("/readyz", responses={503: {"model": Health}})
 async def readyz(agent: TheAgent, response: Response) -> Health:
-    """Registered and heard by an edge."""
-    missing = () if agent.membership.home else ("an edge that hears this agent",)
+    """Ready once the agent is registered and an edge receives its heartbeats."""
+    missing = () if agent.membership.home_url else ("an edge that receives this agent's heartbeats",)
     response.status_code = 503 if missing else 200
     return health("agent", missing)
 
 
 @_tier.get("/nonce")
 async def nonce(agent: TheAgent) -> NonceAnswer:
-    """Called back by the cloud: shows that this process sent the registration."""
-    return NonceAnswer(nonce=agent.membership.hello.nonce)
+    """The nonce of this agent's registration; the cloud calls back for it to verify who registered."""
+    return NonceAnswer(nonce=agent.membership.registration.nonce)
 
 
 @_tier.post(
@@ -77,14 +74,10 @@ async def nonce(agent: TheAgent) -> NonceAnswer:
     openapi_extra=record_body("A `VisitOrder`"),
 )
 async def visits(request: Request, agent: TheAgent) -> Response:
-    """Run the visits of one wave; the answer holds reports and updates."""
-    body, digest = await read_body(request, agent.settings.max_body_bytes)
-    stage, edge = stage_of(body)
-    lane, profile = lane_in(body), request.headers.get(PROFILE_HEADER)
-    received, n_bytes = Received(body), len(body)
-    del body
-    work = partial(agent.host.visits, received, profile=profile)
-    return await _answer(request, agent, "visits", stage, edge, lane, digest, work, n_bytes)
+    """Runs the visits of one wave; the answer holds their outcomes, and reports or updates."""
+    return await _answer(
+        request, agent, "visits", partial(agent.host.visits, profile=request.headers.get(PROFILE_HEADER))
+    )
 
 
 @_tier.post(
@@ -94,47 +87,28 @@ async def visits(request: Request, agent: TheAgent) -> Response:
     openapi_extra=record_body("An `UploadOrder`"),
 )
 async def uploads(request: Request, agent: TheAgent) -> Response:
-    """Send held updates."""
-    body, digest = await read_body(request, agent.settings.max_body_bytes)
-    order = codec.decode(UploadOrder, body)
-    lane, work = seat_key(order.spec, [*order.seats, *order.late]), partial(agent.host.uploads, order, len(body))
-    return await _answer(request, agent, "uploads", order.stage, order.edge, lane, digest, work, len(body))
+    """Sends held updates that the edge has admitted."""
+    return await _answer(request, agent, "uploads", agent.host.uploads)
 
 
 async def _answer(
     request: Request,
     agent: Agent,
     what: str,
-    stage: WaveId,
-    edge: int,
-    lane: int | None,
-    digest: str,
-    work: Callable[[Event], Any],
-    n_bytes: int,
+    work: Callable[[Received, OrderKey, Event], Awaitable[EncodedAnswer]],
 ) -> Response:
-    """The answer to an order, made once; while it is made, the edge hears from us.
+    """The answer to an order, computed once however often the order is sent; meanwhile the edge gets heartbeats.
 
-    With `clock: real` an edge that hangs up has broken the visit off: nobody asks for it again.
+    With `clock: real` an edge that closes the connection has given the visit up and does not send the order again.
     """
-    check_recipient(request.headers, agent.membership.hello.agent)
-    line = _line(stage, edge, lane)
-    agent.orders.drop_unless(lambda other: _may_come_again(other, line))
-    where = order_key(
-        what, stage.run_id, stage.round_no, stage.edge_round, stage.wave, edge, *([] if lane is None else [lane])
-    )
-    grace_s = None if lane is None else 0.0
+    received = await receive(request, agent.settings.max_body_bytes)
+    key = read_order_key(received.header)
+    check_recipient(request.headers, agent.membership.registration.agent)
+    agent.orders.drop_unless(lambda queue: queue.may_continue(key.queue))
+    numbers = (key.round_no, key.edge_round, key.wave, key.edge, *([] if key.seat is None else [key.seat]))
+    where, grace_s = order_key(what, key.run_id, *numbers), None if key.seat is None else 0.0
+    run = partial(work, received, key)
     with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
-        made = await agent.orders.answer(line, where, digest, work, request, grace_s=grace_s)
-    agent.metrics.answered(n_bytes, made.body.n_bytes)
-    return BodyResponse(made.body, headers={PLACE_HEADER: where, TESTING_HEADER: f"{made.testing_s:.6f}"})
-
-
-def _line(stage: WaveId, edge: int, lane: int | None) -> tuple[Any, ...]:
-    """Orders that follow each other: those of a home; where each seat has its own lane, those of a wave for it."""
-    home = (stage.run_id, edge)
-    return home if lane is None else (*home, stage.round_no, stage.edge_round, stage.wave, lane)
-
-
-def _may_come_again(line: tuple[Any, ...], newest: tuple[Any, ...]) -> bool:
-    """Whether orders of a line may still come: one run trains at a time, and the waves of a home follow each other."""
-    return line[0] == newest[0] and (line[1] != newest[1] or line[2:5] >= newest[2:5])
+        answer = await agent.orders.answer(key.queue, where, received.digest, run, request, grace_s=grace_s)
+    agent.metrics.answered(received.n_bytes, answer.body.n_bytes)
+    return BodyResponse(answer.body, headers={PLACE_HEADER: where, TESTING_HEADER: f"{answer.testing_s:.6f}"})

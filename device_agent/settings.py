@@ -1,4 +1,4 @@
-"""Where an agent runs: environment `AGENT_*`."""
+"""The settings of an agent, from environment variables `AGENT_*`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ def _host_name() -> str:
 
 
 class AgentSettings(TierSettings):
-    """An agent's settings; `devices` is how many it has room for, `profile` names what they can do.
+    """An agent's settings.
 
     Attributes:
-        advertise_port: under which others reach this process where it is not the one it is bound to: behind a port
-            mapping.
+        devices: how many devices the agent can host.
+        profile: name of the profile of its devices, for runs whose spec says `devices.profile: agent`.
+        advertise_port: the port under which other processes reach this one, if it differs from the port that this
+            process listens on (behind a port mapping).
     """
 
     model_config = SettingsConfigDict(env_prefix="AGENT_", extra="ignore", env_ignore_empty=True)

@@ -18,11 +18,11 @@ from shared.core.errors import Conflict, NotReady
 from shared.core.records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import RoundOrder
-from shared.federation.spec_parser import parse_spec
 from shared.runtime.logs import log_context_of, log_event
 from shared.runtime.worker import Worker
 from shared.service.bodies import EncodedAnswer, Received
 from shared.service.client import Caller
+from shared.spec.experiment import ExperimentSpec
 from shared.wire import codec
 
 ADDRESS_S = 10.0
@@ -55,11 +55,12 @@ class RoundHandler:
     metrics: EdgeMetrics
     own_url: str = ""
 
-    async def round(self, received: Received, stop: threading.Event) -> EncodedAnswer:
+    async def round(self, received: Received, spec: ExperimentSpec, stop: threading.Event) -> EncodedAnswer:
         """Runs one round and returns its encoded `RoundAnswer`.
 
         Args:
             received: the body of a `RoundOrder`.
+            spec: of the run, as the order has it.
             stop: set when nobody waits for the answer any more.
 
         Raises:
@@ -68,18 +69,18 @@ class RoundHandler:
             NotReady: this edge could not register with the cloud, or the quorum was missed.
         """
         with self.metrics.one_round():
-            experiment, order, n_bytes = await self.worker.run(self._decode, received)
+            experiment, order, n_bytes = await self.worker.run(self._decode, received, spec)
             return await self._run(experiment, order, n_bytes, stop)
 
-    def _decode(self, received: Received) -> tuple[Experiment, RoundOrder[Any], int]:
+    def _decode(self, received: Received, spec: ExperimentSpec) -> tuple[Experiment, RoundOrder[Any], int]:
         """The order with tensors copied into torch's memory, and its size; frees the memory of the body."""
-        body = received.take()
-        raw = codec.peek(body)
-        experiment = self.experiments.of(parse_spec(raw.get("spec") if isinstance(raw, dict) else None))
+        body, header = received.take()
+        experiment = self.experiments.of(spec)
         order: RoundOrder[Any] = copy_tensors(
             codec.decode(
                 experiment.wire_types.round_order,
                 body,
+                header=header,
                 model=experiment.shapes,
                 n_seats=len(experiment.population.seats),
             )
@@ -118,7 +119,7 @@ class RoundHandler:
             await self.states.commit(experiment, order, work.state, late, twins)
         body = await self.worker.run(codec.encode, answer)
         log_event("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
-        return EncodedAnswer(body, work.log.socket_bytes, work.log.testing_s)
+        return EncodedAnswer(body, work.log.testing_s, work.log.socket_bytes)
 
     async def _registered(self) -> None:
         """Waits until the cloud has reported this edge's address: orders to agents carry it.

@@ -11,12 +11,12 @@ from edge_server.dependencies import TheEdge, edge_of
 from edge_server.settings import EdgeSettings
 from shared.core.records import Record
 from shared.federation.messages import EdgePlacement
-from shared.federation.order_keys import order_place
+from shared.federation.order_keys import read_order_key
 from shared.service.api.health import Health
 from shared.service.api.membership import AgentHeartbeat, AgentHeartbeatAnswer, NonceAnswer
 from shared.service.app import health
 from shared.service.auth import guard
-from shared.service.bodies import BodyResponse, Received, read_body
+from shared.service.bodies import BodyResponse, receive
 from shared.service.body_limit import BodyLimit
 from shared.service.metrics import metrics_router
 from shared.service.openapi import RunId, content, describe, problems, record_body
@@ -106,13 +106,11 @@ async def twins(run_id: RunId, edge: TheEdge) -> TwinList:
 async def rounds(request: Request, edge: TheEdge) -> Response:
     """Runs one round of one edge; the answer holds the sum of its updates and a record of each visit."""
     check_recipient(request.headers, edge.settings.name)
-    body, digest = await read_body(request, edge.settings.max_body_bytes)
-    run_id, round_no, home = order_place(body)
-    received = Received(body)
-    del body
-    edge.orders.drop_unless(lambda line: line[0] == run_id)  # one run trains at a time
-    work = partial(edge.handler.round, received)
-    answered = await edge.orders.answer((run_id, home), round_no, digest, work, request)
-    asked = order_key("rounds", run_id, round_no, home)
+    received = await receive(request, edge.settings.max_body_bytes)
+    key = read_order_key(received.header)
+    edge.orders.drop_unless(lambda queue: queue.run_id == key.run_id)  # one run trains at a time
+    work = partial(edge.handler.round, received, key.spec)
+    answered = await edge.orders.answer(key.queue, key.round_no, received.digest, work, request)
+    asked = order_key("rounds", key.run_id, key.round_no, key.edge)
     beside = {SOCKET_HEADER: str(answered.socket_bytes), TESTING_HEADER: f"{answered.testing_s:.6f}"}
     return BodyResponse(answered.body, headers={**beside, PLACE_HEADER: asked})

@@ -184,7 +184,7 @@ class Federation:
 
     def agent_id(self, number: int) -> str:
         """Id of an agent."""
-        return str(self.apps[f"agent-{number}"].state.agent.membership.hello.agent)
+        return str(self.apps[f"agent-{number}"].state.agent.membership.registration.agent)
 
     async def submit(self, spec: dict[str, Any]) -> str:
         answer = await self.client.post("/runs", json={"spec": spec})

@@ -257,7 +257,7 @@ async def test_orders_that_make_no_sense_are_refused_with_a_reason(tmp_path: Pat
             return got.status_code, got.json()["code"], got.json()["detail"]
 
         status, code, detail = await ask(b'\\"message\\":0', b'\\"message\\":7')
-        assert (status, code, detail) == (400, "wire", "a visit names a message beyond the 1 there are")
+        assert (status, code, detail) == (400, "wire", "a visit names a message beyond the order's 1")
         status, code, detail = await ask(b'{\\"seat\\":', b'{\\"tea!\\":')
         assert (status, code) == (400, "wire")
         status, code, detail = await ask(b'\\"seed\\":0', b'\\"seed\\":9')

@@ -429,7 +429,7 @@ async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_
 
         async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             if request.url.path == "/rounds":
-                asked = request.url.port, codec.peek(await request.aread())["round_no"]
+                asked = request.url.port, codec.read_header(await request.aread()).record["round_no"]
                 if asked == (EDGE_PORT + 1, 2) and not gone:
                     gone.append(asyncio.create_task(fed.stop("edge-1")))
                     raise httpx.ReadError("gone", request=request)

@@ -73,7 +73,7 @@ def sizes(tape: Tape, path: str, round_no: int) -> dict[int, tuple[int, int]]:
     """Bytes of the order and of the answer, by seat, as one agent a seat sends them; training visits only."""
     found = {}
     for where, body, n_answer in tape.orders:
-        order = codec.peek(body)
+        order = codec.read_header(body).record
         if where != path or order["stage"]["round_no"] != round_no:
             continue
         visits = order.get("visits", [])

@@ -35,7 +35,7 @@ from shared.federation.messages import (
     WaveId,
 )
 from shared.federation.timeouts import wait_until
-from shared.federation.update_checks import check_origin, named_by
+from shared.federation.update_checks import check_origin, clients_of
 from shared.federation.visits.uploads import UploadBuilder, answer_bytes
 from shared.federation.visits.visit import run_visits
 from shared.runtime.worker import Worker
@@ -281,7 +281,7 @@ class AgentClient:
         ctx = self.experiment.ctx(phase="", round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge)
         ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave)
         visits = [ctx.at(phase=dispatch.tasks[seat].phase or order.phase, seat=seat) for seat in seats]
-        check_origin(self.experiment, visits[0], update, named_by(visits))
+        check_origin(self.experiment, visits[0], update, clients_of(visits))
 
     @contextmanager
     def _failing_alone(self, replies: Replies, seat: int) -> Iterator[None]:

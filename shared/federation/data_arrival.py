@@ -1,7 +1,7 @@
-"""Data that devices collect while a run goes on: `arrival_rate`.
+"""Data that devices collect during a run: `arrival_rate`.
 
-What a device has by a round is the beginning of its part in a seeded order, so that nothing that it has goes away. It
-depends on the round alone, not on who trains.
+By each round a device has the first samples of its part in a seeded order, so that samples only come and never go.
+How many depends on the round alone, not on which devices train.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shared.spec.experiment import ExperimentSpec
 
 
 def n_collected(spec: ExperimentSpec, n: int, round_no: int) -> int:
-    """How many of its n samples a device has in a round, from 1; never more than there are."""
+    """How many of its n samples a device has collected by a 1-based round; at most n."""
     rate = spec.arrival_rate
     if rate is None or round_no < 1:
         return n
@@ -26,7 +26,7 @@ def n_collected(spec: ExperimentSpec, n: int, round_no: int) -> int:
 
 
 def collected(spec: ExperimentSpec, seat: Seat, round_no: int) -> Seat:
-    """A seat with the training samples that it has in a round."""
+    """The seat with the training samples that it has collected by a 1-based round."""
     n = n_collected(spec, len(seat.train), round_no)
     if n == len(seat.train):
         return seat

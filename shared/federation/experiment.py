@@ -1,7 +1,7 @@
-"""`Lab`: everything that follows from a spec: algorithm, data, population, model, the grid of exact sums.
+"""`Experiment`: everything that follows from a spec: algorithm, data, population, model, steps of exact sums.
 
-Each tier derives the same lab from the spec that a message carries. A lab belongs to one thread: its scratch model
-is used by one training or evaluation at a time.
+Each tier derives the same experiment from the spec in a message. An experiment belongs to one thread: its scratch
+model serves one training or evaluation at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,16 @@ from shared.wire.compression import Compressor
 
 
 class Experiment:
-    """What a process derives from a resolved spec, once."""
+    """What a process derives from a resolved spec, once.
+
+    Attributes:
+        params: parameters of the spec's algorithm.
+        local, local_params: the algorithm that gives the local objective, and its parameters.
+        wire_types: the bodies that tiers exchange, parametrised with the algorithm's records.
+        shapes: the model's tensors as shapes and dtypes, without elements.
+        compressor: applies the spec's `compression`.
+        fixed_point: the steps in which sums of updates are exact.
+    """
 
     def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
         self.spec, self.data = spec, data
@@ -56,15 +65,15 @@ class Experiment:
         self.population: Population = population(spec, data)
         first, _, _ = on_shapes(*self._design)
         if spec.batch_size < self.least_batch:
-            told = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
-            raise BadInput(f"batch_size {spec.batch_size}: {told}", field="batch_size")
+            cause = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
+            raise BadInput(f"batch_size {spec.batch_size}: {cause}", field="batch_size")
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
         self.compressor = Compressor(spec.compression, self.buffer_names)
         self._model_uses: dict[str, LinkUse] = {}
-        in_a_sum = 2 if spec.late == "next_round" else 1  # of a seat: what it made now, and what came late
-        self.fixed_point = FixedPoint(in_a_sum * self.population.total_samples, self.buffer_names)
+        per_seat = 2 if spec.late == "next_round" else 1  # updates in a sum: the present one, and a late one
+        self.fixed_point = FixedPoint(per_seat * self.population.total_samples, self.buffer_names)
         self._check_memory()
 
     def _check_memory(self) -> None:
@@ -74,7 +83,7 @@ class Experiment:
 
     @property
     def _design(self) -> tuple[str, models.Shape, int, int | None, float]:
-        """What the model's shapes follow from."""
+        """The arguments that determine the model's shapes."""
         wanted, data = self.spec.model, self.data
         return wanted.name, data.input_shape, data.n_classes, wanted.projection, wanted.width
 
@@ -84,26 +93,26 @@ class Experiment:
 
     @cached_property
     def device(self) -> ComputeDevice:
-        """What this process trains and evaluates on: asked for by those that do.
+        """The compute device on which this process trains and evaluates; opened at the first use.
 
         Raises:
-            BadInput: there is none here of the kind that the spec's `device` names.
+            BadInput: this machine has no device of the kind that the spec's `device` names.
         """
         return compute_device_of(self.spec.device)
 
     @cached_property
     def model(self) -> nn.Module:
-        """The scratch model, on the processor: an edge that only adds up has none."""
+        """The scratch model on the compute device; made at the first use, so a tier that only aggregates has none."""
         return self._first_model().to(self.device.place)
 
     @property
     def initial(self) -> TensorMap:
-        """The model that the run begins from, made anew each time: who keeps it pays for it."""
+        """The state of the model with which the run begins; made anew at each access and not kept here."""
         return models.read_state(self._first_model())
 
     @cached_property
     def flops(self) -> int:
-        """Operations of training the model on one sample; of an objective that draws what it does, the mean."""
+        """Operations of training the model on one sample; a mean if the objective is random."""
         if self.local.flops is None:
             return training_flops(*self._design)
         model, x, y = on_shapes(*self._design)
@@ -111,21 +120,21 @@ class Experiment:
 
     @cached_property
     def units(self) -> Units:
-        """The model's units, of which sub-networks keep some; read when they are first asked for."""
+        """The model's units, some of which form a sub-network; read at the first use."""
         return units_of(self._first_model(), self.data.input_shape)
 
     @cached_property
     def least_batch(self) -> int:
-        """Samples that a batch must have for the model to train on it."""
+        """The smallest batch on which the model can train."""
         return models.least_batch(*self._design)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The algorithm's stretches of rounds."""
+        """The algorithm's phases: consecutive stretches of rounds."""
         return self.algorithm.phases(self.spec, self.params)
 
     def phase_of(self, round_no: int) -> Phase:
-        """The phase of a 1-based round; rounds beyond the last phase belong to it."""
+        """The phase of a 1-based round; rounds beyond the last phase belong to the last one."""
         end = 0
         for phase in self.phases:
             end += phase.num_rounds
@@ -134,29 +143,29 @@ class Experiment:
         return self.phases[-1]
 
     def seat(self, number: int, profile: str | None = None) -> Seat:
-        """A seat by number, with the profile of its agent where one is named."""
+        """A seat by number; with `profile`, its agent's profile in place of the planned one."""
         planned = self.population.seats[number]
         return planned if profile is None else seated(planned, profile)
 
     def seat_in(self, number: int, round_no: int, profile: str | None = None) -> Seat:
-        """A seat with the samples that it has collected by that round; before the first, and after the last, all."""
+        """A seat with the training samples that it has collected by a round; with all of them before round 1."""
         return collected(self.spec, self.seat(number, profile), round_no)
 
     @property
     def sample_bytes(self) -> int:
-        """Of one training sample as it travels: its image and its label."""
+        """Bytes of one training sample as it travels: image and label."""
         x, y = self.data.train_x, self.data.train_y
         return int(x.nbytes // max(len(x), 1)) + y.itemsize
 
     def moved_bytes(self, number: int, task: Task) -> int:
-        """Of the samples of a work that its seat does not hold; the edge's own machine has them all."""
+        """Bytes of the task's samples that the seat must receive because it lacks them; an edge's worker has all."""
         seat = self.seat(number)
         if task.samples is None or seat.role == "worker":
             return 0
         return int((~np.isin(task.samples.numpy(), seat.train)).sum()) * self.sample_bytes
 
     def _model_use(self, ctx: Context) -> LinkUse:
-        """Bytes of the model as devices receive it, and of the tensors that they send; the same in all of a phase."""
+        """Bytes of the model that a device receives and of the tensors that it sends; constant within a phase."""
         if ctx.phase not in self._model_uses:
             visit = ctx.at(edge=0, seat=0)
             sent, coded = self.algorithm.sends(visit, self.shapes), coded_fields(self.algorithm.update)
@@ -165,16 +174,16 @@ class Experiment:
             self._model_uses[ctx.phase] = LinkUse(down_bytes=down_bytes, up_bytes=sum(up))
         return self._model_uses[ctx.phase]
 
-    def _carried(self, ctx: Context, names: Collection[str], coded: bool, way: Direction) -> int:
-        """Bytes of these tensors in the algorithm's own codecs, and the others in the spec's, if these are `coded`."""
-        own = self.algorithm.codes(ctx, self.shapes, way)
+    def _carried(self, ctx: Context, names: Collection[str], coded: bool, direction: Direction) -> int:
+        """Bytes of these tensors, in the algorithm's own codecs where it has one, else, if `coded`, in the spec's."""
+        own = self.algorithm.codes(ctx, self.shapes, direction)
         rest = {name: self.shapes[name] for name in names if name not in own}
-        codec = getattr(self.spec.compression, way) if coded else None
-        shortened = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))
-        return shortened + self.compressor.carried_bytes(rest, codec)
+        codec = getattr(self.spec.compression, direction) if coded else None
+        own_bytes = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))
+        return own_bytes + self.compressor.carried_bytes(rest, codec)
 
     def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Context:
-        """The context of hooks of this run."""
+        """A context for the hooks of this run."""
         ctx = Context(
             spec=self.spec,
             params=self.params,
@@ -200,26 +209,27 @@ class Experiment:
 
 
 def _shape(tensor: Tensor) -> Tensor:
-    """A tensor of this shape and dtype that takes no memory, for checks."""
+    """A tensor of the same shape and dtype that takes no memory."""
     return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
 
 
 class ExperimentCache:
-    """The newest labs of a process, by spec.
+    """The most recently used experiments of a process, by spec.
 
     Args:
-        data_dir: where `.npz` data sets may lie.
-        cache_dir: where unpacked arrays go.
+        data_dir: folder with `.npz` data sets.
+        cache_dir: folder for unpacked arrays.
     """
 
     KEEP = 2
+    """How many experiments are kept."""
 
     def __init__(self, data_dir: Path | None, cache_dir: Path) -> None:
         self.data_dir, self.cache_dir = data_dir, cache_dir
         self._experiments: dict[str, Experiment] = {}
 
     def of(self, spec: ExperimentSpec) -> Experiment:
-        """The lab of a spec; call it from the thread that computes."""
+        """The experiment of a spec; to be called from the thread that computes."""
         key = spec.digest()
         if key not in self._experiments:
             while len(self._experiments) >= self.KEEP:
@@ -229,5 +239,5 @@ class ExperimentCache:
         return self._experiments[key]
 
     def data_of(self, spec: ExperimentSpec) -> Dataset:
-        """The data set of a spec, mapped and not loaded."""
+        """The data set of a spec, memory-mapped."""
         return open_data(spec.data, data_dir=self.data_dir, cache_dir=self.cache_dir)

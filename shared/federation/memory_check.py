@@ -1,15 +1,15 @@
-"""What a spec asks for against what there is: counts, and memory. Refused with the figures, as early as they are known.
+"""Refuses a run that cannot fit into this machine's memory, with the figures and before a model is made.
 
-The estimate of memory is a lower bound of what one process must hold at a time: of every element of the model
+The estimate is a lower bound of what one process holds at a time. For every element of the model that is
 
-- 8 bytes in each of `num_edges + 2` exact sums (those that arrive, their total, the model), or
-- where updates are kept singly, 8 bytes besides, 4 as one arrives and 4 in what is kept: for each device where they are
-  held back until admitted, for each client that has an `Each` field of tensors by name, taken to be a whole model;
+- 8 bytes in each of `num_edges + 2` exact sums (those that arrive, their total, the model), and
+- 8 bytes for each update that is kept singly (4 as it arrives, 4 in the copy kept): one for each device if updates are
+  held until they are admitted, one for each client if a `PerClient` field holds tensors by name (taken as a model);
 
-and what the algorithm says that it gathers of all clients besides (`Algorithm.gathers`).
+plus the data that the algorithm gathers from all clients (its lower bound).
 
-Training, data and what Python takes come on top; so what is refused could not have run, and what is not may still be
-too much. Images that are brought to another size are held twice: in pieces, and put together.
+Training, data and Python itself come on top: a run that is refused could not have run, and one that is accepted may
+still be too large.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def n_singly(spec: ExperimentSpec, algorithm: Algorithm) -> int:
-    """How many updates are kept singly at a time."""
+    """Number of updates that are kept singly at a time."""
     devices = spec.max_devices or spec.num_devices or 1
     if algorithm.reports or spec.may_refuse:
         return devices
@@ -39,30 +39,30 @@ def n_singly(spec: ExperimentSpec, algorithm: Algorithm) -> int:
 
 
 def _holds_models(annotation: Any) -> bool:
-    """Whether values of this type hold tensors by name: as they are, in a map, or in a record."""
+    """Whether values of this type hold tensors by name: themselves, in a map, or in a record."""
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return any(_holds_models(field.annotation) for field in annotation.model_fields.values())
     return bool(annotation == TensorMap) or any(_holds_models(part) for part in get_args(annotation))
 
 
 def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> int:
-    """What one process must hold at a time, at least; see the module."""
+    """Bytes that one process must hold at a time, at least; see the module."""
     return 8 * n_elements * ((spec.num_edges or 1) + 2 + n_singly(spec, algorithm))
 
 
 def check_memory(
     spec: ExperimentSpec, algorithm: Algorithm, n_elements: int, gathered: Mapping[str, int] = MappingProxyType({})
 ) -> None:
-    """Refuse a run whose models, or what it gathers, cannot fit into this machine's free memory; before they are made.
+    """Refuses a run whose models or gathered data cannot fit into this machine's free memory.
 
     Args:
         spec: resolved.
         algorithm: of the spec.
-        n_elements: of the model.
-        gathered: by the algorithm's parameter that decides it, bytes.
+        n_elements: number of elements of the model.
+        gathered: bytes of gathered data by the algorithm's parameter that determines them.
 
     Raises:
-        BadInput: with the figures; naming the parameter where it is what it decides that does not fit.
+        BadInput: with the figures; names the parameter if the data that it determines do not fit.
     """
     needed, there = needed_bytes(spec, algorithm, n_elements), available_bytes()
     if there is None:
@@ -77,5 +77,5 @@ def check_memory(
         needed += n_bytes
         if needed > there:
             field, value = f"algorithm.params.{name}", getattr(algorithm.parse_params(spec.algorithm.params), name)
-            told = f"{field}: with {value} of {algorithm.name} a process needs at least {needed / 1e9:.1f} GB"
-            raise BadInput(f"{told}, {there / 1e9:.1f} GB are free", field=field)
+            cause = f"{field}: with {value} of {algorithm.name} a process needs at least {needed / 1e9:.1f} GB"
+            raise BadInput(f"{cause}, {there / 1e9:.1f} GB are free", field=field)

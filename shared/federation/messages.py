@@ -1,9 +1,10 @@
 """The bodies that travel between tiers.
 
-They hold nothing that depends on where a process runs (no address, no agent, no wall-clock time): so the size of a
-body, which is what a link of the modelled system carries, is the same however seats are spread over agents.
+Nothing in them depends on where a process runs (no address, agent or wall-clock time), so that the size of a body,
+which the modelled links carry, is the same however seats are spread over agents.
 
-Generic in the algorithm's own records; decode with the parametrised type (`VisitOrder[algorithm.message]`).
+They are generic in the algorithm's own records and decoded with the parametrised type, such as
+`VisitOrder[algorithm.message_type]`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Task(Record):
-    """What a seat is to do in a visit.
+    """What a seat does in a visit.
 
     Attributes:
-        kind: `train`; `collect` computes an update without training; `evaluate` sends none.
-        epochs, steps: how long to train, one of both.
-        batch_size: samples a batch.
-        samples: positions in the data set's training images, int64; None = the seat's own.
-        evaluate: whether the models are tested in this visit.
-        phase: where this seat is in another phase than the run (a client that came late).
+        kind: `train`; `collect` computes an update without training; `evaluate` makes no update.
+        epochs, steps: length of the training, in one of both.
+        batch_size: samples in a batch.
+        samples: positions in the data set's training images, int64; None for the seat's own.
+        evaluate: whether models are tested in this visit.
+        phase: this seat's phase if it differs from the run's (a client that joined late).
     """
 
     kind: Kind = "train"
@@ -50,11 +51,13 @@ class Task(Record):
 
 
 class Failure(Record):
-    """A contribution that was lost. Data, not an exception.
+    """A lost contribution, as data in place of an exception.
 
-    `reason`: `unreachable`, `timeout`, `lost`, `offline`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`,
-    `cancelled`, `late` (with `clock: real`: no answer by the deadline); of the model's own events `unavailable` (the
-    device was off), `busy` (with a late update) and `dropped`.
+    Attributes:
+        reason: `unreachable`, `timeout`, `lost`, `offline`, `left_out`, `not_finite`, `out_of_bound`, `wire`, `error`,
+            `cancelled`, `late` (with `clock: real`: no answer by the deadline); for simulated events `unavailable`
+            (the device was off), `busy` (with a late update) or `dropped`.
+        detail: the cause in words.
     """
 
     seat: int | None = None
@@ -67,8 +70,8 @@ class Visit(Record):
     """One seat's visit within an order.
 
     Attributes:
-        message: position in the order's messages.
-        base: the version of the seat's state to start from: that of its last visit that counts, None for none.
+        message: index of the seat's message in the order.
+        base: version of the seat's state to start from, left by its last visit that counts; None before the first.
     """
 
     seat: int
@@ -78,7 +81,7 @@ class Visit(Record):
 
 
 class WaveId(Record):
-    """Which wave of which run: the key under which a tier answers the same thing twice."""
+    """Identifies a wave of a run; an order sent again has the same one."""
 
     run_id: str
     round_no: int
@@ -91,8 +94,10 @@ class VisitOrder(Record, Generic[M]):
 
     Attributes:
         population: digest of the population that the edge derived.
-        edge: number of the home edge.
-        hold: answer with reports only and hold the updates until they are asked for.
+        n_clients: training clients of the run (seats, or edges with `client: edge`).
+        edge: number of the edge in the run.
+        hold: the agent keeps the updates until an `UploadOrder` requests them, and answers without them.
+        messages: the algorithm's messages, each for one or more of the visits.
     """
 
     stage: WaveId
@@ -107,18 +112,21 @@ class VisitOrder(Record, Generic[M]):
 
 
 class Outcome(Record, Generic[P]):
-    """What one visit came to.
+    """The result of one visit, without its update.
 
     Attributes:
-        n_samples: training samples, its weight in a mean.
-        n_trained: samples passed through training, all epochs counted, and what was learned besides; of sub-networks
-            as many as the run's model could have trained on in their operations.
-        train: loss and hits while training.
-        received, own: the model received and the seat's own, on the seat's test samples.
-        own_on: the seat's own on the further test sets of the spec, by name.
-        held_bytes: of the answer that brings its update, where that is held back: of an upload's answer after a
-            report, else of this answer as the modelled device sends it, with its update.
-        fresh_state: the seat began anew, though it has visited before.
+        n_samples: number of training samples, the client's weight in a mean.
+        n_trained: samples passed through training in all epochs and in what else the algorithm learns; for a
+            sub-network, the number on which the whole model could have trained with the same operations.
+        n_steps: optimizer steps.
+        train: score during training.
+        received, own: scores of the received and the seat's own model on the seat's test samples.
+        own_on: scores of the seat's own model on the test sets of the spec's `test_on`, by name.
+        report: the algorithm's report, by which the edge admits or refuses the update.
+        held_bytes: size of the answer that will carry the held update: the upload answer if the algorithm uses
+            reports, otherwise this visit answer with the update included.
+        fresh_state: the seat's state was missing and began anew, although the seat has visited before.
+        figures: the algorithm's own numbers by name.
     """
 
     seat: int
@@ -138,7 +146,7 @@ class Outcome(Record, Generic[P]):
 
 
 class Contribution(Record, Generic[U]):
-    """One seat's update with its weight."""
+    """One seat's update with its weight in samples."""
 
     seat: int
     n_samples: Count
@@ -146,9 +154,10 @@ class Contribution(Record, Generic[U]):
 
 
 class Uploads(Record, Generic[U]):
-    """Updates, singly or as their exact sum, whichever is smaller; the bits of any result are the same.
+    """Single updates or their exact sum, whichever is smaller; the bits of any result are the same.
 
-    `link_bytes` says, beside a sum, how many bytes each seat's own answer would have had.
+    Attributes:
+        link_bytes: with a sum, the bytes of each seat's answer if it had sent its update alone.
     """
 
     contributions: tuple[Contribution[U], ...] = ()
@@ -157,16 +166,17 @@ class Uploads(Record, Generic[U]):
 
 
 class VisitAnswer(Record, Generic[U, P]):
-    """Agent to edge."""
+    """Agent to edge: the outcomes of an order's visits, and their updates unless the agent holds them."""
 
     outcomes: tuple[Outcome[P], ...]
     uploads: Uploads[U]
 
 
 class UploadOrder(Record):
-    """Edge to agent: send the held updates of these seats, drop the others of this wave.
+    """Edge to agent: send the held updates of these seats and drop the others of the wave.
 
-    `late` are seats whose updates are for another round: they come singly.
+    Attributes:
+        late: seats whose updates count in a later round; these are sent singly.
     """
 
     stage: WaveId
@@ -177,7 +187,7 @@ class UploadOrder(Record):
 
 
 class UploadAnswer(Record, Generic[U]):
-    """Agent to edge: what was asked for, failures for what is no longer held."""
+    """Agent to edge: the requested updates, and a failure for each that the agent no longer holds."""
 
     uploads: Uploads[U]
     late: tuple[Contribution[U], ...] = ()
@@ -185,15 +195,19 @@ class UploadAnswer(Record, Generic[U]):
 
 
 class RoundOrder(Record, Generic[B]):
-    """Cloud to edge: one round of one home.
+    """Cloud to edge: one round at one edge.
 
     Attributes:
-        seating: digest of the seating (which seats are taken, and where they sit), sent apart.
-        kind: `evaluate` visits every seat and trains nobody.
-        base: version of the edge's state to start from.
-        bases: by seat, the version of its state of the last visit that counts.
-        retired: seats that take part no more, with the reason.
+        population: digest of the population that the cloud derived.
+        placement: digest of the edge's `EdgePlacement`, which is sent apart.
+        kind: `evaluate` tests at every seat and trains at none.
+        n_clients: training clients of the run (seats, or edges with `client: edge`).
+        edge: number of the edge in the run.
+        base: version of the edge's state to start from; None before its first round.
+        bases: by seat, the version of its state that its last visit that counts has left.
+        retired: seats that no longer take part, with the reason.
         clock_s: simulated seconds since the run began.
+        broadcast: the algorithm's record from the cloud.
     """
 
     run_id: str
@@ -215,15 +229,18 @@ class RoundOrder(Record, Generic[B]):
 class VisitRecord(Record):
     """One visit in the record of a round.
 
-    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
-    algorithm's word (a class, say). An update that came late has a line of its own where it is `used_late`.
-    `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update.
-    `begin_s`: of its wave, in simulated seconds after the round began.
-    `wait_s`: from the arrival of its report until the edge decided. `simulated_s` is the sum of `down_s`, `compute_s`,
-    `wait_s` and `up_s`; `measured_s`: wall seconds, with `clock: real` only, since nothing else that travels varies
-    from run to run. `work_share`: of the work that the algorithm asked for, what the seat was given (`partial_work`).
-    `moved_bytes`: of `down_bytes`, samples that the seat does not hold. `predicted_s`: what its twin made of
-    `simulated_s` beforehand.
+    Attributes:
+        outcome: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected` or `idle`. A late update has a
+            record of its own in the round that uses it, with `used_late`.
+        label: the algorithm's own label of the client, such as a class.
+        work_share: share of the algorithm's task that the seat was given (`partial_work`).
+        report_bytes: the part of `up_bytes` sent before the edge admitted or refused the update.
+        moved_bytes: the part of `down_bytes` that brought samples which the seat lacks.
+        begin_s: begin of its wave, in simulated seconds after the round began.
+        wait_s: from the arrival of its report until the edge decided.
+        simulated_s: the sum of `down_s`, `compute_s`, `wait_s` and `up_s`.
+        predicted_s: the value of `simulated_s` that the seat's twin predicted.
+        measured_s: wall seconds; only with `clock: real`, since otherwise bodies must not vary from run to run.
     """
 
     seat: int
@@ -259,14 +276,16 @@ class RoundAnswer(Record, Generic[U]):
     """Edge to cloud.
 
     Attributes:
-        folded: exact sums of the seats' updates, or
-        update: the edge's own update, standing for `n_updates` with `n_samples` together.
-        bases: by seat, the version left behind by its last visit that counts.
-        base: version of the edge's state left behind.
-        score: the edge's own evaluation, where the edge is the client.
-        simulated_s: of the edge rounds, without the link to the cloud.
-        next_on_s: the simulated instant at which the first of the devices that were off is there again.
-        fresh_state: the edge began anew, though it has served this home before.
+        partial_sum: the exact sum of the seats' updates; or
+        update: the edge's own update, which stands for `n_updates` updates with `n_samples` samples.
+        lines: a record of each visit.
+        retired: seats that the edge retired in this round, with the reason.
+        bases: by seat, the version of its state that its last visit that counts has left.
+        base: version of the edge's state after this round.
+        received, own, own_on: scores at the edge if edges are the clients; see `Outcome`.
+        simulated_s: simulated seconds of the edge rounds, without the link to the cloud.
+        next_on_s: the simulated time at which the first unavailable device becomes available again.
+        fresh_state: the edge's state was missing and began anew, although the edge has served this run before.
     """
 
     edge: int
@@ -289,7 +308,7 @@ class RoundAnswer(Record, Generic[U]):
 
 
 class SeatAddress(Record):
-    """Where a seat sits: the agent that hosts it."""
+    """The agent that hosts a seat: its id and URL."""
 
     agent: str
     url: str
@@ -297,7 +316,7 @@ class SeatAddress(Record):
 
 @dataclass(frozen=True)
 class WireTypes:
-    """The bodies of one algorithm, parametrised with its own records, for decoding."""
+    """The generic bodies, parametrised with one algorithm's records, as decoding needs them."""
 
     visit_order: type[Any]
     visit_answer: type[Any]
@@ -307,7 +326,7 @@ class WireTypes:
 
 
 def wire_types(*, broadcast: type[Record], message: type[Record], update: type[Record], report: Any) -> WireTypes:
-    """The types in which an algorithm's bodies are decoded; without a report any would do, none comes."""
+    """The types in which an algorithm's bodies are decoded; `report` is None if it has no reports."""
 
     def of(generic: Any, *args: Any) -> type[Any]:
         parametrised: type[Any] = generic[args]
@@ -323,11 +342,12 @@ def wire_types(*, broadcast: type[Record], message: type[Record], update: type[R
 
 
 class EdgePlacement(Record):
-    """Which taken seats visit a home in a round, and where they sit. Its digest stands in the round's order.
+    """The hosted seats that visit an edge in a round, with the addresses of their agents; orders hold its digest.
 
-    `absent` are those of them whose agent is not heard, `offline` those whose agent was taken offline: they are
-    chosen like any other, and their visits fail. `profiles` are those of the seats' agents, where the
-    spec asks for them.
+    Attributes:
+        absent: seats whose agent sends no heartbeats; they are selected like others, and their visits fail.
+        offline: seats whose agent was taken offline; treated likewise.
+        profiles: names of the profiles of the seats' agents, if the spec takes them from there.
     """
 
     run_id: str

@@ -1,95 +1,140 @@
-"""The key of an order: run, round, edge round, wave and seat, read from the body before it is decoded."""
+"""The key of an order, read from its header before the order itself can be decoded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from shared.core.errors import WireError
+from shared.core.records import Record
 from shared.federation.messages import VisitOrder, WaveId
 from shared.federation.spec_parser import parse_spec
 from shared.spec.experiment import ExperimentSpec
 from shared.wire import codec
 
 
-def seat_key(spec: ExperimentSpec, seats: Sequence[int]) -> int | None:
-    """Which orders of a place stand beside each other: with `clock: real` each seat has its own.
+class OrderQueue(NamedTuple):
+    """A queue of orders: they follow each other, and the answer to the newest replaces those before it.
+
+    A run has one queue for each edge. With `clock: real` each seat of a wave has its own in an agent, since visits of
+    several seats last at the same time.
+
+    Attributes:
+        wave: with `clock: real` round, edge round and wave; else empty.
+        seat: with `clock: real` the seat.
+    """
+
+    run_id: str
+    edge: int
+    wave: tuple[int, ...] = ()
+    seat: int | None = None
+
+    def may_continue(self, newest: OrderQueue) -> bool:
+        """Whether more orders of this queue may come after one of the newest queue.
+
+        One run trains at a time, and the waves of an edge follow each other.
+        """
+        return self.run_id == newest.run_id and (self.edge != newest.edge or self.wave >= newest.wave)
+
+
+@dataclass(frozen=True)
+class OrderKey:
+    """Identifies an order within its run: a tier answers the same order (same key, same digest) only once.
+
+    Attributes:
+        edge_round, wave: of an order to an agent; 0 in an order to an edge.
+        edge: number of the edge in the run.
+        seat: the one seat of an order to an agent with `clock: real`; else None.
+        spec: the run's spec, needed to decode the order.
+    """
+
+    run_id: str
+    round_no: int
+    edge_round: int
+    wave: int
+    edge: int
+    seat: int | None
+    spec: ExperimentSpec
+
+    @property
+    def queue(self) -> OrderQueue:
+        """The queue to which the order belongs."""
+        if self.seat is None:
+            return OrderQueue(self.run_id, self.edge)
+        return OrderQueue(self.run_id, self.edge, (self.round_no, self.edge_round, self.wave), self.seat)
+
+
+class _Fields(Record):
+    """Some fields of a record; the others are ignored here and validated when the record is decoded."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class EdgeOrderFields(_Fields):
+    """The fields of a `RoundOrder` that make up its key."""
+
+    run_id: str
+    round_no: int
+    edge: int
+    spec: dict[str, Any]
+
+
+class _Seat(_Fields):
+    seat: int
+
+
+class AgentOrderFields(_Fields):
+    """The fields of a `VisitOrder` (`visits`) or an `UploadOrder` (`seats`, `late`) that make up its key."""
+
+    stage: WaveId
+    edge: int
+    spec: dict[str, Any]
+    visits: tuple[_Seat, ...] = ()
+    seats: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+
+
+def read_order_key(header: codec.Header) -> OrderKey:
+    """Reads the key of an order that the cloud or an edge has sent.
 
     Raises:
-        WireError: with `clock: real` an order speaks of one seat.
+        WireError: naming the field that is missing or malformed; with `clock: real` also if an order to an agent is
+            not for exactly one seat.
+        BadInput: the spec is malformed.
     """
-    if spec.clock == "simulated":
-        return None
+    raw = header.record
+    kind: type[EdgeOrderFields | AgentOrderFields] = (
+        AgentOrderFields if isinstance(raw, dict) and "stage" in raw else EdgeOrderFields
+    )
+    try:
+        found = kind.model_validate(raw)
+    except ValidationError as error:
+        raise codec.misfit(kind, error) from None
+    spec = parse_spec(found.spec)
+    if isinstance(found, EdgeOrderFields):
+        return OrderKey(found.run_id, found.round_no, 0, 0, found.edge, None, spec)
+    stage, seat = found.stage, _one_seat(found) if spec.clock == "real" else None
+    return OrderKey(stage.run_id, stage.round_no, stage.edge_round, stage.wave, found.edge, seat, spec)
+
+
+def _one_seat(order: AgentOrderFields) -> int:
+    seats = [*(visit.seat for visit in order.visits), *order.seats, *order.late]
     if len(seats) != 1:
-        raise WireError(f"with clock: real an order is for one seat, not for {len(seats)}", field="visits")
+        field = "visits" if "visits" in order.model_fields_set else "seats"
+        raise WireError(f"with clock: real an order is for one seat, not for {len(seats)}", field=field)
     return seats[0]
 
 
 def check_order(order: VisitOrder[Any], n_seats: int) -> None:
-    """See that an order names seats of the run, each once, and messages that it brings.
+    """Checks that an order visits seats of the run, each once, with messages that the order holds.
 
     Raises:
         WireError: it does not.
     """
     seats = [visit.seat for visit in order.visits]
     if len(set(seats)) != len(seats) or not all(0 <= seat < n_seats for seat in seats):
-        raise WireError(f"seats {seats[:50]}: each once, of a run of {n_seats}", field="visits")
+        raise WireError(f"seats {seats[:50]}: each may come once, in a run of {n_seats} seats", field="visits")
     if not all(0 <= visit.message < len(order.messages) for visit in order.visits):
-        raise WireError(f"a visit names a message beyond the {len(order.messages)} there are", field="visits")
-
-
-def spec_of(body: bytearray) -> ExperimentSpec:
-    """The spec that travels in an order, read before the order itself can be decoded.
-
-    Raises:
-        WireError: there is none.
-        BadInput: it is malformed.
-    """
-    raw = codec.peek(body)
-    if not isinstance(raw, Mapping) or not isinstance(raw.get("spec"), Mapping):
-        raise WireError("the order holds no spec", field="spec")
-    return parse_spec(raw["spec"])
-
-
-def lane_in(body: bytearray) -> int | None:
-    """The lane of an order of visits, read before it is decoded.
-
-    Raises:
-        WireError: with `clock: real` it is not for one seat.
-    """
-    raw = codec.peek(body)
-    spec, visits = (raw.get("spec"), raw.get("visits")) if isinstance(raw, Mapping) else (None, None)
-    if not isinstance(spec, Mapping) or spec.get("clock") != "real":
-        return None
-    seats = [visit.get("seat") for visit in visits if isinstance(visit, Mapping)] if isinstance(visits, list) else []
-    if len(seats) != 1 or type(seats[0]) is not int:
-        raise WireError("with clock: real an order is for one seat", field="visits")
-    return seats[0]
-
-
-def stage_of(body: bytearray) -> tuple[WaveId, int]:
-    """Stage and home edge of an order, read before it is decoded."""
-    raw = codec.peek(body)
-    stage, edge = (raw.get("stage"), raw.get("edge")) if isinstance(raw, Mapping) else (None, None)
-    if not isinstance(stage, Mapping) or type(edge) is not int:
-        raise WireError("the order names no stage", field="stage")
-    try:
-        return WaveId.model_validate(dict(stage)), edge
-    except ValidationError as error:
-        raise codec.misfit(WaveId, error) from None
-
-
-def order_place(body: bytearray) -> tuple[str, int, int]:
-    """Run, round and home of an order, read before it is decoded.
-
-    Raises:
-        WireError: the order does not name them.
-    """
-    raw = codec.peek(body)
-    if isinstance(raw, dict):
-        place = (raw.get("run_id"), raw.get("round_no"), raw.get("edge"))
-        if isinstance(place[0], str) and type(place[1]) is int and type(place[2]) is int:
-            return place[0], place[1], place[2]
-    raise WireError("the order names no run, round and edge", field="run_id")
+        raise WireError(f"a visit names a message beyond the order's {len(order.messages)}", field="visits")

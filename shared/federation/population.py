@@ -1,7 +1,7 @@
-"""Who takes part: spec and data -> the seats of a run.
+"""The population of a run: its seats, edges and test sets, derived from spec and data.
 
-A pure function: every tier derives the same population, messages carry only its digest. Where a seat sits (which
-agent, which process) is not decided here, since it must not change a result.
+A pure function: every tier derives the same population, and messages carry only its digest. Which agent hosts a seat
+is decided elsewhere, since it must not change a result.
 """
 
 from __future__ import annotations
@@ -39,10 +39,16 @@ Role = Literal["train", "held_out", "worker"]
 
 @dataclass(frozen=True)
 class Seat:
-    """A device's place in a run. The edge's own worker has a seat too, numbered after the devices' seats.
+    """A virtual client's place in a run, hosted by an agent. An edge's own worker has a seat too, after the devices'.
 
     Attributes:
-        latency_s: one way to each edge, its own link included; an edge's worker has no link.
+        number: from 0.
+        home_edge: number of the edge that it belongs to.
+        role: `train`; `held_out` only evaluates; `worker` is an edge's own worker.
+        profile: what the device can do.
+        train: positions of its training samples in the data set's training images.
+        test: its test samples.
+        latency_s: seconds one way to each edge, its own link included; empty for an edge's worker, which has no link.
     """
 
     number: int
@@ -53,20 +59,20 @@ class Seat:
     test: Samples
     latency_s: tuple[float, ...] = ()
 
-    def latency_to(self, home: int | None) -> float:
-        """Seconds one way to an edge; none where there is no link."""
-        return self.latency_s[home] if self.latency_s and home is not None else 0.0
+    def latency_to(self, edge: int | None) -> float:
+        """Seconds one way to an edge; 0 without a link."""
+        return self.latency_s[edge] if self.latency_s and edge is not None else 0.0
 
 
 def seated(seat: Seat, profile: str) -> Seat:
-    """A seat of `devices.profile: agent`, with the named profile of the agent that hosts it."""
+    """The seat with the named profile of the agent that hosts it, for `devices.profile: agent`."""
     found = named(profile, seat.profile.slowdown)
     return replace(seat, profile=found, latency_s=tuple(found.latency_s + s for s in seat.latency_s))
 
 
 @dataclass(frozen=True)
 class EdgeSeat:
-    """An edge's place in a run: its own samples where the edge is the client, its test set, its link to the cloud."""
+    """An edge's place in a run: its training samples (if edges are the clients), test samples, link to the cloud."""
 
     number: int
     train: Indices
@@ -76,10 +82,13 @@ class EdgeSeat:
 
 @dataclass(frozen=True)
 class Population:
-    """All seats and homes of a run and the global test set; `digest` covers them and the data set.
+    """All seats and edges of a run, and its test sets.
 
-    `test_sets` are further ones, by name: `union`, that of all clients together; where data have domains, `unseen`,
-    those that no client has, and each domain by its name.
+    Attributes:
+        test: the global test set.
+        digest: sha256 over seats, edges, global test set and data set.
+        test_sets: further test sets by name: `union` is that of all clients together; for data with domains, each
+            domain's by its name, and `unseen`, that of the domains that no client has.
     """
 
     seats: tuple[Seat, ...]
@@ -89,28 +98,28 @@ class Population:
     digest: str
     test_sets: Mapping[str, TestSet]
 
-    def at(self, home: int) -> list[Seat]:
-        """The seats of one home, in order."""
-        return [seat for seat in self.seats if seat.home_edge == home]
+    def at(self, edge: int) -> list[Seat]:
+        """The seats that belong to an edge, by number."""
+        return [seat for seat in self.seats if seat.home_edge == edge]
 
-    def tests_at(self, home: EdgeSeat, client: Literal["device", "edge"]) -> TestSet:
-        """The test set of a home, by the clients whose it is."""
+    def tests_at(self, edge: EdgeSeat, client: Literal["device", "edge"]) -> TestSet:
+        """The test samples of an edge's clients, by client: of the edge itself or of its devices."""
         if client == "edge":
-            return (TestPart(f"edge-{home.number}", home.test),)
-        own = [seat for seat in self.at(home.number) if seat.role == "train" and len(seat.test)]
+            return (TestPart(f"edge-{edge.number}", edge.test),)
+        own = [seat for seat in self.at(edge.number) if seat.role == "train" and len(seat.test)]
         return tuple(TestPart(f"device-{seat.number}", seat.test) for seat in own)
 
     @property
     def total_samples(self) -> int:
-        """Training samples of all seats, an upper bound of any sum's weight."""
-        return max(sum(len(s.train) for s in self.seats), sum(len(h.train) for h in self.edges), len(self.seats), 1)
+        """An upper bound of the weight of any sum of updates: from samples, or from one for each seat."""
+        return max(sum(len(s.train) for s in self.seats), sum(len(e.train) for e in self.edges), len(self.seats), 1)
 
 
 def population(spec: ExperimentSpec, data: Dataset) -> Population:
-    """Derive the seats of a resolved spec.
+    """Derives the population of a resolved spec.
 
     Raises:
-        BadInput: the numbers do not fit together; says how many there are of what.
+        BadInput: the spec's numbers of devices, edges or samples do not fit together, or exceed the data.
     """
     if spec.num_edges is None or spec.num_devices is None or spec.max_devices is None:
         raise BadInput("the population of a spec is known once its numbers of devices and edges are")
@@ -128,17 +137,18 @@ def population(spec: ExperimentSpec, data: Dataset) -> Population:
     return Population(tuple(seats), tuple(places), everything, data.n_classes, digest, sets)
 
 
-def _clients(spec: ExperimentSpec, seats: Sequence[Seat], homes: Sequence[EdgeSeat]) -> list[ClientSamples]:
-    """The clients that train, with their ids."""
+def _clients(spec: ExperimentSpec, seats: Sequence[Seat], edges: Sequence[EdgeSeat]) -> list[ClientSamples]:
+    """The clients that train: id, training samples, test samples."""
     if spec.client == "edge":
-        return [(f"edge-{home.number}", home.train, home.test) for home in homes]
+        return [(f"edge-{edge.number}", edge.train, edge.test) for edge in edges]
     return [(f"device-{seat.number}", seat.train, seat.test) for seat in seats if seat.role == "train"]
 
 
 def latencies(spec: ExperimentSpec) -> npt.NDArray[np.float64]:
-    """Seconds from every device seat to every edge, one way, beyond its own link: (max_devices, num_edges).
+    """Seconds one way from every device seat to every edge, without the seat's own link: (max_devices, num_edges).
 
-    Listed by `devices.edge_latency_s`, or drawn row by row as it says, so that further seats change no row.
+    `devices.edge_latency_s` lists them, or is the distribution from which they are drawn, a row for each seat, so that
+    more seats do not change the rows of others.
     """
     amount = spec.devices.edge_latency_s
     if isinstance(amount, tuple):
@@ -149,18 +159,18 @@ def latencies(spec: ExperimentSpec) -> npt.NDArray[np.float64]:
 
 
 def run_seeds(spec: ExperimentSpec, who: str) -> Seeds:
-    """The streams of a seat (`seat 3`), a home or all of them that last the whole run."""
+    """Seeds by purpose for the random streams of a seat (`who`: `seat 3`) or an edge (`home 1`) in the whole run."""
     return lambda purpose: stream_seed(f"{spec.seed}|population|{who}|{purpose}")
 
 
-def _link(spec: ExperimentSpec, home: int) -> Link:
-    return link_of(spec.edge_link.of(home), run_seeds(spec, f"home {home}"))
+def _link(spec: ExperimentSpec, edge: int) -> Link:
+    return link_of(spec.edge_link.of(edge), run_seeds(spec, f"home {edge}"))
 
 
-def counts_of(members: Population, data: Dataset) -> npt.NDArray[np.int64]:
-    """Labels by device seat, (n_seats, n_classes)."""
-    parts = [seat.train for seat in members.seats if seat.role != "worker"]
-    counts: npt.NDArray[np.int64] = label_counts(parts, data.train_y, members.n_classes)
+def counts_of(population: Population, data: Dataset) -> npt.NDArray[np.int64]:
+    """Training samples by device seat and label, (n_seats, n_classes)."""
+    parts = [seat.train for seat in population.seats if seat.role != "worker"]
+    counts: npt.NDArray[np.int64] = label_counts(parts, data.train_y, population.n_classes)
     return counts
 
 
@@ -169,7 +179,7 @@ def counts_of(members: Population, data: Dataset) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _Ends:
-    """By device seat: its home, its profile, its latency to each edge."""
+    """By device seat: its home edge, its profile, its latency in seconds to each edge."""
 
     edges: list[int]
     profiles: list[Profile]
@@ -183,10 +193,10 @@ def _ends(spec: ExperimentSpec) -> _Ends:
     n_seats, n_edges = spec.max_devices or 1, spec.num_edges or 1
     far = latencies(spec)
     by_latency = spec.association == "latency"
-    homes = [int(edge) for edge in far.argmin(axis=1)] if by_latency else [n % n_edges for n in range(n_seats)]
+    edges = [int(edge) for edge in far.argmin(axis=1)] if by_latency else [n % n_edges for n in range(n_seats)]
     profiles = profiles_of(spec.devices, spec.num_devices or 1, n_seats, lambda who: run_seeds(spec, who))
     beyond = [tuple(profile.latency_s + s for s in row) for profile, row in zip(profiles, far.tolist(), strict=True)]
-    return _Ends(homes, profiles, beyond)
+    return _Ends(edges, profiles, beyond)
 
 
 def _device_clients(
@@ -201,10 +211,10 @@ def _device_clients(
             seats.append(ends.seat(number, "held_out", part[:0], Samples("train", part)))
         else:
             seats.append(ends.seat(number, "train", trains[number], tests[number]))
-    return seats, [_home_of(seats, number, _link(spec, number)) for number in range(spec.num_edges or 1)]
+    return seats, [_edge_of(seats, number, _link(spec, number)) for number in range(spec.num_edges or 1)]
 
 
-def _home_of(seats: Sequence[Seat], number: int, link: Link) -> EdgeSeat:
+def _edge_of(seats: Sequence[Seat], number: int, link: Link) -> EdgeSeat:
     own = [seat for seat in seats if seat.home_edge == number and seat.role == "train"]
     part = own[0].test.part if own else "test"
     indices = np.sort(np.concatenate([np.empty(0, np.int64), *(seat.test.indices for seat in own)]))
@@ -214,7 +224,7 @@ def _home_of(seats: Sequence[Seat], number: int, link: Link) -> EdgeSeat:
 def _edge_clients(
     spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Ends
 ) -> tuple[list[Seat], list[EdgeSeat]]:
-    """The edges own the parts; each edge's devices have collected its training samples, an even share each."""
+    """The edges own the parts; an edge's devices have collected its training samples in even shares."""
     if spec.held_out_fraction:
         raise BadInput("held-out seats need client: device", field="held_out_fraction")
     n_edges = spec.num_edges or 1
@@ -224,10 +234,10 @@ def _edge_clients(
     nothing = Samples("test", test[:0])
     collected: dict[int, Indices] = {}
     for place in places:
-        members = [number for number, home in enumerate(ends.edges) if home == place.number]
+        numbers = [number for number, edge in enumerate(ends.edges) if edge == place.number]
         order = _rng(spec, f"collected {place.number}").permutation(place.train)
-        shares = np.array_split(order, max(len(members), 1))
-        collected |= {number: np.sort(share) for number, share in zip(members, shares, strict=False)}
+        shares = np.array_split(order, max(len(numbers), 1))
+        collected |= {number: np.sort(share) for number, share in zip(numbers, shares, strict=False)}
     n_devices = len(ends.edges)
     seats = [ends.seat(number, "train", collected[number], nothing) for number in range(n_devices)]
     worker = Profile(name="edge", compute_sps=spec.edge_link.worker_sps)
@@ -236,14 +246,14 @@ def _edge_clients(
     return seats, places
 
 
-def _dealt(spec: ExperimentSpec, data: Dataset, train: Indices, n_clients: int, homes: list[int]) -> list[Indices]:
+def _dealt(spec: ExperimentSpec, data: Dataset, train: Indices, n_clients: int, edges: list[int]) -> list[Indices]:
     writers = None if data.train_writer is None else np.asarray(data.train_writer)[train]
     parts = partition(
         spec.partition,
         np.asarray(data.train_y)[train],
         n_clients,
         _rng(spec, "partition"),
-        homes=homes,
+        homes=edges,
         writers=writers,
         domains=None if data.train_domain is None else np.asarray(data.train_domain)[train],
         domain_names=data.domains,
@@ -261,7 +271,7 @@ def _held_out(spec: ExperimentSpec) -> set[int]:
 def _split_tests(
     spec: ExperimentSpec, data: Dataset, parts: list[Indices], test: Indices
 ) -> tuple[list[Indices], list[Samples]]:
-    """Cut each client's test set from its own part, or deal the data set's test images like its training images."""
+    """Cuts each client's test samples from its own part, or deals out the data set's test images."""
     if spec.test_fraction is None:
         deal = deal_tests_by_domain if isinstance(spec.partition, ByDomainPartition) else deal_tests
         dealt = deal(data, parts, test, _rng(spec, "test"))
@@ -278,11 +288,11 @@ def _split_tests(
 
 
 def _pool(labels: npt.NDArray[np.int64], n: int | None, rng: np.random.Generator, field: str) -> Indices:
-    """All samples, or a seeded part with the classes in proportion."""
+    """All samples, or n of them drawn by seed with the classes in proportion."""
     if n is None:
         return np.arange(len(labels), dtype=np.int64)
     if n > len(labels):
-        raise BadInput(f"{n} samples asked for, there are {len(labels)}", field=field)
+        raise BadInput(f"{n} samples requested, there are {len(labels)}", field=field)
     values = np.asarray(labels)
     sizes = largest_remainder(np.bincount(values).astype(np.float64), n)
     chosen = [rng.permutation(np.flatnonzero(values == label))[:size] for label, size in enumerate(sizes)]
@@ -293,21 +303,21 @@ def _rng(spec: ExperimentSpec, purpose: str) -> np.random.Generator:
     return np.random.default_rng(stream_seed(f"{spec.seed}|population|{purpose}"))
 
 
-def _digest(data: Dataset, seats: Sequence[Seat], homes: Sequence[EdgeSeat], test: Samples) -> str:
+def _digest(data: Dataset, seats: Sequence[Seat], edges: Sequence[EdgeSeat], test: Samples) -> str:
     sha = hashlib.sha256(data.digest.encode())
 
     def add(what: str, train: Indices, tests: Samples) -> None:
         sha.update(f"{what} {len(train)} {len(tests)} {tests.part}\n".encode())
         sha.update(train.tobytes() + tests.indices.tobytes())
 
-    known: dict[int, str] = {}  # a trace is long, and the same object for all seats that follow it
+    known: dict[int, str] = {}  # a trace is long, and one object for all seats that follow it
     for seat in seats:
         own = seat.profile.model_dump_json(exclude={"availability"})
         when = seat.profile.availability
         known[id(when)] = known.get(id(when)) or when.model_dump_json()
         end = f"{own} {known[id(when)]} {seat.latency_s}"
         add(f"seat {seat.number} {seat.home_edge} {seat.role} {end}", seat.train, seat.test)
-    for home in homes:
-        add(f"home {home.number} {home.link.model_dump_json()}", home.train, home.test)
+    for edge in edges:
+        add(f"home {edge.number} {edge.link.model_dump_json()}", edge.train, edge.test)
     add("all", test.indices[:0], test)
     return sha.hexdigest()

@@ -1,13 +1,12 @@
-"""Selection and scheduling by name, as the spec says; they serve any algorithm.
+"""Scheduling policies: the task of each selected seat, by the spec's `schedule`; they serve any algorithm.
 
-A policy is a function of (ctx, seats): its randomness comes from the edge's stream, its answer never depends on
-arrival or on wall time.
+A policy is a pure function: its randomness comes from the edge's stream, and its result depends neither on the order
+of arrival nor on wall time.
 
-How one user's training samples are divided among its workers: numbers in, positions out.
-
-`proportional` is eq. 2 (Task_j = Comp_j / sum Comp x Task) of Liu, Wu, Liu: Research on Personalized Federated Learning
-Algorithm in Industrial Internet of Things, 2025; `balanced` lets all workers finish as early as the predictions allow.
-No sample is lost or given twice, whatever the figures are.
+Two policies divide a client's training samples among its workers. `proportional` is eq. 2
+(Task_j = Comp_j / sum Comp x Task) of Liu, Wu, Liu: Research on Personalized Federated Learning Algorithm in Industrial
+Internet of Things, 2025; `balanced` lets all workers finish as early as the predictions allow. Whatever the
+predictions are, each sample is assigned to exactly one worker.
 """
 
 from __future__ import annotations
@@ -31,20 +30,21 @@ from shared.simulation import digital_twin
 Indices = npt.NDArray[np.int64]
 Shares = dict[int, Indices]
 _BISECTIONS = 200
+"""Most steps of the search for the earliest finish; floating point ends it before."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker as a plan sees it.
+    """What the division of a task knows of a worker.
 
     Attributes:
         seat: its number.
-        free_sps: its free compute, as far as it is counted on.
-        fixed_s: predicted seconds to send it its order and get its update, whatever its share is.
-        sample_s: of work for one sample.
-        moved_s: to send it one sample that it does not hold.
-        own: samples of the task that it holds; nobody else holds them.
-        server: it is the edge's own machine, which has them all.
+        free_sps: its free compute in samples a second, reduced by its twin's caution.
+        fixed_s: predicted seconds to send its order and receive its update, independent of its share.
+        sample_s: predicted seconds of work for one sample.
+        moved_s: predicted seconds to send it one sample that it lacks.
+        own: samples of the task that it holds; no other worker holds them.
+        server: whether it is the edge's own machine, which has all samples.
     """
 
     seat: int
@@ -56,12 +56,12 @@ class Worker:
     server: bool = False
 
     def finishes_s(self, n: int) -> float:
-        """When it is predicted to be done with so many samples, those that it holds first."""
+        """Predicted seconds until it has finished n samples, its own first."""
         n_moved = 0 if self.server else max(n - len(self.own), 0)
         return self.fixed_s + n * self.sample_s + n_moved * self.moved_s if n else 0.0
 
     def within(self, until_s: float) -> int:
-        """How many samples it is predicted to be done with by then."""
+        """Number of samples that it is predicted to finish within `until_s` seconds."""
         left_s = until_s - self.fixed_s
         if left_s < 0:
             return 0
@@ -72,9 +72,9 @@ class Worker:
 
 
 def proportional(workers: Sequence[Worker], task: Indices, rng: np.random.Generator) -> Shares:
-    """Shares in proportion to free compute (eq. 2), by largest remainder, of the task in seeded order.
+    """Divides the task, in seeded order, in proportion to free compute (eq. 2), by largest remainder.
 
-    Where nobody has any, the edge's own machine takes all; without one, all take equal shares.
+    If no worker has free compute, the edge's own machine takes all; without one, shares are equal.
     """
     compute = np.array([worker.free_sps for worker in workers], np.float64)
     if not compute.any():
@@ -87,11 +87,11 @@ def proportional(workers: Sequence[Worker], task: Indices, rng: np.random.Genera
 
 
 def balanced(workers: Sequence[Worker], task: Indices, rng: np.random.Generator) -> Shares:
-    """Shares with which the last worker is done as early as the predictions allow.
+    """Divides the task so that the last worker finishes as early as the predictions allow, exact to one sample.
 
-    Exact for them, to one sample: what a worker can do by an instant only grows with it, so that bisection finds the
-    first instant at which all together can do the task. Everyone trains on samples of its own first; what nobody
-    trains on who holds it is dealt in seeded order.
+    The number of samples that a worker can finish by an instant grows with it, so that bisection finds the first
+    instant by which all workers together can finish the task. Each worker trains on its own samples first; those left
+    over by their holders are dealt out in seeded order.
     """
     counts = _balanced_counts(workers, len(task))
     kept = {worker.seat: rng.permutation(worker.own)[: counts[worker.seat]] for worker in workers}
@@ -114,11 +114,11 @@ def _balanced_counts(workers: Sequence[Worker], total: int) -> dict[int, int]:
         low, high = (low, middle) if enough else (middle, high)
     counts = {worker.seat: min(worker.within(high), total) for worker in workers}
     by_seat = {worker.seat: worker for worker in workers}
-    while (over := sum(counts.values()) - total) > 0:  # of those that are done last
+    while (over := sum(counts.values()) - total) > 0:  # taken from those that finish last
         last = max((s for s in counts if counts[s]), key=lambda s: (by_seat[s].finishes_s(counts[s]), s))
         counts[last] -= min(max(over - len(workers), 1), counts[last])
     short = min(workers, key=lambda worker: (worker.finishes_s(counts[worker.seat] + 1), worker.seat)).seat
-    counts[short] += max(total - sum(counts.values()), 0)  # where floating point stood in the way
+    counts[short] += max(total - sum(counts.values()), 0)  # if rounding left some over
     return counts
 
 
@@ -127,23 +127,23 @@ def _not_empty(shares: Shares) -> Shares:
 
 
 def schedule(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
-    """The work of each chosen seat, by the spec's `schedule`."""
+    """The task of each selected seat, by the spec's `schedule`."""
     return SCHEDULE[ctx.spec.schedule](ctx, seats)
 
 
 def _own_data(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
-    """Every seat trains on what it holds; one that holds nothing (an edge's worker) is not visited."""
+    """Every seat trains on its own samples; one without samples (an edge's worker) is not visited."""
     task = plain_task(ctx)
     return {seat.number: task for seat in seats if len(seat.train)}
 
 
 def n_steps(ctx: Context, n_samples: int) -> int:
-    """Mini-batches of one epoch over so many samples."""
+    """Number of mini-batches in one epoch over `n_samples` samples."""
     return -(-n_samples // ctx.spec.batch_size)
 
 
 def n_syncs(ctx: Context, seats: Sequence[Seat]) -> int:
-    """Edge rounds that stand for one, in which these seats train together: with `sync` one for each epoch or step."""
+    """Edge rounds in the place of one in which these seats train together: with `sync` one for each epoch or step."""
     if ctx.spec.sync == "round":
         return 1
     a_step = n_steps(ctx, sum(len(seat.train) for seat in seats)) if ctx.spec.sync == "step" else 1
@@ -151,9 +151,9 @@ def n_syncs(ctx: Context, seats: Sequence[Seat]) -> int:
 
 
 def task_of(ctx: Context, seats: Sequence[Seat]) -> Indices:
-    """What these seats are to train on together in an edge round: what they hold, with `sync: step` a batch of it.
+    """The samples on which these seats train together in an edge round: all of theirs; with `sync: step` one batch.
 
-    An epoch's batches are those of one seeded shuffle, as if one machine held everything.
+    An epoch's batches come from one seeded shuffle, as if one machine held all samples.
     """
     together = np.concatenate([np.empty(0, np.int64), *(seat.train for seat in seats)])
     if ctx.spec.sync != "step" or not len(together):
@@ -164,8 +164,8 @@ def task_of(ctx: Context, seats: Sequence[Seat]) -> Indices:
     return order[step * ctx.spec.batch_size : (step + 1) * ctx.spec.batch_size]
 
 
-def _works(ctx: Context, shares: Shares) -> dict[int, Task]:
-    """Visits that train on shares; with `sync: step` one step on all of each."""
+def _tasks(ctx: Context, shares: Shares) -> dict[int, Task]:
+    """Tasks of training on these shares; with `sync: step` one step on a whole share."""
     task = plain_task(ctx)
     found = {seat: task.replace(samples=torch.from_numpy(np.sort(share))) for seat, share in sorted(shares.items())}
     if ctx.spec.sync != "step":
@@ -174,28 +174,28 @@ def _works(ctx: Context, shares: Shares) -> dict[int, Task]:
 
 
 def _equal(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
-    """The chosen seats' samples together, shuffled and dealt evenly among them, none lost or doubled."""
+    """Pools the selected seats' samples, shuffles them and deals them out evenly."""
     if not seats:
         return {}
     order = ctx.numpy_rng("shares").permutation(task_of(ctx, seats))
     shares = np.array_split(order, len(seats))
-    return _works(ctx, {seat.number: share for seat, share in zip(seats, shares, strict=True) if len(share)})
+    return _tasks(ctx, {seat.number: share for seat, share in zip(seats, shares, strict=True) if len(share)})
 
 
 Divide = Callable[[Sequence[Worker], Indices, np.random.Generator], Shares]
 
 
 def _planned(divide: Divide, ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
-    """Shares for those whose twins let work be planned onto them; for all, where there is nobody else."""
+    """Divides the task among the seats whose twins let work be planned onto them; among all seats if there are none."""
     task = task_of(ctx, seats) if ctx.unfinished is None else ctx.unfinished
     if not seats or not len(task):
         return {}
     fit = [seat for seat in seats if _twin(ctx, seat).caution] or list(seats)
-    return _works(ctx, divide([_worker(ctx, seat, task) for seat in fit], task, ctx.numpy_rng("shares")))
+    return _tasks(ctx, divide([_worker(ctx, seat, task) for seat in fit], task, ctx.numpy_rng("shares")))
 
 
 def _worker(ctx: Context, seat: Seat, task: Indices) -> Worker:
-    """A seat as a plan sees it: its free compute by telemetry, its seconds by its twin."""
+    """A seat as a worker: its free compute by telemetry, its seconds by its twin."""
     twin = _twin(ctx, seat)
     caution = twin.caution or 1.0
     a_sample = ctx.passes.of(1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit, 1)

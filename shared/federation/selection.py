@@ -16,12 +16,12 @@ Choice = Callable[[Context, Sequence[Seat]], list[int]]
 
 
 def select(ctx: Context, seats: Sequence[Seat]) -> list[int]:
-    """The seats that train in this edge round, by the spec's `select`."""
+    """The numbers of the seats that train in this edge round, by the spec's `select`."""
     return SELECTION[ctx.spec.select](ctx, seats)
 
 
 def n_wanted(ctx: Context, seats: Sequence[Seat]) -> int:
-    """How many of these seats an edge round wants to hear from; with `overselection` more are selected."""
+    """Number of updates that an edge round needs from these seats; with `overselection` more seats are selected."""
     if ctx.spec.select == "all":
         return len(seats)
     return sum(_fraction_of(ctx, n) for n in Counter(seat.home_edge for seat in seats).values())
@@ -31,39 +31,39 @@ def _all(ctx: Context, seats: Sequence[Seat]) -> list[int]:
     return [seat.number for seat in seats]
 
 
-def _by_home(choose: Choice) -> Choice:
-    """A policy that chooses among the seats of each home by itself.
+def _by_home_edge(choose: Choice) -> Choice:
+    """A policy that selects among the seats of each home edge separately.
 
-    Guests, whose own edge is lost, are chosen as they would have been at home: faults do not change who is chosen.
+    Guests, whose home edge is lost, are selected as they would have been there: faults do not change the selection.
     """
 
     def select(ctx: Context, seats: Sequence[Seat]) -> list[int]:
-        homes = sorted({seat.home_edge for seat in seats})
-        parts = [choose(ctx.at(edge=home), [seat for seat in seats if seat.home_edge == home]) for home in homes]
+        edges = sorted({seat.home_edge for seat in seats})
+        parts = [choose(ctx.at(edge=edge), [seat for seat in seats if seat.home_edge == edge]) for edge in edges]
         return sorted(number for part in parts for number in part)
 
     return select
 
 
 def _random(ctx: Context, seats: Sequence[Seat]) -> list[int]:
-    """`fraction_train` of the seats, at least one (FedAvg's C), without replacement."""
+    """Draws `fraction_train` of the seats (FedAvg's C), at least one, without replacement."""
     n = _n_chosen(ctx, len(seats))
     chosen = ctx.numpy_rng("select").choice(len(seats), size=n, replace=False)
     return [seats[i].number for i in chosen]
 
 
 def _fastest(ctx: Context, seats: Sequence[Seat]) -> list[int]:
-    """As many as `random`, those whose visits are expected to be the shortest; of equals the lower seats."""
+    """As many seats as `random`: those with the shortest expected visits; of equals the lower seats."""
     task = plain_task(ctx)
     took = {seat.number: expected(ctx, seat, samples_due(ctx, task, seat)).simulated_s for seat in seats}
     return sorted(took, key=lambda number: (took[number], number))[: _n_chosen(ctx, len(seats))]
 
 
 def _power_of_choice(ctx: Context, seats: Sequence[Seat]) -> list[int]:
-    """As many as `random`, those of the highest known loss among candidates drawn in proportion to their samples.
+    """As many seats as `random`: those with the highest known loss among candidates drawn in proportion to samples.
 
     Cho, Wang, Joshi: Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection
-    Strategies, 2020, with the losses that clients sent last (their variant rpow-d). A seat that was not heard of
+    Strategies, 2020, with the losses that clients sent last (their variant rpow-d). A seat that has not sent a loss
     yet comes before all others; of equals the lower seat.
     """
     holds = [seat for seat in seats if len(seat.train)]
@@ -79,7 +79,7 @@ def _power_of_choice(ctx: Context, seats: Sequence[Seat]) -> list[int]:
 
 
 def _n_chosen(ctx: Context, n: int) -> int:
-    """How many of n: what is wanted, and `overselection` beyond."""
+    """Number of seats to select of n: those needed, plus `overselection`."""
     return min(_beyond(ctx, _fraction_of(ctx, n)), n)
 
 
@@ -88,13 +88,13 @@ def _fraction_of(ctx: Context, n: int) -> int:
 
 
 def _beyond(ctx: Context, n: int) -> int:
-    """n and `overselection` beyond; 1.1 times 10 are 11, whatever floating point makes of it."""
+    """n plus `overselection`, rounded up; the small term keeps 1.1 * 10 from becoming 12 by floating point."""
     return math.ceil(n * (1 + ctx.spec.overselection) - 1e-9)
 
 
 SELECTION: dict[str, Choice] = {
     "all": _all,
-    "random": _by_home(_random),
-    "fastest": _by_home(_fastest),
-    "power_of_choice": _by_home(_power_of_choice),
+    "random": _by_home_edge(_random),
+    "fastest": _by_home_edge(_fastest),
+    "power_of_choice": _by_home_edge(_power_of_choice),
 }

@@ -1,4 +1,4 @@
-"""Who is tested on what: test images dealt to clients, and named test sets that consist of clients' own."""
+"""Test samples: test images dealt to clients, and named test sets made of clients' test samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class TestPart:
-    """Test samples of one owner: the id of the client whose they are, None where they are nobody's."""
+    """Test samples of one owner: `owner` is a client's id, None for samples that no client has."""
 
     owner: str | None
     samples: Samples
@@ -48,7 +48,7 @@ def test_sets(
     """The named test sets of a run; see `Population`.
 
     Raises:
-        BadInput: as `check_test_on` does.
+        BadInput: as `check_test_on`.
     """
     check_test_on(spec, data.domains)
     parts = [TestPart(name, tests) for name, _, tests in clients if len(tests)]
@@ -61,18 +61,18 @@ def test_sets(
         if number in having:
             found[domain] = tuple(part for part in parts if domain_of[part.owner or ""] == number)
             continue
-        nobodys = TestPart(None, Samples("test", test[is_of(data, test, (number,))]))
-        found[domain] = (nobodys,)
-        unseen += [nobodys] if having else []
+        unowned = TestPart(None, Samples("test", test[is_of(data, test, (number,))]))
+        found[domain] = (unowned,)
+        unseen += [unowned] if having else []
     found |= {"unseen": tuple(unseen)} if unseen else {}
     return found
 
 
 def check_test_on(spec: ExperimentSpec, domains: Sequence[str]) -> None:
-    """See that data of these domains, partitioned as the spec says, have the test sets that it names.
+    """Checks that each test set of the spec's `test_on` exists for data of these domains and the spec's partition.
 
     Raises:
-        BadInput: one is not there; lists those that are.
+        BadInput: one does not exist; lists those that do.
     """
     having = spec.partition.domains if isinstance(spec.partition, ByDomainPartition) else None
     there = {"union", *domains} | ({"unseen"} if set(domains) - set(having or domains) else set())
@@ -82,21 +82,21 @@ def check_test_on(spec: ExperimentSpec, domains: Sequence[str]) -> None:
 
 
 def domains_of_clients(spec: ExperimentSpec, data: Dataset) -> tuple[int, ...]:
-    """Of which domains clients have images, where each has those of one; empty where they are mixed."""
+    """Numbers of the domains that clients have, if each client has one domain; empty if domains are mixed."""
     if not isinstance(spec.partition, ByDomainPartition):
         return ()
     return tuple(data.domains.index(name) for name in spec.partition.domains or data.domains)
 
 
 def is_of(data: Dataset, test: Indices, domains: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Which test images are of these domains; all, if none are named."""
+    """A mask of the test images of these domains; all images if no domain is given."""
     if not domains or data.test_domain is None:
         return np.ones(len(test), np.bool_)
     return np.isin(np.asarray(data.test_domain)[test], domains)
 
 
 def deal_tests(data: Dataset, parts: list[Indices], test: Indices, rng: np.random.Generator) -> list[Indices]:
-    """Test images of each class in proportion to the clients' training images of it, by largest remainder."""
+    """Deals the test images of each class in proportion to the clients' training images of it, by largest remainder."""
     counts = label_counts(parts, data.train_y, data.n_classes)  # (n_clients, n_classes)
     labels = np.asarray(data.test_y)[test]
     shares: list[list[Indices]] = [[] for _ in parts]
@@ -111,7 +111,7 @@ def deal_tests(data: Dataset, parts: list[Indices], test: Indices, rng: np.rando
 
 
 def deal_tests_by_domain(data: Dataset, parts: list[Indices], test: Indices, rng: np.random.Generator) -> list[Indices]:
-    """Test images of each domain among the clients that have it; of the others they stay nobody's."""
+    """Deals the test images of each domain to the clients that have it; those of other domains get no owner."""
     trained, tested = np.asarray(data.train_domain), np.asarray(data.test_domain)
     of = [int(trained[part[0]]) for part in parts]
     dealt = [np.empty(0, np.int64)] * len(parts)

@@ -1,6 +1,6 @@
-"""`clock: real`: how long the model says that a visit takes, in wall seconds, and waiting that long.
+"""`clock: real`: the wall seconds that a visit takes in the model, waiting for them, and the longest they can be.
 
-Only what a device waits is decided here; what a visit costs in the record is the edge's to say (`edge_server.clock`).
+This decides only how long a device waits; the edge computes the costs in the record.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from shared.federation.population import Seat
 from shared.simulation.cost_model import Cost, LinkUse, upload_cost, visit_cost
 
 POLL_S = 0.2
+"""Seconds between checks for a stop while waiting."""
 MOST_S = 1e9
-"""No wait is given more: a heavy tail ends here."""
+"""Longest wait in seconds; cuts off the heavy tail of a distribution."""
 AT_MOST = 8
-"""How many times the samples of its work an algorithm may train on, and its model send, where that is not known yet."""
+"""Safety factor: a visit trains on at most this many times its samples and sends at most this many times its model."""
 NO_LINK = LinkUse()
 PROFILE_HEADER = "strata-profile"
-"""Edge to agent: the profile that a seat has by its agent, told beside the order: it is no part of what is modelled."""
+"""Edge to agent: the profile of the seats' agent; a header, since the modelled system does not send it."""
 
 
 @dataclass(frozen=True)
 class RealDuration:
-    """A visit as its modelled device pays it.
+    """The duration of a visit on its modelled device.
 
     Attributes:
-        lab: of the run.
-        ctx: of the visit, with its seat and the home that it visits.
-        seat: with its agent's profile where the spec asks for that.
+        experiment: of the run.
+        ctx: of the visit, with the edge that it visits.
+        seat: with its agent's profile if the spec takes profiles from agents.
         n_trained: samples passed through training.
-        share: of its work (and of its delay) that is done; 0 where it only evaluates.
-        use: what it receives and sends until its answer is there.
+        share: share of its task (and of its delay) that is done; 0 if it only evaluates.
+        use: bytes that it receives and sends until its answer has arrived.
     """
 
     experiment: Experiment
@@ -49,14 +50,14 @@ class RealDuration:
     use: LinkUse = NO_LINK
 
     def wall_s(self) -> float:
-        """Wall seconds of the exchange that brings the answer."""
+        """Wall seconds until the visit's answer."""
         if not self.share:
             return 0.0
         flops = self.n_trained * self.experiment.flops
         return self._wall_s(visit_cost(self.seat.profile, self._far_s, self.use, flops, self._ctx.seed, self.share))
 
     def upload_wall_s(self, use: LinkUse) -> float:
-        """Wall seconds of the second exchange, which brings the update that the edge has admitted."""
+        """Wall seconds of the second exchange, which uploads an update that the edge has admitted."""
         return self._wall_s(upload_cost(self.seat.profile, self._far_s, use, self._ctx.seed, wait_s=0.0))
 
     @property
@@ -72,7 +73,7 @@ class RealDuration:
 
 
 def longest_s(experiment: Experiment, ctx: Context, seat: Seat, task: Task, down_bytes: int) -> float:
-    """Wall seconds that no visit of this work exceeds by its model, whatever is drawn and however large its update."""
+    """An upper bound, in wall seconds, of a visit with this task, whatever is drawn at random and the update's size."""
     if task.kind == "evaluate":
         return 0.0
     n_passed = AT_MOST * visit_estimates.samples_due(ctx, task, seat) + ctx.passes.at_most_beside(len(seat.train))
@@ -80,7 +81,7 @@ def longest_s(experiment: Experiment, ctx: Context, seat: Seat, task: Task, down
 
 
 def longest_round_s(experiment: Experiment, waves: int) -> float:
-    """Wall seconds of the edge rounds of a round that their visits do not exceed by their model."""
+    """An upper bound, in wall seconds, of the visits in all edge rounds of a round; 0 with simulated time."""
     spec = experiment.spec
     if spec.clock == "simulated":
         return 0.0
@@ -100,15 +101,15 @@ def longest_round_s(experiment: Experiment, waves: int) -> float:
 
 
 def _most_due(experiment: Experiment, ctx: Context) -> float:
-    """Samples that a visit passes at most: of all samples the spec's epochs, or what an edge would ask of a seat."""
+    """The most samples a visit passes: the spec's epochs on all samples, or the largest task that an edge schedules."""
     hooks, seats = (
         experiment.algorithm.edge,
         {seat.number: seat for seat in experiment.population.seats if seat.role != "held_out"},
     )
     tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
-    asked = (visit_estimates.samples_due(ctx, task, seats[number]) for number, task in tasks.items())
+    scheduled = (visit_estimates.samples_due(ctx, task, seats[number]) for number, task in tasks.items())
     n_samples = experiment.population.total_samples
-    return max(ctx.passes.of(ctx.spec.local_epochs * n_samples, n_samples), *asked, 0)
+    return max(ctx.passes.of(ctx.spec.local_epochs * n_samples, n_samples), *scheduled, 0)
 
 
 def _longest_s(ctx: Context, seat: Seat, latency_s: float, n_passed: float, down_bytes: int) -> float:
@@ -119,12 +120,12 @@ def _longest_s(ctx: Context, seat: Seat, latency_s: float, n_passed: float, down
 
 
 async def wait_until(instant: float, stop: threading.Event) -> None:
-    """Wait for an instant of the monotonic clock.
+    """Waits for an instant of the monotonic clock.
 
     Raises:
-        Cancelled: nobody waits for the answer any more.
+        Cancelled: no caller waits for the answer any more.
     """
     while (left_s := instant - time.monotonic()) > 0:
         if stop.is_set():
-            raise Cancelled("nobody waits for this visit any more")
+            raise Cancelled("no caller waits for this visit any more")
         await asyncio.sleep(min(left_s, POLL_S))

@@ -1,8 +1,8 @@
-"""What may come in as an update: seen to at a visit that made one, and by the edge and the cloud before they add it up.
+"""Checks of an update: at the visit that made it, and at the edge and the cloud before they aggregate it.
 
-An agent may send what it likes. A sum takes all that has its type; what has a strange name, is of somebody else, or of
-other data would stay in the cloud's state, and end the run, or spoil it, rounds later. Where it comes in it costs one
-contribution, whatever came before it.
+An agent may send anything, and a sum accepts whatever has the update's type. An update with unknown tensor names, in
+the name of another client, or of other data would stay in the cloud's state and end or spoil the run rounds later.
+Refused on arrival, it costs one contribution.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from shared.federation.experiment import Experiment
 
 
 def check_origin(experiment: Experiment, ctx: Context, update: Record, clients: Collection[str]) -> None:
-    """Refuse an update that cannot be of those who send it.
+    """Refuses an update that cannot come from its sender.
 
     Args:
-        lab: of the run.
-        ctx: of the visit that made it, or of the edge; of a sum that of one of the visits behind it.
-        update: of the algorithm's type; in the place of a sum its stand-in, as `check_folded` makes it.
-        clients: of whom it may speak.
+        experiment: of the run.
+        ctx: context of the visit that made the update, or of the edge; for a sum, of one of its visits.
+        update: of the algorithm's type; for a sum its stand-in, as `check_partial_sum` returns it.
+        clients: ids of the clients of which it may hold `PerClient` values.
 
     Raises:
-        WireError: naming field, and client or tensor.
-        BadInput: a visit speaks of its client where others may, too.
+        WireError: naming the field, and the client or tensor.
+        BadInput: a visit reports a value of its client although several visits are made for the same client.
     """
     _check_clients(ctx, update, clients)
     _check_names(experiment, ctx, update)
     experiment.algorithm.check(ctx, update)
 
 
-def named_by(visits: Iterable[Context]) -> frozenset[str]:
-    """The clients of whom the updates of visits may speak: of nobody where several visits are the same client's.
+def clients_of(visits: Iterable[Context]) -> frozenset[str]:
+    """The clients of which the updates of these visits may hold `PerClient` values.
 
-    `Each` keeps one value of a client.
+    None if several visits may be made for the same client, since `PerClient` keeps one value of each.
     """
     return frozenset(ctx.client_id for ctx in visits if ctx.spec.client == "device" and not ctx.spec.plans)
 
@@ -50,14 +50,14 @@ def _check_clients(ctx: Context, update: Record, clients: Collection[str]) -> No
     field, client = found
     if client == ctx.client_id:
         several = "each of its workers" if ctx.spec.client == "edge" else "several visits of planned shares"
-        told = f"{field}: a value of {client} would come from {several}; the edge's own update may bring it"
-        raise BadInput(told, field=field)
-    known = ", ".join(sorted(clients)[:5]) or "nobody"
-    raise WireError(f"{field}: a value of {client[:40]!r}, where it may be of {known}", field=field)
+        cause = f"a value of {client} would come from {several}; the edge's own update may bring it"
+        raise BadInput(f"{field}: {cause}", field=field)
+    allowed = ", ".join(sorted(clients)[:5]) or "no client"
+    raise WireError(f"{field}: a value of {client[:40]!r}, allowed here: {allowed}", field=field)
 
 
 def _check_names(experiment: Experiment, ctx: Context, update: Record) -> None:
-    """See that averaged maps hold the tensors that the algorithm sends from here, all of them and no others."""
+    """Checks that averaged maps hold exactly the tensors that `Algorithm.sends` names."""
     kind, sends = type(update), experiment.algorithm.sends(ctx, experiment.shapes)
     for field, how in fields_with(kind, Mean).items():
         value = getattr(update, field)
@@ -69,5 +69,5 @@ def _check_names(experiment: Experiment, ctx: Context, update: Record) -> None:
             if odd:
                 has = "holds" if odd[0] in tensors else "lacks"
                 what = f"{field} {group[:40]}".strip()
-                told = f"{what} of {ctx.client_id} {has} {odd[0][:80]!r}, other than `Algorithm.sends` says"
-                raise WireError(told, field=field)
+                cause = f"{has} {odd[0][:80]!r}, other than `Algorithm.sends` says"
+                raise WireError(f"{what} of {ctx.client_id} {cause}", field=field)

@@ -1,4 +1,4 @@
-"""Estimates of a visit before it is made: its samples, bytes, and simulated seconds."""
+"""Estimates of a visit beforehand: its samples, bytes and simulated seconds."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from shared.training.loop import batch_sizes
 
 
 def plain_task(ctx: Context) -> Task:
-    """The spec's epochs and batch size; models are tested in the first edge round of a round that is due."""
+    """A task with the spec's epochs and batch size; models are tested in the first wave of a round with evaluation."""
     due = ctx.edge_round == 0 and ctx.wave == 0 and evaluation_due(ctx)
     return Task(epochs=ctx.spec.epochs_a_visit, batch_size=ctx.spec.batch_size, evaluate=due)
 
 
 def evaluation_due(ctx: Context) -> bool:
-    """Whether this round is one of the `eval_every`."""
+    """Whether models are tested in this round, by the spec's `eval_every`."""
     return ctx.round_no % ctx.spec.eval_every == 0
 
 
 def samples_due(ctx: Context, task: Task, seat: Seat) -> int:
-    """Samples that a visit of this work passes through the model, counted as often as that, if it ends."""
+    """Samples that a complete visit passes through the model; each counts once for every pass."""
     return math.ceil(ctx.passes.of(n_trained(ctx, task, seat), n_held(task, seat)))
 
 
 def n_held(task: Task, seat: Seat) -> int:
-    """Samples that a visit of this work has."""
+    """Number of training samples of a visit."""
     return len(seat.train) if task.samples is None else len(task.samples)
 
 
 def n_trained(ctx: Context, task: Task, seat: Seat) -> int:
-    """Samples of the steps of a visit of this work, counted again in each epoch, if it ends."""
+    """Samples in all training steps of a complete visit; each counts once for every epoch."""
     n = n_held(task, seat)
     if task.kind != "train" or not n:
         return 0
@@ -47,19 +47,24 @@ def n_trained(ctx: Context, task: Task, seat: Seat) -> int:
 
 
 def share_of(ctx: Context, task: Task, whole: Task, seat: Seat) -> float:
-    """Which part of the samples of the whole work this work trains on; of work that trains on none, all."""
+    """The share of the whole task's samples that this task trains on; 1 if the whole task trains on none."""
     due = n_trained(ctx, whole, seat)
     return n_trained(ctx, task, seat) / due if due else 1.0
 
 
 HEAD_BYTES = 8192
-"""What bodies are expected to hold beside a model: the spec, names and shapes."""
+"""Bytes assumed for the rest of a body beside the model: spec, names and shapes."""
 
 
 def expected(ctx: Context, seat: Seat, n_passed: float, *, update: bool = True, n_moved: int = 0) -> Cost:
-    """What a visit that passes so many samples is expected to cost, by the seat's profile and the model's size.
+    """The expected cost of a visit, by the seat's profile and the model's size.
 
-    `update`: its answer brings the update; else a report, which is small. `n_moved`: samples that are sent to it.
+    Args:
+        ctx: of the edge round.
+        seat: the seat visited.
+        n_passed: samples that pass through the model.
+        update: whether the answer brings the update; else it brings a report, which is small.
+        n_moved: samples that are sent to the seat because it lacks them.
     """
     down_bytes = ctx.model_use.down_bytes + HEAD_BYTES + n_moved * ctx.sample_bytes
     linked = LinkUse(down_bytes=down_bytes, up_bytes=HEAD_BYTES + (ctx.model_use.up_bytes if update else 0))
@@ -68,7 +73,7 @@ def expected(ctx: Context, seat: Seat, n_passed: float, *, update: bool = True, 
 
 
 def predicted(ctx: Context, seat: Seat, task: Task) -> tuple[float, float]:
-    """Seconds that a visit is predicted to take by its seat's twin, and their standard deviation."""
+    """Duration of a visit in seconds as its seat's twin predicts it, and its standard deviation."""
     n_moved = 0 if task.samples is None else int((~np.isin(task.samples.numpy(), seat.train)).sum())
     cost = expected(ctx, seat, samples_due(ctx, task, seat), n_moved=n_moved)
     work_s, sd_s = digital_twin.predict(_twin(ctx, seat), cost.compute_s)
@@ -76,15 +81,15 @@ def predicted(ctx: Context, seat: Seat, task: Task) -> tuple[float, float]:
 
 
 def _twin(ctx: Context, seat: Seat) -> digital_twin.Twin:
-    """What is known of a seat; without twins, what its profile says."""
-    told = digital_twin.Telemetry(free_sps=seat.profile.compute_sps)
-    return ctx.twins.get(seat.number) or digital_twin.Twin(seat=seat.number, telemetry=told)
+    """The twin of a seat; without one, a twin that only knows its profile."""
+    telemetry = digital_twin.Telemetry(free_sps=seat.profile.compute_sps)
+    return ctx.twins.get(seat.number) or digital_twin.Twin(seat=seat.number, telemetry=telemetry)
 
 
 def partial(ctx: Context, task: Task, seat: Seat, left_s: float, *, update: bool = True) -> Task:
-    """The work, cut to whole steps (at least one) with which its answer is expected within so many seconds.
+    """The task cut to as many whole steps, at least one, as let its answer be expected within `left_s` seconds.
 
-    `update`: that answer brings the update; else a report.
+    `update` says whether that answer brings the update; else it brings a report.
     """
     due = samples_due(ctx, task, seat)
     speed = seat.profile.compute_sps * REFERENCE_FLOPS / max(ctx.flops, 1)  # samples of this model a second

@@ -53,17 +53,41 @@ async def read_body(request: Request, limit: int) -> tuple[bytearray, str]:
 
 
 class Received:
-    """A body until it is taken: whoever works on it is the only one to keep its memory."""
+    """A received body and its parsed header, until the work on it takes both and so alone decides when they are freed.
 
-    def __init__(self, body: bytearray) -> None:
-        self._body: bytearray | None = body
+    Attributes:
+        digest: sha256 of the body.
+        n_bytes: size of the body.
+    """
 
-    def take(self) -> bytearray:
-        """The body; once."""
-        body, self._body = self._body, None
-        if body is None:
+    def __init__(self, body: bytearray, digest: str) -> None:
+        self.digest, self.n_bytes = digest, len(body)
+        self._content: tuple[bytearray, codec.Header] | None = (body, codec.read_header(body))
+
+    @property
+    def header(self) -> codec.Header:
+        """The parsed header; the body must not have been taken yet."""
+        return self._present()[1]
+
+    def take(self) -> tuple[bytearray, codec.Header]:
+        """The body and its header; once."""
+        content, self._content = self._present(), None
+        return content
+
+    def _present(self) -> tuple[bytearray, codec.Header]:
+        if self._content is None:
             raise RuntimeError("the body was taken before")
-        return body
+        return self._content
+
+
+async def receive(request: Request, limit: int) -> Received:
+    """Reads the body of a request, as `read_body` does, and parses its header.
+
+    Raises:
+        TooLarge, Garbled: as `read_body`.
+        WireError: the body has no length or no header.
+    """
+    return Received(*await read_body(request, limit))
 
 
 def testing_s(headers: Mapping[str, str]) -> float:
@@ -112,17 +136,15 @@ def _pieces(parts: tuple[bytes | memoryview, ...]) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Made:
-    """An encoded answer, and the wall seconds in which models were tested for it."""
+class EncodedAnswer:
+    """An encoded answer to an order.
+
+    Attributes:
+        body: the answer.
+        testing_s: wall seconds spent on testing models for it.
+        socket_bytes: of an edge's answer, bytes that its connections to the agents carried for it.
+    """
 
     body: codec.Body
     testing_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class EncodedAnswer:
-    """A round's encoded answer, what this layout's sockets to the agents carried, wall seconds of testing models."""
-
-    body: codec.Body
-    socket_bytes: int
-    testing_s: float
+    socket_bytes: int = 0

@@ -146,6 +146,7 @@ def decode(
     kind: type[R],
     body: bytearray | memoryview | bytes,
     *,
+    header: Header | None = None,
     model: Mapping[str, Tensor] | None = None,
     n_seats: int = 1,
     stored: bool = False,
@@ -155,6 +156,7 @@ def decode(
     Args:
         kind: the record's type; a parametrised generic where a field's type depends on the algorithm.
         body: the whole body.
+        header: the body's header, where the caller has read it already.
         model: the run's model, against which `ModelState` fields are checked. Only where it is given may tensors come
             of which not all travels: they have shapes of its tensors.
         n_seats: of how many seats the body may hold messages or updates: the elements that such tensors may have
@@ -164,10 +166,12 @@ def decode(
     Raises:
         WireError: names what is wrong, with the path of the field.
     """
-    raw, tensors = _parse(body)
+    header = header or read_header(body)
+    view = memoryview(body).cast("B")
+    tensors = _views(header, memoryview(bytearray(view)) if view.readonly else view)
     room = any_room if stored else no_room if model is None else ModelRoom(model, n_seats)
     try:
-        return kind.model_validate(from_json(raw, tensors, room), context={"model": model})
+        return kind.model_validate(from_json(header.record, tensors, room), context={"model": model})
     except ValidationError as error:
         raise misfit(kind, error) from None
 
@@ -181,22 +185,26 @@ def misfit(kind: type[Record], error: ValidationError) -> WireError:
     return WireError(f"{kind.__name__}: {path}: {first['msg'][:500]}", field=path or None)
 
 
-def peek(body: bytearray | memoryview | bytes) -> Any:
-    """The JSON skeleton of a body, tensors as `{"$t": i}`: enough to learn the algorithm before decoding."""
-    header, _ = _header(body)
-    return _record_text(header)
+class Header(NamedTuple):
+    """The parsed header of a body, which can be read before the record's type is known.
+
+    Attributes:
+        record: the record as JSON values; a tensor is `{"$t": i}`.
+        entries: dtype, shape and offsets of each tensor by its number, not yet validated.
+        end: the byte of the body at which the header ends and the tensors begin.
+    """
+
+    record: Any
+    entries: dict[str, Any]
+    end: int
 
 
-def _parse(body: bytearray | memoryview | bytes) -> tuple[Any, list[Tensor]]:
-    header, begin = _header(body)
-    record = _record_text(header)
-    view = memoryview(body).cast("B")
-    if view.readonly:
-        view = memoryview(bytearray(view))
-    return record, _views(header, view, begin)
+def read_header(body: bytearray | memoryview | bytes) -> Header:
+    """Parses the header of a body; `decode` takes it, so that nothing is parsed twice.
 
-
-def _header(body: bytearray | memoryview | bytes) -> tuple[dict[str, Any], int]:
+    Raises:
+        WireError: the body has no header, or the header holds no record.
+    """
     n_bytes = len(body)
     if n_bytes < 8:
         raise WireError(f"a body of {n_bytes} bytes is no record")
@@ -207,18 +215,14 @@ def _header(body: bytearray | memoryview | bytes) -> tuple[dict[str, Any], int]:
     header = parse(bytes(body[8 : 8 + length]), "header")
     if not isinstance(header, dict):
         raise WireError("the header is no JSON object")
-    return header, 8 + length
-
-
-def _record_text(header: dict[str, Any]) -> Any:
-    metadata = header.get("__metadata__")
+    metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get("record"), str):
         raise WireError("the header holds no record")
-    return parse(metadata["record"], "record")
+    return Header(parse(metadata["record"], "record"), header, 8 + length)
 
 
-def _views(header: dict[str, Any], view: memoryview, begin: int) -> list[Tensor]:
-    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+def _views(header: Header, view: memoryview) -> list[Tensor]:
+    _, entries, begin = header
     within(len(entries), MAX_TENSORS, "tensors")
     names = {str(index): index for index in range(len(entries))}
     found: dict[int, _Entry] = {}

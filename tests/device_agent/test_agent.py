@@ -1,4 +1,4 @@
-"""An agent: its id, its seats' states, its heartbeats, what it may be told."""
+"""An agent: its id, its seats' states, its heartbeats, and which edges an order may name."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_a_damaged_id_is_drawn_anew(tmp_path: Path, content: bytes) -> None:
 # ---- restarts
 
 
-async def test_an_order_for_updates_of_an_earlier_round_that_comes_late_takes_none_of_the_present_one(
+async def test_a_late_order_for_updates_of_an_earlier_round_takes_none_of_the_present_round(
     tmp_path: Path,
 ) -> None:
-    """As of an agent that was paused, and reads when it wakes what an edge has given up."""
+    """An agent that was paused reads, when it wakes up, an order that the edge has given up."""
     orders: list[bytes] = []
     stale: list[httpx.Response] = []
     async with Federation(tmp_path / "f", n_edges=1, rooms=(6,)) as fed:
@@ -96,7 +96,7 @@ async def test_an_agent_that_lost_its_folder_begins_anew_and_the_record_says_so(
         assert {row.seat for row in rows if row.fresh_state} == {seat}
 
 
-async def test_an_agent_restarted_in_its_visit_is_asked_again(tmp_path: Path) -> None:
+async def test_an_agent_restarted_in_its_visit_gets_its_order_again(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec())
         restarted: list[asyncio.Task[None]] = []
@@ -121,7 +121,7 @@ async def test_an_agent_restarted_in_its_visit_is_asked_again(tmp_path: Path) ->
 
 
 class Keeper:
-    """In the place of a host: what is kept of runs."""
+    """Stands in for a `DeviceHost`: the runs of which states are kept."""
 
     def __init__(self, *kept: str) -> None:
         self.kept = set(kept)
@@ -150,11 +150,11 @@ def membership(answers: dict[str, Any], heard: list[str], keeper: Keeper | None 
     return Membership(caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host, AgentMetrics())
 
 
-async def test_what_was_kept_of_runs_deleted_meanwhile_goes_at_the_registration() -> None:
+async def test_states_of_runs_deleted_meanwhile_are_dropped_at_registration() -> None:
     keeper = Keeper("r1", "r2", "r3")
     welcome = {"edge_url": "http://10.0.0.1:9100", "runs": ["r2", "r4"]}
-    belongs = membership({"http://cloud:8000/agents": welcome}, [], keeper)
-    assert await belongs.register() == "http://10.0.0.1:9100"
+    member = membership({"http://cloud:8000/agents": welcome}, [], keeper)
+    assert await member.register() == "http://10.0.0.1:9100"
     assert keeper.kept == {"r2"}
 
 
@@ -176,35 +176,35 @@ async def test_what_was_kept_of_runs_deleted_meanwhile_goes_at_the_registration(
     ],
 )
 async def test_an_order_cannot_make_an_agent_call_anywhere(url: str) -> None:
-    belongs = membership({}, [])
-    with belongs.working_for(url):
-        assert belongs.edges == {}
+    member = membership({}, [])
+    with member.working_for(url):
+        assert member.edges == {}
 
 
-async def test_an_edge_that_gave_work_is_beaten_until_the_work_is_done_also_without_a_home() -> None:
+async def test_an_edge_that_gave_work_is_sent_heartbeats_until_the_work_is_done_also_without_a_home_edge() -> None:
     edge = "http://10.0.0.1:9100"
     heard: list[str] = []
     answers: dict[str, Any] = {
         "http://cloud:8000/agents": httpx.ConnectError("the cloud is away"),
         f"{edge}/heartbeats": {},
     }
-    belongs = membership(answers, heard)
-    belongs.start()
-    with belongs.working_for(edge):
+    member = membership(answers, heard)
+    member.start()
+    with member.working_for(edge):
         async with asyncio.timeout(20):
-            while heard.count(f"{edge}/heartbeats") < 5:  # noqa: ASYNC110 - what is waited for has no event
+            while heard.count(f"{edge}/heartbeats") < 5:  # noqa: ASYNC110 - a heartbeat sets no event
                 await asyncio.sleep(0.01)
         answers[f"{edge}/heartbeats"] = httpx.ReadError("for a moment")
         async with asyncio.timeout(20):
             n_before = len(heard)
             while len(heard) < n_before + 3:  # noqa: ASYNC110 - see above
                 await asyncio.sleep(0.01)
-        assert edge in belongs.edges
+        assert edge in member.edges
     async with asyncio.timeout(20):
-        while edge in belongs.edges:  # noqa: ASYNC110 - it fails, and nothing is done for it: forgotten
+        while edge in member.edges:  # noqa: ASYNC110 - it fails and has no orders: dropped
             await asyncio.sleep(0.01)
-    await belongs.stop()
-    assert belongs.home == ""
+    await member.stop()
+    assert member.home_url == ""
 
 
 async def test_an_agent_whose_home_edge_is_gone_registers_again() -> None:
@@ -215,13 +215,13 @@ async def test_an_agent_whose_home_edge_is_gone_registers_again() -> None:
         f"{first}/heartbeats": {},
         f"{second}/heartbeats": {},
     }
-    belongs = membership(answers, heard)
-    await belongs._belong()
-    assert belongs.home == first
+    member = membership(answers, heard)
+    await member._beat_home()
+    assert member.home_url == first
     answers |= {f"{first}/heartbeats": httpx.ConnectError("gone"), "http://cloud:8000/agents": {"edge_url": second}}
     with pytest.raises(Exception, match="gone"):
-        await belongs._belong()
-    assert belongs.home == ""
-    await belongs._belong()
-    assert belongs.home == second
+        await member._beat_home()
+    assert member.home_url == ""
+    await member._beat_home()
+    assert member.home_url == second
     assert heard.count("http://cloud:8000/agents") == 2

@@ -117,7 +117,7 @@ class Scales:
         if not at_edge and not (agents_of(request) and request.url.path in ("/visits", "/uploads")):
             return await pass_on()
         sent = await request.aread()
-        order = codec.peek(sent)
+        order = codec.read_header(sent).record
         got, response = await body_of(await pass_on())
         trains = order["kind"] == "train" if at_edge else order["visits"][0]["task"]["kind"] == "train"
         if trains and response.status_code == 200:
@@ -165,7 +165,7 @@ class Gate:
 
     async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/visits":
-            order = codec.peek(await request.aread())
+            order = codec.read_header(await request.aread()).record
             if order["stage"]["round_no"] == self.round_no:
                 self.reached.set()
                 await self.open.wait()
@@ -197,7 +197,7 @@ async def test_agent_that_goes_away_is_named_and_the_round_goes_on(tmp_path: Pat
         run_id = await fed.submit(spec_of())
         await gate.reached.wait()
         rows = (await fed.round(run_id, 1)).seats
-        name = fed.apps["agent-3"].state.agent.membership.hello.agent
+        name = fed.apps["agent-3"].state.agent.membership.registration.agent
         (seat,) = [row.seat for row in rows if row.agent == name]
         await fed.stop("agent-3")
         registry = fed.apps["cloud"].state.cloud.registry

@@ -59,7 +59,7 @@ def _tape(algorithm: str, experiments: ExperimentCache, found: dict[str, Sample]
         response = await pass_on()
         path = request.url.path
         if path in ("/visits", "/uploads", "/rounds") and response.status_code == 200:
-            experiment = experiments.of(parse_spec(codec.peek(request.content)["spec"]))
+            experiment = experiments.of(parse_spec(codec.read_header(request.content).record["spec"]))
             types = experiment.wire_types
             asked, answered = {
                 "/visits": (types.visit_order, types.visit_answer),
@@ -205,7 +205,7 @@ def outcome(sample: Sample, body: bytes) -> str:
     """`read` or the kind of refusal; whatever else the reader of a sample does with these bytes raises here."""
     kind = sample.kind
     try:
-        codec.peek(bytearray(body))
+        codec.read_header(bytearray(body))
         record = codec.decode(kind, bytearray(body), model=sample.model, n_seats=N_SEATS)
     except (WireError, NotFinite) as error:
         refused = error

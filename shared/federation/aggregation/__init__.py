@@ -1,9 +1,9 @@
-"""Adding updates up, by what their fields say (`Mean`, `Each`), exactly and in any order.
+"""Aggregation of updates by the rules of their fields (`Mean`, `PerClient`): exact, and the same in any order.
 
-    Update --(Fold.add)--> Folded --(Fold.merge, level upon level)--> Folded --(mean_of)--> Update
+    Update --(Accumulator.add)--> PartialSum --(Accumulator.merge, tier by tier)--> PartialSum --(mean_of)--> Update
 
-A `Folded` is the exact sum of some updates; adding sums up gives the sum of all. `mean_of` turns it back into an
-update: an aggregate has the type of what it aggregates.
+A `PartialSum` is the exact sum of some updates; merging partial sums gives the sum of all their updates. `mean_of`
+turns it back into an update: an aggregate has the type of what it aggregates.
 """
 
 from shared.core.aggregation_rules import can_be_mean, check_update_type, names_clients, rule_of

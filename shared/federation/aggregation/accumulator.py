@@ -1,4 +1,4 @@
-"""`Fold`: takes updates and partial sums as they arrive."""
+"""`Accumulator`: adds up updates and partial sums as they arrive."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, Parti
 
 @dataclass
 class _Sum:
-    """A sum that grows.
+    """The running sum of one averaged field, or of one group of it.
 
     Attributes:
-        borrowed: the tensors are those of a part that came first; they are read and not written.
+        weight: sum of the weights so far.
+        sums, positions: as in `MeanSum`.
+        borrowed: the tensors still belong to the partial sum that came first and must not be written.
     """
 
     weight: int = 0
@@ -30,7 +32,7 @@ class _Sum:
     borrowed: bool = False
 
     def add(self, part: MeanSum, *, take: bool) -> None:
-        """Add a partial sum, the first one without copying it; with `take` its tensors are ours to write."""
+        """Adds a partial sum, the first one without a copy; with `take` its tensors may be written."""
         if not self.sums:
             self.sums, self.positions, self.borrowed = dict(part.sums), dict(part.positions), not take
         else:
@@ -41,7 +43,7 @@ class _Sum:
         self.weight += part.weight
 
     def own(self) -> None:
-        """See that the tensors may be written."""
+        """Copies borrowed tensors, so that they may be written."""
         if self.borrowed:
             self.sums, self.positions, self.borrowed = owned(self.sums), owned(self.positions), False
 
@@ -56,12 +58,12 @@ class _Term(NamedTuple):
 
 
 class Accumulator:
-    """The exact sum of what has arrived so far. Not thread-safe: one owner, one thread.
+    """The exact sum of the updates that have arrived so far. Not thread-safe: one owner, one thread.
 
     Args:
         kind: the type of the updates.
-        grid: on which sums are exact.
-        model: the run's model, against which partial sums are checked (updates are when they are decoded).
+        fixed_point: the steps in which sums are exact.
+        model: the run's model, against which partial sums are validated (updates are validated when they are decoded).
     """
 
     def __init__(self, kind: type[Record], fixed_point: FixedPoint, model: Mapping[str, Tensor] | None = None) -> None:
@@ -71,16 +73,16 @@ class Accumulator:
         self._each: dict[str, dict[str, Any]] = {name: {} for name in fields_with(kind, PerClient)}
 
     def add(self, update: Record, n_samples: int, n_updates: int = 1, *, checked: bool = False) -> None:
-        """Fold one update in.
+        """Adds one update.
 
         Args:
-            update: of this fold's type.
-            n_samples: how many samples it was trained on.
-            n_updates: how many it stands for (an edge's mean of several).
-            checked: `check_update` has let it pass already.
+            update: of the accumulator's type.
+            n_samples: number of samples that it was trained on.
+            n_updates: number of updates that it stands for (an edge's mean of several).
+            checked: `check_update` has accepted it already.
 
         Raises:
-            NotFinite, OutOfBound, WireError: naming field and tensor; the sum is then as it was before.
+            NotFinite, OutOfBound, WireError: naming field and tensor; the sum is then unchanged.
         """
         if n_samples < 0 or n_updates < 0:
             raise OutOfBound(f"an update of {n_samples} samples that stands for {n_updates}")
@@ -108,29 +110,29 @@ class Accumulator:
             if term.masks is not None:
                 add_on_grid(_zeros_like(total.positions, name, tensor), term.masks[name], weight, 0)
 
-    def merge(self, folded: PartialSum, *, take: bool = False, checked: bool = False) -> None:
-        """Fold a partial sum in.
+    def merge(self, partial_sum: PartialSum, *, take: bool = False, checked: bool = False) -> None:
+        """Adds a partial sum.
 
         Args:
-            folded: the sum.
-            take: nobody reads its tensors afterwards, so that they may be written.
-            checked: `check_folded` has let it pass already, with this model.
+            partial_sum: the exact sum of other updates.
+            take: the caller no longer reads its tensors, so that they may be written.
+            checked: `check_partial_sum` has accepted it already, with this model.
 
         Raises:
-            NotFinite, OutOfBound, WireError: it is no sum of such updates, its tensors are others than those so
-                far, or a client id stands in both; nothing was then added.
+            NotFinite, OutOfBound, WireError: it is no sum of such updates, its tensors differ from those added so
+                far, or both sums have a value of the same client; the sum is then unchanged.
         """
         if not checked:
-            check_partial_sum(folded, self.kind, self.fixed_point, model=self.model)
-        for key, part in folded.means.items():
+            check_partial_sum(partial_sum, self.kind, self.fixed_point, model=self.model)
+        for key, part in partial_sum.means.items():
             self._check_names(key, part.sums)
             self._check_weight(key, part.weight)
-        self._check_clients(folded.each)
-        for key, part in folded.means.items():
+        self._check_clients(partial_sum.each)
+        for key, part in partial_sum.means.items():
             self._means.setdefault(key, _Sum()).add(part, take=take)
-        self._unite(folded.each)
-        self.n_updates += folded.n_updates
-        self.n_samples += folded.n_samples
+        self._unite(partial_sum.each)
+        self.n_updates += partial_sum.n_updates
+        self.n_samples += partial_sum.n_samples
 
     def _check_names(self, key: str, terms: TensorMap) -> None:
         before = self._means[key].sums if key in self._means else terms
@@ -155,14 +157,14 @@ class Accumulator:
                 raise WireError(f"{name} came twice from {sorted(twice)[0]}")
 
     def _unite(self, each: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep the values as copies: a view of a body would keep the whole body in memory until the round ends."""
+        """Keeps copies of the values: a view of a body would keep the whole body in memory until the round ends."""
         for name, values in each.items():
             self._each[name].update(copy_tensors(dict(values)))
 
     def result(self) -> PartialSum:
-        """The sum so far, in sorted order, so that its bytes do not depend on arrival.
+        """The sum so far, sorted by name, so that its bytes do not depend on the order of arrival.
 
-        Its tensors are the fold's own: encode it, or take its mean, before anything is added.
+        Its tensors are the accumulator's own: encode it, or take its mean, before the next `add` or `merge`.
         """
         means = {
             key: MeanSum(weight=total.weight, sums=_sorted(total.sums), positions=_sorted(total.positions))
@@ -173,7 +175,7 @@ class Accumulator:
 
 
 def check_update(update: Record, fixed_point: FixedPoint) -> None:
-    """Refuse an update of which no exact sum can be made, before it travels.
+    """Refuses an update that has no exact sum, before it is sent.
 
     Raises:
         NotFinite, OutOfBound, WireError: naming field and tensor.

@@ -1,4 +1,4 @@
-"""From a sum back to an update, and whether a sum that came from elsewhere is one."""
+"""The mean update of a partial sum, and the validation of partial sums that were received."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Restore = Callable[[str, Tensor, MeanSum, torch.dtype], Tensor]
 
 
 def mean_of(
-    folded: PartialSum, kind: type[Record], fixed_point: FixedPoint, *, model: Model | None = None
+    partial_sum: PartialSum, kind: type[Record], fixed_point: FixedPoint, *, model: Model | None = None
 ) -> Record | None:
-    """The mean update of a sum, None if nothing was folded in: no weight, and no word of a client.
+    """The mean update of a partial sum; None if the sum has neither updates nor values of single clients.
 
     Raises:
         WireError: the sum does not fit the update's type or the run's model.
@@ -31,33 +31,40 @@ def mean_of(
     def restore(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Tensor:
         return from_grid(steps, part.positions.get(name, part.weight), fixed_point.exponent(name), dtype)
 
-    return _update(folded, kind, model, restore) if folded.n_updates or any(folded.each.values()) else None
+    return (
+        _update(partial_sum, kind, model, restore) if partial_sum.n_updates or any(partial_sum.each.values()) else None
+    )
 
 
 def check_partial_sum(
-    folded: PartialSum, kind: type[Record], fixed_point: FixedPoint, *, model: Model | None = None
+    partial_sum: PartialSum, kind: type[Record], fixed_point: FixedPoint, *, model: Model | None = None
 ) -> Record | None:
-    """Refuse what is no exact sum of updates of this type, and, where the run's model is given, of its shapes.
+    """Validates a partial sum against the type of its updates and, if given, the shapes of the run's model.
 
-    Returns a stand-in of its mean: the tensors' names and shapes without their elements, and what is said of single
-    clients; None where nothing was folded in.
+    Returns:
+        A stand-in of the mean update: its tensors have the right names and shapes but no elements, its `PerClient`
+        fields have their values. None if the sum is empty.
 
     Raises:
         NotFinite, OutOfBound, WireError: naming field and tensor.
     """
     means = fields_with(kind, Mean)
-    for key, part in folded.means.items():
+    for key, part in partial_sum.means.items():
         name, grouped, _ = key.partition("/")
         if name not in means or bool(grouped) != means[name].by_group:
             raise WireError(f"{kind.__name__} averages no field {key!r}")
         _check_part(key, part, means[name], fixed_point)
-    for name, values in folded.each.items():
+    for name, values in partial_sum.each.items():
         if name not in fields_with(kind, PerClient):
             raise WireError(f"{kind.__name__} collects no field {name!r}")
         check_finite(values, name)
-    if folded.means and not folded.n_updates:
+    if partial_sum.means and not partial_sum.n_updates:
         raise WireError("a sum of no updates holds tensors")
-    return _update(folded, kind, model, _stand_in) if folded.n_updates or any(folded.each.values()) else None
+    return (
+        _update(partial_sum, kind, model, _stand_in)
+        if partial_sum.n_updates or any(partial_sum.each.values())
+        else None
+    )
 
 
 def _check_part(key: str, part: MeanSum, how: Mean, fixed_point: FixedPoint) -> None:
@@ -78,10 +85,10 @@ def _check_part(key: str, part: MeanSum, how: Mean, fixed_point: FixedPoint) -> 
 
 
 def check_finite(value: Any, what: str) -> None:
-    """Refuse NaN and infinity in the tensors within a value.
+    """Refuses NaN and infinity in the tensors within a value.
 
     Raises:
-        NotFinite: names what holds it.
+        NotFinite: with `what`, the name of the value.
     """
     for tensor in _tensors_in(value):
         check_bound(tensor, math.inf, what)
@@ -98,15 +105,15 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def _stand_in(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Tensor:
-    """A mean's shape and dtype without its elements."""
+    """A tensor of the mean's shape and dtype that takes no memory."""
     return torch.zeros((), dtype=dtype).expand(steps.shape)
 
 
-def _update(folded: PartialSum, kind: type[Record], model: Model | None, restore: Restore) -> Record:
-    values: dict[str, Any] = {name: folded.each.get(name, {}) for name in fields_with(kind, PerClient)}
+def _update(partial_sum: PartialSum, kind: type[Record], model: Model | None, restore: Restore) -> Record:
+    values: dict[str, Any] = {name: partial_sum.each.get(name, {}) for name in fields_with(kind, PerClient)}
     for name, how in fields_with(kind, Mean).items():
         what = averaged_type(kind, name, how)
-        parts = _parts_of(folded.means, name, how)
+        parts = _parts_of(partial_sum.means, name, how)
         found = {group: _restored(name, part, what, restore) for group, part in parts.items()}
         if how.by_group:
             values[name] = found

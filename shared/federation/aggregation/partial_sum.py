@@ -1,4 +1,4 @@
-"""What a sum consists of, and the grid on which it is exact."""
+"""The exact sum of updates as a record, and the fixed-point steps in which it is exact."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from shared.core.records import Count, Record, TensorMap
 from shared.core.tensors import grid_exponent
 
 PARAMETER_BOUND = 2.0**7
+"""Largest absolute value of an element of a parameter tensor in an update."""
 BUFFER_BOUND = 2.0**12
+"""Largest absolute value of an element of a buffer in an update."""
 
 
 class MeanSum(Record):
-    """The sum of one averaged field (or of one group of it).
+    """The weighted sum of one averaged field, or of one group of it.
 
     Attributes:
         weight: sum of the weights.
-        sums: whole grid steps by tensor name, float64; the name is empty for a lone tensor or number.
+        sums: by tensor name, whole fixed-point steps as float64; the name of a single tensor or number is empty.
         positions: sum of the weights by position, float64, for fields averaged per position.
     """
 
@@ -34,10 +36,10 @@ class PartialSum(Record):
     """The exact sum of some updates.
 
     Attributes:
-        n_updates: how many.
-        n_samples: their training samples together.
-        means: by field name, or `field/group`.
-        each: by field name, then client id.
+        n_updates: number of updates.
+        n_samples: number of their training samples.
+        means: sums of the `Mean` fields by field name, or by `field/group`.
+        each: values of the `PerClient` fields by field name, then client id.
     """
 
     n_updates: Count
@@ -48,7 +50,10 @@ class PartialSum(Record):
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Where sums are exact: up to a total weight, element bounds and which names are buffers."""
+    """The fixed-point steps of exact sums: a power of two per tensor name, so that float64 adds without rounding.
+
+    Sums are exact as long as weights add up to at most `total_weight` and elements stay within the bounds.
+    """
 
     total_weight: int
     buffer_names: frozenset[str] = frozenset()
@@ -56,13 +61,13 @@ class FixedPoint:
     buffer_bound: float = BUFFER_BOUND
 
     def bound(self, name: str) -> float:
-        """The largest element that a tensor of this name may hold."""
+        """Largest absolute value of an element of a tensor of this name."""
         return self.buffer_bound if name in self.buffer_names else self.parameter_bound
 
     def exponent(self, name: str) -> int:
-        """The grid's exponent for a tensor of this name."""
+        """Binary exponent: a step for this tensor name is 2 ** -exponent."""
         return grid_exponent(self.total_weight, self.bound(name))
 
     def steps(self, name: str, weight: int) -> float:
-        """The most grid steps that terms of so much weight together can come to."""
+        """Largest absolute value, in steps, of a sum of terms whose weights add up to `weight`."""
         return float(weight * math.ceil(self.bound(name) * 2.0 ** self.exponent(name)))

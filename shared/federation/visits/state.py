@@ -14,7 +14,7 @@ S = TypeVar("S")
 
 
 class Remembered(Record, Generic[S]):
-    """A seat's state with what was left out of its updates, where the spec's codec feeds that back."""
+    """A seat's state together with the residual of its compressed updates, if the spec's codec has error feedback."""
 
     state: S
     memory: TensorMap
@@ -22,14 +22,14 @@ class Remembered(Record, Generic[S]):
 
 @dataclass(frozen=True)
 class StateOf:
-    """What a seat remembers from visit to visit; of an algorithm whose devices remember nothing, nothing is kept.
+    """Loads and saves the state of one seat. For an algorithm with stateless devices nothing is stored.
 
     Args:
-        algorithm: of the run.
-        states: where states lie.
+        algorithm: the run's algorithm.
+        states: the store of states.
         owner: the seat.
-        base: the version of its last visit that counts, None before the first.
-        with_memory: whether what was left out of its updates is kept as well.
+        base: the version after its last visit that counts; None before the first.
+        with_memory: whether the residual of its compressed updates is stored as well.
     """
 
     algorithm: Algorithm
@@ -43,7 +43,7 @@ class StateOf:
         return self.algorithm.device_remembers or self.with_memory
 
     def load(self) -> tuple[Any, TensorMap, bool]:
-        """State and memory of exactly the base, and whether one was named but is not here (a fresh start)."""
+        """State and residual of version `base`, and whether that version is missing, so that the seat starts anew."""
         if self.base is None or not self._keeps:
             return None, {}, False
         data = self.states.load(self.owner, self.base)
@@ -56,7 +56,7 @@ class StateOf:
         return found.state, found.memory, False
 
     def save(self, version: Version, state: Record, memory: TensorMap) -> None:
-        """Keep what the visit left behind, and drop what no replay can need."""
+        """Saves the state after a visit, and drops the versions older than `base`, which no repeated visit can need."""
         if not self._keeps:
             return
         if self.base is not None:

@@ -1,4 +1,4 @@
-"""`Workbench`: what hooks train and test with, the one training loop on one client's samples."""
+"""`LocalTrainer`: trains and evaluates models on one client's samples, on behalf of the hooks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,20 @@ from shared.training.subnetworks.units import resized
 Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 """Images and labels."""
 IMAGES = 512
-"""So many at a time where importance is measured: part of what fixes its bits."""
+"""Batch size in which the importance of units is measured; a different one would change its last bits."""
 
 
 @dataclass
 class LocalTrainer:
-    """The hooks' `Bench`: the one training loop on one client's samples."""
+    """The `Trainer` that hooks get: the training loop on one client's samples.
+
+    Attributes:
+        experiment: of the run.
+        task: epochs or steps, batch size.
+        train: positions of the client's training samples in the data set.
+        tests: the client's test samples.
+        stopped: called between batches; True ends training with `Cancelled`.
+    """
 
     experiment: Experiment
     task: Task
@@ -61,13 +69,13 @@ class LocalTrainer:
         return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
 
     def images(self, samples: Samples) -> Tensor:
-        """Images as the model gets them: float32, (n, channels, height, width), on the processor."""
+        """Images as the model takes them: float32, (n, channels, height, width), on the compute device."""
         x, _ = self.arrays(samples.part)
         return as_batch(x[samples.indices]).to(self.experiment.device.place)
 
     @property
     def test_sets(self) -> Mapping[str, TestSet]:
-        """The run's test sets that consist of clients' own."""
+        """The run's named test sets, each made of clients' test samples."""
         return self.experiment.population.test_sets
 
     def batches(
@@ -79,8 +87,8 @@ class LocalTrainer:
         epochs: int | None = None,
         augment: bool = True,
     ) -> Iterator[Batch]:
-        """Shuffled batches as they are trained on, augmented where the spec says so; on the processor."""
-        samples = self.samples if samples is None else samples  # none at all are some, too
+        """Shuffled training batches on the compute device, augmented if the spec says so."""
+        samples = self.samples if samples is None else samples  # an empty set is a choice, too
         task, how = self.task, ctx.spec.augment if augment else None
         (x, y), indices = self.arrays(samples.part), samples.indices
         if how is not None and how.when == "once":
@@ -112,7 +120,7 @@ class LocalTrainer:
         return ((as_floats(x.to(place)), y.to(place)) for x, y in changed)
 
     def _copy(self, ctx: Context, samples: Samples) -> Arrays:
-        """The client's augmented copy of these samples: what an image became depends on nothing but itself."""
+        """The client's augmented copy of these samples; an augmentation depends on seed and image index alone."""
         x, y = self.arrays(samples.part)
         seeds = [stream_seed(f"{ctx.spec.seed}|augmented|{samples.part} {index}") for index in samples.indices]
         made = augmented_apart(as_pixels(as_batch(x[samples.indices])), ctx.spec.augment or AugmentSpec(), seeds)
@@ -133,7 +141,7 @@ class LocalTrainer:
         transform: Transform | None = None,
         step: Step | None = None,
     ) -> Fit:
-        """Train from `start` for the work's epochs or steps, or for so many epochs; see `Bench.fit`."""
+        """Trains from `start` for the task's epochs or steps, or for `epochs`; see `Trainer.fit`."""
         model, spec = self._network(start), ctx.spec
         frozen = [p for name, p in model.named_parameters() if trains is not None and name not in trains]
         for parameter in frozen:
@@ -159,21 +167,21 @@ class LocalTrainer:
     def evaluate(
         self, model: Mapping[str, Tensor], samples: Samples | None = None, *, transform: Transform | None = None
     ) -> Score:
-        """Evaluate a model on the client's test samples, or on others."""
+        """Evaluates a model on the client's test samples, or on `samples`."""
         samples = self.tests if samples is None else samples
         x, y = self.arrays(samples.part)
         found = evaluate(self._network(model), x, y, samples.indices, transform=transform, stopped=self.stopped)
         return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum)
 
     def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
-        """How much each unit of a model counts on these samples."""
+        """Importance of each unit of a model on these samples."""
         x, _ = self.arrays(samples.part)
         place, parts = self.experiment.device.place, range(0, len(samples), IMAGES)
         images = (as_batch(x[samples.indices[at : at + IMAGES]]).to(place) for at in parts)
         return importance(self._network(model), self.experiment.units, images)
 
     def _network(self, state: Mapping[str, Tensor]) -> nn.Module:
-        """The scratch model in this state, or the sub-network whose state it is."""
+        """The scratch model loaded with this state, or, for a sub-network's state, that sub-network."""
         whole, shapes = self.experiment.model, self.experiment.shapes
         if state.keys() == shapes.keys() and any(tensor.shape != shapes[key].shape for key, tensor in state.items()):
             return resized(whole, self.experiment.units, state)
@@ -184,10 +192,10 @@ class LocalTrainer:
 def trainer_for(
     experiment: Experiment, task: Task, own: Indices, tests: Samples, stopped: Stopped | None = None
 ) -> LocalTrainer:
-    """The trainer of one visit: on the samples that the work names, else on all of the client's own.
+    """The trainer of one visit: on the samples that the task names, else on all of the client's own.
 
     Raises:
-        BadInput: this process has not got the spec's `device`.
+        BadInput: this machine lacks the spec's `device`.
     """
     experiment.device.make_repeatable()
     chosen = own if task.samples is None else task.samples.numpy().astype(np.int64)
@@ -195,10 +203,10 @@ def trainer_for(
 
 
 def objective_for(experiment: Experiment, ctx: Context, given: Objective | None) -> Objective | None:
-    """What a training minimises: what hooks hand it, else what the spec's algorithm declares; None: cross-entropy.
+    """The local objective: the one that the hooks give, else that of the spec's `algorithm.local`; None: cross-entropy.
 
     Raises:
-        BadInput: the hooks hand it one, and the spec names another.
+        BadInput: the hooks give one although the spec names another.
     """
     if given is not None and experiment.spec.algorithm.local is not None:
         raise BadInput(f"{experiment.algorithm.name} has a local objective of its own", field="algorithm.local")

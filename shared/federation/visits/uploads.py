@@ -1,4 +1,4 @@
-"""What an agent sends up of its visits, and how many bytes it has: updates as they are, or their exact sum."""
+"""What an agent sends up after its visits: single updates or their exact sum, and the bytes of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shared.wire.sparse import n_bytes
 
 @dataclass
 class FinishedVisit:
-    """A finished visit: its outcome, its contribution if it made one, wall seconds in which models were tested."""
+    """A finished visit: its outcome, its contribution if there is one, and the wall seconds spent on testing models."""
 
     outcome: Outcome[Any]
     contribution: Contribution[Any] | None = None
@@ -25,33 +25,38 @@ class FinishedVisit:
 
 
 def answer_bytes(outcome: Outcome[Any], contribution: Contribution[Any] | None) -> int:
-    """Bytes of a visit's answer if the seat had sent it alone: what the modelled link carries."""
+    """Bytes of a visit's answer if its seat sent it alone: what the modelled link carries."""
     uploads: Uploads[Any] = Uploads(contributions=(contribution,) if contribution else ())
     return codec.size(VisitAnswer(outcomes=(outcome,), uploads=uploads))
 
 
 def held_bytes(outcome: Outcome[Any], contribution: Contribution[Any], *, reports: bool) -> int:
-    """Bytes of the answer that brings a held update, if the seat sends it alone: after its report, or with its visit.
+    """Bytes of the answer that brings a held update, if its seat sends it alone.
 
-    Without reports only our services hold it back; in the modelled system it is part of the visit's answer.
+    With reports that is the answer to the edge's verdict. Without, only our services hold the update back; in the
+    modelled system it is part of the visit's answer.
     """
     return upload_bytes(contribution) if reports else answer_bytes(outcome.replace(held_bytes=0), contribution)
 
 
 def upload_bytes(contribution: Contribution[Any]) -> int:
-    """Bytes of an admitted update if the seat had sent it alone, after its report."""
+    """Bytes of an admitted update if its seat sent it alone, after its report."""
     return codec.size(UploadAnswer(uploads=Uploads(contributions=(contribution,))))
 
 
 @dataclass
 class UploadBuilder:
-    """Gathers an agent's visits; folds updates into their exact sum where that is smaller than the updates.
+    """Collects an agent's finished visits; replaces their updates by the exact sum once that takes fewer bytes.
 
-    With `hold` nothing is folded: the updates wait for the edge's verdict.
+    With `hold` the updates stay single: they wait for the edge's verdict.
 
     Attributes:
-        n_due: updates that may come: where their sum will be the smaller, none is kept until that shows.
-        testing_s: wall seconds in which models were tested; no part of the answer.
+        n_due: number of updates expected. The choice is made for all of them, so that updates whose sum will be
+            smaller are added up from the first one and need not be kept.
+        singles: the updates that were not added up.
+        link_bytes: by seat, the bytes of its answer if it sent it alone.
+        accumulator: the sum of the updates, once there is one.
+        testing_s: wall seconds spent on testing models; not part of the answer.
     """
 
     experiment: Experiment
@@ -60,40 +65,40 @@ class UploadBuilder:
     outcomes: list[Outcome[Any]] = field(default_factory=list)
     singles: list[Contribution[Any]] = field(default_factory=list)
     link_bytes: dict[int, int] = field(default_factory=dict)
-    fold: Accumulator | None = None
+    accumulator: Accumulator | None = None
     testing_s: float = 0.0
 
-    def take(self, visited: FinishedVisit) -> None:
-        """Add a finished visit."""
-        self.outcomes.append(visited.outcome)
-        self.testing_s += visited.testing_s
-        contribution = visited.contribution
+    def take(self, visit: FinishedVisit) -> None:
+        """Adds a finished visit."""
+        self.outcomes.append(visit.outcome)
+        self.testing_s += visit.testing_s
+        contribution = visit.contribution
         if contribution is None:
             return
         if self.hold:
             self.singles.append(contribution)
             return
-        self.add(contribution, answer_bytes(visited.outcome, contribution))
+        self.add(contribution, answer_bytes(visit.outcome, contribution))
 
     def add(self, contribution: Contribution[Any], link_bytes: int) -> None:
-        """Add a contribution whose own answer would have had so many bytes."""
+        """Adds a contribution; `link_bytes` is the size of its seat's answer if sent alone."""
         self.link_bytes[contribution.seat] = link_bytes
-        if self.fold is None:
+        if self.accumulator is None:
             self.singles.append(contribution)
             if not _sum_is_smaller(self.singles, self.n_due):
                 return
-            self.fold = Accumulator(self.experiment.algorithm.update, self.experiment.fixed_point)
+            self.accumulator = Accumulator(self.experiment.algorithm.update, self.experiment.fixed_point)
             waiting, self.singles = self.singles, []
         else:
             waiting = [contribution]
         for item in waiting:
-            self.fold.add(item.update, item.n_samples, checked=True)  # where it was made
+            self.accumulator.add(item.update, item.n_samples, checked=True)  # the visit has checked it
 
     def uploads(self) -> Uploads[Any]:
-        """What goes up now."""
-        if self.fold is None:
+        """The updates to send: single ones or their sum; with `hold` none."""
+        if self.accumulator is None:
             return Uploads(contributions=() if self.hold else tuple(self.singles))
-        return Uploads(partial_sum=self.fold.result(), link_bytes=self.link_bytes)
+        return Uploads(partial_sum=self.accumulator.result(), link_bytes=self.link_bytes)
 
     def answer(self) -> VisitAnswer[Any, Any]:
         """The answer to the order."""
@@ -101,14 +106,14 @@ class UploadBuilder:
 
 
 def _sum_is_smaller(singles: list[Contribution[Any]], n_due: int) -> bool:
-    """Whether the sum of all that are due, or came, has fewer bytes than they have."""
+    """Whether the sum of all expected updates has fewer bytes than the updates, judged by those that have come."""
     n = max(n_due, len(singles))
     sizes = [_mean_bytes(item.update, n) for item in singles]
     return sum(own_bytes for own_bytes, _ in sizes) / len(sizes) * n > sizes[0][1]
 
 
 def _mean_bytes(update: Record, n: int) -> tuple[int, int]:
-    """Bytes of what is averaged of an update, and of the sum of n such; per position a sum has a weight beside it."""
+    """Bytes of an update's averaged fields, and of the sum of n such updates (per position, a sum has weights too)."""
     own_bytes = sum_bytes = 0
     for name in type(update).model_fields:
         how, value = rule_of(type(update), name), getattr(update, name)

@@ -1,4 +1,4 @@
-"""One visit: receive, train, report, evaluate. The only code that runs a client, at agents and at an edge's worker.
+"""One visit: receive, train, report, evaluate. Agents and an edge's own worker run clients by this code only.
 
 Synchronous and for one thread: dropout and random transforms draw from torch's default generator, which each visit
 seeds from its own stream.
@@ -19,7 +19,7 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Algorithm, Local, Trainer, test_by_owner
 from shared.federation.messages import Contribution, Failure, Outcome, Visit, VisitOrder, WaveId
-from shared.federation.update_checks import check_origin, named_by
+from shared.federation.update_checks import check_origin, clients_of
 from shared.federation.visits.state import StateOf
 from shared.federation.visits.trainer import trainer_for
 from shared.federation.visits.uploads import FinishedVisit, UploadBuilder, held_bytes
@@ -39,44 +39,48 @@ def run_visits(
     on_start: Callable[[int], None] = lambda seat: None,
     on_end: Callable[[Outcome[Any]], None] = lambda outcome: None,
 ) -> UploadBuilder:
-    """Run an order's visits one after another, in their order.
+    """Runs the visits of an order one after another.
 
     Args:
-        lab: of the order's spec.
+        experiment: derived from the order's spec.
         order: decoded with the algorithm's own types, its tensors in torch's own memory.
-        states: where the seats' states lie.
-        stopped: asked between batches; True ends everything with `Cancelled`.
-        on_start: told the seat before each visit.
-        on_end: told what came of each visit.
+        states: the store of the seats' states.
+        stopped: called between batches; True ends all visits with `Cancelled`.
+        on_start: called with the seat before each visit.
+        on_end: called with the outcome after each visit.
+
+    Returns:
+        The builder that holds the outcomes and updates.
 
     Raises:
-        Conflict: the population derived here is not the edge's.
-        Cancelled: nobody waits any more.
+        Conflict: the population derived here differs from the edge's.
+        Cancelled: no caller waits any more.
     """
     if experiment.population.digest != order.population:
         raise Conflict("the population derived here is not the edge's: other data set or version?", field="population")
-    collector = UploadBuilder(experiment, hold=order.hold, n_due=sum(v.task.kind != "evaluate" for v in order.visits))
+    uploads = UploadBuilder(experiment, hold=order.hold, n_due=sum(v.task.kind != "evaluate" for v in order.visits))
     with log_context(**ids_of(order.stage), home=order.edge):
         for visit in order.visits:
             on_start(visit.seat)
             log_event("visit.begun", seat=visit.seat, kind=visit.task.kind)
             began = time.monotonic()
-            visited = _guarded(experiment, order, visit, order.messages[visit.message], states, stopped)
-            _told(visited.outcome, time.monotonic() - began)
-            on_end(visited.outcome)
-            collector.take(visited)
-    return collector
+            finished = _guarded(experiment, order, visit, order.messages[visit.message], states, stopped)
+            _log_end(finished.outcome, time.monotonic() - began)
+            on_end(finished.outcome)
+            uploads.take(finished)
+    return uploads
 
 
 def ids_of(stage: WaveId) -> dict[str, object]:
-    """What a line of log says of where in its run it belongs."""
+    """The identifiers of a wave as fields of log lines."""
     return {"run": stage.run_id, "round": stage.round_no, "edge_round": stage.edge_round, "wave": stage.wave}
 
 
-def _told(outcome: Outcome[Any], wall_s: float) -> None:
-    lost = outcome.failure
-    if lost is not None:
-        log_event("visit.failed", level=logging.WARNING, seat=outcome.seat, reason=lost.reason, detail=lost.detail)
+def _log_end(outcome: Outcome[Any], wall_s: float) -> None:
+    failure = outcome.failure
+    if failure is not None:
+        why = {"reason": failure.reason, "detail": failure.detail}
+        log_event("visit.failed", level=logging.WARNING, seat=outcome.seat, **why)
     else:
         lasted = round(wall_s, 6)
         log_event("visit.ended", seat=outcome.seat, kind=outcome.kind, n_samples=outcome.n_samples, wall_s=lasted)
@@ -85,7 +89,7 @@ def _told(outcome: Outcome[Any], wall_s: float) -> None:
 def _guarded(
     experiment: Experiment, order: VisitOrder[Any], visit: Visit, message: Any, states: StateStore, stopped: Stopped
 ) -> FinishedVisit:
-    """A visit whose failure is data."""
+    """Runs a visit; a failure becomes part of its outcome."""
     try:
         return pay_visit(experiment, order, visit, message, states, stopped)
     except Cancelled:
@@ -102,21 +106,21 @@ def _guarded(
 def pay_visit(
     experiment: Experiment, order: VisitOrder[Any], visit: Visit, message: Any, states: StateStore, stopped: Stopped
 ) -> FinishedVisit:
-    """One visit from the state named in it; leaves the new state behind under this wave's version.
+    """Runs one visit from the state that it names, and saves the new state under this wave's version.
 
-    Hooks see all tensors on the lab's processor; what leaves the visit lies in the CPU's memory.
+    Hooks get all tensors on the experiment's compute device; all that leaves the visit is in the CPU's memory.
     """
     stage, seat, algorithm = order.stage, experiment.seat(visit.seat), experiment.algorithm
     phase = visit.task.phase or order.phase
     ctx = experiment.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
     ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
-    processor = experiment.device
-    processor.seed(ctx.seed("torch"))
-    message = processor.bring(message)
-    owner, compression = StateOwner(stage.run_id, f"seat-{seat.number}"), experiment.compressor
-    kept = StateOf(algorithm, states, owner, visit.base, with_memory=compression.memory)
+    device = experiment.device
+    device.seed(ctx.seed("torch"))
+    message = device.bring(message)
+    owner, compressor = StateOwner(stage.run_id, f"seat-{seat.number}"), experiment.compressor
+    kept = StateOf(algorithm, states, owner, visit.base, with_memory=compressor.memory)
     state, memory, fresh = kept.load()
-    state = processor.bring(algorithm.device.init(ctx) if state is None else state)
+    state = device.bring(algorithm.device.init(ctx) if state is None else state)
     trainer = trainer_for(
         experiment, visit.task, experiment.seat_in(seat.number, stage.round_no).train, seat.test, stopped
     )
@@ -127,8 +131,8 @@ def pay_visit(
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
         if local.update is not None:
-            update, memory = compression.update(processor.fetch(local.update), memory)
-        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), processor.fetch(state), memory)
+            update, memory = compressor.update(device.fetch(local.update), memory)
+        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), device.fetch(state), memory)
     trained_at = time.monotonic()
     received, mine, own_on = _tested(algorithm, ctx, state, message, local, trainer)
     testing_s = time.monotonic() - trained_at
@@ -140,13 +144,13 @@ def pay_visit(
         received=received,
         own=mine,
         own_on=own_on,
-        report=processor.fetch(report),
+        report=device.fetch(report),
         fresh_state=fresh,
     )
     if update is None:
         return FinishedVisit(outcome, None, testing_s)
     check_update(update, experiment.fixed_point)
-    check_origin(experiment, ctx, update, named_by([ctx]))
+    check_origin(experiment, ctx, update, clients_of([ctx]))
     made: Contribution[Any] = Contribution(seat=seat.number, n_samples=trainer.n_samples, update=update)
     size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
     return FinishedVisit(outcome.replace(held_bytes=size), made, testing_s)
@@ -155,7 +159,7 @@ def pay_visit(
 def _tested(
     algorithm: Algorithm, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
 ) -> tuple[Any, Any, dict[str, Score]]:
-    """The model received and the seat's own on its own tests, and its own on those that the spec names besides."""
+    """Scores of the received and the own model on the seat's tests, and of the own one on the spec's `test_on`."""
     if not trainer.task.evaluate:
         return None, None, {}
     hooks = algorithm.device

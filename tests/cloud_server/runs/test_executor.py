@@ -185,10 +185,10 @@ async def test_a_store_that_is_away_interrupts_a_run_which_then_ends_with_the_sa
         assert "interrupted: redis at 127.0.0.1:6379 does not answer" in statuses
 
 
-async def test_the_runner_outlives_a_store_that_is_away_while_nothing_trains(tmp_path: Path) -> None:
+async def test_the_manager_outlives_a_store_that_is_away_while_nothing_trains(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         flaky = Flaky(fed, "scan", lambda prefix: prefix.startswith("cloud:run-index") and flaky.n_failed < 2)
-        fed.apps["cloud"].state.cloud.runs._wake.set()
+        fed.apps["cloud"].state.cloud.runs._training.wake()
         await fed.until(lambda: flaky.n_failed == 2)
         assert (await fed.run(small_spec(num_rounds=1))).status == "completed"
 

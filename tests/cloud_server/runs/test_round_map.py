@@ -72,7 +72,7 @@ def test_seats_of_a_lost_edge_visit_each_its_own_next_nearest(tmp_path: Path, as
 def test_devices_of_a_lost_edge_wait_where_the_edge_is_the_client(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path, client="edge", algorithm="fedavg")
     found = round_map(experiment, SEATED, registry_of(EDGES, silent=["edge-2"]))
-    own = {seat.number: seat.home_edge for seat in experiment.population.seats}
+    own = {seat: experiment.seat(seat).home_edge for seat in SEATED.agents}
     assert found.visited == {seat: edge for seat, edge in own.items() if edge != 1}
 
 

@@ -77,7 +77,7 @@ async def test_an_agent_keeps_only_the_answers_of_the_current_wave(tmp_path: Pat
         async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             answer = await pass_on()
             if request.url.path == "/visits" and request.url.port == AGENT_PORT:
-                kind = codec.peek(request.content)["visits"][0]["task"]["kind"]
+                kind = codec.read_header(request.content).record["visits"][0]["task"]["kind"]
                 kept.append((kind, len(fed.apps["agent-0"].state.agent.orders._work)))
             return answer
 
@@ -286,7 +286,7 @@ async def test_the_edge_does_not_wait_for_a_device_that_drops(tmp_path: Path) ->
 async def test_an_overdue_evaluation_takes_no_simulated_time(tmp_path: Path) -> None:
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if request.url.path == "/visits" and (request.url.port or 0) >= AGENT_PORT:
-            order = codec.peek(request.content)
+            order = codec.read_header(request.content).record
             if (order["stage"]["round_no"], order["visits"][0]["task"]["kind"]) == (1, "evaluate"):
                 await asyncio.Event().wait()
         return await pass_on()

@@ -91,7 +91,7 @@ async def test_messages_of_class_c_share_the_edge_model(tmp_path: Path) -> None:
     tape = Tape()
     await run(tmp_path, narrow_spec({}, num_devices=4, num_edges=1, num_rounds=2), tamper=tape, n_edges=1, rooms=(4,))
     orders = tape.of("/visits")
-    assert [len(codec.peek(body)["messages"]) for body in orders[:2]] == [1, 2]
+    assert [len(codec.read_header(body).record["messages"]) for body in orders[:2]] == [1, 2]
     assert MODEL_BYTES < len(orders[0]) < 1.3 * MODEL_BYTES
     assert 2 * MODEL_BYTES < len(orders[1]) < 2.3 * MODEL_BYTES
 
@@ -235,7 +235,7 @@ async def test_refusals_count_where_no_update_arrived(homes: set[int], tmp_path:
 
     async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/uploads":
-            order = codec.peek(await request.aread())
+            order = codec.read_header(await request.aread()).record
             if order["stage"]["round_no"] == 1 and order["edge"] in homes:
                 return await garbage(request, pass_on)
         return await pass_on()

@@ -144,7 +144,7 @@ async def test_messages_that_differ_share_the_tensors_that_do_not(tmp_path: Path
     tape = Tape()
     await run(tmp_path, spec_of("probe_seat", num_rounds=1), tamper=tape, n_edges=1, rooms=ONE)
     body = tape.of("/visits")[0]
-    messages = codec.peek(body)["messages"]
+    messages = codec.read_header(body).record["messages"]
     assert [message["factor"] for message in messages] == [1, 2, 3, 4, 5, 6]
     assert [set(message) for message in messages] == [{"model", "factor"}] * 6
     assert all(message["model"] == messages[0]["model"] for message in messages)
@@ -154,7 +154,7 @@ async def test_messages_that_differ_share_the_tensors_that_do_not(tmp_path: Path
 async def test_equal_messages_are_one_message(tmp_path: Path) -> None:
     tape = Tape()
     await run(tmp_path, spec_of("fedavg", num_rounds=1), tamper=tape, n_edges=1, rooms=ONE)
-    body = codec.peek(tape.of("/visits")[0])
+    body = codec.read_header(tape.of("/visits")[0]).record
     assert len(body["messages"]) == 1
     assert [visit["message"] for visit in body["visits"]] == [0] * 6
 
@@ -271,7 +271,7 @@ async def test_share_of_a_lost_device_is_handed_to_another(tmp_path: Path) -> No
 
     async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/visits":
-            order = codec.peek(await request.aread())
+            order = codec.read_header(await request.aread()).record
             stage, seats = order["stage"], [visit["seat"] for visit in order["visits"]]
             if (stage["round_no"], stage["wave"], seats) == (2, 0, [3]):
                 return answer(200, b"garbage")

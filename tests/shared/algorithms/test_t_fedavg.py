@@ -15,7 +15,7 @@ import torch
 from shared.algorithms.t_fedavg import Fttq, Ternaries, as_ternary
 from shared.core.errors import WireError
 from shared.core.records import Tensor, TensorMap
-from shared.federation.update_checks import check_origin, named_by
+from shared.federation.update_checks import check_origin, clients_of
 from shared.training import models
 from shared.training.loop import batches, train
 from shared.wire.compression import Coded
@@ -153,7 +153,7 @@ def test_ternary_weights_come_beside_the_rest(
     )
     visit = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
     with pytest.raises(WireError, match=re.escape(says)) if says else nullcontext():
-        check_origin(experiment, visit, update, named_by([visit]))
+        check_origin(experiment, visit, update, clients_of([visit]))
 
 
 # ---- rounds

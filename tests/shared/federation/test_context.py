@@ -1,4 +1,4 @@
-"""Random streams: who draws what, where and when."""
+"""Random streams: which seed a seat or edge gets by round, wave and purpose."""
 
 from __future__ import annotations
 

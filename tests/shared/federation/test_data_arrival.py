@@ -1,4 +1,4 @@
-"""Data that devices collect while a run goes on."""
+"""Data that devices collect during a run."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkey
     monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
     spec = parse_spec({"num_devices": 100_000, "num_edges": 2, "model": "resnet18"})
     fedavg, held = load_algorithm("fedavg"), load_algorithm("probe_refuse")
-    monkeypatch.setattr(memory, "available_bytes", lambda: 16 * 10**9)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: 16 * 10**9)
     memory_check.check_memory(spec, fedavg, RESNET18)  # sums do not grow with the devices
     assert memory_check.needed_bytes(spec, fedavg, RESNET18) == 8 * 4 * RESNET18
     with pytest.raises(BadInput, match=r"100000 devices, 2 edges .* 8939\.5 GB with probe_refuse, 16\.0 GB are free"):
@@ -37,11 +37,11 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, mo
     monkeypatch.setattr(Experiment, "_first_model", made)
     spec = parse_spec({"model": {"name": "resnet50", "projection": 65_536}, "num_devices": 2, "num_edges": 1})
     data = load("digits", data_dir=None, cache_dir=tmp_path)
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: 10**9)
     with pytest.raises(BadInput, match=r"a model of 162\d{6} elements need at least 3\.9 GB with fedavg") as refused:
         Experiment(spec.resolved(n_devices=2, n_edges=1), data)
     assert refused.value.field == "model.name"
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10**11)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: 10**11)
     assert Experiment(spec.resolved(n_devices=2, n_edges=1), data).shapes["head.weight"].shape == (10, 65_536)
 
 
@@ -82,9 +82,9 @@ def test_what_is_gathered_of_all_clients_counts_and_is_refused_by_the_parameter_
 
     experiment = resolved(tmp_path, **fedmix("all"))
     model, entry = memory_check.needed_bytes(experiment.spec, experiment.algorithm, 4810), 4 * (64 + 10)
-    monkeypatch.setattr(memory, "available_bytes", lambda: model + 2 * 20 * entry)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: model + 2 * 20 * entry)
     resolved(tmp_path, **fedmix(2))
-    monkeypatch.setattr(memory, "available_bytes", lambda: model + 2 * 20 * entry - 1)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: model + 2 * 20 * entry - 1)
     resolved(tmp_path, **fedmix("all"))
     with pytest.raises(BadInput, match=r"algorithm\.params\.mash: with 2 of fedmix a process needs at least") as found:
         resolved(tmp_path, **fedmix(2))

@@ -1,4 +1,4 @@
-"""Who takes part: seats, homes, samples."""
+"""The population of a run: seats, edges, samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ K = 4
 
 
 def dataset(n_train: int = 240, n_test: int = 80, digest: str = "data") -> Dataset:
-    """Labels in turn, so that every class has a quarter; nobody looks at the images."""
+    """Labels in turn, so that every class has a quarter; the images are never read."""
     return Dataset(
         name="digits",
         train_x=np.zeros((n_train, 2, 2), np.uint8),
@@ -41,7 +41,7 @@ def dataset(n_train: int = 240, n_test: int = 80, digest: str = "data") -> Datas
 DATA = dataset()
 
 
-def members(images: Dataset = DATA, /, **changes: Any) -> Population:
+def population_of(images: Dataset = DATA, /, **changes: Any) -> Population:
     spec: dict[str, Any] = {"num_devices": 6, "num_edges": 2, "partition": "dirichlet", **changes}
     return population(ExperimentSpec(**spec).resolved(n_devices=6, n_edges=2), images)
 
@@ -58,8 +58,8 @@ def every_one(parts: list[Any]) -> list[int]:
 
 
 def test_the_same_spec_and_data_give_the_same_population() -> None:
-    assert members().digest == members().digest
-    assert samples_of(members()) == samples_of(members())
+    assert population_of().digest == population_of().digest
+    assert samples_of(population_of()) == samples_of(population_of())
 
 
 @pytest.mark.parametrize(
@@ -80,32 +80,32 @@ def test_the_same_spec_and_data_give_the_same_population() -> None:
     ids=str,
 )
 def test_the_digest_is_another_for(changes: dict[str, Any]) -> None:
-    assert members(**changes).digest != members().digest
+    assert population_of(**changes).digest != population_of().digest
 
 
 def test_the_digest_is_another_for_other_images_and_for_another_global_test_set() -> None:
-    assert members(dataset(digest="other")).digest != members().digest
+    assert population_of(dataset(digest="other")).digest != population_of().digest
     # No seat holds test images here.
-    assert members(test_fraction=0.2, data={"n_test": 40}).digest != members(test_fraction=0.2).digest
+    assert population_of(test_fraction=0.2, data={"n_test": 40}).digest != population_of(test_fraction=0.2).digest
 
 
 @pytest.mark.parametrize("changes", [{"lr": 1.0}, {"num_rounds": 99}, {"name": "other"}, {"batch_size": 1}], ids=str)
 def test_the_digest_is_the_same_for(changes: dict[str, Any]) -> None:
-    assert members(**changes).digest == members().digest
+    assert population_of(**changes).digest == population_of().digest
 
 
 @pytest.mark.parametrize("changes", [{}, {"association": "latency"}, {"test_fraction": 0.2}], ids=str)
-def test_nobodys_data_change_because_another_came(changes: dict[str, Any]) -> None:
-    """All seats of `max_devices` are drawn beforehand; how many are taken at the start changes nothing."""
-    few = members(num_devices=3, max_devices=8, **changes)
-    many = members(num_devices=8, max_devices=8, **changes)
+def test_a_seats_data_do_not_change_when_others_join(changes: dict[str, Any]) -> None:
+    """All seats of `max_devices` are drawn beforehand, however many are hosted at the start."""
+    few = population_of(num_devices=3, max_devices=8, **changes)
+    many = population_of(num_devices=8, max_devices=8, **changes)
     assert len(few.seats) == 8
     assert few.digest == many.digest
     assert samples_of(few) == samples_of(many)
 
 
 def test_a_late_comer_is_never_held_out() -> None:
-    found = members(num_devices=4, max_devices=8, held_out_fraction=0.5)
+    found = population_of(num_devices=4, max_devices=8, held_out_fraction=0.5)
     assert {seat.number for seat in found.seats if seat.role == "held_out"} <= set(range(4))
 
 
@@ -116,7 +116,7 @@ def test_a_late_comer_is_never_held_out() -> None:
     "partition", ["iid", "dirichlet", "shards", {"name": "by_group", "n_groups": 2}, "edge_skew"], ids=str
 )
 def test_every_sample_has_one_seat(partition: Any) -> None:
-    found = members(partition=partition)
+    found = population_of(partition=partition)
     assert every_one([seat.train for seat in found.seats]) == list(range(240))
     assert all(len(seat.train) for seat in found.seats)
     assert found.total_samples == 240
@@ -124,16 +124,16 @@ def test_every_sample_has_one_seat(partition: Any) -> None:
 
 
 def test_a_part_of_the_data_has_the_classes_in_proportion() -> None:
-    found = members(data={"n_train": 40, "n_test": 8})
+    found = population_of(data={"n_train": 40, "n_test": 8})
     chosen = every_one([seat.train for seat in found.seats])
     assert len(set(chosen)) == 40
     assert np.bincount(DATA.train_y[chosen]).tolist() == [10] * K
     assert np.bincount(DATA.test_y[found.test.indices]).tolist() == [2] * K
 
 
-def test_more_samples_than_there_are_is_refused() -> None:
-    with pytest.raises(BadInput, match="241 samples asked for, there are 240") as caught:
-        members(data={"n_train": 241})
+def test_more_samples_than_the_data_have_are_refused() -> None:
+    with pytest.raises(BadInput, match="241 samples requested, there are 240") as caught:
+        population_of(data={"n_train": 241})
     assert caught.value.field == "data.n_train"
 
 
@@ -144,19 +144,19 @@ def test_a_spec_with_open_numbers_has_no_population_yet() -> None:
 
 def test_more_edges_than_seats_is_refused() -> None:
     with pytest.raises(BadInput, match="7 edges for 6 devices"):
-        members(num_edges=7)
+        population_of(num_edges=7)
 
 
-# ---- homes
+# ---- home edges
 
 
-def test_balanced_homes_take_turns() -> None:
-    found = members(num_edges=3)
+def test_balanced_seats_take_edges_in_turn() -> None:
+    found = population_of(num_edges=3)
     assert [seat.home_edge for seat in found.seats] == [0, 1, 2, 0, 1, 2]
     assert [seat.number for seat in found.at(1)] == [1, 4]
 
 
-def test_by_latency_a_seats_home_is_its_nearest_edge() -> None:
+def test_by_latency_a_seats_home_edge_is_the_nearest() -> None:
     spec = ExperimentSpec(num_devices=50, max_devices=50, num_edges=4, association="latency")
     times = latencies(spec)
     assert times.shape == (50, 4)
@@ -166,7 +166,7 @@ def test_by_latency_a_seats_home_is_its_nearest_edge() -> None:
     assert len({seat.home_edge for seat in population(spec, DATA).seats}) == 4
 
 
-def test_listed_latencies_are_what_seats_have_and_homes_are_the_nearest_of_equals_the_first() -> None:
+def test_seats_have_the_listed_latencies_and_the_nearest_home_edge_of_equals_the_first() -> None:
     listed = ((0.3, 0.1, 0.2), (0.2, 0.2, 0.2), (0.0, 5.0, 0.0), (0.9, 0.8, 0.7))
     devices = DeviceSpec(profile=ProfileSpec(latency_s=1), edge_latency_s=listed)
     spec = ExperimentSpec(num_devices=3, max_devices=4, num_edges=3, association="latency", devices=devices)
@@ -208,7 +208,7 @@ def test_listed_latencies_are_checked_again_once_the_numbers_are_known() -> None
 
 
 def test_test_images_are_dealt_like_the_training_images() -> None:
-    found = members(partition={"name": "shards", "classes_per_device": 2})
+    found = population_of(partition={"name": "shards", "classes_per_device": 2})
     assert every_one([seat.test.indices for seat in found.seats]) == list(range(80))
     for seat in found.seats:
         assert seat.test.part == "test"
@@ -218,7 +218,7 @@ def test_test_images_are_dealt_like_the_training_images() -> None:
 
 
 def test_a_fraction_of_the_own_part_is_the_test_set() -> None:
-    found = members(partition="iid", test_fraction=0.25)
+    found = population_of(partition="iid", test_fraction=0.25)
     for seat in found.seats:
         assert (len(seat.train), seat.test.part, len(seat.test)) == (30, "train", 10)
     parts = [part for seat in found.seats for part in (seat.train, seat.test.indices)]
@@ -227,7 +227,7 @@ def test_a_fraction_of_the_own_part_is_the_test_set() -> None:
 
 @pytest.mark.parametrize("client", ["device", "edge"])
 def test_clients_take_fractions_of_a_list_in_turn(client: str) -> None:
-    found = members(client=client, partition="iid", test_fraction=[0.7, 0.4])
+    found = population_of(client=client, partition="iid", test_fraction=[0.7, 0.4])
     owners: Any = found.seats if client == "device" else found.edges
     for owner in owners:
         whole = len(owner.train) + len(owner.test)
@@ -236,24 +236,24 @@ def test_clients_take_fractions_of_a_list_in_turn(client: str) -> None:
 
 def test_fractions_are_drawn_for_each_client_from_its_own_stream() -> None:
     uniform = {"name": "uniform", "low": 0.3, "high": 1.0}
-    sizes = [len(seat.test) for seat in members(partition="iid", test_fraction=uniform).seats]
+    sizes = [len(seat.test) for seat in population_of(partition="iid", test_fraction=uniform).seats]
     assert all(12 <= n < 40 for n in sizes)
     assert len(set(sizes)) > 2
-    others = members(partition="iid", test_fraction={**uniform, "low": 0.31}).seats
+    others = population_of(partition="iid", test_fraction={**uniform, "low": 0.31}).seats
     assert max(abs(n - len(seat.test)) for n, seat in zip(sizes, others, strict=True)) <= 1
 
 
 def test_an_edges_test_set_is_that_of_its_seats() -> None:
-    found = members()
-    for home in found.edges:
-        own = [seat.test.indices for seat in found.at(home.number)]
-        assert home.test.indices.tolist() == every_one(own)
-        assert len(home.train) == 0
+    found = population_of()
+    for edge in found.edges:
+        own = [seat.test.indices for seat in found.at(edge.number)]
+        assert edge.test.indices.tolist() == every_one(own)
+        assert len(edge.train) == 0
 
 
 def test_the_global_test_set_is_whole() -> None:
-    assert members().test.part == "test"
-    assert members().test.indices.tolist() == list(range(80))
+    assert population_of().test.part == "test"
+    assert population_of().test.indices.tolist() == list(range(80))
 
 
 # ---- held out
@@ -261,7 +261,7 @@ def test_the_global_test_set_is_whole() -> None:
 
 @pytest.mark.parametrize(("fraction", "n"), [(0.0, 0), (0.01, 0), (0.34, 2), (0.5, 3), (0.99, 5)])
 def test_held_out_seats_only_evaluate_all_that_they_hold(fraction: float, n: int) -> None:
-    found = members(held_out_fraction=fraction)
+    found = population_of(held_out_fraction=fraction)
     held = [seat for seat in found.seats if seat.role == "held_out"]
     assert len(held) == n  # at least one seat trains
     for seat in held:
@@ -273,58 +273,61 @@ def test_held_out_seats_only_evaluate_all_that_they_hold(fraction: float, n: int
 
 
 def test_held_out_seats_are_not_in_their_edges_test_set() -> None:
-    found = members(held_out_fraction=0.5)
-    for home in found.edges:
-        own = [seat.test.indices for seat in found.at(home.number) if seat.role == "train"]
-        assert home.test.part == "test"
-        assert home.test.indices.tolist() == every_one(own)
+    found = population_of(held_out_fraction=0.5)
+    for edge in found.edges:
+        own = [seat.test.indices for seat in found.at(edge.number) if seat.role == "train"]
+        assert edge.test.part == "test"
+        assert edge.test.indices.tolist() == every_one(own)
 
 
 # ---- the edge is the client
 
 
 def test_edges_own_the_parts_and_their_devices_share_them() -> None:
-    found = members(client="edge", max_devices=7)
-    assert every_one([home.train for home in found.edges]) == list(range(240))
-    assert every_one([home.test.indices for home in found.edges]) == list(range(80))
+    found = population_of(client="edge", max_devices=7)
+    assert every_one([edge.train for edge in found.edges]) == list(range(240))
+    assert every_one([edge.test.indices for edge in found.edges]) == list(range(80))
     devices = [seat for seat in found.seats if seat.role == "train"]
-    for home in found.edges:
-        shares = [seat.train for seat in devices if seat.home_edge == home.number]
-        assert every_one(shares) == home.train.tolist()
+    for edge in found.edges:
+        shares = [seat.train for seat in devices if seat.home_edge == edge.number]
+        assert every_one(shares) == edge.train.tolist()
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert all(len(seat.test) == 0 for seat in found.seats)
     assert found.total_samples == 240
 
 
 def test_an_edges_worker_has_a_seat_after_the_devices_and_no_samples() -> None:
-    found = members(client="edge", edge_link={"worker_sps": 77})
+    found = population_of(client="edge", edge_link={"worker_sps": 77})
     workers = [seat for seat in found.seats if seat.role == "worker"]
     assert [(seat.number, seat.home_edge, len(seat.train), seat.profile.compute_sps) for seat in workers] == [
         (6, 0, 0, 77),
         (7, 1, 0, 77),
     ]
-    assert [seat.role for seat in members(client="edge", edge_worker=False).seats] == ["train"] * 6
+    assert [seat.role for seat in population_of(client="edge", edge_worker=False).seats] == ["train"] * 6
     assert counts_of(found, DATA).shape == (6, K)
 
 
 def test_held_out_seats_and_edge_clients_do_not_go_together() -> None:
     with pytest.raises(BadInput, match="held-out seats need client: device"):
-        members(client="edge", held_out_fraction=0.5)
+        population_of(client="edge", held_out_fraction=0.5)
 
 
 def test_seats_are_numbered_from_zero_and_found_by_number() -> None:
-    for found in (members(), members(client="edge"), members(held_out_fraction=0.5)):
+    for found in (population_of(), population_of(client="edge"), population_of(held_out_fraction=0.5)):
         assert [seat.number for seat in found.seats] == list(range(len(found.seats)))
 
 
 def test_the_digest_covers_what_a_changed_population_says() -> None:
     """Two edges that swapped a sample between training and test set are not the same."""
-    assert members(client="edge", test_fraction=0.25).digest != members(client="edge", test_fraction=0.26).digest
+    assert (
+        population_of(client="edge", test_fraction=0.25).digest
+        != population_of(client="edge", test_fraction=0.26).digest
+    )
 
 
 def test_writers_are_kept_together() -> None:
     written = replace(DATA, train_writer=np.arange(240, dtype=np.int64) // 10)
-    found = members(written, partition="by_writer", data={"n_train": 120})
+    found = population_of(written, partition="by_writer", data={"n_train": 120})
     owners = [{int(index) // 10 for index in seat.train} for seat in found.seats]
     assert sum(map(len, owners)) == len(set().union(*owners))
 
@@ -364,14 +367,14 @@ def of_domains(n_clients: int = 2, /, **changes: Any) -> Population:
         domains=("red", "green", "blue"),
     )
     part = {"name": "by_domain", "domains": ["blue", "red"]}
-    return members(images, num_devices=n_clients, num_edges=1, partition=part, **changes)
+    return population_of(images, num_devices=n_clients, num_edges=1, partition=part, **changes)
 
 
 def parts_of(found: Population, name: str) -> list[tuple[str | None, int]]:
     return [(part.owner, len(part.samples)) for part in found.test_sets[name]]
 
 
-def test_a_client_is_tested_on_its_own_domain_and_what_nobody_has_is_unseen() -> None:
+def test_a_client_is_tested_on_its_own_domain_and_domains_of_no_client_are_unseen() -> None:
     found = of_domains(3)
     # of blue's five test images of each class the first client has three
     assert parts_of(found, "union") == [("device-0", 12), ("device-1", 40), ("device-2", 8)]
@@ -386,14 +389,14 @@ def test_union_is_all_clients_tests_wherever_they_come_from() -> None:
     cut = of_domains(test_fraction=0.25)
     assert {part.samples.part for part in cut.test_sets["union"]} == {"train"}
     assert parts_of(cut, "union") == [("device-0", 20), ("device-1", 20)]
-    edges = members(client="edge", test_fraction=0.5)
+    edges = population_of(client="edge", test_fraction=0.5)
     assert [part.owner for part in edges.test_sets["union"]] == ["edge-0", "edge-1"]
-    assert "unseen" not in members().test_sets
-    held_out = members(held_out_fraction=0.5)
+    assert "unseen" not in population_of().test_sets
+    held_out = population_of(held_out_fraction=0.5)
     assert len(held_out.test_sets["union"]) == 3
 
 
-def test_test_sets_that_are_not_there_are_refused_with_those_that_are() -> None:
+def test_unknown_test_sets_are_refused_with_a_list_of_the_known() -> None:
     with pytest.raises(
         BadInput, match="test_on pink: the test sets here are blue, green, red, union, unseen"
     ) as refused:

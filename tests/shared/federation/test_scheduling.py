@@ -1,4 +1,4 @@
-"""Shares of one user's samples: nothing lost or doubled, eq. 2 of the paper, and the earliest finish."""
+"""Division of a client's samples among workers: each sample once, eq. 2 of the paper, and the earliest finish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection and scheduling by name."""
+"""Selection and scheduling policies, by name."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_passes_of_a_method_count_in_what_is_due_and_leave_fewer_steps() -> None
     assert visit_estimates.share_of(there, cut, work, seat(1)) == 29 / 30
 
 
-def test_of_no_seats_none_is_selected_and_none_has_work() -> None:
+def test_without_seats_none_is_selected_and_none_has_a_task() -> None:
     assert selection.select(ctx(), []) == []
     assert selection.select(ctx(select="random", fraction_train=0.5), []) == []
     assert selection.select(ctx(select="fastest", fraction_train=0.5), []) == []
@@ -170,7 +170,7 @@ def test_of_no_seats_none_is_selected_and_none_has_work() -> None:
         assert scheduling.schedule(ctx(schedule=name), []) == {}
 
 
-def test_own_data_gives_everybody_the_specs_work_but_not_the_worker_that_holds_nothing() -> None:
+def test_own_data_gives_every_seat_with_samples_the_specs_task() -> None:
     tasks = scheduling.schedule(ctx(local_epochs=3, batch_size=8), [seat(1), seat(2, n_train=0)])
     assert list(tasks) == [1]
     assert (tasks[1].kind, tasks[1].epochs, tasks[1].steps, tasks[1].batch_size) == ("train", 3, None, 8)
@@ -230,7 +230,7 @@ def test_no_share_is_planned_onto_the_offline_and_the_degraded_and_a_smaller_one
     )
 
 
-def test_where_nobody_may_be_planned_all_are() -> None:
+def test_if_no_twin_is_fit_all_are_planned() -> None:
     known = {number: twin(number, health="offline") for number in (2, 5, 7, 11)}
     there = ctx(schedule="free_compute").at(twins=known)
     assert by_sizes(scheduling.schedule(there, SEATS)) == {2: 10, 5: 10, 7: 10, 11: 10}

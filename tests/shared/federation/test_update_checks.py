@@ -1,4 +1,4 @@
-"""What cannot be of those who send it is refused before it is added up, whatever came before it."""
+"""Updates that cannot come from their senders are refused before they are aggregated, whatever came before."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from shared.federation.aggregation import Accumulator, MeanSum, PartialSum, chec
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Task
 from shared.federation.registry import all_algorithms, load_algorithm
-from shared.federation.update_checks import check_origin, named_by
+from shared.federation.update_checks import check_origin, clients_of
 from shared.federation.visits.trainer import trainer_for
 from shared.training import models
 from shared.training.data.channel_statistics import Statistics
 from tests.shared.algorithms.conftest import _conv_bn
 from tests.shared.algorithms.ways import resolved
 
-LabOf = Callable[..., Experiment]
+ExperimentOf = Callable[..., Experiment]
 PRODUCT = all_algorithms()
 
 
 @pytest.fixture(scope="module")
-def lab_of(tmp_path_factory: pytest.TempPathFactory) -> LabOf:
-    """A lab of four devices at one edge with 8x8 images, by algorithm."""
-    folder: Path = tmp_path_factory.mktemp("intake")
+def experiment_of(tmp_path_factory: pytest.TempPathFactory) -> ExperimentOf:
+    """Experiments of four devices at one edge with 8x8 images, by algorithm."""
+    folder: Path = tmp_path_factory.mktemp("update_checks")
 
     def of(name: str, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
         algorithm = {"name": name, "params": params or {}}
@@ -43,23 +43,23 @@ def lab_of(tmp_path_factory: pytest.TempPathFactory) -> LabOf:
 
 
 def check(experiment: Experiment, seat: int | None, phase: str = "train", **fields: Any) -> None:
-    """See whether an update may come from a seat, or from its edge; as such, and where it may within a sum."""
+    """Checks an update as if a seat had sent it, alone and within a sum, or its edge (`seat` None)."""
     edge = experiment.ctx(phase=phase, round_no=1, n_clients=4, edge=0)
     update = experiment.algorithm.update.model_validate(fields)
     if seat is None:
         check_origin(experiment, edge, update, {edge.at(seat=seat).client_id for seat in range(4)})
         return
     visit = edge.at(seat=seat)
-    check_origin(experiment, visit, update, named_by([visit]))
-    stand_in = folded(experiment, update)
-    check_origin(experiment, visit, stand_in, named_by([visit, edge.at(seat=seat + 1)]))
+    check_origin(experiment, visit, update, clients_of([visit]))
+    stand_in = stand_in_of(experiment, update)
+    check_origin(experiment, visit, stand_in, clients_of([visit, edge.at(seat=seat + 1)]))
 
 
-def folded(experiment: Experiment, update: Record) -> Record:
-    """What stands in for the sum of one update."""
-    fold = Accumulator(experiment.algorithm.update, experiment.fixed_point)
-    fold.add(update, 10)
-    found = check_partial_sum(fold.result(), fold.kind, fold.fixed_point, model=experiment.shapes)
+def stand_in_of(experiment: Experiment, update: Record) -> Record:
+    """The stand-in of the sum of one update."""
+    accumulator = Accumulator(experiment.algorithm.update, experiment.fixed_point)
+    accumulator.add(update, 10)
+    found = check_partial_sum(accumulator.result(), accumulator.kind, accumulator.fixed_point, model=experiment.shapes)
     assert found is not None
     return found
 
@@ -87,9 +87,9 @@ def zeros(experiment: Experiment, *, without: str = "") -> dict[str, Tensor]:
 )
 @pytest.mark.parametrize("lacking", ["head.bias", "all"])
 def test_a_map_that_lacks_tensors_is_refused_with_its_name(
-    lab_of: LabOf, algorithm: str, field: str, lacking: str
+    experiment_of: ExperimentOf, algorithm: str, field: str, lacking: str
 ) -> None:
-    experiment = lab_of(algorithm)
+    experiment = experiment_of(algorithm)
     seat = None if field == "drift" else 0
     empty = {"choices", "drift"} if seat is not None else set()
     whole: dict[str, Any] = {
@@ -103,8 +103,12 @@ def test_a_map_that_lacks_tensors_is_refused_with_its_name(
     assert refused.value.field == field
 
 
-def test_what_an_algorithm_does_not_send_is_refused(lab_of: LabOf) -> None:
-    feddc, scaffold, alone = lab_of("feddc"), lab_of("scaffold", {"option": "none"}), lab_of("local_sgd")
+def test_what_an_algorithm_does_not_send_is_refused(experiment_of: ExperimentOf) -> None:
+    feddc, scaffold, alone = (
+        experiment_of("feddc"),
+        experiment_of("scaffold", {"option": "none"}),
+        experiment_of("local_sgd"),
+    )
     with pytest.raises(WireError, match="drift of device-0 holds"):
         check(feddc, 0, delta=zeros(feddc), moved=zeros(feddc), drift=zeros(feddc))
     with pytest.raises(WireError, match="control of device-0 holds"):
@@ -114,16 +118,16 @@ def test_what_an_algorithm_does_not_send_is_refused(lab_of: LabOf) -> None:
     check(alone, 0, delta={})
 
 
-def test_personal_layers_stay_where_the_client_is(lab_of: LabOf) -> None:
-    experiment = lab_of("fedper")
+def test_personal_layers_are_not_sent(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("fedper")
     base = {name: tensor for name, tensor in zeros(experiment).items() if not name.startswith("head.")}
     check(experiment, 0, delta=base)
     with pytest.raises(WireError, match=r"delta of device-0 holds 'head\.bias'"):
         check(experiment, 0, delta=zeros(experiment))
 
 
-def test_layers_of_a_group_come_whole(lab_of: LabOf) -> None:
-    experiment = lab_of("dtpfl", client="edge")
+def test_layers_of_a_group_come_whole(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("dtpfl", client="edge")
     base = {name: tensor for name, tensor in zeros(experiment).items() if not name.startswith("head.")}
     head = {name: tensor for name, tensor in zeros(experiment).items() if name.startswith("head.")}
     check(experiment, None, delta=base, grouped={"0": head})
@@ -134,23 +138,23 @@ def test_layers_of_a_group_come_whole(lab_of: LabOf) -> None:
 # ---- whose it is
 
 
-def test_nobody_speaks_of_another_client(lab_of: LabOf) -> None:
-    experiment = lab_of("fedmix")
+def test_values_of_other_clients_are_refused(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("fedmix")
     check(experiment, 0, "mash", delta={}, averages={"device-0": mash()})
     for other in ("device-1", "device-999", "edge-0"):
-        with pytest.raises(WireError, match=f"averages: a value of '{other}', where it may be of device-0"):
+        with pytest.raises(WireError, match=f"averages: a value of '{other}', allowed here: device-0"):
             check(experiment, 0, "mash", delta={}, averages={other: mash()})
     with pytest.raises(WireError, match="averages: a value of 'device-9'"):
         check(experiment, None, "mash", delta={}, averages={"device-9": mash()})
 
 
-def test_of_an_edge_that_is_the_client_its_devices_say_nothing(lab_of: LabOf) -> None:
-    experiment = lab_of("dtpfl", client="edge")
+def test_devices_send_no_values_of_an_edge_that_is_the_client(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("dtpfl", client="edge")
     sent = {"layers": {}, "samples": 1}
     check(experiment, None, delta=base_of(experiment), users={"edge-0": sent})
     with pytest.raises(BadInput, match="users: a value of edge-0 would come from each of its workers"):
         check(experiment, 0, delta=zeros(experiment), users={"edge-0": sent})
-    with pytest.raises(WireError, match="users: a value of 'edge-1', where it may be of nobody"):
+    with pytest.raises(WireError, match="users: a value of 'edge-1', allowed here: no client"):
         check(experiment, 0, delta=zeros(experiment), users={"edge-1": sent})
 
 
@@ -159,8 +163,8 @@ def base_of(experiment: Experiment) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in zeros(experiment).items() if not name.startswith("head.")}
 
 
-def test_a_sum_of_nobody_holds_nothing(lab_of: LabOf) -> None:
-    experiment = lab_of("fedavg")
+def test_a_sum_of_no_updates_holds_no_tensors(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("fedavg")
     sums = {"delta": MeanSum(weight=0, sums={"x": torch.zeros(1, dtype=torch.float64)})}
     with pytest.raises(WireError, match="a sum of no updates holds tensors"):
         check_partial_sum(
@@ -203,13 +207,13 @@ def test_what_are_no_averages_is_no_mash(images: Tensor, labels: Tensor, says: s
         (mash(2), "2 of images"),
     ],
 )
-def test_averages_of_other_data_are_refused(lab_of: LabOf, found: Mash, says: str) -> None:
+def test_averages_of_other_data_are_refused(experiment_of: ExperimentOf, found: Mash, says: str) -> None:
     with pytest.raises(WireError, match=f"averages of device-0: .*{says}"):
-        check(lab_of("fedmix"), 0, "mash", delta={}, averages={"device-0": found})
+        check(experiment_of("fedmix"), 0, "mash", delta={}, averages={"device-0": found})
 
 
-def test_averages_come_in_their_phase_and_what_is_held_from_the_edge_where_it_is(lab_of: LabOf) -> None:
-    experiment = lab_of("fedmix")
+def test_averages_come_in_their_phase_and_what_is_held_from_the_edge_where_it_is(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("fedmix")
     check(experiment, 0, delta=zeros(experiment), held={"device-0": Held(edge=0, entries=4)})
     with pytest.raises(WireError, match="averages: none are sent in the phase train"):
         check(experiment, 0, delta=zeros(experiment), averages={"device-0": mash()})
@@ -242,8 +246,8 @@ def test_sums_of_no_pixels_are_no_statistics(n: int, sums: tuple[int, ...], squa
         Statistics(n=n, sums=sums, squares=squares)
 
 
-def test_statistics_of_other_data_are_refused(lab_of: LabOf) -> None:
-    experiment = lab_of("lafl_cpn")
+def test_statistics_of_other_data_are_refused(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("lafl_cpn")
     check(experiment, 0, delta=zeros(experiment), told={"device-0": Statistics(n=640, sums=(640,), squares=(640,))})
     for n, channels in ((640, 3), (40 * 64 + 1, 1), (0, 1)):
         told = Statistics(n=n, sums=(n,) * channels, squares=(n,) * channels)
@@ -260,8 +264,8 @@ def choices(experiment: Experiment, changed: dict[str, Any] | None = None, of: s
     return {of: {"child": True, "n_weights": half, "multiply_adds": half, **(changed or {})}}
 
 
-def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(lab_of: LabOf) -> None:
-    experiment = lab_of("es_afl")
+def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("es_afl")
     kept = {name: torch.ones_like(tensor) for name, tensor in zeros(experiment).items()}
     check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment))
     for figure in ("n_weights", "multiply_adds"):
@@ -277,22 +281,22 @@ def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(lab_of: LabO
         check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, of="device-3"))
 
 
-def test_more_weights_than_the_mask_keeps_are_refused_of_a_sum_too(lab_of: LabOf) -> None:
-    experiment = lab_of("es_afl")
+def test_more_weights_than_the_mask_keeps_are_refused_of_a_sum_too(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("es_afl")
     few = {name: torch.zeros_like(tensor) for name, tensor in zeros(experiment).items()}
     few["head.weight"][0] = 1
     many, most = ({"n_weights": {"features.1": 0, "head": n}} for n in (65, 64))
     update: dict[str, Any] = {"delta": zeros(experiment), "mask": few, "choices": choices(experiment, many)}
     visit = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
     sent = experiment.algorithm.update.model_validate(update)
-    for each in (sent, folded(experiment, sent)):
+    for each in (sent, stand_in_of(experiment, sent)):
         with pytest.raises(WireError, match="n_weights of head are 65, there can be 64"):
-            check_origin(experiment, visit, each, named_by([visit]))
+            check_origin(experiment, visit, each, clients_of([visit]))
     check(experiment, 0, **{**update, "choices": choices(experiment, most)})
 
 
-def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(lab_of: LabOf) -> None:
-    experiment = lab_of("es_afl")
+def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of("es_afl")
     delta, kind, fixed_point = zeros(experiment), experiment.algorithm.update, experiment.fixed_point
     half = {name: torch.zeros_like(tensor) for name, tensor in delta.items()}
     half["head.bias"][:5] = 1
@@ -306,11 +310,11 @@ def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(l
             Accumulator(kind, fixed_point).add(
                 kind.model_validate({"delta": delta, "mask": {**half, "head.bias": forged}}), 10
             )
-    fold = Accumulator(kind, fixed_point)
-    fold.add(kind.model_validate({"delta": {**delta, "head.bias": torch.full((10,), 100.0)}, "mask": half}), 30)
+    accumulator = Accumulator(kind, fixed_point)
+    accumulator.add(kind.model_validate({"delta": {**delta, "head.bias": torch.full((10,), 100.0)}, "mask": half}), 30)
     whole = {name: torch.ones_like(tensor) for name, tensor in delta.items()}
-    fold.add(kind.model_validate({"delta": {**delta, "head.bias": torch.ones(10)}, "mask": whole}), 10)
-    mean: Any = mean_of(fold.result(), kind, fixed_point, model=experiment.shapes)
+    accumulator.add(kind.model_validate({"delta": {**delta, "head.bias": torch.ones(10)}, "mask": whole}), 10)
+    mean: Any = mean_of(accumulator.result(), kind, fixed_point, model=experiment.shapes)
     assert mean.delta["head.bias"].tolist() == [75.25] * 5 + [1.0] * 5
 
 
@@ -320,12 +324,12 @@ def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(l
 @pytest.mark.parametrize("edge_rounds", [1, 2])
 @pytest.mark.parametrize("model", ["mlp", "conv_bn"])
 @pytest.mark.parametrize("name", PRODUCT)
-def test_what_an_algorithm_makes_is_what_it_says_that_it_sends(
-    lab_of: LabOf, name: str, model: str, edge_rounds: int, monkeypatch: pytest.MonkeyPatch
+def test_updates_hold_the_tensors_that_sends_names(
+    experiment_of: ExperimentOf, name: str, model: str, edge_rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the hooks of a visit and an edge, in each phase."""
     monkeypatch.setitem(models.MODELS, "conv_bn", _conv_bn)
-    experiment = lab_of(name, **{"edge_rounds": edge_rounds, "model": model, **load_algorithm(name).needs})
+    experiment = experiment_of(name, **{"edge_rounds": edge_rounds, "model": model, **load_algorithm(name).needs})
     cloud, edge, device = experiment.algorithm.cloud, experiment.algorithm.edge, experiment.algorithm.device
     for phase in experiment.phases:
         ctx = experiment.ctx(phase=phase.name, round_no=1, n_clients=4)
@@ -333,18 +337,20 @@ def test_what_an_algorithm_makes_is_what_it_says_that_it_sends(
         at_edge = ctx.at(edge=0)
         begun = edge.begin(at_edge, edge.init(at_edge), cloud.broadcast(ctx, state, 0, experiment.population.seats))
         visits = [at_edge.at(seat=seat.number) for seat in experiment.population.seats[:2]]
-        fold = Accumulator(experiment.algorithm.update, experiment.fixed_point)
+        accumulator = Accumulator(experiment.algorithm.update, experiment.fixed_point)
         for visit, seat in zip(visits, experiment.population.seats, strict=False):
             message = edge.dispatch(at_edge, begun.state, seat)
             work = Task(kind=phase.kind, epochs=1, batch_size=8)
             trainer = trainer_for(experiment, work, seat.train if len(seat.train) else np.arange(10), seat.test)
             update = device.local_update(visit, device.init(visit), message, trainer).update
             assert update is not None
-            check_origin(experiment, visit, update, named_by([visit]))
-            fold.add(update, 10)
+            check_origin(experiment, visit, update, clients_of([visit]))
+            accumulator.add(update, 10)
         counted = at_edge.at(n_updates=2, n_samples=20)
         after = edge.aggregate(
-            counted, begun.state, mean_of(fold.result(), fold.kind, fold.fixed_point, model=experiment.shapes)
+            counted,
+            begun.state,
+            mean_of(accumulator.result(), accumulator.kind, accumulator.fixed_point, model=experiment.shapes),
         )
         own = edge.finish(counted, after).update
         assert (own is not None) == edge.forms_model(at_edge)

@@ -208,9 +208,11 @@ def test_read_only_bodies_and_views_of_bodies_are_read(kind: Any) -> None:
 
 
 def test_the_skeleton_can_be_read_before_the_type_is_known() -> None:
-    assert codec.peek(codec.encode(Loose(x={"algorithm": "fedavg", "w": torch.zeros(1)})).join()) == {
-        "x": {"algorithm": "fedavg", "w": {"$t": 0}}
-    }
+    body = codec.encode(Loose(x={"algorithm": "fedavg", "w": torch.zeros(1)})).join()
+    header = codec.read_header(body)
+    assert header.record == {"x": {"algorithm": "fedavg", "w": {"$t": 0}}}
+    back = codec.decode(Loose, body, header=header)
+    assert back.x["w"].tolist() == [0.0]
 
 
 def test_a_record_without_tensors_is_its_header() -> None:
@@ -464,7 +466,7 @@ def test_a_part_of_the_model_may_travel() -> None:
 def test_empty_tensors_are_one_where_they_are_alike() -> None:
     """They have no memory by which to be told apart: sizes may not depend on which objects live at the time."""
     alike = codec.encode(Loose(x=[torch.empty(0), torch.empty(0), torch.empty(0, 2), torch.empty(0).half()]))
-    assert codec.peek(alike.join()) == {"x": [{"$t": 0}, {"$t": 0}, {"$t": 1}, {"$t": 2}]}
+    assert codec.read_header(alike.join()).record == {"x": [{"$t": 0}, {"$t": 0}, {"$t": 1}, {"$t": 2}]}
     keeping = [torch.empty(0) for _ in range(3)]
     sizes = {codec.size(Loose(x=[torch.ones(4)[torch.zeros(4) != 0] for _ in range(3)])) for _ in range(20)}
     assert sizes == {codec.size(Loose(x=keeping))}

@@ -38,7 +38,7 @@ class Delta(Record):
 
 
 class Everything(Record):
-    """One field of each way to travel up."""
+    """A field with each aggregation rule."""
 
     delta: Annotated[TensorMap, Mean(weight="samples")]
     plain: Annotated[Tensor, Mean(weight="one")]
@@ -67,15 +67,17 @@ def everything(seed: int, **changes: Any) -> Everything:
     return Everything(**{**values, **changes})
 
 
-def bits(folded: PartialSum) -> bytes:
-    return bytes(codec.encode(folded).join())
+def bits(partial_sum: PartialSum) -> bytes:
+    return bytes(codec.encode(partial_sum).join())
 
 
-def folded(kind: type[Record], items: Sequence[tuple[Record, int]], fixed_point: FixedPoint = GRID) -> PartialSum:
-    fold = Accumulator(kind, fixed_point)
+def partial_sum_of(
+    kind: type[Record], items: Sequence[tuple[Record, int]], fixed_point: FixedPoint = GRID
+) -> PartialSum:
+    accumulator = Accumulator(kind, fixed_point)
     for update, n in items:
-        fold.add(update, n)
-    return fold.result()
+        accumulator.add(update, n)
+    return accumulator.result()
 
 
 # ---- exactness
@@ -85,11 +87,11 @@ def folded(kind: type[Record], items: Sequence[tuple[Record, int]], fixed_point:
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 60)), min_size=1, max_size=8, unique_by=lambda i: i[0]))
 def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, int]]) -> None:
     items = [(everything(seed), n) for seed, n in drawn]
-    straight = bits(folded(Everything, items))
+    straight = bits(partial_sum_of(Everything, items))
     rng = random.Random(repr(drawn))
     for _ in range(3):
         rng.shuffle(items)
-        parts = [folded(Everything, items[cut::3]) for cut in range(3)]  # three agents
+        parts = [partial_sum_of(Everything, items[cut::3]) for cut in range(3)]  # three agents
         rng.shuffle(parts)
         edge, cloud = Accumulator(Everything, GRID), Accumulator(Everything, GRID)
         edge.merge(codec.decode(PartialSum, codec.encode(parts[0]).join(), stored=True))
@@ -100,12 +102,12 @@ def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, in
 
 
 def test_what_is_added_leaves_the_partial_sums_as_they_were() -> None:
-    parts = [folded(Everything, [(everything(seed), 3)]) for seed in range(2)]
+    parts = [partial_sum_of(Everything, [(everything(seed), 3)]) for seed in range(2)]
     before = [bits(part) for part in parts]
-    fold = Accumulator(Everything, GRID)
+    accumulator = Accumulator(Everything, GRID)
     for part in parts:
-        fold.merge(part)
-    fold.add(everything(2), 3)
+        accumulator.merge(part)
+    accumulator.add(everything(2), 3)
     assert [bits(part) for part in parts] == before
 
 
@@ -118,7 +120,7 @@ def test_what_is_added_leaves_the_partial_sums_as_they_were() -> None:
     )
 )
 def test_the_sum_is_that_of_whole_numbers_and_the_mean_the_nearest_float(terms: list[tuple[float, int]]) -> None:
-    found = folded(Delta, [(Delta(delta={"w": torch.tensor([x])}), n) for x, n in terms])
+    found = partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([x])}), n) for x, n in terms])
     g = GRID.exponent("w")
     assert g == 53 - 10 - 7
     exact = sum(n * round(Fraction(x) * 2**g) for x, n in terms)  # Python rounds ties to even, too
@@ -132,7 +134,7 @@ def test_the_sum_is_that_of_whole_numbers_and_the_mean_the_nearest_float(terms: 
 
 def test_the_largest_terms_of_the_whole_weight_are_still_exact() -> None:
     fixed_point = FixedPoint(total_weight=60_000)
-    found = folded(Delta, [(Delta(delta={"w": torch.tensor([128.0, -128.0])}), 30_000)] * 2, fixed_point)
+    found = partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([128.0, -128.0])}), 30_000)] * 2, fixed_point)
     assert found.means["delta"].sums["w"].tolist() == [60_000 * 2.0**37, -60_000 * 2.0**37]
     mean = mean_of(found, Delta, fixed_point)
     assert mean is not None
@@ -145,7 +147,7 @@ def test_the_largest_terms_of_the_whole_weight_are_still_exact() -> None:
 def test_samples_weigh_by_samples_and_one_by_one() -> None:
     a = everything(0, delta={"w": torch.tensor([1.0])}, plain=torch.tensor([1.0]), loss=1.0)
     b = everything(2, delta={"w": torch.tensor([5.0])}, plain=torch.tensor([5.0]), loss=2.0)
-    mean = mean_of(folded(Everything, [(a, 1), (b, 3)]), Everything, GRID)
+    mean = mean_of(partial_sum_of(Everything, [(a, 1), (b, 3)]), Everything, GRID)
     assert isinstance(mean, Everything)
     assert mean.delta["w"].tolist() == [4]
     assert mean.plain.tolist() == [3]
@@ -153,13 +155,13 @@ def test_samples_weigh_by_samples_and_one_by_one() -> None:
 
 
 def test_an_edges_mean_of_three_weighs_three_times_one() -> None:
-    fold = Accumulator(Everything, GRID)
-    fold.add(everything(0, plain=torch.tensor([1.0])), 10, n_updates=3)
-    fold.add(everything(2, plain=torch.tensor([5.0])), 10)
-    mean = mean_of(fold.result(), Everything, GRID)
+    accumulator = Accumulator(Everything, GRID)
+    accumulator.add(everything(0, plain=torch.tensor([1.0])), 10, n_updates=3)
+    accumulator.add(everything(2, plain=torch.tensor([5.0])), 10)
+    mean = mean_of(accumulator.result(), Everything, GRID)
     assert isinstance(mean, Everything)
     assert mean.plain.tolist() == [2]
-    assert (fold.n_updates, fold.n_samples) == (4, 20)
+    assert (accumulator.n_updates, accumulator.n_samples) == (4, 20)
 
 
 def test_the_mean_is_numpys_to_the_last_bit_but_the_grid() -> None:
@@ -167,18 +169,18 @@ def test_the_mean_is_numpys_to_the_last_bit_but_the_grid() -> None:
     deltas = rng.normal(0, 0.1, (7, 1000)).astype(np.float32)
     weights = rng.integers(1, 100, 7)
     items = [(Delta(delta={"w": torch.from_numpy(row)}), int(n)) for row, n in zip(deltas, weights, strict=True)]
-    mean = mean_of(folded(Delta, items), Delta, GRID)
+    mean = mean_of(partial_sum_of(Delta, items), Delta, GRID)
     assert isinstance(mean, Delta)
     expected = np.average(deltas.astype(np.float64), axis=0, weights=weights)
     np.testing.assert_allclose(mean.delta["w"].numpy(), expected, rtol=2**-24, atol=2.0**-36)
 
 
-def test_a_position_is_averaged_over_those_who_hold_it() -> None:
+def test_a_position_is_averaged_over_the_updates_that_hold_it() -> None:
     def masked(values: list[float], mask: list[float], seed: int) -> Everything:
         return everything(seed, sparse={"s": torch.tensor(values)}, mask={"s": torch.tensor(mask)})
 
     items = [(masked([1, 7, 9], [1, 1, 0], 0), 1), (masked([5, 99, 9], [1, 0, 0], 2), 3)]
-    mean = mean_of(folded(Everything, items), Everything, GRID)
+    mean = mean_of(partial_sum_of(Everything, items), Everything, GRID)
     assert isinstance(mean, Everything)
     assert mean.sparse is not None
     assert mean.sparse["s"].tolist() == [4, 7, 0]
@@ -190,7 +192,7 @@ def test_groups_are_averaged_by_themselves() -> None:
         return everything(seed, groups={name: {"v": torch.tensor([x])} for name, x in groups.items()})
 
     items = [(grouped(0, a=1.0, b=2.0), 1), (grouped(1, a=5.0), 3), (grouped(2, **{"c/d": 9.0}), 2)]
-    mean = mean_of(folded(Everything, items), Everything, GRID)
+    mean = mean_of(partial_sum_of(Everything, items), Everything, GRID)
     assert isinstance(mean, Everything)
     assert {name: part["v"].tolist() for name, part in mean.groups.items()} == {"a": [4], "b": [2], "c/d": [9]}
 
@@ -204,9 +206,9 @@ class Lone(Record):
     mask: Annotated[TensorMap | None, MaskOf()] = None
 
 
-def test_optional_fields_are_averaged_over_those_who_sent_them() -> None:
+def test_optional_fields_are_averaged_over_the_updates_that_have_them() -> None:
     items = [(Lone(by_class={"0": 1.0}), 1), (Lone(by_class={"0": 3.0}, maybe=torch.tensor(4.0)), 1)]
-    mean = mean_of(folded(Lone, items), Lone, GRID)
+    mean = mean_of(partial_sum_of(Lone, items), Lone, GRID)
     assert isinstance(mean, Lone)
     assert mean.by_class == {"0": 2.0}
     assert mean.maybe is not None
@@ -215,26 +217,26 @@ def test_optional_fields_are_averaged_over_those_who_sent_them() -> None:
 
 
 class Told(Record):
-    """A mean that may be absent, and a word on single clients."""
+    """An optional mean, and a value of each client."""
 
     delta: Annotated[Tensor | None, Mean()] = None
     told: Annotated[dict[str, int], PerClient()] = Field(default_factory=dict)
 
 
 def test_each_keeps_every_clients_value() -> None:
-    mean = mean_of(folded(Everything, [(everything(3), 1), (everything(1), 1)]), Everything, GRID)
+    mean = mean_of(partial_sum_of(Everything, [(everything(3), 1), (everything(1), 1)]), Everything, GRID)
     assert isinstance(mean, Everything)
     assert list(mean.scores) == ["device-1", "device-3"]
     assert torch.equal(mean.scores["device-3"], everything(3).scores["device-3"])
 
 
-def test_word_of_a_client_arrives_though_nothing_was_averaged() -> None:
-    """An edge none of whose updates arrived speaks of its clients with no weight."""
-    silent, fold = Told(told={"device-3": 2}), Accumulator(Told, GRID)
-    fold.add(silent, n_samples=0, n_updates=0)
-    assert mean_of(fold.result(), Told, GRID) == silent
-    fold.add(Told(delta=torch.tensor(4.0), told={"device-1": 0}), n_samples=5)
-    mean = mean_of(fold.result(), Told, GRID)
+def test_values_of_clients_arrive_though_nothing_was_averaged() -> None:
+    """An edge that received no update still sends values of its clients, with no weight."""
+    silent, accumulator = Told(told={"device-3": 2}), Accumulator(Told, GRID)
+    accumulator.add(silent, n_samples=0, n_updates=0)
+    assert mean_of(accumulator.result(), Told, GRID) == silent
+    accumulator.add(Told(delta=torch.tensor(4.0), told={"device-1": 0}), n_samples=5)
+    mean = mean_of(accumulator.result(), Told, GRID)
     assert isinstance(mean, Told)
     assert mean.delta is not None
     assert mean.delta.item() == 4.0
@@ -245,34 +247,34 @@ def test_word_of_a_client_arrives_though_nothing_was_averaged() -> None:
 
 def test_a_value_that_is_kept_does_not_keep_its_body() -> None:
     body = codec.encode(everything(3)).join()
-    fold = Accumulator(Everything, GRID)
-    fold.add(codec.decode(Everything, body, stored=True), 1)
-    kept = fold.result().each["scores"]["device-3"].clone()
+    accumulator = Accumulator(Everything, GRID)
+    accumulator.add(codec.decode(Everything, body, stored=True), 1)
+    kept = accumulator.result().each["scores"]["device-3"].clone()
     body[:] = bytes(len(body))
-    assert torch.equal(fold.result().each["scores"]["device-3"], kept)
+    assert torch.equal(accumulator.result().each["scores"]["device-3"], kept)
 
 
 def test_an_aggregate_is_an_update_and_can_be_added_again() -> None:
     """An edge that sends its mean: one level more changes nothing but the last rounding."""
-    edge = mean_of(folded(Delta, [(Delta(delta={"w": torch.tensor([1.0])}), 1)] * 4), Delta, GRID)
+    edge = mean_of(partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([1.0])}), 1)] * 4), Delta, GRID)
     assert isinstance(edge, Delta)
-    fold = Accumulator(Delta, GRID)
-    fold.add(edge, n_samples=4, n_updates=4)
-    fold.add(Delta(delta={"w": torch.tensor([6.0])}), n_samples=1)
-    cloud = mean_of(fold.result(), Delta, GRID)
+    accumulator = Accumulator(Delta, GRID)
+    accumulator.add(edge, n_samples=4, n_updates=4)
+    accumulator.add(Delta(delta={"w": torch.tensor([6.0])}), n_samples=1)
+    cloud = mean_of(accumulator.result(), Delta, GRID)
     assert isinstance(cloud, Delta)
     assert cloud.delta["w"].tolist() == [2]
 
 
 def test_no_updates_have_no_mean_and_no_samples_a_mean_of_zero() -> None:
     assert mean_of(Accumulator(Delta, GRID).result(), Delta, GRID) is None
-    mean = mean_of(folded(Delta, [(Delta(delta={"w": torch.tensor([5.0])}), 0)]), Delta, GRID)
+    mean = mean_of(partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([5.0])}), 0)]), Delta, GRID)
     assert isinstance(mean, Delta)
     assert mean.delta["w"].tolist() == [0]
 
 
 def test_a_mean_that_is_not_of_the_models_shape_is_refused() -> None:
-    found = folded(Delta, [(Delta(delta={"w": torch.zeros(2)}), 1)])
+    found = partial_sum_of(Delta, [(Delta(delta={"w": torch.zeros(2)}), 1)])
     with pytest.raises(WireError, match="the model's is"):
         mean_of(found, Delta, GRID, model={"w": torch.zeros(3)})
 
@@ -314,13 +316,13 @@ def refusals() -> dict[str, tuple[Everything, int, type[StrataError], str]]:
 @pytest.mark.parametrize("case", refusals().keys())
 def test_what_is_refused_leaves_the_sum_as_it_was(case: str) -> None:
     update, n, error, said = refusals()[case]
-    fold = Accumulator(Everything, GRID)
-    fold.add(everything(0), 1)
-    before = bits(fold.result())
+    accumulator = Accumulator(Everything, GRID)
+    accumulator.add(everything(0), 1)
+    before = bits(accumulator.result())
     with pytest.raises(error, match=said):
-        fold.add(update, n)
-    assert bits(fold.result()) == before
-    fold.add(everything(2), 1)  # and the sum goes on
+        accumulator.add(update, n)
+    assert bits(accumulator.result()) == before
+    accumulator.add(everything(2), 1)  # and the sum goes on
 
 
 def test_an_update_is_refused_where_it_arises() -> None:
@@ -336,7 +338,7 @@ def test_a_buffer_may_be_larger_than_a_parameter() -> None:
 
 def forged(**changes: Any) -> PartialSum:
     """The sum of one update of everything, changed."""
-    return folded(Everything, [(everything(1), 2)]).replace(**changes)
+    return partial_sum_of(Everything, [(everything(1), 2)]).replace(**changes)
 
 
 def part(key: str, **changes: Any) -> dict[str, MeanSum]:
@@ -383,21 +385,21 @@ FORGERIES: dict[str, tuple[PartialSum, str]] = {
 @pytest.mark.parametrize("case", FORGERIES.keys())
 def test_a_forged_sum_is_refused_and_the_sum_stays_as_it_was(case: str) -> None:
     other, said = FORGERIES[case]
-    fold = Accumulator(Everything, GRID)
-    fold.add(everything(0), 1)
-    before = bits(fold.result())
+    accumulator = Accumulator(Everything, GRID)
+    accumulator.add(everything(0), 1)
+    before = bits(accumulator.result())
     with pytest.raises(StrataError, match=said):
-        fold.merge(other)
-    assert bits(fold.result()) == before
-    fold.merge(forged())
+        accumulator.merge(other)
+    assert bits(accumulator.result()) == before
+    accumulator.merge(forged())
 
 
 def test_a_sum_that_is_not_of_the_runs_model_is_refused_even_if_it_comes_first() -> None:
-    found = folded(Delta, [(Delta(delta={"w": torch.zeros(2)}), 1)])
-    fold = Accumulator(Delta, GRID, model={"w": torch.zeros(3)})
+    found = partial_sum_of(Delta, [(Delta(delta={"w": torch.zeros(2)}), 1)])
+    accumulator = Accumulator(Delta, GRID, model={"w": torch.zeros(3)})
     with pytest.raises(WireError, match="the model's is"):
-        fold.merge(found)
-    assert fold.n_updates == 0
+        accumulator.merge(found)
+    assert accumulator.n_updates == 0
     Accumulator(Delta, GRID, model={"w": torch.zeros(2)}).merge(found)
 
 
