@@ -1,1 +1,1 @@
-"""The cloud tier: decides rounds, owns global state and the public REST API. It only ever sees edges."""
+"""The cloud tier: decides rounds, owns global state and the public REST API. It exchanges models with edges only."""

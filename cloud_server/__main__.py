@@ -1,4 +1,4 @@
-"""`python -m cloud_server`: run the cloud, with its dashboard."""
+"""`python -m cloud_server` runs the cloud with its dashboard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shared.service.server import serve
 
 
 def create_with_dashboard(settings: CloudSettings) -> FastAPI:
-    """The cloud's app, and the dashboard on it."""
+    """The cloud's app with the dashboard."""
     app = create_app(settings)
     attach(app, settings)
     return app

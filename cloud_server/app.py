@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 import httpx
 from fastapi import Depends, FastAPI
 
-from cloud_server.api import membership, nodes, runs
-from cloud_server.api import metrics as metrics_module
+from cloud_server.api import membership as membership_api
+from cloud_server.api import metrics as metrics_api
+from cloud_server.api import nodes as nodes_api
+from cloud_server.api import runs as runs_api
 from cloud_server.dependencies import Cloud
 from cloud_server.metrics import CloudMetrics
 from cloud_server.nodes.fleet import Fleet
@@ -38,7 +40,7 @@ from shared.storage.key_value import RedisStore, Store
 def create_app(
     settings: CloudSettings, transport: httpx.AsyncBaseTransport | None = None, store: Store | None = None
 ) -> FastAPI:
-    """The cloud; `transport` and `store` stand in for network and Redis in tests."""
+    """The cloud; `transport` and `store` replace network and Redis in tests."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -60,12 +62,12 @@ def create_app(
     app = make_app("StrataFL cloud", lifespan)
     tokens, networks, hosts = settings.common, settings.allowed_networks, settings.allowed_hosts
     app.add_middleware(BodyLimit, tokens=(tokens.api_token, tokens.tier_token), limit=settings.max_spec_bytes)
-    app.include_router(runs.open_router)
-    for public in (runs.router, nodes.router):
+    app.include_router(runs_api.open_router)
+    for public in (runs_api.router, nodes_api.router):
         app.include_router(public, dependencies=[Depends(guard(tokens.api_token, networks, "API", hosts=hosts))])
-    app.include_router(metrics_module.router_of(settings))
+    app.include_router(metrics_api.router_of(settings))
     app.include_router(
-        membership.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier", hosts=hosts))]
+        membership_api.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier", hosts=hosts))]
     )
     app.openapi = describe(app)  # type: ignore[method-assign]
     return app
@@ -78,27 +80,29 @@ def build(
     closing: asyncio.Event,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> Cloud:
-    """Wire the cloud together. It computes on one thread and evaluates on another, beside the rounds."""
+    """The cloud, wired together. It computes on one thread and evaluates on another."""
     metrics = CloudMetrics()
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
-    worker, evaluator = Worker(), Worker()
+    worker, evaluating = Worker(), Worker()
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
-    archive = RunRepository(store, blobs, worker, settings.max_runs, to_all(metrics.hear, log_run_event, tracking.hear))
-    results = ResultsFolder(settings.runs_dir, evaluator)
-    tools = CloudServices(
-        repository=archive,
+    repository = RunRepository(
+        store, blobs, worker, settings.max_runs, to_all(metrics.hear, log_run_event, tracking.hear)
+    )
+    results = ResultsFolder(settings.runs_dir, evaluating)
+    services = CloudServices(
+        repository=repository,
         registry=registry,
         edges=EdgeClient(registry, caller),
         experiments=ExperimentCache(settings.common.data_dir, settings.common.cache_dir),
         worker=worker,
-        evaluator=Evaluator(archive, evaluator),
+        evaluator=Evaluator(repository, evaluating),
         results=results,
         settle_s=settings.settle_s,
     )
-    runner = RunManager(tools)
-    metrics.watch(registry, runner, tools.evaluator)
-    fleet = Fleet(store, registry, runner.seats_by_agent, settings.ttl_s)
-    workers = (worker, evaluator)
-    return Cloud(settings, store, registry, archive, runner, fleet, results, tracking, workers, metrics, closing)
+    runs = RunManager(services)
+    metrics.watch(registry, runs, services.evaluator)
+    fleet = Fleet(store, registry, runs.seats_by_agent, settings.ttl_s)
+    workers = (worker, evaluating)
+    return Cloud(settings, store, registry, repository, runs, fleet, results, tracking, workers, metrics, closing)

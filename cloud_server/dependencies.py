@@ -1,4 +1,4 @@
-"""The cloud behind a request, as a named dependency."""
+"""The cloud of a request, as a named dependency."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from shared.storage.key_value import Store
 
 @dataclass
 class Cloud:
-    """What the cloud owns while it runs.
+    """The objects that the cloud owns while it runs.
 
     Attributes:
-        workers: the computing thread, and the evaluating one.
-        closing: set when the cloud ends, so that streams of events end too.
+        workers: the computing thread and the evaluating thread.
+        closing: set when the cloud shuts down; ends the streams of events.
     """
 
     settings: CloudSettings
@@ -43,7 +43,7 @@ class Cloud:
 
 
 def cloud_of(request: Request) -> Cloud:
-    """The cloud behind the app."""
+    """The cloud of the app to which a request belongs."""
     found: Cloud = request.app.state.cloud
     return found
 

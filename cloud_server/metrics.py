@@ -1,4 +1,4 @@
-"""What Prometheus is told of the cloud: rounds, bytes, losses, the run that trains, who is there, what waits."""
+"""The cloud's metrics for Prometheus: rounds, bytes, failures, the run that trains, registered nodes, queues."""
 
 from __future__ import annotations
 
@@ -18,60 +18,63 @@ from shared.service.metrics import DIRECTIONS, REASONS, SIMULATED_S, WALL_S, Tie
 STATES = get_args(State)
 STATUSES = tuple(status for status in get_args(Status) if status not in FINAL)
 WHERE = ("seat", "edge")
-"""Whether the contribution of one seat was lost, or that of an edge with all of its seats."""
+"""Whether the contribution of one seat was lost, or that of an edge with all its seats."""
 
 
 class CloudMetrics(TierMetrics):
-    """Counts what is told of runs (`hear`), and shows who is there and what waits (`watch`)."""
+    """Counts the events of runs (`hear`); shows registered nodes and queues (`watch`)."""
 
     def __init__(self) -> None:
         super().__init__("cloud")
-        self._present = ""
+        self._run = ""
         self._statuses: dict[str, str] = {}
-        self._tell_of_rounds()
-        self._tell_of_the_run()
-        self.heartbeats = self.counter("heartbeats", "Heartbeats of edges that were taken")
-        self.registrations = self.counter("registrations", "Registrations that were taken", kind=("agent", "edge"))
-        self.exchange_seconds = self.histogram("exchange_seconds", "Wall seconds of a round's order to an edge", WALL_S)
+        self._add_round_metrics()
+        self._add_run_metrics()
+        self.heartbeats = self.counter("heartbeats", "Heartbeats received from edges")
+        self.registrations = self.counter("registrations", "Accepted registrations", kind=("agent", "edge"))
+        self.exchange_seconds = self.histogram(
+            "exchange_seconds", "Wall seconds from an order to an edge until its answer", WALL_S
+        )
         self.socket_bytes = self.counter(
-            "socket_bytes", "Bodies of rounds' orders and answers on the sockets to edges", direction=DIRECTIONS
+            "socket_bytes", "Bytes of order and answer bodies on the sockets to edges", direction=DIRECTIONS
         )
 
-    def _tell_of_rounds(self) -> None:
+    def _add_round_metrics(self) -> None:
         self.round_seconds = self.histogram("round_seconds", "Wall seconds of committed training rounds", WALL_S)
         self.round_simulated = self.histogram(
             "round_simulated_seconds", "Simulated seconds of committed training rounds", SIMULATED_S
         )
-        self.retries = self.counter("round_retries", "Rounds that were begun anew on a new map")
+        self.retries = self.counter("round_retries", "Rounds attempted again because a quorum of edges was missed")
         self.visits = self.counter("visits", "Visits of committed rounds")
-        self.updates = self.counter("updates", "Updates that committed rounds used")
-        self.failures = self.counter(
-            "failures", "Contributions that committed rounds lost", where=WHERE, reason=REASONS
-        )
+        self.updates = self.counter("updates", "Updates used by committed rounds")
+        self.failures = self.counter("failures", "Contributions lost in committed rounds", where=WHERE, reason=REASONS)
         self.link_bytes = self.counter(
-            "link_bytes", "Bytes on the modelled links", link=("device", "edge"), direction=DIRECTIONS
+            "link_bytes",
+            "Bytes of committed rounds on the modelled links",
+            link=("device", "edge"),
+            direction=DIRECTIONS,
         )
-        self.energy = self.counter("energy_joules", "Modelled energy of visits")
+        self.energy = self.counter("energy_joules", "Modelled energy of the visits of committed rounds, in joules")
 
-    def _tell_of_the_run(self) -> None:
-        """Gauges of one run; NaN where nothing is known."""
+    def _add_run_metrics(self) -> None:
+        """Gauges of one run; NaN as long as a value is not known."""
         self.accuracy = self.gauge(
             "run_accuracy_ratio", "Newest accuracy of the run that trains, or trained last", of=("global", "clients")
         )
         self.loss = self.gauge(
             "run_loss", "Newest loss of the run that trains, or trained last", of=("global", "train")
         )
-        self._nothing_known()
+        self._forget_scores()
         self.shown_by("runs", "Runs that have not ended", "status", STATUSES, lambda: Counter(self._statuses.values()))
 
-    def _nothing_known(self) -> None:
+    def _forget_scores(self) -> None:
         for series in (self.accuracy.labels("global"), self.accuracy.labels("clients")):
             series.set(math.nan)
         for series in (self.loss.labels("global"), self.loss.labels("train")):
             series.set(math.nan)
 
-    def watch(self, registry: Registry, runner: RunManager, judge: Evaluator) -> None:
-        """Show who is there and what waits, as it is when somebody asks."""
+    def watch(self, registry: Registry, runs: RunManager, evaluator: Evaluator) -> None:
+        """Show the state of registry and queues at the moment of each scrape."""
 
         def agents() -> Counter[str]:
             return Counter(registry.agent_info(agent).state for agent in list(registry.agents))
@@ -79,25 +82,27 @@ class CloudMetrics(TierMetrics):
         def edges() -> Counter[str]:
             return Counter(registry.edge_info(edge).state for edge in list(registry.edges))
 
-        def run(figure: str) -> float:
-            return float(getattr(runner.executor.info, figure)) if runner.executor else 0.0
+        def run(field: str) -> float:
+            return float(getattr(runs.executor.info, field)) if runs.executor else 0.0
 
-        self.shown("devices", "Room of the live agents", registry.n_devices)
+        self.shown("devices", "Devices that the live agents can host", registry.n_devices)
         self.shown_by("agents", "Registered agents", "state", STATES, agents)
         self.shown_by("edges", "Registered edges", "state", STATES, edges)
-        self.shown("training", "1 while a run trains", lambda: float(runner.executor is not None))
+        self.shown("training", "1 while a run trains", lambda: float(runs.executor is not None))
         self.shown("run_rounds", "Committed rounds of the run that trains, else 0", lambda: run("rounds"))
-        self.shown("run_rounds_wanted", "Rounds that it is to have, else 0", lambda: run("num_rounds"))
-        self.shown("run_simulated_seconds", "Its simulated clock, else 0", lambda: run("simulated_s"))
-        self.shown("evaluations_waiting", "Evaluations that run or wait", lambda: judge.n_waiting)
+        self.shown("run_rounds_wanted", "Rounds requested of the run that trains, else 0", lambda: run("num_rounds"))
+        self.shown(
+            "run_simulated_seconds", "Simulated seconds of the run that trains, else 0", lambda: run("simulated_s")
+        )
+        self.shown("evaluations_waiting", "Evaluations of checkpoints that run or wait", lambda: evaluator.n_waiting)
 
     def exchanged(self, what: str, sent: int, received: int, wall_s: float) -> None:
-        """An edge has answered an order."""
+        """Count an order that an edge has answered."""
         self.exchange_seconds.observe(wall_s)
         self.socket_bytes.labels("down").inc(sent)
         self.socket_bytes.labels("up").inc(received)
 
-    # ---- what is told of runs
+    # ---- events of runs
 
     def hear(self, run_id: str, event: RunEvent) -> None:
         """Count an event of a run."""
@@ -111,7 +116,7 @@ class CloudMetrics(TierMetrics):
         elif event.kind == "contribution.lost":
             where = "edge" if data["seat"] is None else "seat"
             self.failures.labels(where, one_of(data["reason"], REASONS)).inc()
-        elif event.kind == "round.evaluated" and run_id == self._present:
+        elif event.kind == "round.evaluated" and run_id == self._run:
             scores: Mapping[str, Any] = data["evaluation"].get("global", {})
             self.accuracy.labels("global").set(_number(scores.get("accuracy")))
             self.loss.labels("global").set(_number(scores.get("loss")))
@@ -121,9 +126,9 @@ class CloudMetrics(TierMetrics):
             self._statuses.pop(run_id, None)
         else:
             self._statuses[run_id] = status
-        if status == "starting" and run_id != self._present:
-            self._present = run_id
-            self._nothing_known()
+        if status == "starting" and run_id != self._run:
+            self._run = run_id
+            self._forget_scores()
 
     def _committed(self, data: Mapping[str, Any]) -> None:
         self.round_seconds.observe(data["wall_s"])

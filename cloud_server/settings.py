@@ -1,4 +1,4 @@
-"""Where the cloud runs: environment `CLOUD_*`."""
+"""The cloud's settings, from environment variables `CLOUD_*`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class CloudSettings(TierSettings):
     """The cloud's settings.
 
     Attributes:
-        settle_s: with fewer devices than wanted, how long no new one must have come before a run starts.
-        max_spec_bytes: largest body of the public API.
-        max_runs: kept at a time, whatever their status; deleting one makes room.
+        settle_s: with fewer devices than requested, a run starts once no new one has registered for so many seconds.
+        max_spec_bytes: largest request body of the public API.
+        max_runs: runs that are stored at most, whatever their status; deleting one makes room.
     """
 
     model_config = SettingsConfigDict(env_prefix="CLOUD_", extra="ignore", env_ignore_empty=True)

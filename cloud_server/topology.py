@@ -1,32 +1,32 @@
-"""Who is there, and changing that: what `/topology` and `/devices` answer with, and what the dashboard shows."""
+"""The connected nodes: views and changes, for `/topology`, `/agents` and the dashboard."""
 
 from __future__ import annotations
 
 from cloud_server.dependencies import Cloud
-from shared.core.errors import Conflict
+from shared.core.errors import BadInput, Conflict
 from shared.core.validation import check_known
-from shared.service.api.nodes import AgentInfo, DeviceChange, TopologyInfo
+from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
 from shared.simulation import PROFILES
 
 
 def agent_of(cloud: Cloud, agent: str) -> AgentInfo:
-    """One device agent, with its seats in the run that trains.
+    """An agent, with its seats in the run that trains.
 
     Raises:
-        NotFound: there is none of that id.
+        NotFound: no agent has that id.
     """
     return cloud.registry.agent_info(agent, cloud.runs.seats_by_agent().get(agent, ()))
 
 
 def agents_of(cloud: Cloud) -> tuple[AgentInfo, ...]:
-    """All device agents."""
+    """All registered agents."""
     registry, seats = cloud.registry, cloud.runs.seats_by_agent()
     return tuple(registry.agent_info(agent, seats.get(agent, ())) for agent in sorted(registry.agents))
 
 
 async def topology_of(cloud: Cloud) -> TopologyInfo:
-    """What is there, how many devices are wanted, and which fleet makes that so."""
-    course = cloud.runs.executor
+    """All registered nodes, the wanted number of devices, and the fleet that scales them."""
+    executor = cloud.runs.executor
     return TopologyInfo(
         wanted=await cloud.fleet.wanted(),
         present=cloud.fleet.present(),
@@ -34,17 +34,17 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
         n_agents=len(cloud.registry.live_agents()),
         fleet=cloud.fleet.info(),
         edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)),
-        devices=agents_of(cloud),
-        active_run=course.info.run if course else None,
+        agents=agents_of(cloud),
+        active_run=executor.info.run if executor else None,
     )
 
 
-async def change_device(cloud: Cloud, agent: str, change: DeviceChange) -> AgentInfo:
-    """Take a device agent offline, bring it back, or give it a profile; all from the next round on.
+async def change_agent(cloud: Cloud, agent: str, change: AgentChange) -> AgentInfo:
+    """Take an agent offline, bring it back, or change its profile; each holds from the next round on.
 
     Raises:
-        NotFound: there is none of that id.
-        UnknownName: the catalogue has no profile of that name.
+        NotFound: no agent has that id.
+        BadInput: the catalogue has no profile of that name; the message names the nearest.
         Conflict: the run that trains does not take profiles from its agents.
     """
     changes: dict[str, bool | str | None] = {}
@@ -53,23 +53,30 @@ async def change_device(cloud: Cloud, agent: str, change: DeviceChange) -> Agent
     if "profile" in change.model_fields_set:
         agent_of(cloud, agent)
         if change.profile is not None:
-            check_known("profile", change.profile, PROFILES)
-        _profiles_are_the_agents(cloud)
+            _check_profile(change.profile)
+        _check_profiles_by_agent(cloud)
         changes["given_profile"] = change.profile
     await cloud.registry.change(agent, **changes)
     return agent_of(cloud, agent)
 
 
-def _profiles_are_the_agents(cloud: Cloud) -> None:
-    """See that the run that trains, if there is one, takes its seats' profiles from their agents.
+def _check_profile(name: str) -> None:
+    try:
+        check_known("profile", name, PROFILES)
+    except ValueError as error:
+        raise BadInput(str(error), field="profile") from None
+
+
+def _check_profiles_by_agent(cloud: Cloud) -> None:
+    """Checks that the run that trains, if any, takes the profiles of its seats from their agents.
 
     Raises:
-        Conflict: its spec says which seat has which.
+        Conflict: its spec assigns the profiles.
     """
-    course = cloud.runs.executor
-    if course is not None and not course.info.spec.devices.by_agent:
+    executor = cloud.runs.executor
+    if executor is not None and not executor.info.spec.devices.by_agent:
         raise Conflict(
-            f"run {course.info.run} trains, whose spec says which profiles its seats have; "
-            "an agent's profile counts with devices: {profile: agent}",
+            f"run {executor.info.run} trains, and its spec assigns the profiles of its seats; "
+            "an agent's profile counts only with devices: {profile: agent}",
             field="profile",
         )

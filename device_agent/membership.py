@@ -8,17 +8,17 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from device_agent.device_host import DeviceHost
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import StrataError
 from shared.core.validation import ID
+from shared.runtime.background import Repeating
 from shared.runtime.logs import log_event
 from shared.service.api.membership import (
     AgentHeartbeat,
@@ -93,18 +93,19 @@ class Membership:
         self.host, self.home_url, self.metrics = host, "", metrics
         self.edges: dict[str, _Orders] = {}
         self._forgotten: set[str] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops = (
+            Repeating(self._pause_s, self._beat_home, "not registered"),
+            Repeating(self._pause_s, self._beat_others, "heartbeat"),
+        )
 
     def start(self) -> None:
         """Starts to register and to send heartbeats."""
-        loops = (self._repeat(self._beat_home, "not registered"), self._repeat(self._beat_others, "heartbeat"))
-        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        for loop in self._loops:
+            loop.start()
 
     async def stop(self) -> None:
         """Stops both loops and waits for their end."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(loop.stop() for loop in self._loops))
 
     @contextmanager
     def working_for(self, edge_url: str) -> Iterator[None]:
@@ -132,20 +133,8 @@ class Membership:
 
     # ---- the loops
 
-    async def _repeat(self, once: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
-        """Repeats a step for ever; errors are logged, and lengthen the pause before the next attempt."""
-        failures = 0
-        while True:
-            try:
-                await once()
-                failures = 0
-            except StrataError as error:
-                failures += 1
-                log.log(logging.WARNING if failures == 1 else logging.DEBUG, "%s: %s", what, error.detail)
-            except Exception:
-                failures += 1
-                log.exception(what)
-            await asyncio.sleep(pause_s(self.every_s, failures))
+    def _pause_s(self, failures: int, took_s: float) -> float:
+        return pause_s(self.every_s, failures)
 
     async def _beat_home(self) -> None:
         """Sends a heartbeat to the home edge; registers first if there is none, and again after a failure."""

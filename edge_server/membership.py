@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-
 from edge_server.roster import Roster
 from edge_server.round_handler import RoundHandler
-from shared.core.errors import StrataError
+from shared.runtime.background import Repeating
 from shared.service.api.membership import EdgeHeartbeat, EdgeRegistration, EdgeRegistrationAnswer, HeartbeatAnswer
 from shared.service.client import Caller
 from shared.service.retry import pause_s
-
-log = logging.getLogger(__name__)
 
 
 class Membership:
@@ -37,40 +32,27 @@ class Membership:
         handler: RoundHandler,
     ) -> None:
         self.caller, self.cloud_url, self.registration, self.handler = caller, cloud_url, registration, handler
-        self.roster, self.every_s = roster, every_s
+        self.roster = roster
         self.registered = False
         self._forgotten: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._beating = Repeating(
+            lambda failures, _: pause_s(every_s, failures), self._turn, "the cloud cannot be reached"
+        )
 
     def start(self) -> None:
         """Starts to register and to send heartbeats."""
-        self._task = asyncio.create_task(self._forever())
+        self._beating.start()
 
     async def stop(self) -> None:
         """Ends the heartbeats."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._beating.stop()
 
-    async def _forever(self) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._once()
-                failures = 0
-            except StrataError as error:
-                failures += 1
-                self.registered = False
-                log.log(
-                    logging.WARNING if failures == 1 else logging.DEBUG,
-                    "the cloud cannot be reached: %s",
-                    error.detail,
-                )
-            except Exception:
-                failures += 1
-                self.registered = False
-                log.exception("heartbeat failed")
-            await asyncio.sleep(pause_s(self.every_s, failures))
+    async def _turn(self) -> None:
+        try:
+            await self._once()
+        except Exception:
+            self.registered = False
+            raise
 
     async def _once(self) -> None:
         if not self.registered:

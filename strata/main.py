@@ -29,7 +29,7 @@ for _command in (
     export.export,
     sweep.sweep,
     catalogue.algorithms,
-    catalogue.devices,
+    catalogue.agents,
     catalogue.edges,
     catalogue.twins,
     health.doctor,

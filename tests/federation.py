@@ -241,7 +241,7 @@ class Federation:
         return RoundDetail.model_validate(answer.json())
 
     async def seats(self, run_id: str) -> SeatPage:
-        return SeatPage.model_validate((await self.client.get(f"/runs/{run_id}/devices")).json())
+        return SeatPage.model_validate((await self.client.get(f"/runs/{run_id}/seats")).json())
 
 
 class Kept:

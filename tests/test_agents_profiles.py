@@ -41,7 +41,7 @@ async def test_seats_show_their_agents_profile_slowed_down_where_they_are_stragg
     slowed = {**AGENTS, "straggler_ratio": 1 / 3, "straggler_slowdown": 4}
     async with federation(tmp_path, rooms=(3, 3), profiles=("jetson", "gateway")) as fed:
         info = await fed.run(small_spec(devices=slowed, num_rounds=1))
-        seats = (await fed.seats(info.run)).devices
+        seats = (await fed.seats(info.run)).seats
     assert Counter(seat.profile for seat in seats) == {"jetson": 3, "gateway": 3}
     for seat in seats:
         found = PROFILES[seat.profile]
@@ -65,8 +65,8 @@ async def changed_after(folder: Path, n_rounds: int, *, restarted: bool = False)
     async with federation(folder, n_edges=1, rooms=(1, 1)) as fed:
         spec = small_spec(devices=AGENTS, num_rounds=n_rounds, num_devices=2, num_edges=1)
         info = await fed.run(spec)
-        agent = (await fed.seats(info.run)).devices[0].agent
-        answer = await fed.client.patch(f"/devices/{agent}", json={"profile": "phone_low"})
+        agent = (await fed.seats(info.run)).seats[0].agent
+        answer = await fed.client.patch(f"/agents/{agent}", json={"profile": "phone_low"})
         assert (answer.json()["profile"], answer.json()["own_profile"]) == ("phone_low", "standard")
         if restarted:
             await fed.stop("cloud")
@@ -77,7 +77,7 @@ async def changed_after(folder: Path, n_rounds: int, *, restarted: bool = False)
             await fed.until(lambda: fed.n_agents() == 2)
         await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 4 - n_rounds})
         done = await ended(fed, info.run, folder)
-        seats = (await fed.seats(info.run)).devices
+        seats = (await fed.seats(info.run)).seats
         assert [seat.profile for seat in seats] == ["phone_low", "standard"]
         told = (await fed.client.get(f"/runs/{info.run}/events")).text
     events = [json.loads(line.removeprefix("data: ")) for line in told.splitlines() if line.startswith("data: ")]
@@ -110,8 +110,8 @@ async def test_the_round_that_runs_keeps_the_profiles_with_which_it_began(tmp_pa
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(devices=AGENTS, num_rounds=3, num_devices=2, num_edges=1))
         await gate.reached.wait()
-        agent = (await fed.seats(run_id)).devices[1].agent
-        await fed.client.patch(f"/devices/{agent}", json={"profile": "jetson"})
+        agent = (await fed.seats(run_id)).seats[1].agent
+        await fed.client.patch(f"/agents/{agent}", json={"profile": "jetson"})
         gate.open.set()
         done = await ended(fed, run_id, tmp_path)
     assert profiles(done, 1) == ["standard", "standard", "jetson"]
@@ -128,7 +128,7 @@ async def test_a_given_profile_outlasts_restarts_of_cloud_and_agent_and_a_resume
 
 async def test_a_device_is_given_its_own_profile_back(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), profiles=("jetson",)) as fed:
-        url = f"/devices/{fed.agent_id(0)}"
+        url = f"/agents/{fed.agent_id(0)}"
         for given, counts in (("gateway", "gateway"), (None, "jetson")):
             answer = await fed.client.patch(url, json={"profile": given})
             assert answer.status_code == 200, answer.text
@@ -140,10 +140,10 @@ async def test_where_the_spec_says_who_has_which_profile_an_agent_is_given_none(
         gate = Gate(fed)
         run_id = await fed.submit(small_spec(num_devices=2, num_edges=1))
         await gate.reached.wait()
-        url = f"/devices/{fed.agent_id(0)}"
+        url = f"/agents/{fed.agent_id(0)}"
         answer = await fed.client.patch(url, json={"profile": "jetson", "online": False})
         assert (answer.status_code, answer.json()["field"]) == (409, "profile")
-        assert f"run {run_id} trains, whose spec says which profiles its seats have" in answer.json()["detail"]
+        assert f"run {run_id} trains, and its spec assigns the profiles of its seats" in answer.json()["detail"]
         found = (await fed.client.get(url)).json()
         assert (found["profile"], found["online"]) == ("standard", True)
         gate.open.set()
@@ -153,10 +153,10 @@ async def test_where_the_spec_says_who_has_which_profile_an_agent_is_given_none(
 
 async def test_a_profile_that_is_in_no_catalogue_is_refused_with_the_nearest(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
-        answer = await fed.client.patch(f"/devices/{fed.agent_id(0)}", json={"profile": "phone_lo"})
+        answer = await fed.client.patch(f"/agents/{fed.agent_id(0)}", json={"profile": "phone_lo"})
         assert (answer.status_code, answer.json()["field"]) == (422, "profile")
         assert "unknown profile 'phone_lo'; did you mean 'phone_low'?" in answer.json()["detail"]
-        assert (await fed.client.patch("/devices/a-nobody", json={"profile": "jetson"})).status_code == 404
+        assert (await fed.client.patch("/agents/a-nobody", json={"profile": "jetson"})).status_code == 404
 
 
 # ---- what a spec may say

@@ -72,7 +72,7 @@ async def test_a_cloud_without_cuda_refuses_the_run(tmp_path: Path, no_cuda: Non
 async def test_a_run_that_is_resumed_where_there_is_no_cuda_fails_before_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
-    monkeypatch.setattr("shared.training.compute_device.processor_of", anything)
+    monkeypatch.setattr("cloud_server.runs.manager.compute_device_of", anything)
     async with federation(tmp_path, rooms=(6,)) as fed:
         info = await fed.run(small_spec(device="cuda"))
     assert (info.status, info.rounds, info.reason) == ("failed", 0, TOLD)
@@ -83,8 +83,8 @@ async def test_without_cuda_at_the_agents_the_first_round_fails_with_the_cause(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
     """Of edges that are clients their own workers say the same."""
-    for tier in ("runner", "course"):
-        monkeypatch.setattr(f"cloud_server.{tier}.processor_of", anything)
+    for module in ("manager", "executor"):
+        monkeypatch.setattr(f"cloud_server.runs.{module}.compute_device_of", anything)
     async with federation(tmp_path, rooms=(6,)) as fed:
         info = await fed.run(small_spec(device="cuda", client=client))
     assert (info.status, info.rounds) == ("failed", 0)

@@ -39,7 +39,7 @@ def lost_seats(detail: RoundDetail) -> dict[int, str]:
 async def seats_of(fed: Federation, run_id: str, number: int) -> list[int]:
     """The seats of an agent."""
     agent = fed.agent_id(number)
-    return [seat.seat for seat in (await fed.seats(run_id)).devices if seat.agent == agent]
+    return [seat.seat for seat in (await fed.seats(run_id)).seats if seat.agent == agent]
 
 
 async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:

@@ -35,9 +35,9 @@ WORDS = {"sum", "by", "le", "rate", "increase", "histogram_quantile", "max", "__
 
 
 class Idle:
-    """A cloud's runner that has no run."""
+    """A cloud's run manager that executes no run."""
 
-    course = None
+    executor = None
 
 
 def tiers(folder: Path) -> list[TierMetrics]:

@@ -101,7 +101,7 @@ async def test_devices_of_a_lost_edge_visit_the_others_and_come_back_with_it(tmp
         info = await fed.finish(run_id)
         await asyncio.gather(*gone)
         details = await rounds_of(fed, info)
-        mine = {s.seat for s in (await fed.seats(run_id)).devices if s.home == 1}
+        mine = {s.seat for s in (await fed.seats(run_id)).seats if s.home == 1}
     first, second, _, last = details
     # the round in which the edge was lost goes on without its seats, and says which
     assert [(f.edge, f.reason, set(f.seats)) for f in first.failures] == [("edge-2", "lost", mine)]

@@ -141,7 +141,7 @@ async def test_stragglers_are_shown_and_take_longer(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         ratio = {"straggler_ratio": 1 / 3, "straggler_slowdown": 8}
         info = await fed.run(spec_of(devices=ratio, num_rounds=1))
-        seats, first = (await fed.seats(info.run)).devices, await fed.round(info.run, 1)
+        seats, first = (await fed.seats(info.run)).seats, await fed.round(info.run, 1)
     slow = {seat.seat for seat in seats if seat.straggler}
     assert Counter(seat.compute_sps for seat in seats) == {500: 4, 62.5: 2}
     a_sample = {row.seat: row.compute_s / row.n_samples for row in first.seats}
@@ -235,7 +235,7 @@ async def test_a_device_that_is_off_is_not_visited(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1) as fed:
         info = await fed.run(spec_of(halves, num_edges=1, num_rounds=1))
         first = await fed.round(info.run, 1)
-        agents = {seat.seat: seat.agent for seat in (await fed.seats(info.run)).devices}
+        agents = {seat.seat: seat.agent for seat in (await fed.seats(info.run)).seats}
         ports = {fed.agent_id(number): AGENT_PORT + number for number in range(6)}
         asked = Counter(port for port, path in fed.router.calls if path == "/visits")
     off = [row for row in first.seats if row.reason == "unavailable"]

@@ -25,30 +25,30 @@ def _source(request: Request) -> str | None:
 
 
 @router.post("/agents")
-async def greet_agent(hello: AgentRegistration, request: Request, cloud: TheCloud) -> AgentRegistrationAnswer:
+async def register_agent(registration: AgentRegistration, request: Request, cloud: TheCloud) -> AgentRegistrationAnswer:
     """Register an agent."""
-    edge_url = await cloud.registry.register_agent(hello, _source(request))
+    edge_url = await cloud.registry.register_agent(registration, _source(request))
     cloud.metrics.registrations.labels("agent").inc()
     return AgentRegistrationAnswer(edge_url=edge_url, runs=tuple(await cloud.repository.run_ids()))
 
 
 @router.post("/edges")
-async def greet_edge(hello: EdgeRegistration, request: Request, cloud: TheCloud) -> EdgeRegistrationAnswer:
+async def register_edge(registration: EdgeRegistration, request: Request, cloud: TheCloud) -> EdgeRegistrationAnswer:
     """Register an edge."""
-    url = await cloud.registry.register_edge(hello, _source(request))
+    url = await cloud.registry.register_edge(registration, _source(request))
     cloud.metrics.registrations.labels("edge").inc()
     return EdgeRegistrationAnswer(url=url, runs=tuple(await cloud.repository.run_ids()))
 
 
 @router.post("/heartbeats", responses=problems(404))
-async def heartbeat(beat: EdgeHeartbeat, cloud: TheCloud) -> HeartbeatAnswer:
-    """An edge is alive, and so are the agents that it hears."""
-    answer = await cloud.registry.beat(beat)
+async def heartbeat(body: EdgeHeartbeat, cloud: TheCloud) -> HeartbeatAnswer:
+    """Take the heartbeat of an edge, with the agents that it hears."""
+    answer = await cloud.registry.beat(body)
     cloud.metrics.heartbeats.inc()
     return answer.replace(deleted=cloud.repository.deleted())
 
 
 @router.post("/fleet", responses=problems(409))
 async def fleet(report: FleetReport, cloud: TheCloud) -> FleetOrders:
-    """What a fleet runs; it learns how many devices are wanted, and whom it may stop."""
+    """Take the report of a fleet; returns the wanted numbers of devices, and the agents that it may stop."""
     return await cloud.fleet.hear(report)

@@ -1,4 +1,4 @@
-"""What a Prometheus asks the cloud: its metrics, and where those of edges and agents are."""
+"""The endpoints for Prometheus: the cloud's metrics, and the addresses of edges and agents."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from shared.service.metrics import metrics_router
 
 
 class TargetGroup(Record):
-    """Addresses with the labels that a Prometheus gives to what it finds there (its `http_sd_config`)."""
+    """Addresses, with the labels that Prometheus adds to their metrics (its `http_sd_config`)."""
 
     targets: tuple[str, ...]
     labels: dict[str, str]
 
 
 def router_of(settings: CloudSettings) -> APIRouter:
-    """`GET /metrics` and `GET /metrics/targets`, for whoever has the API token or the one for metrics."""
+    """`GET /metrics` and `GET /metrics/targets`, with the API token or the token for metrics."""
     token = settings.common.api_token
     router = metrics_router(settings, token, "API", lambda request: cloud_of(request).metrics)
 
     @router.get("/metrics/targets", tags=["health"])
     async def targets(cloud: TheCloud) -> tuple[TargetGroup, ...]:
-        """Where the live edges and agents are, for Prometheus' discovery by HTTP."""
+        """The addresses of the live edges and agents, for the HTTP service discovery of Prometheus."""
         return tuple(groups(cloud.registry))
 
     return router
 
 
 def groups(registry: Registry) -> list[TargetGroup]:
-    """A group for each live edge, and one of all live agents."""
+    """One group for each live edge, and one for all live agents."""
     edges = [
         TargetGroup(targets=(_address(registry.edges[edge].url),), labels={"tier": "edge", "edge": edge})
         for edge in registry.live_edges()

@@ -1,4 +1,4 @@
-"""The public REST API: resources, not verbs. JSON; tensors as safetensors; errors as problem+json."""
+"""The endpoints of runs. JSON; tensors as safetensors; errors as problem+json."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 open_router = APIRouter(tags=["health"])
 router = APIRouter()
 BEAT_S = 10.0
+"""Wall seconds without an event after which a stream of events sends a comment, to keep the connection open."""
 NO_RUN = problems(404)
 NOT_NOW = problems(404, 409)
 Name = Annotated[str, Path(max_length=300)]
@@ -44,13 +45,13 @@ async def healthz() -> Health:
 
 @open_router.get("/readyz", responses={503: {"model": Health}})
 async def readyz(cloud: TheCloud, response: Response) -> Health:
-    """Redis answers, and at least one edge and one device are there; `missing` names what is not."""
+    """Whether Redis answers and at least one edge and one agent are alive; `missing` names what is not."""
     found = {
         "Redis": await answers(cloud.store),
         "an edge": cloud.registry.live_edges(),
         "a device": cloud.registry.live_agents(),
     }
-    missing = tuple(name for name, there in found.items() if not there)
+    missing = tuple(name for name, present in found.items() if not present)
     response.status_code = 503 if missing else 200
     return health("cloud", missing)
 
@@ -62,7 +63,7 @@ async def readyz(cloud: TheCloud, response: Response) -> Health:
 async def create_run(
     body: NewRun, cloud: TheCloud, idempotency_key: Annotated[str | None, Header(max_length=200)] = None
 ) -> RunInfo:
-    """Create a run of a spec; it starts when no other trains. Asked again with the same key, the same run."""
+    """Create a run of a spec; it starts when no other run trains. The same key returns the same run."""
     return await cloud.runs.create(body.spec, idempotency_key)
 
 
@@ -74,19 +75,19 @@ async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=1000)]
 
 @router.get("/runs/{run_id}", tags=["runs"], responses=NO_RUN)
 async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
-    """Where a run stands."""
+    """The status and the totals of a run."""
     return await cloud.runs.info(run_id)
 
 
 @router.delete("/runs/{run_id}", status_code=204, tags=["runs"], responses=NOT_NOW)
 async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
-    """Forget a run that has ended, at other tiers with their next heartbeats; its results folder stays."""
+    """Delete a run that has ended; other tiers delete it at their next heartbeats. Its results folder stays."""
     await cloud.runs.delete(run_id)
 
 
 @router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW)
 async def more_rounds(run_id: RunId, body: MoreRounds, cloud: TheCloud) -> RunInfo:
-    """Train so many rounds more."""
+    """Add rounds to the end of a run."""
     return await cloud.runs.more(run_id, body.num_rounds)
 
 
@@ -98,13 +99,13 @@ async def pause(run_id: RunId, cloud: TheCloud) -> RunInfo:
 
 @router.post("/runs/{run_id}/resume", tags=["runs"], responses=NOT_NOW)
 async def resume(run_id: RunId, cloud: TheCloud) -> RunInfo:
-    """Go on from the last committed round."""
+    """Continue from the last committed round."""
     return await cloud.runs.resume(run_id)
 
 
 @router.post("/runs/{run_id}/stop", tags=["runs"], responses=NOT_NOW)
 async def stop(run_id: RunId, cloud: TheCloud) -> RunInfo:
-    """Stop now; the present round is dropped."""
+    """Stop now; the present round is discarded."""
     return await cloud.runs.stop_run(run_id)
 
 
@@ -117,15 +118,15 @@ async def list_rounds(run_id: RunId, cloud: TheCloud) -> RoundPage:
 
 @router.get("/runs/{run_id}/rounds/{round_no}", tags=["runs"], responses=NO_RUN)
 async def get_round(run_id: RunId, round_no: RoundNo, cloud: TheCloud) -> RoundDetail:
-    """One round with a row for each visit."""
+    """One round, with a row for each visit."""
     info = await cloud.repository.info(run_id)
     return await cloud.repository.round(info.run, round_no)
 
 
-@router.get("/runs/{run_id}/devices", tags=["runs"], responses=NOT_NOW)
+@router.get("/runs/{run_id}/seats", tags=["runs"], responses=NOT_NOW)
 async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
-    """The seats of a run, their data, and who sits there."""
-    return SeatPage(devices=await cloud.runs.seats(run_id))
+    """The seats of a run, with their data and the agents that host them."""
+    return SeatPage(seats=await cloud.runs.seats(run_id))
 
 
 @router.get(
@@ -178,7 +179,7 @@ async def events(
     cloud: TheCloud,
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?$")] = None,
 ) -> StreamingResponse:
-    """What happens, as server-sent events; after a broken connection `Last-Event-ID` continues it."""
+    """The events of a run as server-sent events; after a broken connection, `Last-Event-ID` continues the stream."""
     info = await cloud.repository.info(run_id)
     stream = _event_stream(request, cloud, info.run, last_event_id or "0")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -186,7 +187,7 @@ async def events(
 
 
 async def _event_stream(request: Request, cloud: Cloud, run_id: str, after: str) -> AsyncIterator[str]:
-    """Events until the run has ended and all are told, or the cloud ends: the client comes again."""
+    """Events until the run has ended and all were sent, or the cloud shuts down: then the client reconnects."""
     try:
         while not cloud.closing.is_set() and not await request.is_disconnected():
             ended = (await cloud.repository.info(run_id)).status in FINAL
@@ -203,7 +204,7 @@ async def _event_stream(request: Request, cloud: Cloud, run_id: str, after: str)
 
 
 async def _next_events(cloud: Cloud, run_id: str, after: str, wait_s: float) -> list[Event]:
-    """The events after one, at once when the cloud ends."""
+    """The events after an id; returns at once when the cloud shuts down."""
     closing = asyncio.create_task(cloud.closing.wait())
     reading = asyncio.create_task(cloud.repository.events(run_id, after, wait_s))
     try:

@@ -52,7 +52,7 @@ class Node:
 def topology_view(topology: TopologyInfo, watched: RunView | None) -> list[Node]:
     """All nodes: of a run that has started its seats, and the agents that have none of them."""
     seats = watched.seats if watched else ()
-    agents = {agent.agent: agent for agent in topology.devices}
+    agents = {agent.agent: agent for agent in topology.agents}
     at_work = _at_work(watched, topology, agents)
     rows = _edge_rows(watched)
     cloud = Node("cloud", "cloud", "cloud", "trains" if topology.active_run else "waits", words=_of_cloud(topology))
@@ -60,9 +60,9 @@ def topology_view(topology: TopologyInfo, watched: RunView | None) -> list[Node]
     if watched is not None and seats:
         taken = [seat for seat in seats if seat.state != "empty"]
         seated = {seat.agent for seat in taken}
-        others = [agent for agent in topology.devices if agent.agent not in seated and agent.state not in _GONE]
+        others = [agent for agent in topology.agents if agent.agent not in seated and agent.state not in _GONE]
         return [cloud, *edges, *(_seat(seat, watched, agents, at_work) for seat in taken), *map(_agent, others)]
-    return [cloud, *edges, *map(_agent, topology.devices)]
+    return [cloud, *edges, *map(_agent, topology.agents)]
 
 
 def _of_cloud(topology: TopologyInfo) -> tuple[str, ...]:

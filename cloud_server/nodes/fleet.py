@@ -1,4 +1,4 @@
-"""The fleet as the cloud knows it: what is wanted of it, what it runs, whom it may stop."""
+"""The fleet as the cloud knows it: the wanted numbers of devices, the agents that it runs, those that it may stop."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shared.storage import redis_keys
 from shared.storage.key_value import Store
 
 NO_FLEET = (
-    "no fleet is heard that could change the number of devices; of local processes `strata up` and "
-    "`strata run` have one, in containers start it by `docker compose --profile scale up -d fleet`"
+    "no fleet is connected that could change the number of devices: `strata up` and `strata run` have one for local "
+    "processes; for containers start it by `docker compose --profile scale up -d fleet`"
 )
 
 
 @dataclass
 class _Heard:
-    """The last report of the fleet that serves, and when (monotonic)."""
+    """The last report of the connected fleet, and the times (monotonic) of its first and last report."""
 
     report: FleetReport
     since: float
@@ -31,13 +31,13 @@ class _Heard:
 
 
 class Fleet:
-    """Hears the fleet, one at a time, and tells it what is wanted. Wall time only: nothing here decides a result.
+    """Takes reports of the fleet, one at a time, and returns what is wanted. It never affects a result.
 
     Args:
-        store: keeps the wanted numbers.
-        registry: who is alive.
-        seats_by_agent: the seats of each agent that has some in the run that trains.
-        ttl_s: a fleet that is silent for longer serves no more.
+        store: stores the wanted numbers.
+        registry: knows which nodes are alive.
+        seats_by_agent: returns the seats of each agent that has any in the run that trains.
+        ttl_s: a fleet that is silent for longer counts as disconnected.
     """
 
     def __init__(
@@ -51,59 +51,59 @@ class Fleet:
         self._heard: _Heard | None = None
 
     async def wanted(self) -> dict[str, int]:
-        """Devices by service, as last put."""
-        kept = await self.store.get(redis_keys.cloud_topology())
-        return dict(json.loads(kept)) if kept else {}
+        """The wanted devices by service, as last set; empty if never."""
+        stored = await self.store.get(redis_keys.cloud_topology())
+        return dict(json.loads(stored)) if stored else {}
 
     # ---- the fleet's side
 
     async def hear(self, report: FleetReport) -> FleetOrders:
-        """Take a report in; answers with what is wanted, and with the leaving agents that no round needs any more.
+        """Take a report; returns what is wanted, and the leaving agents that no round needs any more.
 
         Raises:
-            Conflict: another fleet serves.
+            Conflict: another fleet is connected.
         """
-        now, before = time.monotonic(), self._serving()
+        now, before = time.monotonic(), self._connected()
         if before is not None and before.report.fleet != report.fleet:
-            raise Conflict(f"fleet {before.report.fleet} serves already", field="fleet")
+            raise Conflict(f"fleet {before.report.fleet} is connected already", field="fleet")
         if report.begins:
             await self.store.delete(redis_keys.cloud_topology())
         for agents in self.registry.named(report.left).values():
             for agent in agents:
-                await self.registry.part_with(agent)
+                await self.registry.mark_left(agent)
         leaving, seated = self.registry.named(report.leaving), self.seats_by_agent()
         self.registry.mark_leaving((agent for agents in leaving.values() for agent in agents), self.ttl_s)
         self._heard = _Heard(report, before.since if before else now, now)
         released = [name for name, agents in leaving.items() if seated.keys().isdisjoint(agents)]
         return FleetOrders(wanted=await self.wanted(), released=tuple(released))
 
-    def _serving(self) -> _Heard | None:
+    def _connected(self) -> _Heard | None:
         heard = self._heard
         return heard if heard is not None and time.monotonic() - heard.at <= self.ttl_s else None
 
     # ---- the user's side
 
     async def want(self, devices: int | Mapping[str, int]) -> None:
-        """Write down how many devices are wanted; what was wanted of services that the fleet has no more is forgotten.
+        """Set the wanted number of devices; numbers of services that the fleet no longer has are forgotten.
 
         Raises:
-            Conflict: no fleet is heard.
-            BadInput: the fleet cannot make that so; names the field and the cause.
+            Conflict: no fleet is connected.
+            BadInput: the fleet cannot run that number; names the field and the cause.
         """
-        heard = self._serving()
+        heard = self._connected()
         if heard is None:
             raise Conflict(NO_FLEET, field="devices")
         services = heard.report.services
         named = _by_service(devices, services)
-        kept = {name: number for name, number in (await self.wanted()).items() if name in services}
-        wanted = {**kept, **named}
+        before = {name: number for name, number in (await self.wanted()).items() if name in services}
+        wanted = {**before, **named}
         if sum(wanted.values()) > MAX_DEVICES:
             raise BadInput(f"{sum(wanted.values())} devices, at most {MAX_DEVICES}", field="devices")
         await self.store.put(redis_keys.cloud_topology(), json.dumps(wanted, sort_keys=True).encode())
 
     def present(self) -> dict[str, int]:
-        """Devices of the fleet's agents that are alive and stay, by service."""
-        heard = self._serving()
+        """By service, the devices of the fleet's agents that are alive and not leaving."""
+        heard = self._connected()
         if heard is None:
             return {}
         staying = {entry.name for entry in self.registry.agents.values() if self._stays(entry.agent)}
@@ -113,11 +113,11 @@ class Fleet:
         return dict(sorted(found.items()))
 
     def _stays(self, agent: str) -> bool:
-        return self.registry.agent_is_live(agent) and not self.registry.is_going(agent)
+        return self.registry.agent_is_live(agent) and not self.registry.is_leaving(agent)
 
     def info(self) -> FleetInfo | None:
-        """The fleet that serves, None if none is heard."""
-        heard = self._serving()
+        """The connected fleet, None if there is none."""
+        heard = self._connected()
         if heard is None:
             return None
         now, report = time.monotonic(), heard.report
@@ -145,7 +145,7 @@ def _by_service(devices: int | Mapping[str, int], services: Mapping[str, int | N
     """The wanted numbers by service.
 
     Raises:
-        BadInput: which service is meant is not clear, or there is none of that name, or it cannot have that number.
+        BadInput: it is not clear which service is meant, there is none of that name, or it cannot have that number.
     """
     if isinstance(devices, int):
         if len(services) > 1:

@@ -1,6 +1,6 @@
-"""When somebody was last heard, and what follows: alive, suspect, lost, revived. Wall time only.
+"""When a node was last heard, and its state: alive, suspect, lost, revived. Wall time only.
 
-What the registry keeps of agents and edges.
+Also the records that the registry stores of agents and edges.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class AgentEntry(Record):
     """A registered agent.
 
     Attributes:
-        profile: that its environment names.
-        given_profile: that `PATCH /devices/{id}` gave it in the place of that.
-        online: whether it may visit; see `PATCH /devices/{id}`.
-        left: the fleet has stopped it: nobody waits for it, its seats are free.
+        profile: named by its environment.
+        given_profile: set by `PATCH /agents/{id}`, in place of `profile`.
+        online: whether it makes visits; set by `PATCH /agents/{id}`.
+        left: the fleet has stopped it: no round waits for it, and its seats are free.
     """
 
     agent: str
@@ -34,7 +34,7 @@ class AgentEntry(Record):
 
     @property
     def acts_as(self) -> str:
-        """The profile that its seats have where a spec asks for that."""
+        """The profile of its seats in runs with `devices.profile: agent`."""
         return self.profile if self.given_profile is None else self.given_profile
 
 
@@ -47,15 +47,15 @@ class EdgeEntry(Record):
 
 @dataclass
 class LastSeen:
-    """When a node was last heard (monotonic), by which edge, and what it did.
+    """When a node was last heard (monotonic), and for an agent by which edge and during which visit.
 
     Attributes:
         at: when it was last heard.
         ttl_s: silence for longer than this is a loss, for longer than half of it suspect.
-        edge: which edge heard it, for an agent.
-        visiting: the seat that it visited then, for an agent.
-        revived_at: when it was heard again after a loss.
-        first_hand: whether this process heard it, and does not only know it from an earlier one.
+        edge: the edge that heard it, for an agent.
+        visiting: the seat whose visit ran then, for an agent.
+        revived_at: when it was heard again after it was lost.
+        first_hand: whether this cloud process has heard it; else an earlier one had.
     """
 
     at: float
@@ -66,13 +66,13 @@ class LastSeen:
     first_hand: bool = True
 
     def heard(self, at: float) -> None:
-        """Note a sign of life; one that comes after the TTL revives."""
+        """Note a sign of life; after more than the TTL it revives the node."""
         if at - self.at > self.ttl_s:
             self.revived_at = at
         self.at, self.first_hand = max(self.at, at), True
 
     def state(self, now: float) -> State:
-        """What it is; `revived` for one TTL after it came back."""
+        """The state of the node; `revived` for one TTL after it came back."""
         silent = now - self.at
         if silent > self.ttl_s:
             return "lost"
@@ -83,12 +83,12 @@ class LastSeen:
 
     @property
     def is_live(self) -> bool:
-        """Heard within the TTL."""
+        """Whether the node was heard within the TTL."""
         return time.monotonic() - self.at <= self.ttl_s
 
 
 class Change(NamedTuple):
-    """A node that became another state since somebody last looked."""
+    """A node whose state changed since the last check."""
 
     kind: str
     name: str
@@ -96,15 +96,15 @@ class Change(NamedTuple):
 
 
 class Changes:
-    """Tells what became of nodes between two looks."""
+    """Finds the changes of nodes' states between two checks."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], State] = {}
 
     def since(self, states: dict[tuple[str, str], State]) -> list[Change]:
-        """The nodes whose state differs from the last look, sorted; new ones are no news.
+        """The nodes whose state differs from that at the last check, sorted; new nodes are not changes.
 
-        Who is back was lost, also if nobody looked meanwhile: both are told.
+        A revived node was lost before: if no check saw that, both changes are returned.
         """
         found = []
         for node, state in sorted(states.items()):

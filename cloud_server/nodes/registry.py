@@ -1,4 +1,4 @@
-"""Who is alive. Wall time and addresses only: nothing here decides a result."""
+"""The registered nodes, their addresses, and which are alive. It never affects a result."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from shared.storage.key_value import Batch, Store, StoreUnavailable
 
 log = logging.getLogger(__name__)
 KEEP_S = 3600.0
-"""How long somebody silent is remembered."""
+"""Seconds for which a silent node stays registered."""
 CALL_BACK_S = 5.0
+"""Longest wait for the nonce of a node that registers, in seconds."""
 MOVED_S = 120.0
-"""How long edges are told where a node is found that came back at another address."""
+"""Seconds for which edges are sent the address of an agent that came back at another one."""
 
 
 class Registry:
-    """Edges and agents, written through to Redis with a TTL."""
+    """Registered edges and agents, written through to Redis with a TTL."""
 
     def __init__(self, store: Store, caller: Caller, networks: list[Network], ttl_s: float) -> None:
         self.store, self.caller, self.networks, self.ttl_s = store, caller, networks, ttl_s
@@ -48,10 +49,10 @@ class Registry:
         self._written: dict[tuple[str, str], float] = {}
 
     async def load(self) -> None:
-        """Read what an earlier cloud process knew.
+        """Read the nodes that an earlier cloud process knew.
 
-        They count as just seen and must beat within the TTL: nobody who has a seat is lost by a restart. But some may
-        be gone for long, so nothing new is given to one before it is heard.
+        They count as heard just now and have one TTL to send a heartbeat, so that no agent loses its seats by a restart
+        of the cloud. Some may be gone for long, so a node gets nothing new before it is heard.
         """
         agents, edges = await self.store.scan(redis_keys.CLOUD_AGENTS), await self.store.scan(redis_keys.CLOUD_EDGES)
         now = time.monotonic()
@@ -66,32 +67,34 @@ class Registry:
 
     # ---- registration
 
-    async def register_agent(self, hello: AgentRegistration, source: str | None) -> str:
-        """Register an agent at the address from which it asked; answers with the edge that hears its heartbeats."""
+    async def register_agent(self, registration: AgentRegistration, source: str | None) -> str:
+        """Register an agent at the source address of its request; returns the URL of the edge for its heartbeats."""
         entry = AgentEntry(
-            agent=hello.agent,
-            name=hello.name,
-            url=await self._called_back(source, hello.port, hello.nonce),
-            devices=hello.devices,
-            profile=hello.profile,
+            agent=registration.agent,
+            name=registration.name,
+            url=await self._called_back(source, registration.port, registration.nonce),
+            devices=registration.devices,
+            profile=registration.profile,
         )
-        if entry.agent in self.agents:  # what a user said of it holds, whatever its environment says again
+        if entry.agent in self.agents:  # what a user has set outlasts a registration
             known = self.agents[entry.agent]
             entry = entry.replace(online=known.online, given_profile=known.given_profile)
         if self.agents.get(entry.agent) != entry:
-            log.info("agent %s (%s) at %s with room for %s", entry.agent, entry.name, entry.url, entry.devices)
+            log.info("agent %s (%s) at %s hosts up to %s devices", entry.agent, entry.name, entry.url, entry.devices)
             self.changed_at = time.monotonic()
             self._note_move(self.agents.get(entry.agent), entry)
         if entry.agent in self.agents and self.agents[entry.agent].left:
-            del self.seen_agents[entry.agent]  # it is no revival that one comes back who went on purpose
+            del self.seen_agents[entry.agent]  # one that left on purpose and comes back is not revived
         self.agents[entry.agent] = entry
         _heard(self.seen_agents, entry.agent, time.monotonic(), self.ttl_s)
         await self.store.put(redis_keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
         return self._hearing_edge(entry.agent)
 
-    async def register_edge(self, hello: EdgeRegistration, source: str | None) -> str:
-        """Register an edge at the address from which it asked; answers with that address."""
-        entry = EdgeEntry(edge=hello.edge, url=await self._called_back(source, hello.port, hello.nonce))
+    async def register_edge(self, registration: EdgeRegistration, source: str | None) -> str:
+        """Register an edge at the source address of its request; returns its URL."""
+        entry = EdgeEntry(
+            edge=registration.edge, url=await self._called_back(source, registration.port, registration.nonce)
+        )
         if self.edges.get(entry.edge) != entry:
             log.info("edge %s at %s", entry.edge, entry.url)
             self.changed_at = time.monotonic()
@@ -101,10 +104,10 @@ class Registry:
         return entry.url
 
     async def _called_back(self, source: str | None, port: int, nonce: str) -> str:
-        """The caller's address, once the process there has shown the nonce of the registration.
+        """The URL of the node that registers, once the process there has shown the nonce of the registration.
 
         Raises:
-            Forbidden: outside the allowed networks, or somebody else answers there.
+            Forbidden: it is outside the allowed networks, or another process answers there.
         """
         if not inside(source, self.networks):
             raise Forbidden(f"{source} is outside the allowed networks")
@@ -113,7 +116,7 @@ class Registry:
             raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=CALL_BACK_S, who=url)
             shown = NonceAnswer.model_validate(raw).nonce
         except (StrataError, ValueError) as error:
-            raise Forbidden(f"{url} could not be asked for its nonce: {error}") from None
+            raise Forbidden(f"{url} did not show its nonce: {error}") from None
         if not hmac.compare_digest(shown.encode(), nonce.encode()):
             raise Forbidden(f"{url} did not send this registration")
         return url
@@ -123,7 +126,7 @@ class Registry:
             self.moved_at[entry.agent] = time.monotonic()
 
     def _moved(self, now: float) -> dict[str, str]:
-        """Where those agents are found that came back at another address lately."""
+        """The URLs of agents that came back at another address in the last `MOVED_S` seconds."""
         self.moved_at = {agent: at for agent, at in self.moved_at.items() if now - at < MOVED_S}
         return {agent: self.agents[agent].url for agent in sorted(self.moved_at) if agent in self.agents}
 
@@ -137,10 +140,10 @@ class Registry:
     # ---- heartbeats
 
     async def beat(self, beat: EdgeHeartbeat) -> HeartbeatAnswer:
-        """An edge is alive, and so are the agents that it heard; answers with what it cannot know itself.
+        """Take the heartbeat of an edge, with the agents that it heard; returns what the edge cannot know itself.
 
         Raises:
-            NotFound: the edge is not registered; it should be again.
+            NotFound: the edge is not registered; it should register again.
         """
         if beat.edge not in self.edges:
             raise NotFound(f"edge {beat.edge} is not registered")
@@ -154,8 +157,8 @@ class Registry:
         self._forget_silent(now)
         await self._refresh(beat)
         fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
-        told = {agent: seen for agent, seen in self.seen_agents.items() if seen.first_hand and agent not in fresh}
-        elsewhere = {agent: now - seen.at for agent, seen in told.items()}
+        others = {agent: seen for agent, seen in self.seen_agents.items() if seen.first_hand and agent not in fresh}
+        elsewhere = {agent: now - seen.at for agent, seen in others.items()}
         heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
         return HeartbeatAnswer(
             unknown=tuple(sorted(fresh - self.agents.keys())),
@@ -165,7 +168,7 @@ class Registry:
         )
 
     async def _refresh(self, beat: EdgeHeartbeat) -> None:
-        """Signs of life with a TTL in Redis, for whoever looks from outside and for a restarted cloud."""
+        """Write signs of life with a TTL to Redis, for observers and for a restarted cloud."""
         now = time.monotonic()
         batch = self._signs(Batch(), now, ("edge", beat.edge), redis_keys.cloud_edge_alive(beat.edge), b"1")
         if self._is_stale(now, ("edge entry", beat.edge), KEEP_S):
@@ -182,7 +185,7 @@ class Registry:
             return
         try:
             await self.store.commit(batch)
-        except StoreUnavailable as error:  # who is alive is alive, whether it can be written down or not
+        except StoreUnavailable as error:  # liveness itself does not depend on the store
             self._written.clear()
             log.warning("signs of life are not written: %s", error.detail)
 
@@ -190,23 +193,23 @@ class Registry:
         return batch.put(key, value, self.ttl_s) if self._is_stale(now, who, self.ttl_s) else batch
 
     def _is_stale(self, now: float, what: tuple[str, str], ttl_s: float) -> bool:
-        """Whether something with a TTL should be written again: thousands beat every second, few writes are due."""
+        """Whether a key with a TTL should be written again; not at every one of thousands of heartbeats a second."""
         due = now - self._written.get(what, -ttl_s) >= ttl_s / 4
         if due:
             self._written[what] = now
         return due
 
     def _forget_silent(self, now: float) -> None:
-        """Drop who was silent for long: agents come and go, each under an id of its own."""
+        """Remove nodes that were silent for more than `KEEP_S` seconds."""
         for agent in [name for name, seen in self.seen_agents.items() if now - seen.at > KEEP_S]:
             del self.agents[agent], self.seen_agents[agent]
         for edge in [name for name, seen in self.seen_edges.items() if now - seen.at > KEEP_S]:
             del self.edges[edge], self.seen_edges[edge]
 
-    # ---- who comes and goes on purpose
+    # ---- leaving and coming back on purpose
 
     def named(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Ids of the agents of each of these names, heard or not, those apart that have left."""
+        """By name, the ids of the agents of that name that have not left, alive or not."""
         found: dict[str, list[str]] = {name: [] for name in names}
         for agent, entry in self.agents.items():
             if entry.name in found and not entry.left:
@@ -214,35 +217,35 @@ class Registry:
         return found
 
     def mark_leaving(self, agents: Iterable[str], for_s: float) -> None:
-        """These, and no others, are about to be stopped; forgotten after a while, since who said so may be gone."""
+        """Mark exactly these agents as about to be stopped, for so many seconds: the fleet may be gone by then."""
         self._leaving = frozenset(agents), time.monotonic() + for_s
 
-    def is_going(self, agent: str) -> bool:
+    def is_leaving(self, agent: str) -> bool:
         """Whether an agent is about to be stopped, or was."""
         leaving, until = self._leaving
         left = agent in self.agents and self.agents[agent].left
         return left or (agent in leaving and time.monotonic() < until)
 
-    async def part_with(self, agent: str) -> None:
-        """An agent was stopped on purpose; if it registers again, it is here again."""
+    async def mark_left(self, agent: str) -> None:
+        """Note that an agent was stopped on purpose; a new registration brings it back."""
         await self._change(agent, left=True)
 
     async def change(self, agent: str, **changes: bool | str | None) -> None:
-        """Let an agent visit, or not (`online`), or give it a profile (`given_profile`), from the next round on.
+        """Set whether an agent makes visits (`online`), or its profile (`given_profile`), from the next round on.
 
         Raises:
             NotFound: no such agent.
         """
         if agent not in self.agents:
-            raise NotFound(f"no device {agent!r}")
+            raise NotFound(f"no agent {agent!r}")
         await self._change(agent, **changes)
 
     def is_offline(self, agent: str) -> bool:
-        """Whether an agent makes no visits because somebody took it offline."""
+        """Whether a user took the agent offline."""
         return agent in self.agents and not self.agents[agent].online
 
     async def _change(self, agent: str, **changes: bool | str | None) -> None:
-        """Change an entry once that is written; written again if it became another meanwhile (it registered anew)."""
+        """Change an entry after it is stored; stored again if the agent registered anew meanwhile."""
         written: AgentEntry | None = None
         while agent in self.agents and (entry := self.agents[agent].replace(**changes)) != written:
             await self.store.put(redis_keys.cloud_agent(agent), entry.model_dump_json().encode(), KEEP_S)
@@ -251,10 +254,10 @@ class Registry:
             self.agents[agent] = written
             self.changed_at = time.monotonic()
 
-    # ---- who is there
+    # ---- what is alive
 
     def changes(self) -> list[Change]:
-        """Nodes that became another state since this was last asked."""
+        """The nodes whose state changed since the last call."""
         now = time.monotonic()
         states = {("agent", name): self._state(name, now) for name in self.seen_agents}
         return self._changes.since(states | {("edge", name): seen.state(now) for name, seen in self.seen_edges.items()})
@@ -265,24 +268,24 @@ class Registry:
             return "left"
         if heard in ("suspect", "lost"):
             return heard
-        if self.is_going(agent):
+        if self.is_leaving(agent):
             return "leaving"
         return heard if entry.online else "offline"
 
     def agent_is_live(self, agent: str) -> bool:
-        """Heard within the TTL, and not stopped since."""
+        """Whether the agent was heard within the TTL, and not stopped since."""
         return agent in self.agents and not self.agents[agent].left and self.seen_agents[agent].is_live
 
     def edge_is_live(self, edge: str) -> bool:
-        """Heard within the TTL."""
+        """Whether the edge was heard within the TTL."""
         return edge in self.seen_edges and self.seen_edges[edge].is_live
 
     def agent_lost_s(self, agent: str) -> float:
-        """For how long an agent has been lost, 0 if it is live; one never heard since we began."""
+        """Seconds since an agent was lost, 0 if it is live; one never heard counts from the start of the cloud."""
         return self._lost_s(self.seen_agents.get(agent))
 
     def edge_lost_s(self, edge: str) -> float:
-        """For how long an edge has been lost, 0 if it is live; one never heard since we began."""
+        """Seconds for which an edge has been lost, 0 if it is live; see `agent_lost_s`."""
         return self._lost_s(self.seen_edges.get(edge))
 
     def _lost_s(self, seen: LastSeen | None) -> float:
@@ -290,34 +293,34 @@ class Registry:
         return max(time.monotonic() - heard_at - self.ttl_s, 0.0)
 
     def live_edges(self) -> list[str]:
-        """Names of the live edges that were heard, sorted."""
+        """Names of the live edges that this process has heard, sorted."""
         return sorted(name for name in self.edges if self.edge_is_live(name) and self.seen_edges[name].first_hand)
 
     def live_agents(self) -> list[AgentEntry]:
-        """The live agents that may take seats (heard, not offline, not about to be stopped), by (profile, id)."""
+        """The live agents that may take seats (heard, online, not leaving), sorted by (profile, id)."""
         live = [
             entry
             for name, entry in self.agents.items()
             if self.agent_is_live(name)
             and self.seen_agents[name].first_hand
             and entry.online
-            and not self.is_going(name)
+            and not self.is_leaving(name)
         ]
         return sorted(live, key=lambda entry: (entry.acts_as, entry.agent))
 
     def n_devices(self) -> int:
-        """Room of the live agents together."""
+        """The number of devices that the live agents can host."""
         return sum(entry.devices for entry in self.live_agents())
 
     def agent_info(self, agent: str, seats: tuple[int, ...] = ()) -> AgentInfo:
-        """An agent as the API shows it.
+        """An agent as the API shows it, with its seats.
 
         Raises:
             NotFound: no such agent.
         """
         entry, seen = self.agents.get(agent), self.seen_agents.get(agent)
         if entry is None or seen is None:
-            raise NotFound(f"no device {agent!r}")
+            raise NotFound(f"no agent {agent!r}")
         return AgentInfo(
             agent=agent,
             name=entry.name,
@@ -345,7 +348,7 @@ class Registry:
 
 
 def _heard(seen: dict[str, LastSeen], name: str, now: float, ttl_s: float) -> None:
-    """Note a registration as a sign of life; of an agent, no edge has heard the new process yet."""
+    """Note a registration as a sign of life; no edge has heard the agent's new process yet."""
     known = seen.setdefault(name, LastSeen(now, ttl_s))
     known.heard(now)
     known.edge, known.visiting = None, None

@@ -1,4 +1,4 @@
-"""Digital twins as the cloud shows them: it keeps none, and asks the edges."""
+"""Digital twins as the cloud shows them; the edges keep them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from shared.core.errors import NotFound, StrataError, WireError
 from shared.simulation.digital_twin import TwinList
 
 ASK_S = 10.0
+"""Longest wait for an edge, in wall seconds."""
 
 
 async def twins_at(registry: Registry, edge: str, run_id: str) -> TwinList:
     """The twins that one edge keeps of a run.
 
     Raises:
-        NotFound: there is no such edge, or it keeps none of that run.
-        StrataError: it does not answer.
+        NotFound: there is no such edge, or it keeps no twins of that run.
+        StrataError: the edge does not answer.
     """
     if edge not in registry.edges:
         raise NotFound(f"no edge {edge}")
@@ -32,17 +33,17 @@ async def twins_at(registry: Registry, edge: str, run_id: str) -> TwinList:
 
 
 async def twins_of(registry: Registry, run_id: str, agent: str, seats: Collection[int]) -> TwinList:
-    """The twins of the seats that an agent has in a run, of whatever edges keep them; of several the newest.
+    """The twins of the seats that an agent has in a run; if several edges keep one of a seat, the newest.
 
     Raises:
-        NotFound: no live edge keeps one.
+        NotFound: no live edge keeps a twin of these seats.
     """
     edges = registry.live_edges()
-    asked = await asyncio.gather(*(twins_at(registry, edge, run_id) for edge in edges), return_exceptions=True)
-    for found in asked:
+    answers = await asyncio.gather(*(twins_at(registry, edge, run_id) for edge in edges), return_exceptions=True)
+    for found in answers:
         if isinstance(found, BaseException) and not isinstance(found, StrataError):
             raise found
-    twins = [twin for found in asked if isinstance(found, TwinList) for twin in found.twins if twin.seat in seats]
+    twins = [twin for found in answers if isinstance(found, TwinList) for twin in found.twins if twin.seat in seats]
     newest = {twin.seat: twin for twin in sorted(twins, key=lambda twin: twin.telemetry.at_s)}
     if not newest:
         raise NotFound(f"no edge keeps a twin of agent {agent} in run {run_id}")

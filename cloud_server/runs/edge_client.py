@@ -1,4 +1,4 @@
-"""The cloud's client to edges: one POST an edge (and home) and round."""
+"""The cloud's HTTP client to edges: one POST per edge and round."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from shared.service.order_headers import FOR_HEADER, SOCKET_HEADER, check_reply_
 from shared.service.retry import STORE_S, retry
 from shared.wire import codec
 
-TELL_S = STORE_S + 10.0
+PLACEMENT_S = STORE_S + 10.0
+"""Longest wait until an edge has taken a placement."""
 MARGIN_S = STORE_S + 30.0
+"""Added to the time that a round may take at an edge."""
 WAVES = 4
-"""Waves an edge round may have before the cloud's wait, derived from the edge's, ends."""
+"""Waves of an edge round for which the cloud waits."""
 
 
 @dataclass(frozen=True)
@@ -34,107 +36,116 @@ class EdgeReply:
     socket_bytes: int
     testing_s: float
 
-    def folded_in(self) -> EdgeReply:
-        """Without what has been added up: it is most of the answer's memory."""
+    def without_update(self) -> EdgeReply:
+        """The reply without its update or partial sum, which take most of its memory."""
         return replace(self, answer=self.answer.model_copy(update={"partial_sum": None, "update": None}))
 
 
 @dataclass
 class EdgeClient:
-    """Reaches edges by name."""
+    """Reaches edges by name.
+
+    Attributes:
+        sent: by address, run and edge number, the placement and loads that the edge was sent last.
+    """
 
     registry: Registry
     caller: Caller
-    told: dict[tuple[str, str, int], tuple[str, dict[str, int]]] = field(default_factory=dict)
+    sent: dict[tuple[str, str, int], tuple[str, dict[str, int]]] = field(default_factory=dict)
 
     async def round(
         self,
-        edge: str,
+        edge_name: str,
         experiment: Experiment,
         body: codec.Body,
-        seating: EdgePlacement,
+        placement: EdgePlacement,
         loads: Mapping[str, int],
-        asked: str,
+        order_key: str,
     ) -> EdgeReply:
-        """One round of one home at an edge.
+        """One round at an edge.
 
         Args:
-            edge: its name.
-            lab: of the run.
+            edge_name: the process that serves the edge.
+            experiment: of the run.
             body: the order.
-            seating: who sits in the home.
-            loads: seats by agent, of all homes: how long an agent may take.
-            asked: the order's place, which the answer must name.
+            placement: the seats that visit the edge, and their agents.
+            loads: seats by agent, over all edges; bounds how long an agent may take.
+            order_key: key of the order, which the answer must name.
 
         Raises:
             StrataError: the edge was lost, did not answer in time, or answered with an error.
         """
         limit_s = self.limit_s(experiment, loads)
-        request = self._round(edge, experiment, body, seating, loads, asked, limit_s)
-        return await while_alive(request, lambda: self._check_alive(edge))
+        request = self._round(edge_name, experiment, body, placement, loads, order_key, limit_s)
+        return await while_alive(request, lambda: self._check_alive(edge_name))
 
     async def _round(
         self,
-        edge: str,
+        edge_name: str,
         experiment: Experiment,
         body: codec.Body,
-        seating: EdgePlacement,
+        placement: EdgePlacement,
         loads: Mapping[str, int],
-        asked: str,
+        order_key: str,
         limit_s: float,
     ) -> EdgeReply:
         try:
-            await self._tell(edge, seating, loads)
-            return await self._post(edge, experiment, body, limit_s, asked)
+            await self._send_placement(edge_name, placement, loads)
+            return await self._post(edge_name, experiment, body, limit_s, order_key)
         except PlacementUnknown:
-            await self._tell(edge, seating, loads, again=True)
-            return await self._post(edge, experiment, body, limit_s, asked)
+            await self._send_placement(edge_name, placement, loads, again=True)
+            return await self._post(edge_name, experiment, body, limit_s, order_key)
 
-    def _check_alive(self, edge: str) -> None:
-        if not self.registry.edge_is_live(edge):
-            raise Lost(f"edge {edge} was silent for more than {self.registry.ttl_s:g} s")
+    def _check_alive(self, edge_name: str) -> None:
+        if not self.registry.edge_is_live(edge_name):
+            raise Lost(f"edge {edge_name} was silent for more than {self.registry.ttl_s:g} s")
 
     def limit_s(self, experiment: Experiment, loads: Mapping[str, int]) -> float:
-        """Derived from the edge's own limits: it waits for its fullest agent, wave after wave."""
+        """Longest wait for an edge, in wall seconds: the edge waits for its fullest agent, wave after wave."""
         spec = experiment.spec
         fullest = max(loads.values(), default=1)
         return (
             spec.timeouts.visit_s * fullest * spec.inner_rounds * WAVES + MARGIN_S + longest_round_s(experiment, WAVES)
         )
 
-    def _url(self, edge: str) -> str:
-        if edge not in self.registry.edges:
-            raise Lost(f"edge {edge} is not registered any more")
-        return self.registry.edges[edge].url
+    def _url(self, edge_name: str) -> str:
+        if edge_name not in self.registry.edges:
+            raise Lost(f"edge {edge_name} is not registered any more")
+        return self.registry.edges[edge_name].url
 
-    async def _tell(self, edge: str, seating: EdgePlacement, loads: Mapping[str, int], *, again: bool = False) -> None:
-        """Send a seating that the edge has not been sent; it remembers the newest of each home."""
-        place, told = (self._url(edge), seating.run_id, seating.edge), (canonical(seating), dict(loads))
-        if self.told.get(place) == told and not again:
+    async def _send_placement(
+        self, edge_name: str, placement: EdgePlacement, loads: Mapping[str, int], *, again: bool = False
+    ) -> None:
+        """Send a placement unless it is the last one that was sent: an edge process keeps the newest of each edge."""
+        key = self._url(edge_name), placement.run_id, placement.edge
+        content = canonical(placement), dict(loads)
+        if self.sent.get(key) == content and not again:
             return
-        payload = {"placement": seating.model_dump(mode="json"), "loads": dict(loads)}
-        who = f"edge {edge}"
+        payload = {"placement": placement.model_dump(mode="json"), "loads": dict(loads)}
+        who = f"edge {edge_name}"
         await retry(
-            lambda left: self.caller.call_json(
-                "PUT", f"{self._url(edge)}/placements", payload, limit_s=min(left, TELL_S), who=who
+            lambda left_s: self.caller.call_json(
+                "PUT", f"{self._url(edge_name)}/placements", payload, limit_s=min(left_s, PLACEMENT_S), who=who
             ),
-            limit_s=TELL_S,
+            limit_s=PLACEMENT_S,
             who=who,
             over=(Unreachable,),
         )
-        self.told = {key: value for key, value in self.told.items() if key[1] == seating.run_id} | {place: told}
+        self.sent = {key: value for key, value in self.sent.items() if key[1] == placement.run_id} | {key: content}
 
-    async def _post(self, edge: str, experiment: Experiment, body: codec.Body, limit_s: float, asked: str) -> EdgeReply:
+    async def _post(
+        self, edge_name: str, experiment: Experiment, body: codec.Body, limit_s: float, order_key: str
+    ) -> EdgeReply:
         reply = await self.caller.post_record(
-            lambda: f"{self._url(edge)}/rounds",
+            lambda: f"{self._url(edge_name)}/rounds",
             body,
             experiment.wire_types.round_answer,
             limit_s=limit_s,
-            who=f"edge {edge}",
-            headers={FOR_HEADER: edge},
+            who=f"edge {edge_name}",
+            headers={FOR_HEADER: edge_name},
             model=experiment.shapes,
         )
-        check_reply_key(reply.headers, asked)
+        check_reply_key(reply.headers, order_key)
         below = reply.headers.get(SOCKET_HEADER, "")
         moved = reply.sent_bytes + reply.received_bytes + (int(below) if below.isdecimal() else 0)
         return EdgeReply(reply.record, reply.sent_bytes, reply.received_bytes, moved, testing_s(reply.headers))

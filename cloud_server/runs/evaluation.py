@@ -1,4 +1,4 @@
-"""Evaluation beside the rounds: the global model on the test set, while the next round runs."""
+"""Evaluation of checkpoints on the test sets, while the next round runs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from shared.runtime.worker import Worker
 log = logging.getLogger(__name__)
 Then = Callable[[dict[str, Evaluation] | None], None]
 AHEAD = 2
-"""Evaluations that may wait; then the rounds wait for the evaluation, so that states do not pile up."""
+"""At most this many evaluations run or wait; then the rounds wait for them, so that states do not pile up."""
 
 
 class Evaluator:
-    """Evaluates committed states of one run on a thread of its own.
+    """Evaluates the checkpoints of one run on a thread of its own.
 
     Args:
-        archive: where figures go.
-        worker: the evaluating thread; the lab's scratch model is used by nobody else in the cloud.
+        repository: keeps the scores.
+        worker: the evaluating thread; nothing else in the cloud uses the experiment's scratch model.
     """
 
-    def __init__(self, archive: RunRepository, worker: Worker) -> None:
-        self.repository, self.worker = archive, worker
+    def __init__(self, repository: RunRepository, worker: Worker) -> None:
+        self.repository, self.worker = repository, worker
         self._tasks: set[asyncio.Task[dict[str, Evaluation]]] = set()
         self._error: BaseException | None = None
 
@@ -43,24 +43,24 @@ class Evaluator:
         run_id: str,
         experiment: Experiment,
         ctx: Context,
-        committed: Checkpoint[Any],
+        checkpoint: Checkpoint[Any],
         *,
         final: bool,
         then: Then | None = None,
     ) -> None:
-        """Have a state evaluated; waits only if too many wait already.
+        """Have a checkpoint evaluated; waits only while too many evaluations wait already.
 
         Args:
             run_id: the run.
-            lab: its lab.
+            experiment: of the run.
             ctx: of the round.
-            committed: the state.
+            checkpoint: the checkpoint.
             final: whether it is that of the last round.
-            then: told of the evaluation once it is kept, or None if there is none: it failed or was dropped.
+            then: is called with the scores once they are kept, or with None if the evaluation failed or was dropped.
         """
         while len(self._tasks) >= AHEAD:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.create_task(self._evaluate(run_id, experiment, ctx, committed, final))
+        task = asyncio.create_task(self._evaluate(run_id, experiment, ctx, checkpoint, final))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, then))
 
@@ -77,14 +77,14 @@ class Evaluator:
             then(None if task.cancelled() or error else task.result())
 
     async def _evaluate(
-        self, run_id: str, experiment: Experiment, ctx: Context, committed: Checkpoint[Any], final: bool
+        self, run_id: str, experiment: Experiment, ctx: Context, checkpoint: Checkpoint[Any], final: bool
     ) -> dict[str, Evaluation]:
-        found = evaluations(await self.worker.run(_scores, experiment, ctx, committed.state, final))
-        await self.repository.evaluated(run_id, committed.round_no, found, final)
+        found = evaluations(await self.worker.run(_scores, experiment, ctx, checkpoint.state, final))
+        await self.repository.save_evaluation(run_id, checkpoint.round_no, found, final)
         return found
 
     async def finish(self) -> None:
-        """Wait for all; the error of an evaluation is raised here, however long ago it was."""
+        """Wait for all evaluations; if one has failed since the last call, its error is raised here."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         error, self._error = self._error, None
@@ -92,7 +92,7 @@ class Evaluator:
             raise error
 
     async def drop(self) -> None:
-        """Forget what waits, and what went wrong."""
+        """Cancel all evaluations and forget earlier errors."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -101,7 +101,7 @@ class Evaluator:
 
 
 def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> dict[str, Score]:
-    """The algorithm's scores; of a global model that is tested also those on `test_on`, and at last at each home."""
+    """The algorithm's scores; of a global model also those on the sets of `test_on`, in the end also those per edge."""
     trainer = trainer_for(
         experiment, Task(kind="evaluate"), experiment.population.test.indices[:0], experiment.population.test
     )
@@ -113,9 +113,9 @@ def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> di
     for name in experiment.spec.test_on:
         scores[f"global_on_{name}"] = test_by_owner(trainer, model, trainer.test_sets[name], prepare)
     if final:
-        for home in (home for home in experiment.population.edges if len(home.test)):
-            parts = experiment.population.tests_at(home, experiment.spec.client)
-            scores[f"global_at_edge_{home.number}"] = test_by_owner(trainer, model, parts, prepare)
+        for edge in (edge for edge in experiment.population.edges if len(edge.test)):
+            parts = experiment.population.tests_at(edge, experiment.spec.client)
+            scores[f"global_at_edge_{edge.number}"] = test_by_owner(trainer, model, parts, prepare)
     return scores
 
 
@@ -125,9 +125,9 @@ def evaluations(scores: dict[str, Score]) -> dict[str, Evaluation]:
 
 
 def over_clients(detail: RoundDetail, held_out: set[int]) -> dict[str, Evaluation]:
-    """Plain means over clients (seats, or edges) of the last evaluation: what each received, and its own model.
+    """Unweighted means over clients (seats, or edges) of the last evaluation: of the received and of the own model.
 
-    Held-out seats stand apart. A client without test samples does not count.
+    Held-out seats have means of their own. Clients without test samples do not count.
     """
     rows = [row for row in detail.seats if row.outcome == "evaluated"]
     groups: dict[str, list[SeatRow | EdgeRow]] = {

@@ -1,7 +1,4 @@
-"""What is told of a run: the events behind `GET /runs/{id}/events`.
-
-What happens to runs, as lines of the cloud's log.
-"""
+"""Events of a run: what `GET /runs/{id}/events` sends, and lines of the cloud's log."""
 
 from __future__ import annotations
 
@@ -27,25 +24,25 @@ class RunEvent:
     data: dict[str, Any]
 
     def payload(self) -> dict[str, Any]:
-        """The event as it lies in the stream."""
+        """The event as it is stored in the stream of the run."""
         return {"kind": self.kind, "at": now(), "data": self.data}
 
 
 EventListener = Callable[[str, RunEvent], None]
-"""Hears of what happens to a run, by its id."""
+"""Is called with the id of a run and an event of it."""
 
 
 def to_all(*listeners: EventListener) -> EventListener:
-    """One who tells others, each whatever becomes of the next: what is counted and logged is no matter of the run."""
+    """Forwards an event to all listeners. One that fails is logged and affects neither the others nor the run."""
 
-    def hear(run_id: str, event: RunEvent) -> None:
+    def forward(run_id: str, event: RunEvent) -> None:
         for listener in listeners:
             try:
                 listener(run_id, event)
             except Exception:
-                log.exception("an event of run %s was not taken", run_id)
+                log.exception("a listener failed at an event of run %s", run_id)
 
-    return hear
+    return forward
 
 
 def now() -> str:
@@ -53,23 +50,23 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def placement_events(moves: Sequence[PlacementChange]) -> list[RunEvent]:
-    """A seat was taken, or left, or went to another agent; a home went to another edge."""
-    return [_placement_event(move) for move in moves]
+def placement_events(changes: Sequence[PlacementChange]) -> list[RunEvent]:
+    """An event for each seat that was taken, left or moved, and for each edge that another process serves."""
+    return [_placement_event(change) for change in changes]
 
 
-def _placement_event(move: PlacementChange) -> RunEvent:
-    if move.what == "home":
-        return RunEvent("home.moved", {"home": move.number, "edge": move.holder, "from": move.before})
-    if move.holder is None:
-        return RunEvent("seat.left", {"seat": move.number, "agent": move.before})
-    if move.before is None:
-        return RunEvent("seat.taken", {"seat": move.number, "agent": move.holder})
-    return RunEvent("seat.moved", {"seat": move.number, "agent": move.holder, "from": move.before})
+def _placement_event(change: PlacementChange) -> RunEvent:
+    if change.kind == "edge":
+        return RunEvent("home.moved", {"home": change.number, "edge": change.holder, "from": change.before})
+    if change.holder is None:
+        return RunEvent("seat.left", {"seat": change.number, "agent": change.before})
+    if change.before is None:
+        return RunEvent("seat.taken", {"seat": change.number, "agent": change.holder})
+    return RunEvent("seat.moved", {"seat": change.number, "agent": change.holder, "from": change.before})
 
 
 def profile_events(round_no: int, before: Mapping[int, str], profiles: Mapping[int, str]) -> list[RunEvent]:
-    """Seats that have another profile in this round than they had before, by their agents."""
+    """An event for each seat whose profile differs from the one it had before."""
     changed = {seat: name for seat, name in sorted(profiles.items()) if before.get(seat, name) != name}
     return [
         RunEvent("seat.profile", {"round_no": round_no, "seat": seat, "profile": name, "from": before[seat]})
@@ -78,12 +75,12 @@ def profile_events(round_no: int, before: Mapping[int, str], profiles: Mapping[i
 
 
 def node_events(changes: Sequence[Change]) -> list[RunEvent]:
-    """A node became another state."""
+    """An event for each agent or edge whose state has changed."""
     return [RunEvent(f"node.{change.state}", {"kind": change.kind, "name": change.name}) for change in changes]
 
 
 def round_events(detail: RoundDetail) -> list[RunEvent]:
-    """A round was committed; what it lost, who was retired."""
+    """The events of a committed round: the round itself, its lost contributions, its retired seats."""
     short = detail.model_dump(mode="json", exclude={"seats", "failures", "edges", "figures"})
     events = [RunEvent("round.committed", short)]
     for failure in detail.failures:
@@ -93,18 +90,19 @@ def round_events(detail: RoundDetail) -> list[RunEvent]:
     return events
 
 
-OF_A_ROUND = frozenset(
+ROUND_FIELDS = frozenset(
     {"round_no", "phase", "attempts", "n_visits", "n_used", "train_loss", "client_accuracy", "bytes_up", "bytes_down"}
     | {"socket_bytes", "simulated_s", "wall_s"}
 )
-BAD = frozenset({"contribution.lost", "round.retried", "node.lost", "tracking.failed"})
+"""The fields of a committed round that are logged."""
+WARNINGS = frozenset({"contribution.lost", "round.retried", "node.lost", "tracking.failed"})
 
 
 def log_run_event(run_id: str, event: RunEvent) -> None:
     """Log an event of a run."""
     data: dict[str, Any] = dict(event.data)
     if event.kind == "round.committed":
-        data = {name: value for name, value in data.items() if name in OF_A_ROUND}
+        data = {name: value for name, value in data.items() if name in ROUND_FIELDS}
     if event.kind == "round.evaluated":
         data |= {name: data["evaluation"].get("global", {}).get(name) for name in ("accuracy", "loss")}
     data = {name: value for name, value in data.items() if isinstance(value, str | int | float)}
@@ -114,4 +112,4 @@ def log_run_event(run_id: str, event: RunEvent) -> None:
 
 def _level(event: RunEvent) -> int:
     failed = event.kind == "run.status" and event.data["status"] == "failed"
-    return logging.WARNING if failed or event.kind in BAD else logging.INFO
+    return logging.WARNING if failed or event.kind in WARNINGS else logging.INFO

@@ -1,4 +1,4 @@
-"""One run, from its last committed round until it is complete or told to pause or stop."""
+"""The training of one run: from its last checkpoint until it is complete, paused, stopped or failed."""
 
 from __future__ import annotations
 
@@ -10,36 +10,41 @@ from functools import partial
 from typing import Any, Literal
 
 from cloud_server.runs.events import RunEvent, now, placement_events, profile_events, round_events
-from cloud_server.runs.final_scores import final_figures
+from cloud_server.runs.final_scores import final_scores
 from cloud_server.runs.placement import PlacementChange, PlacementManager
 from cloud_server.runs.readiness import Barrier
 from cloud_server.runs.repository import Checkpoint, PendingEvaluation
 from cloud_server.runs.results_writer import RoundDone
-from cloud_server.runs.round import CloudRound, QuorumMissed
+from cloud_server.runs.round import CloudRound, QuorumMissed, RoundResult
 from cloud_server.runs.round_map import round_map
 from cloud_server.runs.state import CloudServices, RunState
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, Status
-from shared.runtime.logs import log_context
+from shared.runtime.logs import log_context_of
 from shared.training.compute_device import compute_device_of
 
 MAX_ATTEMPTS = 10
-"""At one round, before the run fails with the reason of the last."""
+"""Attempts at one round; then the run fails with the reason of the last."""
 COLLECT_EVERY = 10
-"""Rounds between two looks for files that nothing refers to."""
+"""Rounds between two deletions of files to which nothing refers."""
 RequestedState = Literal["run", "pause", "stop"]
+RoundKind = Literal["train", "evaluate"]
 
 
 @dataclass
 class RunExecutor:
-    """The training of one run.
+    """Executes one run.
 
     Attributes:
+        services: of the cloud.
         info: the run's document; changed together with the store, under the lock.
         lock: held while a document changes.
-        wish: what somebody asked for; looked at between rounds, `stop` also within.
+        requested: what a user has requested: `pause` takes effect between rounds, `stop` at once.
+        state: None until the run has its data and its seats.
+        began: when this process began to train the run (monotonic).
+        wall_before_s: wall seconds that the run had taken before.
     """
 
     services: CloudServices
@@ -51,98 +56,91 @@ class RunExecutor:
     wall_before_s: float = 0.0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def request(self, wish: RequestedState) -> None:
-        """Ask for another course of things."""
-        self.requested = wish
+    def __post_init__(self) -> None:
+        self._barrier = Barrier(self.services.registry, self.services.settle_s, self.wanted)
+
+    def request(self, state: RequestedState) -> None:
+        """Request that the run pauses or stops."""
+        self.requested = state
         self._changed.set()
 
     def wanted(self) -> bool:
-        """Whether nobody asked for a pause or an end."""
+        """Whether neither a pause nor a stop has been requested."""
         return self.requested == "run"
 
     # ---- the run
 
+    @log_context_of(lambda self: {"run": self.info.run})
     async def run(self) -> None:
         """Train until complete, paused or stopped; the document says which."""
-        with log_context(run=self.info.run):
-            await self._run()
-
-    async def _run(self) -> None:
         self.wall_before_s = self.info.wall_s
-        await self._become("starting")
-        barrier = Barrier(self.services.registry, self.services.settle_s, self.wanted)
-        async for missing in barrier.start(self.info.spec, resumed=self.info.resolved):
-            await self._become("starting", f"waiting: {missing}")
+        await self._set_status("starting")
+        async for missing in self._barrier.start(self.info.spec, resumed=self.info.resolved):
+            await self._set_status("starting", f"waiting for {missing}")
         if not self.wanted():
             return await self._halt()
-        at = self.state = await self._begin()
+        state = self.state = await self._begin()
         self.began = time.monotonic()
-        await self._become("running")
-        await self._catch_up(at)
-        while not await self._to_the_end(at, barrier):
+        await self._set_status("running")
+        await self._catch_up(state)
+        while not await self._train_to_end(state):
             pass
         return None
 
-    async def _catch_up(self, at: RunState) -> None:
-        """Write down and evaluate what an earlier cloud process committed and did not come to."""
-        run_id, archive = self.info.run, self.services.repository
-        written = max(await self.services.results.last(run_id), 1)  # perhaps in part
-        dues = {round_no: (state, due) for round_no, state, due in await archive.due(run_id, at.experiment)}
-        for row in await archive.rounds(run_id):  # an evaluation may have come after its round was written
-            if row.round_no < written:
-                await self._write_down(at, row, row.round_no in dues)
-        async for detail in archive.details(run_id, range(written, at.checkpoint.round_no + 1)):
-            await self._write_down(at, detail, detail.round_no in dues)
-        for state, due in dues.values():
-            await self._evaluate(at.experiment, state, due)
-
-    async def _write_down(self, at: RunState, row: RoundInfo, due: bool) -> None:
-        await self.services.results.round_done(RoundDone(self.info, at.experiment, at.placement, row, due))
-
-    async def _evaluate(self, experiment: Experiment, committed: Checkpoint[Any], due: PendingEvaluation) -> None:
-        run_id, ctx = self.info.run, self._ctx(experiment, committed.round_no)
-        then = partial(self.services.results.evaluated, run_id, committed.round_no)
-        await self.services.evaluator.submit(run_id, experiment, ctx, committed, final=due.final, then=then)
-
-    async def _to_the_end(self, at: RunState, barrier: Barrier) -> bool:
-        """Train and complete, or halt; False if more rounds were asked for in the meantime."""
-        while at.checkpoint.round_no < self.info.num_rounds and self.wanted():
-            await self._round(at, barrier)
-        await self.services.evaluator.finish()
-        if self.wanted():
-            return await self._complete(at, barrier)
-        await self._halt()
-        return True
-
     async def _begin(self) -> RunState:
-        """The lab, the seating and the last committed state, or the initial one.
+        """The state of the run at its last checkpoint, or at the initial one, which is committed here.
 
         Raises:
-            BadInput: the spec's data or processor cannot be had here.
+            BadInput: the spec's data or compute device is not available here.
         """
-        tools, spec = self.services, self.info.spec
-        await tools.worker.run(compute_device_of, spec.device)  # a resumed run's cloud may be on another machine
+        services, spec = self.services, self.info.spec
+        await services.worker.run(compute_device_of, spec.device)  # a resumed run's cloud may be on another machine
         if not self.info.resolved:
-            n_edges, n_devices = len(tools.registry.live_edges()), tools.registry.n_devices()
+            n_edges, n_devices = len(services.registry.live_edges()), services.registry.n_devices()
             spec = spec.resolved(n_devices=n_devices, n_edges=n_edges)
-        experiment = await tools.worker.run(tools.experiments.of, spec)
-        found = await tools.repository.binding(self.info.run)
-        table = PlacementManager(experiment.population, tools.registry, found, spec.timeouts.reseat_after_s)
-        kept = await tools.repository.committed(self.info.run, experiment)
-        return RunState(experiment, table, *kept) if kept else await self._first(experiment, table)
+        experiment = await services.worker.run(services.experiments.of, spec)
+        kept = await services.repository.placement(self.info.run)
+        placement = PlacementManager(experiment.population, services.registry, kept, spec.timeouts.reseat_after_s)
+        found = await services.repository.checkpoint(self.info.run, experiment)
+        return RunState(experiment, placement, *found) if found else await self._initial(experiment, placement)
 
-    async def _first(self, experiment: Experiment, table: PlacementManager) -> RunState:
-        """Seat everybody, commit the initial state."""
-        archive = self.services.repository
-        moves = table.seat_all(experiment.spec.num_devices or 1)
+    async def _initial(self, experiment: Experiment, placement: PlacementManager) -> RunState:
+        """Place the seats and commit the initial state."""
+        repository = self.services.repository
+        changes = placement.seat_all(experiment.spec.num_devices or 1)
         state = experiment.algorithm.cloud.init(self._ctx(experiment, 0), experiment.initial)
-        committed = Checkpoint[Any](round_no=0, state=state, bases={}, edge_bases={}, retired={})
-        written = await archive.write(committed, None)
+        checkpoint = Checkpoint[Any](round_no=0, state=state, bases={}, edge_bases={}, retired={})
+        files = await repository.write(checkpoint, None)
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True)
-            guard = await archive.commit(None, written, info, table.placement, None, placement_events(moves))
+            events = placement_events(changes)
+            digest = await repository.commit(None, files, info, placement.placement, None, events)
             self.info = info
-        return RunState(experiment, table, committed, guard)
+        return RunState(experiment, placement, checkpoint, digest)
+
+    async def _catch_up(self, state: RunState) -> None:
+        """Write results and run evaluations that an earlier cloud process committed but did not get to."""
+        run_id, repository = self.info.run, self.services.repository
+        written = max(await self.services.results.last(run_id), 1)  # the last one perhaps in part
+        found = await repository.pending_evaluations(run_id, state.experiment)
+        pending = {round_no: (checkpoint, due) for round_no, checkpoint, due in found}
+        for row in await repository.rounds(run_id):  # an evaluation may have come after its round was written
+            if row.round_no < written:
+                await self._write_results_of(state, row, row.round_no in pending)
+        async for detail in repository.details(run_id, range(written, state.checkpoint.round_no + 1)):
+            await self._write_results_of(state, detail, detail.round_no in pending)
+        for checkpoint, due in pending.values():
+            await self._evaluate(state.experiment, checkpoint, due)
+
+    async def _train_to_end(self, state: RunState) -> bool:
+        """Train and complete, or halt; False if more rounds were requested in the meantime."""
+        while state.checkpoint.round_no < self.info.num_rounds and self.wanted():
+            await self._round(state)
+        await self.services.evaluator.finish()
+        if self.wanted():
+            return await self._complete(state)
+        await self._halt()
+        return True
 
     def _ctx(self, experiment: Experiment, round_no: int) -> Context:
         phase = experiment.phase_of(max(round_no, 1)).name
@@ -152,117 +150,129 @@ class RunExecutor:
 
     # ---- one round
 
-    async def _round(self, at: RunState, barrier: Barrier) -> None:
-        """Train and commit the next round; if it is stopped, nothing has happened."""
-        tools, round_no = self.services, at.checkpoint.round_no + 1
-        moves: list[PlacementChange] = []
-        done = await self._attempts(at, barrier, round_no, "train", moves)
-        if done is None:
+    async def _round(self, state: RunState) -> None:
+        """Train and commit the next round. If the run is stopped meanwhile, the round leaves no trace."""
+        round_no = state.checkpoint.round_no + 1
+        changes: list[PlacementChange] = []
+        result = await self._attempts(state, round_no, "train", changes)
+        if result is None:
             return
-        after, detail = done
-        written = await tools.repository.write(after, detail)
-        events = placement_events(moves) + self._profiles_told(at, detail) + round_events(detail)
+        due = await self._commit(state, result, changes)
+        await self._write_results_of(state, result.detail, due is not None)
+        if due is not None:
+            await self._evaluate(state.experiment, result.checkpoint, due)
+        if round_no % COLLECT_EVERY == 0:
+            await self.services.repository.collect()
+
+    async def _commit(
+        self, state: RunState, result: RoundResult, changes: list[PlacementChange]
+    ) -> PendingEvaluation | None:
+        """Commit a round; the evaluation that its checkpoint needs, if any."""
+        repository, detail = self.services.repository, result.detail
+        files = await repository.write(result.checkpoint, detail)
+        events = placement_events(changes) + self._note_profiles(state, detail) + round_events(detail)
         async with self.lock:
             info = self._counted(detail)
-            due = self._due(at.experiment, round_no)
-            at.expected_digest = await tools.repository.commit(
-                at.expected_digest, written, info, at.placement.placement, detail, events, due
+            due = self._evaluation_due(state.experiment, detail.round_no)
+            state.expected_digest = await repository.commit(
+                state.expected_digest, files, info, state.placement.placement, detail, events, due
             )
-            at.checkpoint, self.info = after, info
-        await self._write_down(at, detail, due is not None)
-        if due is not None:
-            await self._evaluate(at.experiment, after, due)
-        if round_no % COLLECT_EVERY == 0:
-            await tools.repository.collect()
+            state.checkpoint, self.info = result.checkpoint, info
+        return due
 
-    def _profiles_told(self, at: RunState, detail: RoundDetail) -> list[RunEvent]:
-        """Seats whose agents have been given another profile since their last round, which the binding remembers."""
-        if not at.experiment.spec.devices.by_agent:
+    def _note_profiles(self, state: RunState, detail: RoundDetail) -> list[RunEvent]:
+        """Keep the profiles that seats had in the round; events of those that changed with their agents' profiles."""
+        if not state.experiment.spec.devices.by_agent:
             return []
-        before = at.placement.placement.profiles
+        before = state.placement.placement.profiles
         seen = {row.seat: row.profile for row in detail.seats if row.profile is not None}
-        at.placement.placement = at.placement.placement.replace(profiles={**before, **seen})
+        state.placement.placement = state.placement.placement.replace(profiles={**before, **seen})
         return profile_events(detail.round_no, before, seen)
 
-    def _due(self, experiment: Experiment, round_no: int) -> PendingEvaluation | None:
+    def _evaluation_due(self, experiment: Experiment, round_no: int) -> PendingEvaluation | None:
         last = round_no >= self.info.num_rounds
         return PendingEvaluation(final=last) if last or round_no % experiment.spec.eval_every == 0 else None
 
+    async def _write_results_of(self, state: RunState, row: RoundInfo, due: bool) -> None:
+        await self.services.results.round_done(RoundDone(self.info, state.experiment, state.placement, row, due))
+
+    async def _evaluate(self, experiment: Experiment, checkpoint: Checkpoint[Any], due: PendingEvaluation) -> None:
+        run_id, ctx = self.info.run, self._ctx(experiment, checkpoint.round_no)
+        then = partial(self.services.results.evaluated, run_id, checkpoint.round_no)
+        await self.services.evaluator.submit(run_id, experiment, ctx, checkpoint, final=due.final, then=then)
+
     async def _attempts(
-        self,
-        at: RunState,
-        barrier: Barrier,
-        round_no: int,
-        kind: Literal["train", "evaluate"],
-        moves: list[PlacementChange],
-    ) -> tuple[Checkpoint[Any], RoundDetail] | None:
-        """A round, begun anew on a new map where the quorum of edges was missed and the map has changed.
+        self, state: RunState, round_no: int, kind: RoundKind, changes: list[PlacementChange]
+    ) -> RoundResult | None:
+        """Attempts at a round; after a missed quorum the next one follows if the round map has changed.
 
         Args:
-            at: where the run stands.
-            barrier: who must be there before each attempt.
-            round_no: its number.
+            state: of the run.
+            round_no: the round.
             kind: its kind.
-            moves: seats that changed hands are added here.
+            changes: changes of the placement are added here.
+
+        Returns:
+            The result; None if a pause or a stop was requested before it was there.
 
         Raises:
             QuorumMissed: another attempt would not help, or there were too many.
         """
         for attempt in itertools.count(1):
-            moves += await self._enough_devices(at, barrier)
+            changes += await self._wait_for_devices(state)
             if not self.wanted():
                 return None
-            work = self._work(at, round_no, kind, attempt)
+            attempted = self._new_round(state, round_no, kind, attempt)
             if kind == "train":
-                told = RunEvent("round.started", {"round_no": round_no, "attempt": attempt})
-                await self.services.repository.event(self.info.run, told)
+                started = RunEvent("round.started", {"round_no": round_no, "attempt": attempt})
+                await self.services.repository.add_event(self.info.run, started)
             try:
-                return await self._unless_stopped(work)
+                return await self._unless_stopped(attempted)
             except QuorumMissed as missed:
-                if attempt >= MAX_ATTEMPTS or work.round_map == round_map(
-                    at.experiment, at.placement.placement, self.services.registry
-                ):
+                placement, registry = state.placement.placement, self.services.registry
+                unchanged = attempted.round_map == round_map(state.experiment, placement, registry)
+                if attempt >= MAX_ATTEMPTS or unchanged:
                     raise
-                why = {"round_no": round_no, "attempt": attempt, "reason": missed.detail[:2000]}
-            await self.services.repository.event(self.info.run, RunEvent("round.retried", why))
+                data = {"round_no": round_no, "attempt": attempt, "reason": missed.detail[:2000]}
+            await self.services.repository.add_event(self.info.run, RunEvent("round.retried", data))
         raise AssertionError("unreachable")
 
-    async def _enough_devices(self, at: RunState, barrier: Barrier) -> list[PlacementChange]:
-        """Seats that changed hands, once enough devices are there."""
-        moves: list[PlacementChange] = []
+    async def _wait_for_devices(self, state: RunState) -> list[PlacementChange]:
+        """Wait until enough devices and edges are alive; the changes of the placement until then."""
+        changes: list[PlacementChange] = []
         waited = False
-        async for missing in barrier.round(at.experiment.spec, at.placement, moves):
-            await self._become("running", f"waiting: {missing}")
+        async for missing in self._barrier.round(state.experiment.spec, state.placement, changes):
+            await self._set_status("running", f"waiting for {missing}")
             waited = True
         if waited:
-            await self._become("running")
-        return moves
+            await self._set_status("running")
+        return changes
 
-    def _work(self, at: RunState, round_no: int, kind: Literal["train", "evaluate"], attempt: int) -> CloudRound:
-        tools, seated = self.services, round_map(at.experiment, at.placement.placement, self.services.registry)
+    def _new_round(self, state: RunState, round_no: int, kind: RoundKind, attempt: int) -> CloudRound:
+        services = self.services
         return CloudRound(
             self.info.run,
             round_no,
             kind,
-            at.experiment,
-            at.checkpoint,
-            at.placement,
-            seated,
-            tools.edges,
-            tools.worker,
+            state.experiment,
+            state.checkpoint,
+            state.placement,
+            round_map(state.experiment, state.placement.placement, services.registry),
+            services.edges,
+            services.worker,
             attempt=attempt,
             clock_s=self.info.simulated_s,
         )
 
-    async def _unless_stopped(self, work: CloudRound) -> tuple[Checkpoint[Any], RoundDetail] | None:
-        """The round's result, None if it was stopped in the middle."""
-        running = asyncio.create_task(work.run())
+    async def _unless_stopped(self, attempted: CloudRound) -> RoundResult | None:
+        """The round's result, None if a stop was requested while it ran."""
+        running = asyncio.create_task(attempted.run())
         try:
             while not running.done() and self.requested != "stop":
                 self._changed.clear()
-                heeding = asyncio.create_task(self._changed.wait())
-                await asyncio.wait({running, heeding}, return_when=asyncio.FIRST_COMPLETED)
-                heeding.cancel()
+                changed = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
             return running.result() if running.done() else None
         finally:
             if not running.done():
@@ -286,37 +296,38 @@ class RunExecutor:
 
     # ---- the end
 
-    async def _complete(self, at: RunState, barrier: Barrier) -> bool:
-        """After the last round every seat evaluates; False if more rounds were asked for in the meantime."""
-        done = await self._attempts(at, barrier, at.checkpoint.round_no, "evaluate", [])
-        if done is None:
+    async def _complete(self, state: RunState) -> bool:
+        """Let every seat evaluate and complete the run; False if more rounds were requested in the meantime."""
+        result = await self._attempts(state, state.checkpoint.round_no, "evaluate", [])
+        if result is None:
             await self._halt()
             return True
-        figures = await final_figures(
-            self.services, self.info.run, at, self._ctx(at.experiment, at.checkpoint.round_no), done[1]
-        )
-        figures["wall_s"] = self._wall_s()
-        info = self.info.replace(status="completed", reason=None, **figures)
-        await self.services.results.round_done(RoundDone(info, at.experiment, at.placement, done[1]))
+        ctx = self._ctx(state.experiment, state.checkpoint.round_no)
+        scores = await final_scores(self.services, self.info.run, state, ctx, result.detail)
+        wall_s = self._wall_s()
+        info = self.info.replace(status="completed", reason=None, wall_s=wall_s, **scores)
+        await self.services.results.round_done(RoundDone(info, state.experiment, state.placement, result.detail))
         await self.write_results(info)
         async with self.lock:
-            if self.info.num_rounds > at.checkpoint.round_no:
+            if self.info.num_rounds > state.checkpoint.round_no:
                 return False
-            await self._save("completed", **figures)
+            await self._save(self.info.replace(status="completed", reason=None, wall_s=wall_s, **scores))
         return True
 
     async def _halt(self) -> None:
+        """Pause or stop, as requested."""
         scores = await self.services.repository.evaluations(self.info.run)
         newest = scores.get(max(scores, default=0), {}).get("global")
-        figures: dict[str, Any] = {"accuracy": newest.accuracy, "loss": newest.loss} if newest else {}
+        status: Status = "paused" if self.requested == "pause" else "stopped"
         async with self.lock:
-            await self._save("paused" if self.requested == "pause" else "stopped", wall_s=self._wall_s(), **figures)
+            info = self.info.replace(status=status, reason=None, wall_s=self._wall_s())
+            await self._save(info.replace(accuracy=newest.accuracy, loss=newest.loss) if newest else info)
         await self.write_results(self.info)
 
     async def fail(self, reason: str) -> None:
-        """The run ends here, for this reason; it can be resumed from its last committed round."""
+        """End the run with this reason; it can be resumed from its last checkpoint."""
         async with self.lock:
-            await self._save("failed", reason[:2000], wall_s=self._wall_s())
+            await self._save(self.info.replace(status="failed", reason=reason[:2000], wall_s=self._wall_s()))
         await self.write_results(self.info)
 
     async def write_results(self, info: RunInfo) -> None:
@@ -325,21 +336,20 @@ class RunExecutor:
             if not info.rounds:
                 await self.services.results.begun(info)
             return
-        experiment, committed = self.state.experiment, self.state.checkpoint
+        experiment, checkpoint = self.state.experiment, self.state.checkpoint
         rounds = await self.services.repository.rounds(info.run)
-        models = experiment.algorithm.cloud.models(self._ctx(experiment, committed.round_no), committed.state)
+        models = experiment.algorithm.cloud.models(self._ctx(experiment, checkpoint.round_no), checkpoint.state)
         await self.services.results.ended(info, experiment, self.state.placement, rounds, models.get("global"))
-        for _ in range(2):  # what was written since the last look stays at the first
+        for _ in range(2):  # the first keeps what was written since the one before
             await self.services.repository.collect()
 
-    async def _become(self, status: Status, reason: str | None = None) -> None:
-        """Change the status while the run goes on; what somebody asked for meanwhile stays visible."""
+    async def _set_status(self, status: Status, reason: str | None = None) -> None:
+        """Change the status of the run while it goes on, unless a user's request already changed it."""
         async with self.lock:
             if self.wanted():
-                await self._save(status, reason)
+                await self._save(self.info.replace(status=status, reason=reason))
 
-    async def _save(self, status: Status, reason: str | None = None, **figures: Any) -> None:
-        info = self.info.replace(status=status, reason=reason, **figures)
-        data = {"status": status, "reason": reason, "rounds": info.rounds, "at": now()}
+    async def _save(self, info: RunInfo) -> None:
+        data = {"status": info.status, "reason": info.reason, "rounds": info.rounds, "at": now()}
         await self.services.repository.save(info, RunEvent("run.status", data))
         self.info = info

@@ -1,30 +1,43 @@
-"""The figures of a run that is complete: its last evaluations, the headline among them."""
+"""The final scores of a run: its last evaluations, and the one that the algorithm reports as its accuracy."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TypedDict
 
 from cloud_server.runs.evaluation import over_clients
 from cloud_server.runs.state import CloudServices, RunState
+from shared.core.scores import Spread
 from shared.federation.context import Context
 from shared.run_records.rounds import Evaluation, RoundDetail
 
 
-async def final_figures(
-    tools: CloudServices, run_id: str, at: RunState, ctx: Context, detail: RoundDetail
-) -> dict[str, Any]:
-    """Fields of the run's document.
+class FinalScores(TypedDict):
+    """The fields of `RunInfo` that a complete run has."""
+
+    final: dict[str, Evaluation]
+    clients: Mapping[str, Spread]
+    accuracy: float | None
+    loss: float | None
+    accuracy_of: str
+    models: tuple[str, ...]
+
+
+async def final_scores(
+    services: CloudServices, run_id: str, state: RunState, ctx: Context, detail: RoundDetail
+) -> FinalScores:
+    """The final scores of a run.
 
     Args:
-        tools: of the cloud.
+        services: of the cloud.
         run_id: the run.
-        at: where it stands after its last round.
+        state: after the last round.
         ctx: of that round.
-        detail: the evaluation by every seat that followed.
+        detail: the evaluation by every seat that followed it.
     """
-    experiment = at.experiment
+    experiment = state.experiment
     held_out = {seat.number for seat in experiment.population.seats if seat.role == "held_out"}
-    final = {**await _scores(tools, run_id, at, ctx), **over_clients(detail, held_out)}
+    final = {**await _evaluation(services, run_id, state, ctx), **over_clients(detail, held_out)}
     key = "global" if experiment.algorithm.headline == "global model" else "clients_own"
     head = final.get(key) or final.get("clients_received")
     return {
@@ -33,16 +46,16 @@ async def final_figures(
         "accuracy": head.accuracy if head else None,
         "loss": head.loss if head else None,
         "accuracy_of": experiment.algorithm.headline,
-        "models": tuple(experiment.algorithm.cloud.models(ctx, at.checkpoint.state)),
+        "models": tuple(experiment.algorithm.cloud.models(ctx, state.checkpoint.state)),
     }
 
 
-async def _scores(tools: CloudServices, run_id: str, at: RunState, ctx: Context) -> dict[str, Evaluation]:
-    """The evaluation of the last round; made now if it was not due, since more rounds had been asked for."""
-    round_no = at.checkpoint.round_no
-    found = await tools.repository.evaluations(run_id)
+async def _evaluation(services: CloudServices, run_id: str, state: RunState, ctx: Context) -> dict[str, Evaluation]:
+    """The evaluation of the last round; run now if none was due, because more rounds had been requested then."""
+    round_no = state.checkpoint.round_no
+    found = await services.repository.evaluations(run_id)
     if round_no not in found:
-        await tools.evaluator.submit(run_id, at.experiment, ctx, at.checkpoint, final=True)
-        await tools.evaluator.finish()
-        found = await tools.repository.evaluations(run_id)
+        await services.evaluator.submit(run_id, state.experiment, ctx, state.checkpoint, final=True)
+        await services.evaluator.finish()
+        found = await services.repository.evaluations(run_id)
     return found.get(round_no, {})

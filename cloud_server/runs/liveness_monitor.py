@@ -1,80 +1,70 @@
-"""Tells the run that trains when agents, edges or the store fall silent, and when they are back."""
+"""Reports to the run that trains when agents, edges or the store become silent, and when they are back."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Callable
 
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.events import RunEvent, node_events
 from cloud_server.runs.repository import RunRepository
-from shared.core.errors import StrataError
 from shared.run_records.runs import RunInfo
+from shared.runtime.background import Repeating
 from shared.runtime.logs import log_event
 from shared.storage.key_value import StoreUnavailable
 
-log = logging.getLogger(__name__)
 EVERY_S = 0.5
+"""Longest pause between two checks; with a TTL below 2 s, a quarter of the TTL."""
 
 
 class LivenessMonitor:
-    """Looks at the registry again and again.
+    """Checks the registry and the store again and again.
 
     Args:
-        registry: who was heard when.
-        archive: where events go.
+        registry: knows when each node was last heard.
+        repository: where events go.
         training: the run that trains, None if none does.
     """
 
-    def __init__(self, registry: Registry, archive: RunRepository, training: Callable[[], RunInfo | None]) -> None:
-        self.registry, self.repository, self.training = registry, archive, training
-        self._away: tuple[float, str] | None = None
-        self._untold: list[RunEvent] = []
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, registry: Registry, repository: RunRepository, training: Callable[[], RunInfo | None]) -> None:
+        self.registry, self.repository, self.training = registry, repository, training
+        self._store_lost: tuple[float, str] | None = None
+        self._unreported: list[RunEvent] = []
+        self._checking = Repeating(min(EVERY_S, registry.ttl_s / 4), self._check, "a change of state is not reported")
 
     def start(self) -> None:
-        """Begin to look."""
-        self._task = asyncio.create_task(self._forever())
+        """Begin to check."""
+        self._checking.start()
 
     async def stop(self) -> None:
         """End it."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._checking.stop()
 
-    async def _forever(self) -> None:
-        while True:
-            try:
-                await self._look()
-            except StoreUnavailable as error:
-                self._away = self._away or (time.monotonic(), error.detail)
-            except StrataError as error:
-                log.warning("a change of state is not told: %s", error.detail)
-            except Exception:
-                log.exception("the watch failed")
-            await asyncio.sleep(min(EVERY_S, self.registry.ttl_s / 4))
+    async def _check(self) -> None:
+        try:
+            await self.repository.store.ping()
+            await self._report_store()
+            await self._report_nodes()
+        except StoreUnavailable as error:  # what has changed is reported once the store is back
+            self._store_lost = self._store_lost or (time.monotonic(), error.detail)
 
-    async def _look(self) -> None:
-        await self.repository.store.ping()  # while it is away changes wait to be told
-        await self._told_away()
-        changes = self.registry.changes()
-        self._untold += node_events(changes)
-        info = self.training()
-        for change in changes if info is None else ():  # else it is an event of the run, and logged as that
-            log_event(f"node.{change.state}", kind=change.kind, name=change.name)
-        while self._untold and info is not None:
-            await self.repository.event(info.run, self._untold[0])
-            del self._untold[0]
-        self._untold.clear()
-
-    async def _told_away(self) -> None:
-        """The store is back: the run says for how long it waited."""
-        if self._away is None:
+    async def _report_store(self) -> None:
+        """The store answers; if it did not before, an event of the run says for how long."""
+        if self._store_lost is None:
             return
-        (began, why), info = self._away, self.training()
+        (lost_at, why), info = self._store_lost, self.training()
         if info is not None:
-            reason = f"waited {time.monotonic() - began:.0f} s: {why}"[:2000]
-            await self.repository.event(info.run, RunEvent("run.status", {"status": info.status, "reason": reason}))
-        self._away = None
+            reason = f"waited {time.monotonic() - lost_at:.0f} s: {why}"[:2000]
+            await self.repository.add_event(info.run, RunEvent("run.status", {"status": info.status, "reason": reason}))
+        self._store_lost = None
+
+    async def _report_nodes(self) -> None:
+        changes = self.registry.changes()
+        self._unreported += node_events(changes)
+        info = self.training()
+        for change in changes if info is None else ():  # otherwise the run's event is logged
+            log_event(f"node.{change.state}", kind=change.kind, name=change.name)
+        while self._unreported and info is not None:
+            await self.repository.add_event(info.run, self._unreported[0])
+            del self._unreported[0]
+        self._unreported.clear()

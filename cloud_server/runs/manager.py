@@ -1,4 +1,4 @@
-"""The lives of runs: one trains at a time, the others are pending; a restarted cloud goes on where it stood."""
+"""The queue of runs: one trains at a time, the others are pending. A restarted cloud resumes what it was doing."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.runs import FINAL, RunInfo, SeatInfo, Status
+from shared.runtime.background import Repeating
 from shared.service.retry import backoff
 from shared.spec.experiment import ExperimentSpec
 from shared.storage.key_value import StoreUnavailable
@@ -29,48 +30,48 @@ from shared.wire import codec
 log = logging.getLogger(__name__)
 UNFINISHED = ("starting", "running", "pausing", "stopping")
 WAITING = "waiting: another run trains"
+LOOK_S = 5.0
+"""Seconds between two looks for pending runs; a new one is found at once."""
 
 
 class RunManager:
-    """Takes runs in the order of their creation."""
+    """Executes runs in the order of their creation, and takes requests of users."""
 
-    def __init__(self, tools: CloudServices) -> None:
-        self.services = tools
+    def __init__(self, services: CloudServices) -> None:
+        self.services = services
         self.executor: RunExecutor | None = None
-        self._left: RunInfo | None = None
-        self._watch = LivenessMonitor(
-            tools.registry, tools.repository, lambda: self.executor.info if self.executor else None
+        self._last: RunInfo | None = None
+        self._monitor = LivenessMonitor(
+            services.registry, services.repository, lambda: self.executor.info if self.executor else None
         )
         self._lock = asyncio.Lock()
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._interrupted: str | None = "the cloud was restarted"
+        self._training = Repeating(_pause_s, self._turn, "runs wait")
 
     def start(self) -> None:
-        """Take up what an earlier cloud process left, then train what is pending."""
-        self._task = asyncio.create_task(self._forever())
-        self._watch.start()
+        """Begin: recover what an earlier cloud process left unfinished, then train pending runs."""
+        self._training.start()
+        self._monitor.start()
 
     async def stop(self) -> None:
-        """Let go; a run in the middle of a round resumes from its last committed one when the cloud is back."""
-        await self._watch.stop()
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """End it. A run in the middle of a round resumes from its last checkpoint when the cloud is back."""
+        await self._monitor.stop()
+        await self._training.stop()
         await self.services.evaluator.drop()
 
-    # ---- what people ask for
+    # ---- requests of users
 
     async def create(self, raw: dict[str, Any], key: str | None) -> RunInfo:
-        """A new run of a spec.
+        """Create a run of a spec; the same `key` returns the same run.
 
         Raises:
-            BadInput: the spec is wrong, or asks for a processor or a tracker that is not here; names field and cause.
+            BadInput: the spec is wrong, or needs a compute device or a tracker that is missing; names field and cause.
             Conflict: the idempotency key was used with another spec.
         """
-        asked = parse_run_spec(raw)
-        spec = asked.experiment
-        check_trackers(asked.tracking)
-        await asyncio.to_thread(compute_device_of, spec.device)  # a GPU's driver takes its time
+        run_spec = parse_run_spec(raw)
+        spec = run_spec.experiment
+        check_trackers(run_spec.tracking)
+        await asyncio.to_thread(compute_device_of, spec.device)  # loading a GPU's driver takes long
         info = RunInfo(
             run=new_run_id(),
             name=spec.name,
@@ -79,12 +80,12 @@ class RunManager:
             created_at=now(),
             num_rounds=total_rounds(spec),
             reason=WAITING if self.executor else None,
-            tracking=asked.tracking,
+            tracking=run_spec.tracking,
             spec=spec,
         )
         async with self._lock:
-            run_id = await self.services.repository.create(info, key, codec.digest_of(canonical(asked).encode()))
-        self._wake.set()
+            run_id = await self.services.repository.create(info, key, codec.digest_of(canonical(run_spec).encode()))
+        self._training.wake()
         return await self.services.repository.info(run_id)
 
     async def pause(self, run_id: str) -> RunInfo:
@@ -94,21 +95,21 @@ class RunManager:
             if info.status == "pending" and not self._active(info):
                 return await self._save(info.replace(status="paused", reason=None))
             if info.status in ("pending", "starting", "running", "pausing"):
-                return await self._ask(info, "pause", "pausing")
+                return await self._request(info, "pause", "pausing")
             raise Conflict(f"run {info.run} is {info.status}: only a pending or running one can be paused")
 
     async def stop_run(self, run_id: str) -> RunInfo:
-        """Stop now; what the present round did so far is dropped."""
+        """Stop now; the present round is discarded."""
         async with self._lock:
             info = await self.services.repository.info(run_id)
             if info.status in ("pending", "paused") and not self._active(info):
                 return await self._save(info.replace(status="stopped", reason=None))
             if info.status in ("pending", *UNFINISHED):
-                return await self._ask(info, "stop", "stopping")
+                return await self._request(info, "stop", "stopping")
             raise Conflict(f"run {info.run} is {info.status}: it has ended already")
 
     async def resume(self, run_id: str) -> RunInfo:
-        """Go on from the last committed round."""
+        """Continue from the last checkpoint."""
         async with self._lock:
             info = await self.services.repository.info(run_id)
             if info.status not in ("paused", "stopped", "failed"):
@@ -116,7 +117,7 @@ class RunManager:
             return await self._pend(info)
 
     async def more(self, run_id: str, num_rounds: int) -> RunInfo:
-        """Train so many rounds more."""
+        """Add rounds to the end of a run."""
         async with self._lock:
             info = await self.services.repository.info(run_id)
             info = info.replace(num_rounds=info.num_rounds + num_rounds)
@@ -128,7 +129,7 @@ class RunManager:
             return info
 
     async def delete(self, run_id: str) -> None:
-        """Forget a run, at other tiers with their next heartbeats; its results folder stays.
+        """Delete a run; other tiers delete it at their next heartbeats. Its results folder stays.
 
         Raises:
             Conflict: it has not ended.
@@ -139,17 +140,17 @@ class RunManager:
                 raise Conflict(f"run {info.run} is {info.status}: only a run that has ended can be deleted")
             await self.services.repository.delete(info.run)
 
-    async def _ask(self, info: RunInfo, wish: RequestedState, status: Status) -> RunInfo:
-        """Ask the course of a run; without one (the cloud was just restarted) the document is what is asked."""
+    async def _request(self, info: RunInfo, requested: RequestedState, status: Status) -> RunInfo:
+        """Request a state of the executor; without one (after a restart) the document holds the request."""
         info = await self._save(info.replace(status=status, reason=None))
         if self.executor and self._active(info):
             self.executor.info = info
-            self.executor.request(wish)
+            self.executor.request(requested)
         return info
 
     async def _pend(self, info: RunInfo) -> RunInfo:
         info = await self._save(info.replace(status="pending", reason=WAITING if self.executor else None))
-        self._wake.set()
+        self._training.wake()
         return info
 
     async def _save(self, info: RunInfo) -> RunInfo:
@@ -159,61 +160,60 @@ class RunManager:
         return info
 
     def _active(self, info: RunInfo) -> bool:
-        """Whether a course works on the run; one that has halted or ended only tidies up."""
-        course = self.executor
-        return course is not None and course.info.run == info.run and course.info.status in ("pending", *UNFINISHED)
+        """Whether the run is being executed; after it has ended, its executor only finishes its results."""
+        current = self.executor.info if self.executor else None
+        return current is not None and current.run == info.run and current.status in ("pending", *UNFINISHED)
 
-    # ---- what people look at
+    # ---- views
 
     async def info(self, run_id: str) -> RunInfo:
-        """A run's document; while the store is away, of the run that trained what was last known of it.
+        """A run's document. While the store is unavailable, the last known one of the run that trained last.
 
         Raises:
             NotFound: there is no such run.
-            StoreUnavailable: the store is away, and this run did not train.
+            StoreUnavailable: the store is unavailable, and this is not the run that trained last.
         """
         try:
             return await self.services.repository.info(run_id)
         except StoreUnavailable as error:
-            last = self.executor.info if self.executor else self._left
+            last = self.executor.info if self.executor else self._last
             if last is None or run_id not in (last.run, "latest"):
                 raise
             return last.replace(reason=f"waiting: {error.detail}"[:2000])
 
     def seats_by_agent(self) -> dict[str, tuple[int, ...]]:
-        """The seats of each agent that has some in the run that trains."""
+        """The seats of each agent that has any in the run that trains."""
         return self.executor.state.placement.seats_by_agent() if self.executor and self.executor.state else {}
 
     async def seats(self, run_id: str) -> tuple[SeatInfo, ...]:
         """The seats of a run.
 
         Raises:
-            Conflict: the run has not started, so its numbers are not known yet.
+            Conflict: the run has not started, so its number of seats is not known yet.
         """
-        archive, info = self.services.repository, await self.services.repository.info(run_id)
+        repository, registry = self.services.repository, self.services.registry
+        info = await repository.info(run_id)
         experiment = await self._experiment_of(info)
-        binding = await archive.binding(info.run)
-        table = PlacementManager(
-            experiment.population, self.services.registry, binding, info.spec.timeouts.reseat_after_s
-        )
-        kept = await archive.committed(info.run, experiment)
-        return await self.services.worker.run(seat_infos, experiment, table, kept[0].retired if kept else {})
+        stored = await repository.placement(info.run)
+        placement = PlacementManager(experiment.population, registry, stored, info.spec.timeouts.reseat_after_s)
+        found = await repository.checkpoint(info.run, experiment)
+        return await self.services.worker.run(seat_infos, experiment, placement, found[0].retired if found else {})
 
     async def model(self, run_id: str, name: str) -> TensorMap:
-        """A model of the last committed state.
+        """A model of the last checkpoint.
 
         Raises:
-            NotFound: no model of that name; lists those there are.
+            NotFound: no model of that name; lists the names.
         """
         info = await self.services.repository.info(run_id)
         experiment = await self._experiment_of(info)
-        kept = await self.services.repository.committed(info.run, experiment)
-        if kept is None:
+        found = await self.services.repository.checkpoint(info.run, experiment)
+        if found is None:
             raise NotFound(f"run {info.run} has no committed round yet")
-        ctx = experiment.ctx(
-            phase=experiment.phase_of(max(kept[0].round_no, 1)).name, round_no=kept[0].round_no, n_clients=1
-        )
-        models = experiment.algorithm.cloud.models(ctx, kept[0].state)
+        checkpoint, _ = found
+        phase = experiment.phase_of(max(checkpoint.round_no, 1)).name
+        ctx = experiment.ctx(phase=phase, round_no=checkpoint.round_no, n_clients=1)
+        models = experiment.algorithm.cloud.models(ctx, checkpoint.state)
         if name not in models:
             raise NotFound(f"run {info.run} has no model {name!r}; it has {', '.join(sorted(models)) or 'none'}")
         return models[name]
@@ -225,27 +225,22 @@ class RunManager:
 
     # ---- training
 
-    async def _forever(self) -> None:
-        """Nothing but its end may end this task: where the store is away, it tries again until it is back."""
-        attempt, why = 0, "the cloud was restarted"
-        while True:
-            try:
-                await self._recover(why)
-                attempt = 0
-                while True:
-                    await self._next()
-            except StrataError as error:
-                log.warning("runs wait: %s", error.detail)
-                why = f"interrupted: {error.detail}"[:2000]
-            except Exception as error:
-                log.exception("runs wait")
-                why = f"interrupted: {type(error).__name__}"
+    async def _turn(self) -> None:
+        """Train all pending runs; after an interruption, recover first."""
+        try:
+            if self._interrupted is not None:
+                await self._recover(self._interrupted)
+                self._interrupted = None
+            while await self._train_next():
+                pass
+        except Exception as error:
+            why = error.detail if isinstance(error, StrataError) else type(error).__name__
+            self._interrupted = f"interrupted: {why}"[:2000]
             await self.services.evaluator.drop()
-            await asyncio.sleep(backoff(attempt))
-            attempt += 1
+            raise
 
     async def _recover(self, why: str) -> None:
-        """Whatever was not finished is taken up again, or ends as it was asked to."""
+        """Make unfinished runs pending again, or end them if a pause or stop was requested."""
         await self.services.registry.load()
         await self.services.repository.load_deleted()
         async with self._lock:
@@ -256,60 +251,56 @@ class RunManager:
                     after: dict[str, Status] = {"pausing": "paused", "stopping": "stopped"}
                     await self._save(info.replace(status=after.get(info.status, "pending"), reason=why))
 
-    async def _next(self) -> None:
-        """Train the next pending run to its end, or wait a little for one."""
-        self._wake.clear()
+    async def _train_next(self) -> bool:
+        """Train the next pending run to its end; False if none is pending."""
         async with self._lock:
             info = await self._next_pending()
-            self.executor = course = RunExecutor(self.services, info, self._lock) if info else None
-        if course is None:
-            await _first(self._wake.wait(), 5.0)
-            return
+            self.executor = executor = RunExecutor(self.services, info, self._lock) if info else None
+        if executor is None:
+            return False
         try:
-            await self._train(course)
+            await self._train(executor)
         finally:
-            self.executor, self._left = None, course.info
+            self.executor, self._last = None, executor.info
+        return True
 
     async def _next_pending(self) -> RunInfo | None:
         waiting = [info for info in await self.services.repository.infos() if info.status == "pending"]
         return waiting[-1] if waiting else None
 
-    async def _train(self, course: RunExecutor) -> None:
-        """A course whose failure is a status with its reason.
+    async def _train(self, executor: RunExecutor) -> None:
+        """Execute a run; if it fails, its status is `failed` with the reason.
 
         Raises:
-            StoreUnavailable: the store is away, so that nothing can be noted.
+            StoreUnavailable: the store is unavailable, so that no status can be stored.
         """
         try:
-            await course.run()
+            await executor.run()
         except StoreUnavailable:
             raise
         except StrataError as error:
-            log.warning("run %s failed: %s", course.info.run, error.detail)
-            await self._failed(course, error.detail)
+            log.warning("run %s failed: %s", executor.info.run, error.detail)
+            await self._failed(executor, error.detail)
         except Exception as error:
-            log.exception("run %s failed", course.info.run)
-            await self._failed(course, f"internal error: {type(error).__name__}: {error}")
+            log.exception("run %s failed", executor.info.run)
+            await self._failed(executor, f"internal error: {type(error).__name__}: {error}")
 
-    async def _failed(self, course: RunExecutor, reason: str) -> None:
+    async def _failed(self, executor: RunExecutor, reason: str) -> None:
         await self.services.evaluator.drop()
-        await course.fail(reason)
+        await executor.fail(reason)
 
 
-async def _first(waited: Any, limit_s: float) -> None:
-    try:
-        await asyncio.wait_for(waited, limit_s)
-    except TimeoutError:
-        return
+def _pause_s(failures: int, took_s: float) -> float:
+    return backoff(failures - 1) if failures else LOOK_S
 
 
 def new_run_id() -> str:
-    """An id of fixed length that sorts by time: `r20261121-134502-1f3a`."""
+    """A new id; all have the same length and sort by time: `r20261121-134502-1f3a`."""
     return f"r{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def total_rounds(spec: ExperimentSpec) -> int:
-    """Rounds of all phases of the spec's algorithm."""
+    """The number of rounds of all phases of the spec's algorithm."""
     from shared.federation.registry import load_algorithm
 
     algorithm = load_algorithm(spec.algorithm.name)

@@ -1,4 +1,4 @@
-"""Who must be there: the barrier before a run starts, and the one before each round. Both end with a named reason."""
+"""The barriers before a run and before each round: how many edges and devices must be alive."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from shared.core.errors import NotReady
 from shared.spec.experiment import ExperimentSpec
 
 POLL_S = 0.1
+"""Wall seconds between two checks of a wait."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,9 @@ class Barrier:
     """Waits for edges and devices.
 
     Args:
-        registry: who is alive.
-        settle_s: with fewer devices than wanted, how long no new one must have come.
-        wanted: whether the wait is still wanted; if not, it ends.
+        registry: knows which nodes are alive.
+        settle_s: with fewer devices than requested, a run starts once no new one has registered for so many seconds.
+        wanted: whether to go on waiting.
     """
 
     registry: Registry
@@ -32,23 +33,23 @@ class Barrier:
     async def start(self, spec: ExperimentSpec, *, resumed: bool) -> AsyncIterator[str]:
         """Wait until a run can start; yields what is missing whenever that changes.
 
-        With all that the spec names, at once; with fewer devices, or for a run that goes on with fewer edges, once
-        nobody new has come for a while.
+        The run starts at once when all edges and devices that the spec requests are alive. With fewer devices, or
+        fewer edges for a resumed run, it starts once no new node has registered for a while.
 
         Raises:
-            NotReady: they did not come in time; says how many there are of how many.
+            NotReady: too few came in time; says how many of how many.
         """
         ends = time.monotonic() + spec.timeouts.ready_s
-        told = ""
+        reported = ""
         while self.wanted():
             missing = self._missing(spec, resumed=resumed)
             if missing is None:
                 return
             if time.monotonic() > ends:
-                raise NotReady(f"after {spec.timeouts.ready_s:g} s {missing}")
-            if missing != told:
+                raise NotReady(f"waited {spec.timeouts.ready_s:g} s for {missing}")
+            if missing != reported:
                 yield missing
-                told = missing
+                reported = missing
             await asyncio.sleep(POLL_S)
 
     def _missing(self, spec: ExperimentSpec, *, resumed: bool) -> str | None:
@@ -60,48 +61,56 @@ class Barrier:
             return None
         if settled and n_edges >= (1 if resumed else all_edges) and room >= spec.min_devices:
             return None
-        return f"{n_edges} of {all_edges} edges, room for {room} of {all_devices} devices are there"
+        if n_edges >= all_edges and room >= all_devices:
+            return f"more devices: {room} so far (edges: {n_edges})"
+        return _counts(n_edges, all_edges, room, all_devices)
 
     async def round(
-        self, spec: ExperimentSpec, table: PlacementManager, moves: list[PlacementChange]
+        self, spec: ExperimentSpec, placement: PlacementManager, changes: list[PlacementChange]
     ) -> AsyncIterator[str]:
-        """Wait until the devices of `min_devices` seats and enough edges are alive; yields what is missing, once.
+        """Wait until `min_devices` devices and enough edges are alive; yields what is missing, once.
 
-        One edge is enough, since devices whose edge is lost visit another one; where edges are the clients, their
-        quorum must be there.
+        One edge is enough, because the devices of a lost edge visit another one; where edges are the clients, their
+        quorum must be alive.
 
         Args:
             spec: of the run.
-            table: its seating, refreshed while waiting.
-            moves: seats that changed hands are added here.
+            placement: of the run; refreshed while waiting.
+            changes: changes of the placement are added here.
 
         Raises:
-            NotReady: they did not come in time; names the seats.
+            NotReady: too few were alive in time; names the seats.
         """
         ends = time.monotonic() + spec.timeouts.ready_s
-        told = False
+        reported = False
         while self.wanted():
-            moves += table.refresh()
-            missing = _missing_in_round(spec, table)
+            changes += placement.refresh()
+            missing = _missing_in_round(spec, placement)
             if missing is None:
                 return
             if time.monotonic() > ends:
-                raise NotReady(f"after {spec.timeouts.ready_s:g} s {missing}")
-            if not told:
+                raise NotReady(f"waited {spec.timeouts.ready_s:g} s for {missing}")
+            if not reported:
                 yield missing
-                told = True
+                reported = True
             await asyncio.sleep(POLL_S)
 
 
-def _missing_in_round(spec: ExperimentSpec, table: PlacementManager) -> str | None:
-    absent, offline = table.absent(), table.offline()
-    n_edges, n_homes = len(table.served()), len(table.placement.edges)
-    n_live = len(table.placement.agents) - len(absent) - len(offline)
-    need = spec.quorum_of(n_homes) if spec.client == "edge" else 1
-    if n_live >= spec.min_devices and n_edges >= need:
+def _counts(n_edges: int, need_edges: int, n_devices: int, need_devices: int) -> str:
+    if n_edges < need_edges:
+        return f"edges: {n_edges} of {need_edges} (devices: {n_devices}, need {need_devices})"
+    return f"devices: {n_devices} of {need_devices} (edges: {n_edges}, need {need_edges})"
+
+
+def _missing_in_round(spec: ExperimentSpec, placement: PlacementManager) -> str | None:
+    edges, seats = placement.placement.edges, placement.placement.agents
+    absent, offline, served = placement.absent(), placement.offline(), placement.served()
+    n_live = len(seats) - len(absent) - len(offline)
+    need = spec.quorum_of(len(edges)) if spec.client == "edge" else 1
+    if n_live >= spec.min_devices and len(served) >= need:
         return None
-    missing = f"{n_live} of at least {spec.min_devices} devices and {n_edges} of at least {need} edges are alive"
-    gone = [edge for home, edge in sorted(table.placement.edges.items()) if home not in table.served()]
-    missing += f"; not heard: seats {list(absent)[:50]}" if absent else ""
-    missing += f"; offline: seats {list(offline)[:50]}" if offline else ""
-    return missing + (f"; not heard: {', '.join(gone[:20])}" if gone else "")
+    missing = _counts(len(served), need, n_live, spec.min_devices)
+    lost = [name for edge, name in sorted(edges.items()) if edge not in served]
+    missing += f"; lost seats: {list(absent)[:50]}" if absent else ""
+    missing += f"; offline seats: {list(offline)[:50]}" if offline else ""
+    return missing + (f"; lost edges: {', '.join(lost[:20])}" if lost else "")

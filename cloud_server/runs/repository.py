@@ -1,8 +1,8 @@
-"""What the cloud keeps of runs: documents, the committed state, the round log, events, evaluations.
+"""What the cloud stores of runs: documents, checkpoints, the log of rounds, events, evaluations.
 
-A round is committed in one transaction: its files (state, table of seats) are written first, then one batch sets the
-state's reference, the document, the seating, the round log and the events, guarded by the state reference that the
-round began from.
+A round is committed in one transaction. Its files (the state, the rows of its visits) are written first. Then one batch
+sets the digest of the state, the document, the placement, the log of rounds and the events. The batch fails if the
+digest in the store is not the one that the round began from.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Checkpoint(Record, Generic[S]):
     """The state of a run after a round.
 
     Attributes:
-        round_no: the last committed round, 0 before the first.
-        state: the algorithm's own.
-        bases: by seat, the version of its state of the last visit that counts.
-        edge_bases: by home, the version of the edge's state.
-        retired: seats that take part no more, with the reason.
+        round_no: the round, 0 before the first.
+        state: of the algorithm.
+        bases: by seat, the version of its state after its last visit that counts.
+        edge_bases: by edge, the version of its state.
+        retired: seats that no longer take part, with the reason.
     """
 
     round_no: int
@@ -58,66 +58,74 @@ class Checkpoint(Record, Generic[S]):
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """The digests of a round's files: its state, and the table of its seats."""
+    """The digests of a round's files: the state, and the rows of its visits."""
 
     state: str
-    table: str | None
+    visits: str | None
 
 
 class PendingEvaluation(Record):
-    """A committed state that is still to be evaluated; `final` after the last round."""
+    """A checkpoint is still to be evaluated; `final` after the last round."""
 
     final: bool
 
 
 class StateGone(StrataError):
-    """A file that the store refers to is missing or damaged."""
+    """A file to which the store refers is missing or damaged, or a document is of another version."""
 
     code = "state_gone"
 
 
 class RunRepository:
-    """The cloud's Redis and files."""
+    """The runs in the cloud's Redis and files.
+
+    Args:
+        store: Redis.
+        blobs: the files.
+        worker: reads and writes files.
+        max_runs: runs that are stored at most.
+        hear: is called with every event that has been stored.
+    """
 
     def __init__(self, store: Store, blobs: Blobs, worker: Worker, max_runs: int, hear: EventListener) -> None:
         self.store, self.blobs, self.worker, self.max_runs = store, blobs, worker, max_runs
-        self.hear = hear  # told of every event that has been kept
+        self.hear = hear
         self._deleted: dict[str, float] = {}
 
     # ---- documents
 
     async def create(self, info: RunInfo, idempotency_key: str | None, body_digest: str) -> str:
-        """Keep a new run; the same idempotency key answers with the run that it made before, until that is deleted.
+        """Store a new run. The same idempotency key returns the run that it created before, unless that was deleted.
 
         Raises:
             Conflict: the key was used with another body.
-            TooMany: no more runs are kept.
+            TooMany: as many runs are stored as `max_runs` allows.
         """
         batch = Batch().expect(redis_keys.cloud_run(info.run), None)
         if idempotency_key:
             key = redis_keys.cloud_idempotency(idempotency_key)
             before = await self.store.get(key)
-            made = json.loads(before) if before is not None else None
-            if made and await self.store.get(redis_keys.cloud_run(made["run"])) is not None:
-                if made["digest"] != body_digest:
+            known = json.loads(before) if before is not None else None
+            if known and await self.store.get(redis_keys.cloud_run(known["run"])) is not None:
+                if known["digest"] != body_digest:
                     raise Conflict("this Idempotency-Key was used with another body", field="Idempotency-Key")
-                return str(made["run"])
+                return str(known["run"])
             value = json.dumps({"run": info.run, "digest": body_digest}).encode()
             batch.expect(key, before).put(key, value, redis_keys.IDEMPOTENCY_TTL_S)
         if len(await self.run_ids()) >= self.max_runs:
-            raise TooMany(f"{self.max_runs} runs are kept (CLOUD_MAX_RUNS): delete one that has ended")
+            raise TooMany(f"{self.max_runs} runs are stored (CLOUD_MAX_RUNS): delete one that has ended")
         batch.put(redis_keys.cloud_runs(info.run), info.created_at.encode())
         batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
         await self._commit(info.run, batch, RunEvent("run.status", {"status": info.status}))
         return info.run
 
     async def save(self, info: RunInfo, *events: RunEvent) -> None:
-        """Keep a changed document, with its events, in one transaction."""
+        """Store a changed document with its events in one transaction."""
         batch = Batch().put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
         await self._commit(info.run, batch, *events)
 
     async def _commit(self, run_id: str, batch: Batch, *events: RunEvent) -> None:
-        """Carry out a batch with the events of a run, then tell who listens here."""
+        """Commit a batch with events of a run, then pass these to the listener."""
         for event in events:
             batch.append(redis_keys.cloud_events(run_id), event.payload())
         await self.store.commit(batch)
@@ -150,7 +158,7 @@ class RunRepository:
             try:
                 found.append(await self.info(run_id))
             except (StateGone, NotFound) as error:
-                log.warning("left out: %s", error.detail)
+                log.warning("a run is left out: %s", error.detail)
         return found
 
     async def run_ids(self) -> list[str]:
@@ -159,73 +167,77 @@ class RunRepository:
         newest = sorted(index.items(), key=lambda item: (item[1], item[0]), reverse=True)
         return [redis_keys.run_of_index(key) for key, _ in newest]
 
-    async def event(self, run_id: str, event: RunEvent) -> None:
-        """Tell what happened."""
+    async def add_event(self, run_id: str, event: RunEvent) -> None:
+        """Store an event of a run, and pass it to the listener."""
         await self.store.append(redis_keys.cloud_events(run_id), event.payload())
         self.hear(run_id, event)
 
     async def events(self, run_id: str, after: str, block_s: float | None) -> list[Event]:
-        """Events after an id, waiting up to `block_s` for one."""
+        """The events after an id; waits up to `block_s` seconds for the first."""
         entries = await self.store.read(redis_keys.cloud_events(run_id), after=after, limit=500, block_s=block_s)
         return [Event(id=entry.id, **entry.fields) for entry in entries]
 
     # ---- rounds
 
-    async def write(self, committed: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
-        """Write the files of a round, which its commit then refers to."""
-        return await self.worker.run(self._write, committed, detail)
+    async def write(self, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
+        """Write the files of a round, to which its commit then refers; `detail` is None for the initial state."""
+        return await self.worker.run(self._write, checkpoint, detail)
 
-    def _write(self, committed: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
-        digest = self.blobs.put(codec.encode(committed).parts)
+    def _write(self, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
+        digest = self.blobs.put(codec.encode(checkpoint).parts)
         return CheckpointFiles(digest, self.blobs.put(_ROWS.dump_json(detail.seats)) if detail else None)
 
     async def commit(
         self,
-        before: str | None,
-        written: CheckpointFiles,
+        expected_digest: str | None,
+        files: CheckpointFiles,
         info: RunInfo,
-        binding: Placement,
+        placement: Placement,
         detail: RoundDetail | None,
         events: Sequence[RunEvent],
         due: PendingEvaluation | None = None,
     ) -> str:
-        """Commit a round in one transaction; answers with the digest of the state, the guard of the next.
+        """Commit a round in one transaction.
 
         Args:
-            before: the digest that the round began from, None for the first commit.
-            written: its files.
+            expected_digest: digest of the state that the round began from, None for the first commit.
+            files: of the round.
             info: the run's document.
-            binding: who sits where.
-            detail: the round, None for the initial state.
-            events: told with the commit.
-            due: the evaluation that the state waits for, None for none.
+            placement: of the run.
+            detail: the record of the round, None for the initial state.
+            events: stored with the commit.
+            due: the evaluation that the checkpoint needs, None for none.
+
+        Returns:
+            The digest of the state, which the next commit expects.
 
         Raises:
             Conflict: the state in the store is not the one that the round began from.
         """
-        batch = Batch().expect(redis_keys.cloud_run_state(info.run), before.encode() if before else None)
-        batch.put(redis_keys.cloud_run_state(info.run), written.state.encode())
+        expected = expected_digest.encode() if expected_digest else None
+        batch = Batch().expect(redis_keys.cloud_run_state(info.run), expected)
+        batch.put(redis_keys.cloud_run_state(info.run), files.state.encode())
         batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
-        batch.put(redis_keys.cloud_seating(info.run), binding.model_dump_json().encode())
+        batch.put(redis_keys.cloud_seating(info.run), placement.model_dump_json().encode())
         if detail is not None:
             short = RoundInfo.model_validate(detail.model_dump(exclude={"seats"}))
             batch.append(
-                redis_keys.cloud_rounds(info.run), {"info": short.model_dump(mode="json"), "table": written.table}
+                redis_keys.cloud_rounds(info.run), {"info": short.model_dump(mode="json"), "table": files.visits}
             )
         if due is not None and detail is not None:
-            note = {"state": written.state, "due": due.model_dump(mode="json")}
+            note = {"state": files.state, "due": due.model_dump(mode="json")}
             batch.put(redis_keys.cloud_due(info.run, detail.round_no), json.dumps(note).encode())
         try:
             await self._commit(info.run, batch, *events)
         except GuardFailed:
             raise Conflict(
-                f"the state kept of run {info.run} is not the one that this round began from: "
+                f"the stored state of run {info.run} is not the one that this round began from: "
                 "was its Redis emptied, or does another cloud use it?"
             ) from None
-        return written.state
+        return files.state
 
-    async def committed(self, run_id: str, experiment: Experiment) -> tuple[Checkpoint[Any], str] | None:
-        """The last committed state and its digest, None before the first commit.
+    async def checkpoint(self, run_id: str, experiment: Experiment) -> tuple[Checkpoint[Any], str] | None:
+        """The last checkpoint and the digest of its state, None before the first commit.
 
         Raises:
             StateGone: its file is missing or damaged.
@@ -241,7 +253,7 @@ class RunRepository:
         try:
             data = await self.worker.run(self.blobs.open, digest)
         except (BlobMissing, BlobCorrupt) as error:
-            raise StateGone(f"the committed state of run {run_id} cannot be read: {error.detail}") from None
+            raise StateGone(f"the stored state of run {run_id} cannot be read: {error.detail}") from None
         state: Checkpoint[Any] = await self.worker.run(
             lambda: copy_tensors(
                 codec.decode(kind[experiment.algorithm.cloud_state], data, model=experiment.shapes, stored=True)
@@ -249,24 +261,24 @@ class RunRepository:
         )
         return state
 
-    async def binding(self, run_id: str) -> Placement:
-        """Who sat where at the last commit."""
+    async def placement(self, run_id: str) -> Placement:
+        """The placement at the last commit; empty before the first."""
         data = await self.store.get(redis_keys.cloud_seating(run_id))
         return Placement.model_validate_json(data) if data else Placement(agents={}, edges={})
 
     async def rounds(self, run_id: str) -> list[RoundInfo]:
-        """The committed rounds, with the evaluations that are ready."""
+        """The committed rounds, with the evaluations that have ended."""
         entries = await self.store.read(redis_keys.cloud_rounds(run_id))
         scores = await self.evaluations(run_id)
         infos = [RoundInfo.model_validate(entry.fields["info"]) for entry in entries]
         return [info.replace(evaluation=scores.get(info.round_no)) for info in infos]
 
     async def round(self, run_id: str, round_no: int) -> RoundDetail:
-        """One training round with its table of seats.
+        """One training round with the rows of its visits.
 
         Raises:
             NotFound: it has not been committed.
-            StateGone: its table is missing or damaged.
+            StateGone: the file with the rows is missing or damaged.
         """
         details = [detail async for detail in self.details(run_id, range(round_no, round_no + 1))]
         if not details:
@@ -274,10 +286,10 @@ class RunRepository:
         return details[-1]
 
     async def details(self, run_id: str, numbers: range) -> AsyncIterator[RoundDetail]:
-        """The committed training rounds of these numbers, in order, each with its table of seats.
+        """The committed training rounds of these numbers, in order, each with the rows of its visits.
 
         Raises:
-            StateGone: a table is missing or damaged.
+            StateGone: a file with rows is missing or damaged.
         """
         scores = await self.evaluations(run_id)
         for fields in [entry.fields for entry in await self.store.read(redis_keys.cloud_rounds(run_id))]:
@@ -285,28 +297,30 @@ class RunRepository:
             if round_no not in numbers:
                 continue
             try:
-                table = await self.worker.run(self._table, fields["table"])
+                visits = await self.worker.run(self._visits, fields["table"])
             except (BlobMissing, BlobCorrupt) as error:
-                why = f"the table of round {round_no} of run {run_id} cannot be read: {error.detail}"
+                why = f"the visits of round {round_no} of run {run_id} cannot be read: {error.detail}"
                 raise StateGone(why) from None
-            detail = {**fields["info"], "evaluation": scores.get(round_no), "seats": table}
+            detail = {**fields["info"], "evaluation": scores.get(round_no), "seats": visits}
             yield RoundDetail.model_validate(detail)
 
-    def _table(self, digest: str) -> tuple[SeatRow, ...]:
+    def _visits(self, digest: str) -> tuple[SeatRow, ...]:
         return _ROWS.validate_json(bytes(self.blobs.open(digest)))
 
     # ---- evaluations
 
-    async def evaluated(self, run_id: str, round_no: int, scores: dict[str, Evaluation], final: bool) -> None:
-        """A round's evaluation is ready."""
+    async def save_evaluation(self, run_id: str, round_no: int, scores: dict[str, Evaluation], final: bool) -> None:
+        """Store the evaluation of a round."""
         data = {name: score.model_dump(mode="json") for name, score in scores.items()}
         event = RunEvent("round.evaluated", {"round_no": round_no, "evaluation": data, "final": final})
         batch = Batch().put(redis_keys.cloud_evaluation(run_id, round_no), _EVALUATION.dump_json(scores))
         batch.delete(redis_keys.cloud_due(run_id, round_no))
         await self._commit(run_id, batch, event)
 
-    async def due(self, run_id: str, experiment: Experiment) -> list[tuple[int, Checkpoint[Any], PendingEvaluation]]:
-        """The committed states that wait for their evaluation, by round."""
+    async def pending_evaluations(
+        self, run_id: str, experiment: Experiment
+    ) -> list[tuple[int, Checkpoint[Any], PendingEvaluation]]:
+        """The checkpoints that are still to be evaluated, by round."""
         found = []
         for key, data in sorted((await self.store.scan(redis_keys.cloud_dues(run_id))).items()):
             note = json.loads(data)
@@ -315,14 +329,14 @@ class RunRepository:
         return found
 
     async def evaluations(self, run_id: str) -> dict[int, dict[str, Evaluation]]:
-        """By round, what has been evaluated."""
+        """The evaluations that have ended, by round."""
         found = await self.store.scan(redis_keys.cloud_evaluations(run_id))
         return {int(redis_keys.last_part(key)): _EVALUATION.validate_json(data) for key, data in found.items()}
 
     # ---- files
 
     async def delete(self, run_id: str) -> None:
-        """Forget a run and its files; other tiers are told with their heartbeats."""
+        """Delete a run and its files; other tiers learn of it by the answers to their heartbeats."""
         await self.store.put(redis_keys.cloud_deleted(run_id), b"1", redis_keys.DELETED_TTL_S)
         self._deleted[run_id] = time.monotonic()
         for prefix in redis_keys.all_of_run(run_id):
@@ -330,18 +344,18 @@ class RunRepository:
         await self.collect()
 
     async def load_deleted(self) -> None:
-        """Read which runs an earlier cloud process deleted lately."""
+        """Read which runs an earlier cloud process deleted in the last `DELETED_TTL_S` seconds."""
         for key in await self.store.keys(redis_keys.CLOUD_DELETED):
             self._deleted.setdefault(redis_keys.last_part(key), time.monotonic())
 
     def deleted(self) -> tuple[str, ...]:
-        """The runs that were deleted lately."""
+        """The runs that were deleted in the last `DELETED_TTL_S` seconds."""
         now = time.monotonic()
         self._deleted = {run_id: at for run_id, at in self._deleted.items() if now - at < redis_keys.DELETED_TTL_S}
         return tuple(sorted(self._deleted))
 
     async def collect(self) -> list[str]:
-        """Remove files that nothing refers to."""
+        """Delete the files to which nothing refers; returns their digests."""
         referenced: set[str] = set()
         for run_id in await self.run_ids():
             state = await self.store.get(redis_keys.cloud_run_state(run_id))

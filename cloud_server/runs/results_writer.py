@@ -1,6 +1,6 @@
-"""The results folders of runs, written beside the rounds, short ones several at a time; a person opens them.
+"""Writes the results folders of runs while the next rounds run, quick rounds several at a time.
 
-No tier reads them, but for the number of the last round written: what a killed cloud left out is added at its return.
+The cloud reads back only the number of the last round that was written, to add what it missed when it was killed.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from shared.storage.blobs import storage_errors
 
 log = logging.getLogger(__name__)
 EVERY_S = 1.0
-"""Rounds that come faster are written together: files cost a round of a tenth of a second a tenth of it."""
+"""Wall seconds between two writes; rounds that are committed faster are written together."""
 
 
 class RoundDone(NamedTuple):
-    """A committed round that is to be written, and the run as it then was; `due` while its evaluation is to come."""
+    """A committed round to be written, and the run as it was then; `due` as long as its evaluation is pending."""
 
     info: RunInfo
     experiment: Experiment
-    table: PlacementManager
+    placement: PlacementManager
     detail: RoundInfo
     due: bool = False
 
     def evaluated(self, scores: dict[str, Evaluation] | None) -> RoundDone:
-        """The round with its evaluation, None if that does not come."""
+        """The round with its evaluation; None if there will be none."""
         return self._replace(
             detail=self.detail if scores is None else self.detail.replace(evaluation=scores), due=False
         )
@@ -53,12 +53,13 @@ class RoundDone(NamedTuple):
 class ResultsFolder:
     """Writes `runs/<id>/`.
 
-    A round is written once its evaluation, which runs beside the next round, is there: so that tables grow at their
-    end, each line is written once, and no round waits for it.
+    A round is written once its evaluation, which runs beside the next round, has ended. So tables only grow at their
+    end, each line is written once, and no round waits for an evaluation.
 
-    Args:
-        runs_dir: where the folders are.
-        worker: the thread that writes: not the one that the next round waits for.
+    Attributes:
+        runs_dir: the parent of the folders.
+        worker: the thread that writes; not the one that the next round waits for.
+        started: by run, when this process first wrote its folder.
     """
 
     runs_dir: Path
@@ -66,7 +67,7 @@ class ResultsFolder:
     started: dict[str, str] = field(default_factory=dict)
     _waiting: list[RoundDone] = field(default_factory=list)
     _writing: asyncio.Task[None] | None = None
-    _hurry: bool = False
+    _settling: bool = False
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _wrote_at: float = -EVERY_S
 
@@ -75,7 +76,7 @@ class ResultsFolder:
         return self.runs_dir / run_id
 
     async def begun(self, info: RunInfo) -> None:
-        """A run that has committed nothing: what is to be run, and where it stands."""
+        """Write the folder of a run that has committed nothing: its spec and its status."""
         await self.settle()
         await self.worker.run(self._begun, info)
 
@@ -85,45 +86,45 @@ class ResultsFolder:
             write_begun(folder, info)
 
     async def last(self, run_id: str) -> int:
-        """The last training round that stands in a run's folder, 0 for none."""
+        """The last training round in a run's folder, 0 for none."""
         return await self.worker.run(last_round, self.folder(run_id))
 
     async def round_done(self, done: RoundDone) -> None:
-        """Add a round, soon or with its evaluation; an error of what was written before is raised here."""
+        """Have a round written, soon or with its evaluation; an error of an earlier write is raised here."""
         if self._writing is not None and self._writing.done():
             await self.settle()
         self._waiting.append(done)
         if self._writing is None:
-            self._hurry = False
-            self._writing = asyncio.create_task(self._soon())
+            self._settling = False
+            self._writing = asyncio.create_task(self._write_waiting())
         self._news.set()
 
     def evaluated(self, run_id: str, round_no: int, scores: dict[str, Evaluation] | None) -> None:
-        """The evaluation of a round that waits for it is there, or (None) will not come."""
+        """Report the evaluation of a round that waits for it; None if there will be none."""
         for at, done in enumerate(self._waiting):
             if done.due and (done.info.run, done.detail.round_no) == (run_id, round_no):
                 self._waiting[at] = done.evaluated(scores)
         self._news.set()
 
-    async def _soon(self) -> None:
-        """Write what waits, until nothing does: once in a while, or at once if somebody wants it settled."""
+    async def _write_waiting(self) -> None:
+        """Write rounds until none waits: every `EVERY_S` seconds, or at once if `settle` was called."""
         while self._waiting:
             self._news.clear()
             n = next((at for at, done in enumerate(self._waiting) if done.due), len(self._waiting))
             pause_s = self._wrote_at + EVERY_S - time.monotonic()
-            if not self._hurry and (n == 0 or pause_s > 0):
+            if not self._settling and (n == 0 or pause_s > 0):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), pause_s if n else EVERY_S)
                 continue
-            n = len(self._waiting) if self._hurry else n
+            n = len(self._waiting) if self._settling else n
             ready, self._waiting = self._waiting[:n], self._waiting[n:]
             newest, rounds = ready[-1], [done.detail for done in ready]
             self._wrote_at = time.monotonic()
-            await self.worker.run(self._write, newest.info, newest.experiment, newest.table, rounds, None)
+            await self.worker.run(self._write, newest.info, newest.experiment, newest.placement, rounds, None)
 
     async def settle(self) -> None:
-        """Wait until what was begun is written; its error is raised here. What it left unwritten comes at a resume."""
-        self._hurry = True
+        """Wait until all rounds are written; an error is raised here. What is missing then is written at a resume."""
+        self._settling = True
         self._news.set()
         writing, self._writing = self._writing, None
         try:
@@ -134,7 +135,7 @@ class ResultsFolder:
             raise
 
     async def close(self) -> None:
-        """Write what waits; what goes wrong is only logged: the run goes on from its stores."""
+        """Write the waiting rounds. An error is only logged: a resumed run continues from the store."""
         try:
             await self.settle()
         except StrataError as error:
@@ -144,19 +145,19 @@ class ResultsFolder:
         self,
         info: RunInfo,
         experiment: Experiment,
-        table: PlacementManager,
+        placement: PlacementManager,
         rounds: Sequence[RoundInfo],
         model: TensorMap | None,
     ) -> None:
-        """Bring all rounds up to date with their evaluations, and write the model."""
+        """Write all rounds with their evaluations, and the model."""
         await self.settle()
-        await self.worker.run(self._write, info, experiment, table, rounds, model)
+        await self.worker.run(self._write, info, experiment, placement, rounds, model)
 
     def _write(
         self,
         info: RunInfo,
         experiment: Experiment,
-        table: PlacementManager,
+        placement: PlacementManager,
         rounds: Sequence[RoundInfo],
         model: TensorMap | None,
     ) -> None:
@@ -168,24 +169,24 @@ class ResultsFolder:
             ended_at=now() if info.status in FINAL else None,
         )
         folder = self.folder(info.run)
-        seats = () if has_seats(folder) else seat_infos(experiment, table, {})
+        seats = () if has_seats(folder) else seat_infos(experiment, placement, {})
         with storage_errors(folder):
             write_results(folder, info, rounds, model=model, manifest=manifest, seats=seats)
 
 
-def seat_infos(experiment: Experiment, table: PlacementManager, retired: dict[int, str]) -> tuple[SeatInfo, ...]:
-    """The seats of a run, and who sits there now."""
+def seat_infos(experiment: Experiment, placement: PlacementManager, retired: dict[int, str]) -> tuple[SeatInfo, ...]:
+    """The seats of a run, with their data and the agents that host them now."""
     counts = counts_of(experiment.population, experiment.data)
-    seated = round_map(experiment, table.placement, table.registry)
-    visited, rows = seated.home_edges, []
+    now_map = round_map(experiment, placement.placement, placement.registry)
+    rows = []
     for number in range(len(experiment.population.seats)):
-        seat = experiment.seat(number, seated.profiles.get(number))
-        agent = table.placement.agents.get(seat.number)
+        seat = experiment.seat(number, now_map.profiles.get(number))
+        agent = placement.placement.agents.get(seat.number)
         worker = seat.role == "worker"
         state = "worker" if worker else "empty" if agent is None else "taken"
-        if agent is not None and table.registry.is_offline(agent):
+        if agent is not None and placement.registry.is_offline(agent):
             state = "offline"
-        if agent is not None and not table.registry.agent_is_live(agent):
+        if agent is not None and not placement.registry.agent_is_live(agent):
             state = "lost"
         if seat.number in retired:
             state = "retired"
@@ -194,7 +195,7 @@ def seat_infos(experiment: Experiment, table: PlacementManager, retired: dict[in
                 seat=seat.number,
                 role=seat.role,
                 home=seat.home_edge,
-                edge=seated.edges.get(visited.get(seat.number, seat.home_edge)),
+                edge=now_map.edges.get(now_map.visited.get(seat.number, seat.home_edge)),
                 agent=agent,
                 state=state,
                 reason=retired.get(seat.number),

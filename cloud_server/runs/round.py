@@ -1,4 +1,4 @@
-"""One cloud round: broadcast -> POST /rounds to every edge at once -> aggregate -> the new state and its record."""
+"""One round at the cloud: send an order to every edge, aggregate their answers, record the round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cloud_server.runs.edge_client import EdgeClient, EdgeReply
 from cloud_server.runs.placement import PlacementManager
@@ -22,7 +22,7 @@ from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, Failure, RoundAnswer, RoundOrder
 from shared.federation.update_checks import check_origin
 from shared.run_records.rounds import RoundDetail
-from shared.runtime.logs import log_context, log_event
+from shared.runtime.logs import log_context_of, log_event
 from shared.runtime.worker import Worker
 from shared.service.order_headers import order_key
 from shared.storage.states import Version
@@ -32,14 +32,25 @@ log = logging.getLogger(__name__)
 
 
 class QuorumMissed(NotReady):
-    """Too few edges answered; whether another attempt may help depends on whether the map has changed."""
+    """Too few edges answered. Another attempt can only help if the round map has changed."""
+
+
+class RoundResult(NamedTuple):
+    """The checkpoint after a round, and the record of the round."""
+
+    checkpoint: Checkpoint[Any]
+    detail: RoundDetail
 
 
 @dataclass
 class CloudRound:
-    """One attempt at a round of a run, from its committed state to the next.
+    """One attempt at a round of a run, from its checkpoint to the next.
 
-    Who is there was looked at once, for `chart`. `clock_s` is the simulated instant at which the round begins.
+    Attributes:
+        checkpoint: the state before the round.
+        round_map: which seats visit which edge, determined once, when the attempt begins.
+        attempt: counts from 1.
+        clock_s: simulated seconds of the run at which the round begins.
     """
 
     run_id: str
@@ -61,29 +72,26 @@ class CloudRound:
         self.hooks = self.experiment.algorithm.cloud
 
     def _n_clients(self) -> int:
-        """Training clients of this round: homes where edges are clients, else taken seats that train."""
+        """Number of training clients in this round: edges if edges are the clients, else taken seats that train."""
         if self.experiment.spec.client == "edge":
             return len(self.experiment.population.edges)
         taken = self.placement.placement.agents.keys() - self.checkpoint.retired.keys()
         return sum(self.experiment.seat(seat).role == "train" for seat in taken)
 
-    async def run(self) -> tuple[Checkpoint[Any], RoundDetail]:
-        """Ask every home's edge, aggregate what came; the new state and the record.
+    @log_context_of(lambda self: {"round": self.round_no})
+    async def run(self) -> RoundResult:
+        """Runs the round; nothing is committed yet.
 
         Raises:
-            QuorumMissed: too few edges answered; names who and why.
+            QuorumMissed: too few edges answered; names the missing edges and why.
         """
-        with log_context(round=self.round_no):
-            return await self._run()
-
-    async def _run(self) -> tuple[Checkpoint[Any], RoundDetail]:
         began = time.monotonic()
-        answers = await self._ask_all()
-        after, model_sha256, figures = await self.worker.run(self._aggregate, answers)
-        recorder = Recorder(
-            self.experiment, self.round_map, self.placement.placement, self.checkpoint.retired, self.ctx, self.clock_s
-        )
-        return after, recorder.detail(
+        answers = await self._ask_edges()
+        total = await self.worker.run(self._add_up, answers)
+        self._require_quorum(answers)
+        state = await self.worker.run(self._aggregate, total)
+        model_sha256, figures = await self.worker.run(self._describe, state)
+        detail = self._recorder().detail(
             answers,
             kind=self.kind,
             model_sha256=model_sha256,
@@ -91,81 +99,88 @@ class CloudRound:
             attempts=self.attempt,
             figures=figures,
         )
+        return RoundResult(self._checkpoint_after(state, answers), detail)
 
-    async def _ask_all(self) -> Answers:
-        homes = sorted(self.round_map.edges)
-        asked = dict(zip(homes, await asyncio.gather(*(self._ask(home) for home in homes)), strict=True))
-        failed = {home: found for home, found in asked.items() if isinstance(found, Failure)}
-        if self.experiment.spec.client == "edge":  # its devices wait for it
-            for home, edge in self.round_map.away.items():
-                failed[home] = Failure(edge=home, reason="lost", detail=f"edge {edge} is not heard: its home waits")
-        return Answers({home: found for home, found in asked.items() if isinstance(found, EdgeReply)}, failed)
+    # ---- the edges
 
-    async def _ask(self, home: int) -> EdgeReply | Failure:
-        """One home's answer, or its failure as data."""
-        edge = self.round_map.edges[home]
-        with log_context(home=home, edge=edge):
-            found = await self._asked(home, edge)
-            if isinstance(found, Failure):
-                log_event("order.failed", level=logging.WARNING, reason=found.reason, detail=found.detail)
-            else:
-                log_event("order.answered", bytes=found.up_bytes, n_updates=found.answer.n_updates)
-            return found
+    async def _ask_edges(self) -> Answers:
+        """The answer or the failure of every edge that is served; all get their orders at once."""
+        edges = sorted(self.round_map.edges)
+        found = dict(zip(edges, await asyncio.gather(*(self._ask(edge) for edge in edges)), strict=True))
+        failed = {edge: answer for edge, answer in found.items() if isinstance(answer, Failure)}
+        if self.experiment.spec.client == "edge":  # then its devices visit no other edge
+            for edge, name in self.round_map.away.items():
+                failed[edge] = Failure(edge=edge, reason="lost", detail=f"edge {name} is lost, its devices wait for it")
+        return Answers({edge: answer for edge, answer in found.items() if isinstance(answer, EdgeReply)}, failed)
 
-    async def _asked(self, home: int, edge: str) -> EdgeReply | Failure:
-        seating = self.round_map.edge_placement(self.run_id, home)
+    @log_context_of(lambda self, edge: {"home": edge, "edge": self.round_map.edges[edge]})
+    async def _ask(self, edge: int) -> EdgeReply | Failure:
+        """An edge's answer, checked; what went wrong is returned as data."""
+        name = self.round_map.edges[edge]
         try:
-            body = await self.worker.run(self._order, home, seating)
-            log_event("order.sent", kind=self.kind, bytes=body.n_bytes)
-            asked = order_key("rounds", self.run_id, self.round_no, home)
-            reply = await self.edges.round(edge, self.experiment, body, seating, self.placement.loads(), asked)
-            await asyncio.to_thread(self._check, home, reply.answer)  # of several edges at once
-            return reply
+            reply = await self._order_round(edge, name)
         except StrataError as error:
-            return Failure(edge=home, reason=error.code, detail=f"{edge}: {error.detail}")
+            failure = Failure(edge=edge, reason=error.code, detail=f"{name}: {error.detail}")
         except Exception as error:
-            log.exception("round %s at %s", self.round_no, edge)
-            return Failure(edge=home, reason="error", detail=f"{edge}: {type(error).__name__}: {error}")
+            log.exception("round %s at %s", self.round_no, name)
+            failure = Failure(edge=edge, reason="error", detail=f"{name}: {type(error).__name__}: {error}")
+        else:
+            log_event("order.answered", bytes=reply.up_bytes, n_updates=reply.answer.n_updates)
+            return reply
+        log_event("order.failed", level=logging.WARNING, reason=failure.reason, detail=failure.detail)
+        return failure
 
-    def _order(self, home: int, seating: EdgePlacement) -> codec.Body:
+    async def _order_round(self, edge: int, name: str) -> EdgeReply:
+        placement = self.round_map.edge_placement(self.run_id, edge)
+        body = await self.worker.run(self._order, edge, placement)
+        log_event("order.sent", kind=self.kind, bytes=body.n_bytes)
+        key = order_key("rounds", self.run_id, self.round_no, edge)
+        reply = await self.edges.round(name, self.experiment, body, placement, self.placement.loads(), key)
+        await asyncio.to_thread(self._check, edge, reply.answer)  # of several edges at once
+        return reply
+
+    def _order(self, edge: int, placement: EdgePlacement) -> codec.Body:
         before = self.checkpoint
-        seats = {seat.number for seat in self.experiment.population.at(home) if seat.role == "worker"} | set(
-            seating.addresses
-        )
-        there = [self.experiment.seat(number) for number in sorted(seating.addresses) if number not in before.retired]
+        seats = self._workers(edge) | placement.addresses.keys()
+        present = [self.experiment.seat(seat) for seat in sorted(placement.addresses) if seat not in before.retired]
         order = RoundOrder[Any](
             run_id=self.run_id,
             round_no=self.round_no,
             spec=self.experiment.spec,
             population=self.experiment.population.digest,
-            placement=codec.digest_of(canonical(seating).encode()),
+            placement=codec.digest_of(canonical(placement).encode()),
             phase=self.ctx.phase,
             kind=self.kind,
             n_clients=self.ctx.n_clients,
-            edge=home,
-            base=before.edge_bases.get(home),
+            edge=edge,
+            base=before.edge_bases.get(edge),
             bases={seat: version for seat, version in before.bases.items() if seat in seats},
             retired={seat: why for seat, why in before.retired.items() if seat in seats},
             clock_s=self.clock_s,
-            broadcast=self.hooks.broadcast(self.ctx, before.state, home, there),
+            broadcast=self.hooks.broadcast(self.ctx, before.state, edge, present),
         )
         return codec.encode(order)
 
-    def _check(self, home: int, answer: RoundAnswer[Any]) -> None:
-        """An edge speaks for the seats that visit its home only, and its sum is one of updates such as they send.
+    def _workers(self, edge: int) -> set[int]:
+        return {seat.number for seat in self.experiment.population.at(edge) if seat.role == "worker"}
+
+    # ---- checks of an answer
+
+    def _check(self, edge: int, answer: RoundAnswer[Any]) -> None:
+        """An answer covers only seats that visit its edge, and its sum is one that their updates can have.
 
         Raises:
-            BadInput, NotFinite, OutOfBound, WireError: it speaks of others, or there is no such sum.
+            BadInput, NotFinite, OutOfBound, WireError: it covers others, or its sum is not valid.
         """
-        workers = {seat.number for seat in self.experiment.population.at(home) if seat.role == "worker"}
-        known = workers | set(self.round_map.seats_at(home))
-        told = {line.seat for line in answer.lines} | answer.bases.keys() | answer.retired.keys()
-        tests = set(answer.own_on).union(*(line.own_on for line in answer.lines)) - set(self.experiment.spec.test_on)
-        if tests:
-            raise WireError(f"the answer for home {home} has scores of {min(tests)[:40]!r}, which is no test set here")
-        if answer.edge != home or not told <= known:
-            others = f"home {answer.edge}, seats {sorted(told - known)}"
-            raise WireError(f"the answer for home {home} speaks of {others}")
+        known = self._workers(edge) | set(self.round_map.seats_at(edge))
+        named = {visit.seat for visit in answer.lines} | answer.bases.keys() | answer.retired.keys()
+        scored_on = set(answer.own_on).union(*(visit.own_on for visit in answer.lines))
+        unknown = scored_on - set(self.experiment.spec.test_on)
+        if unknown:
+            raise WireError(f"the answer of edge {edge} has scores on {min(unknown)[:40]!r}, no test set of this run")
+        if answer.edge != edge or not named <= known:
+            others = f"edge {answer.edge}, seats {sorted(named - known)}"
+            raise WireError(f"the answer of edge {edge} covers others: {others}")
         update: Any = answer.update
         if answer.partial_sum is not None:
             update = check_partial_sum(
@@ -175,65 +190,72 @@ class CloudRound:
                 model=self.experiment.shapes,
             )
         if update is not None:
-            self._check_update(self.ctx.at(edge=home), sorted(known), update)
+            self._check_update(self.ctx.at(edge=edge), sorted(known), update)
 
     def _check_update(self, edge: Context, seats: list[int], update: Any) -> None:
-        """Of an edge that forms a model it is the edge's own, else one such as its seats send; both speak of these."""
+        """The update is the edge's own if the edge forms a model, else one that its seats can have sent."""
         clients = {edge.at(seat=seat).client_id for seat in seats}
         own = self.experiment.algorithm.edge.forms_model(edge) or not seats
         check_origin(self.experiment, edge if own else edge.at(seat=seats[0]), update, clients or {edge.client_id})
 
     def _require_quorum(self, answers: Answers) -> None:
-        """Enough of the edges that had something to do must have answered."""
         n = len(answers.replies) + len(answers.failed)
         need = max(self.experiment.spec.quorum_of(n), 1)
         if len(answers.replies) < need:
             why = "; ".join(failure.detail for _, failure in sorted(answers.failed.items())) or "no edge is alive"
             raise QuorumMissed(f"round {self.round_no}: quorum of {need} of {n} edges missed: {why}")
 
-    # ---- the new state
+    # ---- the state after the round
 
-    def _aggregate(self, answers: Answers) -> tuple[Checkpoint[Any], str, dict[str, Any]]:
-        """Add up what came; an answer that cannot be added is its edge's failure. The state, its digest and figures."""
-        replies, failed = answers.replies, answers.failed
-        state, update = self.checkpoint.state, self.experiment.algorithm.update
-        fold = Accumulator(update, self.experiment.fixed_point, model=self.experiment.shapes)
-        for home in sorted(replies):
+    def _add_up(self, answers: Answers) -> Accumulator:
+        """The sum of all answers. One that cannot be added becomes a failure of its edge."""
+        replies = answers.replies
+        total = Accumulator(self.experiment.algorithm.update, self.experiment.fixed_point, model=self.experiment.shapes)
+        for edge in sorted(replies):
             try:
-                self._fold(fold, replies[home].answer)
-                replies[home] = replies[home].folded_in()
+                _add(total, replies[edge].answer)
+                replies[edge] = replies[edge].without_update()
             except StrataError as error:
-                del replies[home]
-                failed[home] = Failure(
-                    edge=home, reason=error.code, detail=f"{self.round_map.edges[home]}: {error.detail}"
-                )
-        self._require_quorum(answers)
-        if self.kind == "train":
-            mean = mean_of(fold.result(), update, self.experiment.fixed_point, model=self.experiment.shapes)
-            if mean is not None:
-                counted = self.ctx.at(n_updates=fold.n_updates, n_samples=fold.n_samples)
-                state = self.hooks.aggregate(counted, state, mean)
+                del replies[edge]
+                detail = f"{self.round_map.edges[edge]}: {error.detail}"
+                answers.failed[edge] = Failure(edge=edge, reason=error.code, detail=detail)
+        return total
+
+    def _aggregate(self, total: Accumulator) -> Any:
+        """The algorithm's state after the round: unchanged by an evaluation, and where no update came."""
+        state, experiment = self.checkpoint.state, self.experiment
+        if self.kind == "evaluate":
+            return state
+        mean = mean_of(total.result(), experiment.algorithm.update, experiment.fixed_point, model=experiment.shapes)
+        if mean is None:
+            return state
+        counted = self.ctx.at(n_updates=total.n_updates, n_samples=total.n_samples)
+        return self.hooks.aggregate(counted, state, mean)
+
+    def _describe(self, state: Any) -> tuple[str, dict[str, Any]]:
+        """The digest of the global model (empty without one) and the algorithm's figures of the round."""
         models = self.hooks.models(self.ctx, state)
         model_sha256 = digest(models["global"]) if "global" in models else ""
-        figures = self.hooks.figures(self.ctx, state) if self.kind == "train" else {}
-        return self._after(state, replies), model_sha256, figures
+        return model_sha256, self.hooks.figures(self.ctx, state) if self.kind == "train" else {}
 
-    def _fold(self, fold: Accumulator, answer: RoundAnswer[Any]) -> None:
-        if answer.partial_sum is not None:
-            fold.merge(answer.partial_sum, take=True, checked=True)  # when it came
-        elif answer.update is not None:
-            fold.add(answer.update, answer.n_samples, answer.n_updates)
-
-    def _after(self, state: Any, replies: dict[int, EdgeReply]) -> Checkpoint[Any]:
+    def _checkpoint_after(self, state: Any, answers: Answers) -> Checkpoint[Any]:
+        before = self.checkpoint
         if self.kind == "evaluate":
-            return self.checkpoint
-        bases, edge_bases, retired = (
-            dict(self.checkpoint.bases),
-            dict(self.checkpoint.edge_bases),
-            dict(self.checkpoint.retired),
-        )
-        for home, reply in replies.items():
+            return before
+        bases, edge_bases, retired = dict(before.bases), dict(before.edge_bases), dict(before.retired)
+        for edge, reply in answers.replies.items():
             bases |= reply.answer.bases
             retired |= reply.answer.retired
-            edge_bases[home] = reply.answer.base or Version(self.round_no)
+            edge_bases[edge] = reply.answer.base or Version(self.round_no)
         return Checkpoint[Any](round_no=self.round_no, state=state, bases=bases, edge_bases=edge_bases, retired=retired)
+
+    def _recorder(self) -> Recorder:
+        placement, retired = self.placement.placement, self.checkpoint.retired
+        return Recorder(self.experiment, self.round_map, placement, retired, self.ctx, self.clock_s)
+
+
+def _add(total: Accumulator, answer: RoundAnswer[Any]) -> None:
+    if answer.partial_sum is not None:
+        total.merge(answer.partial_sum, take=True, checked=True)  # checked when it came
+    elif answer.update is not None:
+        total.add(answer.update, answer.n_samples, answer.n_updates)

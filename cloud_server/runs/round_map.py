@@ -1,4 +1,4 @@
-"""Who visits whom in one attempt at a round: looked at once, when the attempt begins."""
+"""Which seats visit which edge in one attempt at a round, determined once, when the attempt begins."""
 
 from __future__ import annotations
 
@@ -17,71 +17,71 @@ from shared.simulation import PROFILES
 
 @dataclass(frozen=True)
 class RoundMap:
-    """A round's map.
+    """The map of a round. Edges are numbered as in the run; their names are those of processes.
 
     Attributes:
-        edges: the live edge of each home that is served.
-        away: the edge of each home that is not: it is lost, or nobody took the home.
-        homes: by taken seat, the home that it visits: its own, or while that edge is lost the nearest served one;
-            where the client is the edge, its devices wait for it.
-        places: by taken seat, where it sits.
-        absent: taken seats whose agent is not heard.
+        edges: by edge, the name of the live process that serves it.
+        away: by edge that is not served, the name of its lost process; empty if it never had one.
+        visited: by taken seat, the edge that it visits: its own or, while that is lost, the nearest that is served.
+            Where edges are the clients, the devices of a lost edge visit none.
+        addresses: by taken seat, its agent and the agent's URL.
+        absent: taken seats whose agent is lost.
         offline: taken seats whose agent was taken offline.
-        profiles: with `devices.profile: agent`, by taken seat the profile of its agent.
+        profiles: by taken seat, the profile of its agent; only with `devices.profile: agent`.
     """
 
     edges: Mapping[int, str]
     away: Mapping[int, str]
-    home_edges: Mapping[int, int]
+    visited: Mapping[int, int]
     addresses: Mapping[int, SeatAddress]
     absent: frozenset[int]
     offline: frozenset[int]
     profiles: Mapping[int, str] = field(default_factory=dict)
 
-    def seats_at(self, home: int) -> list[int]:
-        """The taken seats that visit a home, sorted."""
-        return sorted(seat for seat, visited in self.home_edges.items() if visited == home)
+    def seats_at(self, edge: int) -> list[int]:
+        """The taken seats that visit an edge, sorted."""
+        return sorted(seat for seat, visited in self.visited.items() if visited == edge)
 
-    def edge_placement(self, run_id: str, home: int) -> EdgePlacement:
-        """Who visits a home, and who of them is not heard or offline."""
-        there = self.seats_at(home)
+    def edge_placement(self, run_id: str, edge: int) -> EdgePlacement:
+        """The part of the map that one edge needs."""
+        seats = self.seats_at(edge)
         return EdgePlacement(
             run_id=run_id,
-            edge=home,
-            addresses={seat: self.addresses[seat] for seat in there},
-            absent=tuple(seat for seat in there if seat in self.absent),
-            offline=tuple(seat for seat in there if seat in self.offline),
-            profiles={seat: self.profiles[seat] for seat in there if seat in self.profiles},
+            edge=edge,
+            addresses={seat: self.addresses[seat] for seat in seats},
+            absent=tuple(seat for seat in seats if seat in self.absent),
+            offline=tuple(seat for seat in seats if seat in self.offline),
+            profiles={seat: self.profiles[seat] for seat in seats if seat in self.profiles},
         )
 
-    def guests(self, experiment: Experiment) -> dict[int, int]:
-        """Seats that visit another home than their own, with that home."""
-        return {seat: home for seat, home in self.home_edges.items() if experiment.seat(seat).home_edge != home}
 
+def round_map(experiment: Experiment, placement: Placement, registry: Registry) -> RoundMap:
+    """The map for a round that begins now.
 
-def round_map(experiment: Experiment, binding: Placement, registry: Registry) -> RoundMap:
-    """The map of who is there now."""
-    names = {home.number: binding.edges.get(home.number, "") for home in experiment.population.edges}
-    edges = {home: name for home, name in names.items() if registry.edge_is_live(name)}
-    away = {home: name for home, name in names.items() if home not in edges}
-    places = {
+    Raises:
+        BadInput: an agent has a profile that is not in the catalogue.
+    """
+    names = {edge.number: placement.edges.get(edge.number, "") for edge in experiment.population.edges}
+    edges = {edge: name for edge, name in names.items() if registry.edge_is_live(name)}
+    away = {edge: name for edge, name in names.items() if edge not in edges}
+    addresses = {
         seat: SeatAddress(agent=agent, url=registry.agents[agent].url if agent in registry.agents else "")
-        for seat, agent in binding.agents.items()
+        for seat, agent in placement.agents.items()
     }
-    absent = frozenset(seat for seat, agent in binding.agents.items() if not registry.agent_is_live(agent))
-    offline = frozenset(seat for seat, agent in binding.agents.items() if registry.is_offline(agent))
-    profiles = _profiles(binding, registry) if experiment.spec.devices.by_agent else {}
-    return RoundMap(edges, away, _visited(experiment, binding, edges), places, absent, offline, profiles)
+    absent = frozenset(seat for seat, agent in placement.agents.items() if not registry.agent_is_live(agent))
+    offline = frozenset(seat for seat, agent in placement.agents.items() if registry.is_offline(agent))
+    profiles = _profiles(placement, registry) if experiment.spec.devices.by_agent else {}
+    return RoundMap(edges, away, _visited(experiment, placement, edges), addresses, absent, offline, profiles)
 
 
-def _profiles(binding: Placement, registry: Registry) -> dict[int, str]:
-    """By taken seat the profile of its agent; the default for an agent that is known no more.
+def _profiles(placement: Placement, registry: Registry) -> dict[int, str]:
+    """By taken seat the profile of its agent; the default for an agent that is no longer registered.
 
     Raises:
         BadInput: an agent has a profile that is not in the catalogue.
     """
     found = {}
-    for seat, agent in sorted(binding.agents.items()):
+    for seat, agent in sorted(placement.agents.items()):
         entry = registry.agents.get(agent)
         found[seat] = entry.acts_as if entry else "standard"
         if found[seat] not in PROFILES:
@@ -90,14 +90,14 @@ def _profiles(binding: Placement, registry: Registry) -> dict[int, str]:
     return found
 
 
-def _visited(experiment: Experiment, binding: Placement, edges: Mapping[int, str]) -> dict[int, int]:
+def _visited(experiment: Experiment, placement: Placement, edges: Mapping[int, str]) -> dict[int, int]:
     served = sorted(edges)
     visited: dict[int, int] = {}
     far = latencies(experiment.spec) if served else None
-    for seat in binding.agents:
-        home = experiment.seat(seat).home_edge
-        if home in edges:
-            visited[seat] = home
+    for seat in placement.agents:
+        own = experiment.seat(seat).home_edge
+        if own in edges:
+            visited[seat] = own
         elif far is not None and experiment.spec.client == "device":
             visited[seat] = min(served, key=lambda number: (far[seat, number], number))
     return visited

@@ -1,4 +1,4 @@
-"""The record of a round: what each edge and each seat did, and what was lost."""
+"""The record of a round: a row for each visit and each edge, totals, and failures."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from shared.simulation.cost_model import LinkUse, link_cost
 
 @dataclass(frozen=True)
 class Answers:
-    """What came of the orders of a round: by home, an edge's answer or its failure."""
+    """The outcome of a round's orders: by edge, its answer or its failure."""
 
     replies: dict[int, EdgeReply]
     failed: dict[int, Failure]
 
-    def lost_seats(self, chart: RoundMap, retired: Mapping[int, str]) -> dict[int, Failure]:
-        """The seats whose contribution went with their edge."""
+    def lost_seats(self, round_map: RoundMap, retired: Mapping[int, str]) -> dict[int, Failure]:
+        """The seats whose contribution was lost with their edge, with the failure."""
         return {
             seat: failure
-            for home, failure in self.failed.items()
-            for seat in chart.seats_at(home)
+            for edge, failure in self.failed.items()
+            for seat in round_map.seats_at(edge)
             if seat not in retired
         }
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """Writes down one round.
+    """Makes the record of one round.
 
-    Args:
-        lab: of the run.
-        chart: who visited whom.
-        binding: who sat where.
-        retired: seats that took no part.
+    Attributes:
+        experiment: of the run.
+        round_map: which seats visited which edge.
+        placement: which agents hosted the seats.
+        retired: seats that had retired before.
         ctx: of the round.
-        clock_s: the simulated instant at which it began.
+        clock_s: simulated seconds of the run at which the round began.
     """
 
     experiment: Experiment
@@ -66,27 +66,27 @@ class Recorder:
         attempts: int,
         figures: Mapping[str, Any],
     ) -> RoundDetail:
-        """The whole record of the round; `figures` are the cloud's own."""
+        """The record of the round; `figures` are those of the algorithm at the cloud."""
         replies = answers.replies
-        lines = [line for reply in replies.values() for line in reply.answer.lines]
-        train = sum((line.train for line in lines if line.train), Score(n=0, n_correct=0, loss_sum=0.0))
+        visits = [visit for reply in replies.values() for visit in reply.answer.lines]
+        train = sum((visit.train for visit in visits if visit.train), Score(n=0, n_correct=0, loss_sum=0.0))
         edges, clients = self._edge_rows(answers), self._spreads(answers)
         return RoundDetail(
             round_no=self.ctx.round_no,
             phase=self.ctx.phase,
             kind=kind,
             attempts=attempts,
-            n_visits=sum(line.outcome != "used_late" for line in lines),
-            n_used=sum(line.outcome in ("used", "used_late") for line in lines),
-            labels=dict(sorted(Counter(line.label for line in lines if line.label is not None).items())),
+            n_visits=sum(visit.outcome != "used_late" for visit in visits),
+            n_used=sum(visit.outcome in ("used", "used_late") for visit in visits),
+            labels=dict(sorted(Counter(visit.label for visit in visits if visit.label is not None).items())),
             train_loss=train.loss,
             client_accuracy=clients["own"].mean if "own" in clients else None,
             clients=clients,
-            **_bytes_of(lines, edges),
-            report_bytes=sum(line.report_bytes for line in lines),
+            **_bytes_of(visits, edges),
+            report_bytes=sum(visit.report_bytes for visit in visits),
             socket_bytes=sum(reply.socket_bytes for reply in replies.values()),
             simulated_s=self._lasted_s(answers, edges),
-            energy_j=sum(line.energy_j for line in lines),
+            energy_j=sum(visit.energy_j for visit in visits),
             wall_s=wall_s,
             testing_s=sum(reply.testing_s for reply in replies.values()),
             model_sha256=model_sha256,
@@ -98,86 +98,86 @@ class Recorder:
         )
 
     def _lasted_s(self, answers: Answers, edges: tuple[EdgeRow, ...]) -> float:
-        """As long as its slowest edge; where every chosen device was off, until the first is there again."""
-        told = [reply.answer for reply in answers.replies.values()]
+        """Simulated seconds of the slowest edge; if all chosen devices were off, until the first is on again."""
+        found = [reply.answer for reply in answers.replies.values()]
         lasted = max((row.simulated_s for row in edges), default=0.0)
-        if not _all_off([line for answer in told for line in answer.lines]):
+        if not _all_off([visit for answer in found for visit in answer.lines]):
             return lasted
-        on_s = min((answer.next_on_s for answer in told if answer.next_on_s is not None), default=self.clock_s)
+        on_s = min((answer.next_on_s for answer in found if answer.next_on_s is not None), default=self.clock_s)
         return max(lasted, on_s - self.clock_s)
 
     def _failures(self, answers: Answers) -> list[FailureInfo]:
         of_seats = [failure for _, reply in sorted(answers.replies.items()) for failure in reply.answer.failures]
-        told = [
+        infos = [
             FailureInfo(seat=f.seat, edge=self._edge_name(f.edge), reason=f.reason, detail=f.detail) for f in of_seats
         ]
-        return told + [
+        return infos + [
             FailureInfo(
-                edge=self._edge_name(home),
-                seats=tuple(seat for seat in self.round_map.seats_at(home) if seat not in self.retired),
+                edge=self._edge_name(edge),
+                seats=tuple(seat for seat in self.round_map.seats_at(edge) if seat not in self.retired),
                 reason=failure.reason,
                 detail=failure.detail,
             )
-            for home, failure in sorted(answers.failed.items())
+            for edge, failure in sorted(answers.failed.items())
         ]
 
     def _spreads(self, answers: Answers) -> dict[str, Spread]:
-        """Over clients, seats or edges; held-out seats are none."""
-        told: list[VisitRecord | RoundAnswer[Any]] = []
+        """The spread of accuracies over clients (seats and edges), without held-out seats."""
+        members: list[VisitRecord | RoundAnswer[Any]] = []
         for _, reply in sorted(answers.replies.items()):
-            told += [line for line in reply.answer.lines if self.experiment.seat(line.seat).role != "held_out"]
-            told.append(reply.answer)
+            members += [visit for visit in reply.answer.lines if self.experiment.seat(visit.seat).role != "held_out"]
+            members.append(reply.answer)
         found = {
-            which: [score.accuracy for item in told if (score := getattr(item, which)) is not None and score.n]
+            which: [score.accuracy for item in members if (score := getattr(item, which)) is not None and score.n]
             for which in ("received", "own")
         }
         for name in self.experiment.spec.test_on:
-            scores = [item.own_on[name] for item in told if name in item.own_on]
+            scores = [item.own_on[name] for item in members if name in item.own_on]
             found[f"own_on_{name}"] = [score.accuracy for score in scores if score.accuracy is not None]
         return {which: Spread.of(values) for which, values in found.items() if values}
 
-    def _edge_name(self, home: int | None) -> str | None:
-        return None if home is None else self.round_map.edges.get(home) or self.round_map.away.get(home)
+    def _edge_name(self, edge: int | None) -> str | None:
+        return None if edge is None else self.round_map.edges.get(edge) or self.round_map.away.get(edge)
 
     # ---- seats
 
     def _seat_rows(self, answers: Answers) -> tuple[SeatRow, ...]:
-        rows = [self._seat_row(home, line) for home, r in sorted(answers.replies.items()) for line in r.answer.lines]
+        rows = [self._seat_row(edge, visit) for edge, r in sorted(answers.replies.items()) for visit in r.answer.lines]
         for seat, failure in sorted(answers.lost_seats(self.round_map, self.retired).items()):
-            edge, agent = self._edge_name(failure.edge) or "", self.placement.agents.get(seat)
+            name, agent = self._edge_name(failure.edge) or "", self.placement.agents.get(seat)
             profile, reason = self._profile(seat), failure.reason
-            rows.append(SeatRow(seat=seat, edge=edge, agent=agent, profile=profile, outcome="failed", reason=reason))
+            rows.append(SeatRow(seat=seat, edge=name, agent=agent, profile=profile, outcome="failed", reason=reason))
         return tuple(rows)
 
     def _profile(self, seat: int) -> str:
-        """The name of the profile that a seat had."""
+        """The name of the profile that a seat had in the round."""
         return self.round_map.profiles.get(seat, self.experiment.seat(seat).profile.name)
 
-    def _seat_row(self, home: int, visit: VisitRecord) -> SeatRow:
+    def _seat_row(self, edge: int, visit: VisitRecord) -> SeatRow:
         agent, profile = self.placement.agents.get(visit.seat), self._profile(visit.seat)
-        return SeatRow.of(visit, edge=self._edge_name(home) or "", agent=agent, profile=profile)
+        return SeatRow.of(visit, edge=self._edge_name(edge) or "", agent=agent, profile=profile)
 
     # ---- edges
 
     def _edge_rows(self, answers: Answers) -> tuple[EdgeRow, ...]:
-        """A row for each home: its answer, its failure, or that its devices visited others."""
+        """A row for each edge: its answer, its failure, or that its devices visited other edges."""
         rows = []
-        for home in sorted({*self.round_map.edges, *self.round_map.away}):
-            name = self._edge_name(home) or f"home {home}"
-            if home in answers.replies:
-                rows.append(self._edge_row(name, home, answers.replies[home]))
-            elif home in answers.failed:
-                rows.append(EdgeRow(edge=name, home=home, outcome="failed", reason=answers.failed[home].reason))
+        for edge in sorted({*self.round_map.edges, *self.round_map.away}):
+            name = self._edge_name(edge) or f"home {edge}"
+            if edge in answers.replies:
+                rows.append(self._edge_row(name, edge, answers.replies[edge]))
+            elif edge in answers.failed:
+                rows.append(EdgeRow(edge=name, home=edge, outcome="failed", reason=answers.failed[edge].reason))
             else:
-                rows.append(EdgeRow(edge=name, home=home, outcome="away", reason="lost"))
+                rows.append(EdgeRow(edge=name, home=edge, outcome="away", reason="lost"))
         return tuple(rows)
 
-    def _edge_row(self, name: str, home: int, reply: EdgeReply) -> EdgeRow:
+    def _edge_row(self, name: str, edge: int, reply: EdgeReply) -> EdgeRow:
         use = LinkUse(down_bytes=reply.down_bytes, up_bytes=reply.up_bytes)
-        cost = link_cost(self.experiment.population.edges[home].link, use, self.ctx.at(edge=home).seed)
+        cost = link_cost(self.experiment.population.edges[edge].link, use, self.ctx.at(edge=edge).seed)
         return EdgeRow(
             edge=name,
-            home=home,
+            home=edge,
             outcome="used" if reply.answer.n_updates else "idle",
             reason="unavailable" if _all_off(reply.answer.lines) else None,
             n_used=reply.answer.n_updates,
@@ -192,19 +192,19 @@ class Recorder:
 
 
 def _figures(answers: Answers, cloud: Mapping[str, Any]) -> dict[str, Any]:
-    """The algorithm's figures of a round, by home and of the cloud."""
-    found = {str(home): reply.answer.figures for home, reply in answers.replies.items() if reply.answer.figures}
+    """The algorithm's figures of a round, by edge and of the cloud."""
+    found = {str(edge): reply.answer.figures for edge, reply in answers.replies.items() if reply.answer.figures}
     return found | ({"cloud": dict(cloud)} if cloud else {})
 
 
-def _all_off(lines: Sequence[VisitRecord]) -> bool:
-    """Whether somebody was chosen, and everybody chosen was off, or busy with what it is late with."""
-    chosen = [line for line in lines if line.outcome != "evaluated"]
-    return bool(chosen) and all(line.reason in ("unavailable", "busy") for line in chosen)
+def _all_off(visits: Sequence[VisitRecord]) -> bool:
+    """Whether devices were chosen and all of them were off, or still busy with an earlier visit."""
+    chosen = [visit for visit in visits if visit.outcome != "evaluated"]
+    return bool(chosen) and all(visit.reason in ("unavailable", "busy") for visit in chosen)
 
 
-def _bytes_of(lines: list[VisitRecord], edges: tuple[EdgeRow, ...]) -> dict[str, int]:
-    down, up = sum(line.down_bytes for line in lines), sum(line.up_bytes for line in lines)
+def _bytes_of(visits: list[VisitRecord], edges: tuple[EdgeRow, ...]) -> dict[str, int]:
+    down, up = sum(visit.down_bytes for visit in visits), sum(visit.up_bytes for visit in visits)
     edge_down, edge_up = sum(row.down_bytes for row in edges), sum(row.up_bytes for row in edges)
     return {
         "bytes_up": up + edge_up,

@@ -1,4 +1,4 @@
-"""What the course of a run works with: the cloud's tools, and where the run stands."""
+"""What a run is executed with: the cloud's services, and the state of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shared.runtime.worker import Worker
 
 @dataclass
 class CloudServices:
-    """What the courses of a cloud share."""
+    """What all runs of a cloud share. `settle_s` is explained in `CloudSettings`."""
 
     repository: RunRepository
     registry: Registry
@@ -31,10 +31,10 @@ class CloudServices:
 
 @dataclass
 class RunState:
-    """Where a run stands: its lab, who sits where, its last committed state.
+    """The state of a run that is executed: its experiment, its placement, its last checkpoint.
 
     Attributes:
-        guard: digest of the committed state, which the next commit expects to find.
+        expected_digest: digest of the checkpoint, which the next commit must find in the store.
     """
 
     experiment: Experiment

@@ -1,17 +1,16 @@
-"""Brings runs to the trackers that their specs name, beside the rounds: none that trains waits for it.
+"""Exports runs to the trackers that their specs name, in the background: no round waits for a tracker.
 
-A tracker that is away is tried again; what it cannot take is told by an event and in the run's `tracking.json`, and is
-never the run's failure.
+A tracker that does not answer is tried again. A failure is reported by an event and in the run's `tracking.json`; it
+never fails the run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -25,29 +24,31 @@ from shared.results.tracking.progress import TrackerNote, read_notes, write_note
 from shared.results.tracking.scalars import Tracked, tracked_of
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
+from shared.runtime.background import Repeating
 from shared.runtime.worker import Worker
 from shared.spec.run import Tracker
 
 log = logging.getLogger(__name__)
 EVERY_S = 5.0
-"""Between two looks at what is new."""
+"""Shortest pause between two exports, in wall seconds."""
 SHARE = 0.1
-"""Of the wall time, at most, goes to trackers: after a long look there is a long pause,"""
+"""Exports take at most this share of the wall time: a long export is followed by a long pause,"""
 LONGEST_S = 60.0
-"""but no longer one, so that a server that hung is soon asked again."""
+"""but not by a longer one than this, in wall seconds, so that a server that hung is soon tried again."""
 LIMIT_S = 60.0
-"""For one run and tracker at a time."""
+"""Longest export of one run to one tracker, in wall seconds."""
 TRIES = 5
-"""At the end of a run, before a tracker is given up."""
+"""Failed exports after the end of a run before its tracker is given up."""
 HEARD = frozenset({"run.status", "round.committed", "round.evaluated"})
+"""The events after which a run is exported."""
 
 
 @dataclass
 class Tracking:
-    """The cloud's trackers.
+    """Exports runs to trackers.
 
-    Args:
-        runs_dir: where results folders are.
+    Attributes:
+        runs_dir: the parent of the results folders.
         to: the trackers, by name.
         worker: the thread that writes files.
     """
@@ -57,114 +58,102 @@ class Tracking:
     worker: Worker
     _due: set[str] = field(default_factory=set)
     _failed: dict[tuple[str, Tracker], int] = field(default_factory=dict)
-    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
-    _task: asyncio.Task[None] | None = None
+    _looked: bool = False
+    _exporting: Repeating | None = None
 
     def hear(self, run_id: str, event: RunEvent) -> None:
-        """Something happened to a run: it is looked at soon, at its end at once."""
+        """Have a run exported after an event: soon, or at once if it has ended."""
         if event.kind in HEARD:
             self._due.add(run_id)
-        if event.kind == "run.status" and event.data["status"] in FINAL:
-            self._hurry.set()
+        ended = event.kind == "run.status" and event.data["status"] in FINAL
+        if ended and self._exporting is not None:
+            self._exporting.wake()
 
-    def start(self, archive: RunRepository) -> None:
-        """Begin, with the runs whose end an earlier cloud process did not bring to their trackers."""
-        self._task = asyncio.create_task(self._forever(archive))
+    def start(self, repository: RunRepository) -> None:
+        """Begin with the runs whose end an earlier cloud process did not export."""
+        self._exporting = Repeating(_pause_s, partial(self._turn, repository), "trackers wait")
+        self._exporting.start()
 
     async def stop(self) -> None:
-        """Let go; what has not been brought is when the cloud is back."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """End it; what is missing is exported when the cloud is back."""
+        if self._exporting is not None:
+            await self._exporting.stop()
         self.worker.close()
 
-    async def _forever(self, archive: RunRepository) -> None:
-        looked = False
-        pause_s = 0.0
-        while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), pause_s)
-            self._hurry.clear()
-            begun = time.monotonic()
-            try:
-                if not looked:
-                    self._due |= await self._left(archive)
-                    looked = True
-                for run_id in sorted(self._due):
-                    await self._look_at(archive, run_id)
-            except StrataError as error:
-                log.warning("trackers wait: %s", error.detail)
-            except Exception:
-                log.exception("trackers wait")
-            pause_s = max(EVERY_S, min((time.monotonic() - begun) / SHARE, LONGEST_S))
+    async def _turn(self, repository: RunRepository) -> None:
+        if not self._looked:
+            self._due |= await self._left(repository)
+            self._looked = True
+        for run_id in sorted(self._due):
+            await self._export_due(repository, run_id)
 
-    async def _left(self, archive: RunRepository) -> set[str]:
-        """The runs that have ended and of whose end a tracker has not been told."""
+    async def _left(self, repository: RunRepository) -> set[str]:
+        """The runs that have ended but whose end is missing at a tracker."""
         found = set()
-        for info in await archive.infos():
+        for info in await repository.infos():
             notes = await self.worker.run(read_notes, self.runs_dir / info.run) if info.tracking else {}
             if info.status in FINAL and any(_is_open(notes.get(tracker), info) for tracker in info.tracking):
                 found.add(info.run)
         return found
 
-    async def _look_at(self, archive: RunRepository, run_id: str) -> None:
-        """Look at a run that is due; it stays so where the store is away, and none waits for another's trouble."""
+    async def _export_due(self, repository: RunRepository, run_id: str) -> None:
+        """Export a run that is due. If that fails it stays due, and the other runs are exported all the same."""
         self._due.discard(run_id)
         try:
-            await self._look(archive, run_id)
+            await self._export(repository, run_id)
         except StrataError as error:
             log.warning("trackers of run %s wait: %s", run_id, error.detail)
             self._due.add(run_id)
         except Exception:
-            log.exception("run %s is not brought to its trackers", run_id)
+            log.exception("run %s is not exported to its trackers", run_id)
 
-    async def _look(self, archive: RunRepository, run_id: str) -> None:
-        """Bring a run to its trackers, as far as it is."""
+    async def _export(self, repository: RunRepository, run_id: str) -> None:
+        """Export the present state of a run to its trackers."""
         try:
-            info = await archive.info(run_id)
+            info = await repository.info(run_id)
             if not info.tracking or info.status == "pending":
                 return
-            rounds = await archive.rounds(run_id) + await self.worker.run(_evaluations, self.runs_dir / info.run)
+            rounds = await repository.rounds(run_id) + await self.worker.run(_evaluations, self.runs_dir / info.run)
             tracked = tracked_of(info, sorted(rounds, key=lambda row: (row.round_no, row.kind != "train")))
-        except (NotFound, StateGone):  # deleted meanwhile, or of another version
+        except (NotFound, StateGone):  # it was deleted meanwhile, or is of another version
             for name, tracker in self.to.items():
                 tracker.forget(run_id)
                 self._failed.pop((run_id, name), None)
             return
         for name in info.tracking:
-            await self._bring(archive, name, tracked)
+            await self._export_to(repository, name, tracked)
 
-    async def _bring(self, archive: RunRepository, name: Tracker, tracked: Tracked) -> None:
+    async def _export_to(self, repository: RunRepository, name: Tracker, tracked: Tracked) -> None:
         info = tracked.info
         where, why = await self._tried(name, tracked)
         before = self._failed.pop((info.run, name), 0)
         if why is not None:
-            note = await self._failing(archive, name, info, why, before)
+            note = await self._failing(repository, name, info, why, before)
         else:
             if before:
-                await archive.event(info.run, RunEvent("tracking.resumed", {"tracker": name}))
+                await repository.add_event(info.run, RunEvent("tracking.resumed", {"tracker": name}))
             note = TrackerNote(status=info.status, rounds=info.rounds, where=where)
         await self.worker.run(self._note, info, name, note)
 
     async def _failing(
-        self, archive: RunRepository, name: Tracker, info: RunInfo, why: str, before: int
+        self, repository: RunRepository, name: Tracker, info: RunInfo, why: str, before: int
     ) -> TrackerNote:
-        """Tell of it at the first time, and when a tracker is given up; `before`: how often it failed until now."""
+        """Report a failed export, if it is the first or the last one; `before` is the number of failures so far."""
         ended = info.status in FINAL
         given_up = ended and before + 1 >= TRIES
         if given_up:
-            why = f"{why[:1900]}; given up: `strata export {info.run} --to {name}` brings it"
+            why = f"{why[:1900]}; given up: `strata export {info.run} --to {name}` exports it"
             self.to[name].forget(info.run)
         else:
             self._failed[info.run, name] = before + 1 if ended else 1
             self._due.add(info.run)
         why = why[:2000]
         if given_up or not before:
-            await archive.event(info.run, RunEvent("tracking.failed", {"tracker": name, "reason": why}))
+            await repository.add_event(info.run, RunEvent("tracking.failed", {"tracker": name, "reason": why}))
         return TrackerNote(status=info.status if given_up else None, reason=why)
 
     async def _tried(self, name: Tracker, tracked: Tracked) -> tuple[str | None, str | None]:
-        """Where a run is found now, or why it is not brought there."""
+        """Where the tracker shows the run, or why the export failed."""
         try:
             async with asyncio.timeout(LIMIT_S):
                 return await self.to[name].bring(tracked), None
@@ -173,7 +162,7 @@ class Tracking:
         except StrataError as error:
             return None, error.detail
         except Exception as error:
-            log.exception("run %s is not brought to %s", tracked.info.run, name)
+            log.exception("run %s is not exported to %s", tracked.info.run, name)
             return None, f"{type(error).__name__}: {error}"
 
     def _note(self, info: RunInfo, name: Tracker, note: TrackerNote) -> None:
@@ -185,7 +174,7 @@ class Tracking:
 
 
 def tracking_of(runs_dir: Path, transport: httpx.AsyncBaseTransport | None = None) -> Tracking:
-    """The trackers that a spec can name; `transport` stands in for the network in tests."""
+    """The tracking of this cloud, with all trackers that a spec can name; `transport` replaces the network in tests."""
     worker = Worker()
     to: dict[Tracker, Live] = {
         "tensorboard": LiveTensorboard(runs_dir / "tensorboard", worker),
@@ -194,8 +183,12 @@ def tracking_of(runs_dir: Path, transport: httpx.AsyncBaseTransport | None = Non
     return Tracking(runs_dir, to, worker)
 
 
+def _pause_s(failures: int, took_s: float) -> float:
+    return max(EVERY_S, min(took_s / SHARE, LONGEST_S))
+
+
 def _evaluations(folder: Path) -> list[RoundInfo]:
-    """The evaluations by all seats after the last round, which the results folder alone keeps."""
+    """The evaluation by all seats after the last round; only the results folder has it."""
     try:
         return [row for row in read_rounds(folder) if row.kind == "evaluate"]
     except NotFound:
@@ -203,5 +196,5 @@ def _evaluations(folder: Path) -> list[RoundInfo]:
 
 
 def _is_open(note: TrackerNote | None, info: RunInfo) -> bool:
-    """Whether a tracker has not been told how a run ended."""
+    """Whether the status with which a run ended is still missing at a tracker."""
     return note is None or note.status != info.status

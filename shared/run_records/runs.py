@@ -99,6 +99,6 @@ class SeatInfo(Record):
 
 
 class SeatPage(Record):
-    """`GET /runs/{id}/devices`."""
+    """`GET /runs/{id}/seats`."""
 
-    devices: tuple[SeatInfo, ...]
+    seats: tuple[SeatInfo, ...]

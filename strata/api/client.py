@@ -116,7 +116,7 @@ class Client:
 
     def seats(self, run: str) -> SeatPage:
         """The seats of a run and the agents that host them."""
-        return self._get(SeatPage, path("runs", run, "devices"))
+        return self._get(SeatPage, path("runs", run, "seats"))
 
     def file_names(self, run: str) -> list[str]:
         """Names of the files in the run's results folder."""
@@ -153,15 +153,15 @@ class Client:
 
     def agents(self) -> AgentPage:
         """The registered agents (device processes)."""
-        return self._get(AgentPage, "/devices")
+        return self._get(AgentPage, "/agents")
 
     def twins(self, edge: str, run: str) -> TwinList:
         """The digital twins that an edge keeps of its workers in a run."""
         return self._get(TwinList, path("edges", edge, "twins"), params={"run": run})
 
-    def device_twins(self, agent: str, run: str) -> TwinList:
+    def agent_twins(self, agent: str, run: str) -> TwinList:
         """The digital twins of the seats that an agent hosts in a run."""
-        return self._get(TwinList, path("devices", agent, "twin"), params={"run": run})
+        return self._get(TwinList, path("agents", agent, "twin"), params={"run": run})
 
     def algorithms(self) -> AlgorithmList:
         """The algorithms that this cloud knows, with their parameters."""

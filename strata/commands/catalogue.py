@@ -1,4 +1,4 @@
-"""Listings: `algorithms`, `devices`, `edges`, `twins`."""
+"""Listings: `algorithms`, `agents`, `edges`, `twins`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _algorithms(url: str | None) -> list[AlgorithmInfo]:
     ]
 
 
-def devices(
+def agents(
     run: Annotated[str | None, typer.Argument(help="A run id, or `latest`: list the seats of this run.")] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
@@ -53,15 +53,16 @@ def devices(
     from strata.tables import agents_table, seats_table
 
     with connect(url) as client:
-        page = client.agents() if run is None else None
-        seats = client.seats(run) if run is not None else None
-    shown = page or seats
-    if format is Format.json and shown is not None:
-        print_json(shown.model_dump(mode="json")["devices"])
-    elif page is not None:
-        stdout().print(agents_table(page.devices))
-    elif seats is not None:
-        stdout().print(seats_table(seats.devices))
+        if run is None:
+            agents = client.agents().agents
+            rows, table = [agent.model_dump(mode="json") for agent in agents], agents_table(agents)
+        else:
+            seats = client.seats(run).seats
+            rows, table = [seat.model_dump(mode="json") for seat in seats], seats_table(seats)
+    if format is Format.json:
+        print_json(rows)
+    else:
+        stdout().print(table)
 
 
 def edges(url: UrlOption = None, format: FormatOption = Format.table) -> None:
@@ -80,7 +81,7 @@ def edges(url: UrlOption = None, format: FormatOption = Format.table) -> None:
 def twins(
     edge: Annotated[str | None, typer.Argument(help="The name of an edge; default: all edges.")] = None,
     run: Annotated[str, typer.Option(help="A run id, or `latest`.")] = "latest",
-    device: Annotated[str | None, typer.Option(help="Show the twins of this agent (by id) instead of an edge.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Show the twins of this agent (by id) instead of an edge.")] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
@@ -89,8 +90,8 @@ def twins(
     from strata.tables import twins_table
 
     with connect(url) as client:
-        if device is not None:
-            found = client.device_twins(device, run).twins
+        if agent is not None:
+            found = client.agent_twins(agent, run).twins
         else:
             names = [edge] if edge is not None else [info.edge for info in client.edges().edges]
             found = tuple(twin for name in names for twin in client.twins(name, run).twins)

@@ -310,7 +310,7 @@ def look(client: Client, edges: Sequence[str], agents: Mapping[str, int]) -> tup
         return None, [f"cloud ({error.detail})"]
     here = {edge.edge for edge in info.edges if edge.state == "alive"}
     missing = [name for name in edges if name not in here]
-    alive = {agent.name for agent in info.devices if agent.state == "alive"}
+    alive = {agent.name for agent in info.agents if agent.state == "alive"}
     absent = [name for name in agents if name not in alive]
     wanted = sum(agents.values())
     if absent or info.n_devices < wanted:

@@ -67,7 +67,7 @@ def scaled(client: httpx.Client, service: str, number: int, n_all: int) -> None:
 def n_agents(client: httpx.Client) -> int:
     """Agents that take part and whose containers run: one that was removed is heard no more, soon."""
     names = {container[:12] for container in running()}
-    found = client.get("/devices").json()["devices"]
+    found = client.get("/agents").json()["agents"]
     return sum(device["state"] in ("alive", "revived") and device["name"] in names for device in found)
 
 
@@ -97,7 +97,7 @@ def events(client: httpx.Client, run: str, kind: str) -> list[dict[str, Any]]:
 
 
 def seat_of(client: httpx.Client, run: str, seat: int) -> dict[str, Any]:
-    return dict(client.get(f"/runs/{run}/devices").json()["devices"][seat])
+    return dict(client.get(f"/runs/{run}/seats").json()["seats"][seat])
 
 
 def round_with(client: httpx.Client, run: str, seat: int, outcome: str) -> dict[str, Any] | None:

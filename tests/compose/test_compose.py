@@ -40,7 +40,7 @@ def test_every_device_container_takes_part(stack: httpx.Client) -> None:
     info = ended(stack, submit(stack, {"num_rounds": 2, "lr": 0.1, "partition": {"name": "dirichlet", "alpha": 0.5}}))
     assert (info["status"], info["spec"]["num_devices"], info["spec"]["num_edges"]) == ("completed", 6, 2)
     rows = stack.get(f"/runs/{info['run']}/rounds/1").json()["seats"]
-    names = {device["agent"]: device["name"] for device in stack.get("/devices").json()["devices"]}
+    names = {device["agent"]: device["name"] for device in stack.get("/agents").json()["agents"]}
     containers = docker("ps", "-q", "--filter", f"label=com.docker.compose.project={PROJECT}").split()
     assert {row["outcome"] for row in rows} == {"used"}
     assert sorted(row["seat"] for row in rows) == [0, 1, 2, 3, 4, 5]
@@ -80,7 +80,7 @@ def test_a_device_that_comes_later_takes_a_free_seat_and_one_that_goes_is_named(
     compose("up", "-d", "--no-recreate", "--scale", "device=7")
     late = until("the late device's seat", lambda: seat_of(stack, run, 6)["agent"])
     first = until("a round with seat 6", lambda: round_with(stack, run, 6, "used"))
-    container = next(d["name"] for d in stack.get("/devices").json()["devices"] if d["agent"] == late)
+    container = next(d["name"] for d in stack.get("/agents").json()["agents"] if d["agent"] == late)
     docker("rm", "-f", container)
     lost = until("the loss in the record", lambda: round_with(stack, run, 6, "failed"))
     assert lost["round_no"] > first["round_no"] > 1
@@ -89,4 +89,4 @@ def test_a_device_that_comes_later_takes_a_free_seat_and_one_that_goes_is_named(
     assert stack.post(f"/runs/{run}/stop").status_code == 200
     assert ended(stack, run)["status"] == "stopped"
     assert {"seat": 6, "agent": late} in events(stack, run, "seat.taken")
-    assert stack.get(f"/devices/{late}").json()["state"] == "lost"
+    assert stack.get(f"/agents/{late}").json()["state"] == "lost"

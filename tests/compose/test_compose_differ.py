@@ -41,7 +41,7 @@ def test_a_paused_container_is_late_at_the_deadline_and_takes_part_again_when_it
     run = submit(stack, REAL)
     first = until("a round of all four", lambda: whole(stack, run))
     victim = first["seats"][0]
-    name = next(d["name"] for d in stack.get("/devices").json()["devices"] if d["agent"] == victim["agent"])
+    name = next(d["name"] for d in stack.get("/agents").json()["agents"] if d["agent"] == victim["agent"])
     docker("pause", name)
     try:
         late = until("the late one", lambda: round_with(stack, run, victim["seat"], "failed"))

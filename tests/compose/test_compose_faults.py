@@ -101,8 +101,8 @@ def same_without(client: httpx.Client, info: dict[str, Any], rounds: list[dict[s
 def test_a_killed_device_is_named_and_keeps_its_seat_when_it_is_back(stack: httpx.Client, run: str) -> None:
     victim = container("device")
     name = victim[:12]
-    agent = next(d["agent"] for d in stack.get("/devices").json()["devices"] if d["name"] == name)
-    seat = next(s["seat"] for s in stack.get(f"/runs/{run}/devices").json()["devices"] if s["agent"] == agent)
+    agent = next(d["agent"] for d in stack.get("/agents").json()["agents"] if d["name"] == name)
+    seat = next(s["seat"] for s in stack.get(f"/runs/{run}/seats").json()["seats"] if s["agent"] == agent)
     docker("kill", victim)
     until("the loss of the device", lambda: state(stack, "devices", "agent", agent) == "lost")
     goes_on(stack, run)

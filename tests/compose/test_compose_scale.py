@@ -79,16 +79,16 @@ def test_devices_are_scaled_during_a_run_and_the_record_shows_who_took_part(scal
     gone = {row["agent"] for row in rounds[counts.index(8)]["seats"]} - {row["agent"] for row in rounds[-1]["seats"]}
     assert {event["agent"] for event in events(scaled, run, "seat.left")} == gone
     assert len(gone) == 5
-    assert {scaled.get(f"/devices/{agent}").json()["state"] for agent in gone} == {"left"}
+    assert {scaled.get(f"/agents/{agent}").json()["state"] for agent in gone} == {"left"}
 
 
 def test_a_stopped_container_comes_back_with_its_id_and_compose_knows_them_all(scaled: httpx.Client) -> None:
-    before = {d["name"]: d["agent"] for d in scaled.get("/devices").json()["devices"] if d["state"] != "left"}
+    before = {d["name"]: d["agent"] for d in scaled.get("/agents").json()["agents"] if d["state"] != "left"}
     all_before = containers("-a")
     wanted(scaled, 2)
     assert len(containers()) == 2
     wanted(scaled, 4)
-    back = {d["name"]: d["agent"] for d in scaled.get("/devices").json()["devices"] if d["state"] != "left"}
+    back = {d["name"]: d["agent"] for d in scaled.get("/agents").json()["agents"] if d["state"] != "left"}
     assert {name: back[name] for name in before} == before
     assert containers("-a") == all_before  # nothing was made anew
     hashes = docker(

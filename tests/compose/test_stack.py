@@ -51,7 +51,7 @@ def _got(client: httpx.Client, path: str) -> dict[str, Any]:
 
 def devices(client: httpx.Client) -> dict[str, str]:
     """Ids of the live agents, by the names of their tasks."""
-    return {one["name"]: one["agent"] for one in _got(client, "/devices").get("devices", []) if one["state"] in LIVE}
+    return {one["name"]: one["agent"] for one in _got(client, "/agents").get("agents", []) if one["state"] in LIVE}
 
 
 def edges(client: httpx.Client) -> dict[str, str]:

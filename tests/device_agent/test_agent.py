@@ -86,7 +86,7 @@ async def test_an_agent_that_lost_its_folder_begins_anew_and_the_record_says_so(
     async with Federation(tmp_path / "f", rooms=(1, 1), n_edges=1) as fed:
         spec = small_spec(num_devices=2, num_edges=1, num_rounds=1, algorithm=counting)
         info = await fed.run(spec)
-        (seat,) = [s.seat for s in (await fed.seats(info.run)).devices if s.agent == fed.agent_id(1)]
+        (seat,) = [s.seat for s in (await fed.seats(info.run)).seats if s.agent == fed.agent_id(1)]
         for path in (tmp_path / "f" / "agent-1" / "seats").rglob("*"):
             if path.is_file():
                 path.unlink()

@@ -131,7 +131,7 @@ def test_slow_device_is_seen_in_the_timeline_of_a_run_from_a_file(visitor: Visit
     wait_completed(visitor)
     until("the timeline is drawn", lambda: len(spans_of(visitor.charts())) == 4, 30)
     seconds = spans_of(visitor.charts())
-    profiles = {d["seat"]: d["profile"] for d in httpx.get(f"{url}/runs/latest/devices", timeout=30).json()["devices"]}
+    profiles = {d["seat"]: d["profile"] for d in httpx.get(f"{url}/runs/latest/seats", timeout=30).json()["seats"]}
     (slow,) = (f"seat {seat}" for seat, profile in profiles.items() if profile == "phone_low")
     by_seat = {row.split(" · ")[0]: value for row, value in seconds.items()}
     assert by_seat.pop(slow) > 2 * max(by_seat.values())

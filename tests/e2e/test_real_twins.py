@@ -58,7 +58,7 @@ def test_share_of_an_agent_killed_in_the_middle_of_it_is_trained_by_the_others_a
     assert {row.seat for row in others} == {0, 1, 2} - {failed.seat}
     for detail in details:  # each sample once: the rows add up to all that there are, and the update stands on as many
         assert sum(row.n_samples for row in detail.seats if row.outcome == "used") == 400
-    (twin,) = hasty.client.device_twins(victim.agent, run).twins
+    (twin,) = hasty.client.agent_twins(victim.agent, run).twins
     seen = twin.history[0]
     assert (twin.seat, seen.outcome, seen.reason, seen.took_s) == (failed.seat, "failed", failed.reason, None)
     assert (twin.health, twin.strikes) == ("offline", 1)
@@ -150,7 +150,7 @@ def test_edge_killed_between_rounds_of_either_phase_has_twins_layers_and_group_a
 
 def host_for(world: World, run: str, edge: str) -> str:
     """An agent with a device of an edge."""
-    mine = {seat.seat for seat in world.client.seats(run).devices if seat.edge == edge}
+    mine = {seat.seat for seat in world.client.seats(run).seats if seat.edge == edge}
     hosts = {name: world.agent(name) for name in world.of("agent")}
     return next(name for name, host in hosts.items() if host and mine & set(host.seats))
 

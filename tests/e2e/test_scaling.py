@@ -73,7 +73,7 @@ def test_devices_come_and_go_during_a_run_and_return_with_their_ids_and_states(
         return lambda: [row.n_used for row in client.rounds(run).rounds[-1:]] == [n]
 
     with Client(up["url"]) as client:
-        before = {agent.name: agent.agent for agent in client.agents().devices}
+        before = {agent.name: agent.agent for agent in client.agents().agents}
         data = {"name": "digits", "n_train": 300, "n_test": 100}
         spec = {"data": data, "num_rounds": 10_000, "num_devices": 3, "max_devices": 5, "eval_every": 10_000}
         run = client.create_run(spec).run
@@ -82,17 +82,17 @@ def test_devices_come_and_go_during_a_run_and_return_with_their_ids_and_states(
         until("a round of five", rounds_with(5))
         reached(scale(tmp_path, "device=2"), 2)
         until("a round of two", rounds_with(2))
-        left = {agent.name for agent in client.agents().devices if agent.state == "left"}
+        left = {agent.name for agent in client.agents().agents if agent.state == "left"}
         assert left == {"agent-3", "agent-4", "agent-5"}
         reached(scale(tmp_path, "3"), 3)
         until("a round of three again", rounds_with(3))
         client.stop(run)
         until("the end", lambda: client.run(run).status == "stopped")
-        back = {agent.name: agent.agent for agent in client.agents().devices if agent.state != "left"}
+        back = {agent.name: agent.agent for agent in client.agents().agents if agent.state != "left"}
         assert back == before
         rounds = client.rounds(run).rounds
         last = client.round(run, rounds[-1].round_no)
-        seats = client.seats(run).devices
+        seats = client.seats(run).seats
     assert [failure for row in rounds for failure in row.failures] == []
     assert all(row.n_used == row.n_visits for row in rounds)
     counts = [row.n_used for row in rounds]

@@ -27,7 +27,7 @@ async def test_no_more_runs_are_kept_than_the_setting_says(tmp_path: Path) -> No
         second = await fed.submit(small_spec(**PAUSED))
         refused = await fed.client.post("/runs", json={"spec": small_spec(**PAUSED)})
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many")
-        assert "2 runs are kept (CLOUD_MAX_RUNS)" in refused.json()["detail"]
+        assert "2 runs are stored (CLOUD_MAX_RUNS)" in refused.json()["detail"]
         again = await fed.client.post("/runs", json={"spec": small_spec(**PAUSED)}, headers=key)
         assert again.json()["run"] == first.json()["run"]  # not a new one
         assert len((await fed.client.get("/runs")).json()["runs"]) == 2
@@ -78,7 +78,7 @@ ASKED: list[tuple[str, str, dict[str, str]]] = [
     ("GET", f"/runs/latest/models/{LONG}", {}),
     ("GET", f"/runs/latest/files/{LONG}", {}),
     ("GET", f"/runs/latest/rounds/{'9' * 5000}", {}),
-    ("GET", f"/devices/{LONG}", {}),
+    ("GET", f"/agents/{LONG}", {}),
     ("DELETE", f"/runs/{LONG}", {}),
     ("GET", "/runs?limit=1001", {}),
     ("GET", "/runs?limit=" + "9" * 5000, {}),

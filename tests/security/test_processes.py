@@ -100,7 +100,7 @@ def test_no_secret_is_in_anything_that_was_written_or_answered(ground: Ground) -
     for path in document["paths"]:
         if "get" in document["paths"][path]:
             fill = {"run_id": run, "round_no": "1", "name": "global"}
-            fill |= {"agent": topology.devices[0].agent, "edge": topology.edges[0].edge}
+            fill |= {"agent": topology.agents[0].agent, "edge": topology.edges[0].edge}
             contents.append(get(path.format(**fill)).content)
     refused = [{"authorization": f"Bearer {ground.topology.tier_token}"}, {"authorization": f"Basic {API_TOKEN}"}]
     answers = [get("/runs", headers=headers) for headers in refused]

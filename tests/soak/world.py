@@ -133,7 +133,7 @@ class World:
 
     def agent(self, name: str) -> AgentInfo | None:
         """An agent as the cloud shows it, None if it does not know it."""
-        return next((agent for agent in self.client.agents().devices if agent.name == name), None)
+        return next((agent for agent in self.client.agents().agents if agent.name == name), None)
 
     def state_of(self, name: str) -> str:
         """State of an agent or edge as the cloud sees it."""
@@ -251,7 +251,7 @@ class World:
             info, nodes = self.client.run(run), self.client.topology()
         except StrataError as error:
             return f"the cloud does not say how things stand: {error.detail}"
-        states = {node.name: node.state for node in nodes.devices} | {e.edge: e.state for e in nodes.edges}
+        states = {node.name: node.state for node in nodes.agents} | {e.edge: e.state for e in nodes.edges}
         dead = [process.name for process in self.topology.dead()]
         return f"{info.status} ({info.reason}) after {info.rounds} of {info.num_rounds} rounds; {states}; dead: {dead}"
 

@@ -146,9 +146,9 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
     async def one_round(run: str, number: int) -> Any:
         return cloud.rounds[number - 1].model_dump(mode="json")
 
-    @app.get("/runs/{run}/devices")
+    @app.get("/runs/{run}/seats")
     async def seats(run: str) -> Any:
-        return {"devices": [seat.model_dump(mode="json") for seat in some_seats()]}
+        return {"seats": [seat.model_dump(mode="json") for seat in some_seats()]}
 
     @app.get("/runs/{run}/events")
     async def events(run: str, request: Request) -> StreamingResponse:
@@ -199,10 +199,10 @@ def _what_is_there(app: FastAPI, cloud: FakeCloud) -> None:
 
     @app.get("/topology")
     async def topology() -> Any:
-        return TopologyInfo(n_devices=5, n_agents=1, edges=(edge,), devices=(agent,)).model_dump(mode="json")
+        return TopologyInfo(n_devices=5, n_agents=1, edges=(edge,), agents=(agent,)).model_dump(mode="json")
 
     @app.get("/edges/{name}/twins")
-    @app.get("/devices/{name}/twin")
+    @app.get("/agents/{name}/twin")
     async def twins(name: str, run: str) -> Any:
         return TwinList(twins=(a_twin(),)).model_dump(mode="json")
 
@@ -210,9 +210,9 @@ def _what_is_there(app: FastAPI, cloud: FakeCloud) -> None:
     async def edges() -> Any:
         return {"edges": [edge.model_dump(mode="json")]}
 
-    @app.get("/devices")
-    async def devices() -> Any:
-        return {"devices": [agent.model_dump(mode="json")]}
+    @app.get("/agents")
+    async def agents() -> Any:
+        return {"agents": [agent.model_dump(mode="json")]}
 
     @app.get("/algorithms")
     async def algorithms() -> Any:

@@ -29,7 +29,7 @@ class Cloud(BaseHTTPRequestHandler):
         if self.path == "/topology":
             agents = list(self.agents.values())
             n_devices = sum(agent["devices"] for agent in agents)
-            body = {"n_devices": n_devices, "n_agents": len(agents), "devices": agents}
+            body = {"n_devices": n_devices, "n_agents": len(agents), "agents": agents}
             self._answer({**body, "edges": list(self.edges.values())})
         else:
             self._answer({"status": "ok", "tier": "cloud", "version": "1"})

@@ -12,10 +12,10 @@ from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_graph import graph
 from cloud_server.dashboard.topology_view import STATES, Node, counted, topology_view
 from cloud_server.nodes.twins import twins_of
-from cloud_server.topology import change_device, topology_of
+from cloud_server.topology import change_agent, topology_of
 from shared.core.errors import NotFound, StrataError
 from shared.plots.partition import partition
-from shared.service.api.nodes import DeviceChange, TopologyInfo
+from shared.service.api.nodes import AgentChange, TopologyInfo
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
 
@@ -231,18 +231,18 @@ class View:
 
     def _changes(self, agent: str) -> None:
         """Take an agent offline or back, give it another profile."""
-        found = next((one for one in self.topology.devices if one.agent == agent), None) if self.topology else None
+        found = next((one for one in self.topology.agents if one.agent == agent), None) if self.topology else None
         if found is None:
             return
         with ui.row().classes("items-center"):
             more = f" (and {found.devices - 1} other devices of its agent)" if found.devices > 1 else ""
             word = "Take offline" if found.online else "Bring back"
-            ui.button(word + more, on_click=lambda: self._change(agent, DeviceChange(online=not found.online)))
-            curve = self.dashboard.cloud.runs.executor
-            fixed = curve is not None and not curve.info.spec.devices.by_agent
+            ui.button(word + more, on_click=lambda: self._change(agent, AgentChange(online=not found.online)))
+            executor = self.dashboard.cloud.runs.executor
+            fixed = executor is not None and not executor.info.spec.devices.by_agent
             profile = ui.select(sorted(PROFILES), value=found.profile, label="Profile").classes("w-48")
             slow = ui.button(
-                "Set profile", on_click=lambda: self._change(agent, DeviceChange(profile=str(profile.value)))
+                "Set profile", on_click=lambda: self._change(agent, AgentChange(profile=str(profile.value)))
             )
             if fixed:
                 slow.disable()
@@ -251,9 +251,9 @@ class View:
                     "The run's spec says which profiles its seats have; agents' count with devices: {profile: agent}."
                 )
 
-    async def _change(self, agent: str, change: DeviceChange) -> None:
+    async def _change(self, agent: str, change: AgentChange) -> None:
         with saying("Counts from the next round on."):
-            await change_device(self.dashboard.cloud, agent, change)
+            await change_agent(self.dashboard.cloud, agent, change)
 
 
 def _told(twin: Twin) -> dict[str, str]:

@@ -8,7 +8,7 @@ from shared.core.records import Record
 
 
 class Health(Record):
-    """`GET /healthz` and `GET /readyz`; `missing` names what is not there yet."""
+    """`GET /healthz` and `GET /readyz`; `missing` names what the tier still lacks."""
 
     status: Literal["ok", "not_ready"]
     tier: str

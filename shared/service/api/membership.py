@@ -1,4 +1,4 @@
-"""The small JSON bodies by which tiers find each other: registration and heartbeats. Wall time, never science."""
+"""The JSON bodies of registrations, heartbeats and fleet reports. They never affect a result."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from shared.core.records import Record
 from shared.core.validation import ID, Id
 
 MOST_AGENTS = 100_000
+"""Agents that a fleet may report."""
 
 
 class AgentRegistration(Record):
-    """Agent to cloud. The cloud calls the source address of this request back and expects the nonce there."""
+    """Agent to cloud. The cloud sends a request to the source address of this one and expects the nonce there."""
 
     agent: str = Field(pattern=ID)
     name: str = Field(pattern=ID)
@@ -27,8 +28,8 @@ class AgentRegistrationAnswer(Record):
     """Cloud to agent.
 
     Attributes:
-        edge_url: where its heartbeats go; empty while no edge is there.
-        runs: all that there are; what it keeps of another was deleted while it was away.
+        edge_url: the edge for its heartbeats; empty while no edge is alive.
+        runs: all runs; the agent deletes what it keeps of others, which were deleted while it was away.
     """
 
     edge_url: str = ""
@@ -36,7 +37,7 @@ class AgentRegistrationAnswer(Record):
 
 
 class AgentHeartbeat(Record):
-    """Agent to edge. `visiting` is the seat whose visit runs now, `waiting` how many visits queue."""
+    """Agent to edge. `visiting` is the seat whose visit runs now, `waiting` the number of queued visits."""
 
     agent: str = Field(pattern=ID)
     visiting: int | None = None
@@ -55,8 +56,8 @@ class EdgeRegistrationAnswer(Record):
     """Cloud to edge.
 
     Attributes:
-        url: the address under which the others reach it.
-        runs: all that there are; what it keeps of another was deleted while it was away.
+        url: the address at which other tiers reach the edge.
+        runs: all runs; the edge deletes what it keeps of others, which were deleted while it was away.
     """
 
     url: str
@@ -64,7 +65,7 @@ class EdgeRegistrationAnswer(Record):
 
 
 class RosterEntry(Record):
-    """An agent as an edge last heard of it."""
+    """An agent as an edge last heard it."""
 
     agent: str = Field(pattern=ID)
     age_s: float = Field(ge=0)
@@ -82,11 +83,11 @@ class HeartbeatAnswer(Record):
     """Cloud to edge.
 
     Attributes:
-        unknown: who of the roster is not registered (the cloud lost its memory) and should be again.
-        heard: live agents that other edges hear, with the seconds since: an edge may ask one that beats elsewhere.
-        moved: where agents are found that came back at another address lately.
-        deleted: runs that were deleted lately: whatever is kept of them goes.
-        left: agents that a fleet has stopped: nobody waits for them.
+        unknown: agents of the roster that are not registered (the cloud lost its store) and should register again.
+        heard: live agents that other edges hear, with the seconds since then; an edge may send them orders.
+        moved: URLs of agents that recently came back at another address.
+        deleted: recently deleted runs; the edge deletes what it keeps of them.
+        left: agents that a fleet has stopped; no round waits for them.
     """
 
     unknown: tuple[str, ...] = ()
@@ -97,19 +98,19 @@ class HeartbeatAnswer(Record):
 
 
 class AgentHeartbeatAnswer(Record):
-    """Edge to agent. `deleted` are runs that were deleted lately: whatever is kept of them goes."""
+    """Edge to agent. `deleted` are recently deleted runs; the agent deletes what it keeps of them."""
 
     deleted: tuple[str, ...] = ()
 
 
 class NonceAnswer(Record):
-    """What a tier answers when it is called back."""
+    """A tier's answer when the cloud checks its registration."""
 
     nonce: str
 
 
 class FleetAgent(Record):
-    """An agent that a fleet runs, under the name that it registers with."""
+    """An agent that a fleet runs, by the name with which it registers."""
 
     name: Id
     service: Id
@@ -117,18 +118,18 @@ class FleetAgent(Record):
 
 
 class FleetReport(Record):
-    """Fleet to cloud, again and again: what runs, and what it is about to do.
+    """Fleet to cloud, regularly: the agents that it runs, and the changes that it is about to make.
 
     Attributes:
-        fleet: its name; one fleet serves at a time.
-        begins: its first word: what was wanted of an earlier one no longer counts, its own number stands.
-        services: the kinds of devices that it scales, with how many devices each of their agents hosts; None where
-            the fleet may choose.
-        agents: those that run.
+        fleet: its name; one fleet is connected at a time.
+        begins: whether this is its first report; then the numbers wanted of an earlier fleet are forgotten.
+        services: the kinds of devices that it scales, with the number of devices that each of their agents hosts;
+            None if the fleet may choose.
+        agents: the agents that run.
         leaving: names of agents that it wants to stop; they get no seat from the next round on.
         left: names of agents that it has stopped since the last report that was answered.
-        wanted: what the fleet works towards.
-        error: why it could not make that so.
+        wanted: the numbers of devices towards which it works, by service.
+        error: why it could not reach them.
     """
 
     fleet: Id
@@ -145,7 +146,7 @@ class FleetOrders(Record):
     """Cloud to fleet.
 
     Attributes:
-        wanted: devices by service; a service that is not named stays as it is.
+        wanted: devices by service; services that are not named stay as they are.
         released: names of leaving agents that no round needs any more.
     """
 

@@ -1,7 +1,4 @@
-"""The models of `/devices` and `/edges`: who is registered, and how it is.
-
-The models of `/topology` and `PATCH /devices/{id}`: what is there, and what should be.
-"""
+"""The bodies of `/agents`, `/edges` and `/topology`: registered nodes, their states, and requested changes."""
 
 from __future__ import annotations
 
@@ -13,17 +10,32 @@ from pydantic import BeforeValidator, Field, model_validator
 from shared.core.records import Record
 
 State = Literal["alive", "suspect", "lost", "revived", "offline", "leaving", "left"]
-"""Of an agent or edge: heard lately; not for half the TTL; not for the TTL; heard again after that, lately.
+"""The state of a node. Of an agent or edge:
 
-Of an agent also: heard, and taken offline by `PATCH /devices/{id}`; about to be stopped by the fleet; stopped by it.
+- alive: heard within half the TTL;
+- suspect: silent for more than half the TTL;
+- lost: silent for more than the TTL;
+- revived: heard again after a loss, within the last TTL.
+
+Of an agent also:
+
+- offline: alive, but taken offline by `PATCH /agents/{id}`;
+- leaving: about to be stopped by the fleet;
+- left: stopped by the fleet.
 """
 
 
 class AgentInfo(Record):
-    """A registered agent (device process); `devices` is its room, `seats` those of the active run.
+    """A registered agent (a process that hosts devices).
 
-    One that is not `online` makes no visits, by `PATCH /devices/{id}`. By that, `profile` may be another one than
-    `own_profile`, which its environment names.
+    Attributes:
+        devices: the number of devices that it can host.
+        profile: the profile of its seats in runs with `devices.profile: agent`; changed by `PATCH /agents/{id}`.
+        own_profile: the profile that its environment names.
+        edge: the edge that hears its heartbeats.
+        seats: its seats in the active run.
+        visiting: the seat whose visit runs.
+        online: whether it makes visits; changed by `PATCH /agents/{id}`.
     """
 
     agent: str
@@ -40,9 +52,9 @@ class AgentInfo(Record):
 
 
 class AgentPage(Record):
-    """`GET /devices`."""
+    """`GET /agents`."""
 
-    devices: tuple[AgentInfo, ...]
+    agents: tuple[AgentInfo, ...]
 
 
 class EdgeInfo(Record):
@@ -65,12 +77,12 @@ MAX_DEVICES = 100_000
 Devices = Annotated[int, Field(ge=0, le=MAX_DEVICES)]
 
 
-class DeviceChange(Record):
-    """Body of `PATCH /devices/{id}`; what is not named stays.
+class AgentChange(Record):
+    """Body of `PATCH /agents/{id}`; fields that are not named stay as they are.
 
     Attributes:
         online: whether it makes visits.
-        profile: a name of the catalogue, for runs with `devices.profile: agent`; null: what its environment names.
+        profile: a name of the catalogue, for runs with `devices.profile: agent`; null for the agent's own profile.
     """
 
     online: bool = True
@@ -84,18 +96,18 @@ class DeviceChange(Record):
 
 
 class FleetInfo(Record):
-    """The fleet that makes the wanted numbers so.
+    """The connected fleet, which starts and stops agents until the wanted numbers of devices are reached.
 
     Attributes:
         fleet: its name.
-        since_s: for how long it has been heard.
-        last_seen_s: since it was last heard.
-        services: the kinds of devices that it scales, with how many devices each of their agents hosts; None where
-            it may choose.
-        wanted: what it works towards; differs from the topology's until it has heard of a change.
-        running: devices of the agents that it runs, by service, registered or not.
+        since_s: seconds since its first report.
+        last_seen_s: seconds since its last report.
+        services: the kinds of devices that it scales, with the number of devices that each of their agents hosts;
+            None if the fleet may choose.
+        wanted: the numbers towards which it works; those of the topology once it has received them.
+        running: by service, the devices of the agents that it runs, registered or not.
         leaving: names of agents that it will stop once no round needs them.
-        error: why it could not do what is wanted.
+        error: why it could not reach the wanted numbers.
     """
 
     fleet: str
@@ -109,14 +121,14 @@ class FleetInfo(Record):
 
 
 class TopologyInfo(Record):
-    """`GET /topology`: what is there.
+    """`GET /topology`: the registered nodes and the wanted number of devices.
 
     Attributes:
-        wanted: devices by service, as last put; empty if nobody said.
-        present: devices of the fleet's agents that are here and stay, by service; empty without a fleet.
-        n_devices: room of all agents that take part, the fleet's or not.
-        n_agents: how many these are.
-        fleet: who serves `PUT /topology`; None if nobody does.
+        wanted: devices by service, as last set by `PUT /topology`; empty if never.
+        present: by service, devices of the fleet's agents that are alive and not leaving; empty without a fleet.
+        n_devices: the number of devices that all live agents can host, of the fleet or not.
+        n_agents: the number of these agents.
+        fleet: the connected fleet, which `PUT /topology` needs; None if there is none.
     """
 
     wanted: dict[str, int] = Field(default_factory=dict)
@@ -125,12 +137,12 @@ class TopologyInfo(Record):
     n_agents: int
     fleet: FleetInfo | None = None
     edges: tuple[EdgeInfo, ...]
-    devices: tuple[AgentInfo, ...]
+    agents: tuple[AgentInfo, ...]
     active_run: str | None = None
 
 
 def _numbers(raw: Any) -> Any:
-    """Refuse here what is none of both: the error of a union would name its branches in the field's path."""
+    """Rejects anything else here: the error of a union would name its branches in the field's path."""
     numbers = raw.values() if isinstance(raw, Mapping) else [raw]
     if not all(type(number) is int and 0 <= number <= MAX_DEVICES for number in numbers):
         raise ValueError(f"a number from 0 to {MAX_DEVICES}, or one for each service by name, not {raw!s:.100}")
@@ -138,6 +150,6 @@ def _numbers(raw: Any) -> Any:
 
 
 class WantedTopology(Record):
-    """Body of `PUT /topology`: a number of devices, or one for each service; those not named stay as they are."""
+    """Body of `PUT /topology`: a number of devices, or one per service; services not named stay as they are."""
 
     devices: Annotated[Devices | dict[str, Devices], BeforeValidator(_numbers)]

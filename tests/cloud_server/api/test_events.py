@@ -28,7 +28,7 @@ async def test_events_come_in_order_while_they_happen_and_end_with_the_run(tmp_p
             async for event in stream.events():
                 events.append(event)
                 if event["event"] == "round.committed" and event["data"]["round_no"] == 1:
-                    assert not gate.open.is_set()  # it was told before the second round could end
+                    assert not gate.open.is_set()  # it was sent before the second round could end
                     gate.open.set()
             assert stream.status == 200
     kinds = [event["kind"] for event in events if event["kind"] not in ("run.status", "round.evaluated")]

@@ -38,10 +38,10 @@ def stranger(answer: Any) -> FastAPI:
     ("answer", "says"),
     [
         ({"nonce": "another-nonce-of-16"}, "did not send this registration"),
-        ({"nonce": NONCE, "more": 1}, "could not be asked for its nonce"),
-        ("hello", "could not be asked for its nonce"),
-        (RedirectResponse("http://127.0.0.1:9401/nonce"), "could not be asked for its nonce"),
-        (None, "could not be asked for its nonce"),
+        ({"nonce": NONCE, "more": 1}, "did not show its nonce"),
+        ("hello", "did not show its nonce"),
+        (RedirectResponse("http://127.0.0.1:9401/nonce"), "did not show its nonce"),
+        (None, "did not show its nonce"),
     ],
     ids=["another nonce", "more than a nonce", "no object", "a redirect", "nothing"],
 )
@@ -55,7 +55,7 @@ async def test_who_does_not_show_the_nonce_is_not_registered(tmp_path: Path, pat
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
         assert says in refused.json()["detail"]
         assert elsewhere.state.asked == 0
-        assert (await fed.client.get("/devices")).json() == {"devices": []}
+        assert (await fed.client.get("/agents")).json() == {"agents": []}
         assert (await fed.client.get("/edges")).json() == {"edges": []}
 
 
@@ -182,9 +182,9 @@ async def test_topology_shows_edges_devices_and_seats(tmp_path: Path) -> None:
             {**edge, "last_seen_s": old["last_seen_s"]}
             for edge, old in zip((await fed.client.get("/edges")).json()["edges"], found["edges"], strict=True)
         ]
-        one = (await fed.client.get(f"/devices/{fed.agent_id(0)}")).json()
+        one = (await fed.client.get(f"/agents/{fed.agent_id(0)}")).json()
         assert (one["name"], one["devices"], one["profile"], one["state"]) == ("agent-0", 2, "fast", "alive")
-        assert {device["name"] for device in found["devices"]} == {"agent-0", "agent-1"}
+        assert {device["name"] for device in found["agents"]} == {"agent-0", "agent-1"}
 
 
 async def test_a_silent_agent_is_suspect_then_lost_and_back_when_it_beats(tmp_path: Path) -> None:
@@ -232,11 +232,11 @@ async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
         ("POST", "/runs/{run_id}/rounds"),
         ("POST", "/runs/{run_id}/pause"), ("POST", "/runs/{run_id}/resume"), ("POST", "/runs/{run_id}/stop"),
         ("GET", "/runs/{run_id}/rounds"), ("GET", "/runs/{run_id}/rounds/{round_no}"),
-        ("GET", "/runs/{run_id}/devices"), ("GET", "/runs/{run_id}/events"),
+        ("GET", "/runs/{run_id}/seats"), ("GET", "/runs/{run_id}/events"),
         ("GET", "/runs/{run_id}/models/{name}"), ("GET", "/runs/{run_id}/files"),
         ("GET", "/runs/{run_id}/files/{name}"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/edges"),
-        ("GET", "/devices"), ("GET", "/devices/{agent}"), ("PATCH", "/devices/{agent}"), ("GET", "/algorithms"),
-        ("GET", "/edges/{edge}/twins"), ("GET", "/devices/{agent}/twin"),
+        ("GET", "/agents"), ("GET", "/agents/{agent}"), ("PATCH", "/agents/{agent}"), ("GET", "/algorithms"),
+        ("GET", "/edges/{edge}/twins"), ("GET", "/agents/{agent}/twin"),
         ("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats"), ("POST", "/fleet"),
     }  # fmt: skip
     known = set(document["components"]["schemas"])

@@ -59,7 +59,7 @@ async def test_a_run_is_made_trained_and_can_be_read_in_every_way(tmp_path: Path
         for number in (0, 3):
             assert problem(await fed.client.get(f"/runs/{info.run}/rounds/{number}"))[:2] == (404, "not_found")
 
-        seats = (await fed.seats(info.run)).devices
+        seats = (await fed.seats(info.run)).seats
         assert [seat.seat for seat in seats] == list(range(6))
         assert sum(seat.n_train for seat in seats) == 300
         assert [sum(seat.label_counts) for seat in seats] == [seat.n_train for seat in seats]
@@ -76,8 +76,8 @@ async def test_the_results_folder_is_complete_when_the_run_is(tmp_path: Path) ->
         assert "model.safetensors" in files
         kept = json.loads((await fed.client.get(f"/runs/{info.run}/files/run.json")).content)
         assert (kept["status"], kept["model_sha256"]) == ("completed", info.model_sha256)
-        table = (await fed.client.get(f"/runs/{info.run}/files/rounds.csv")).text.splitlines()
-        assert [line.split(",")[:2] for line in table[1:]] == [["1", "train"], ["2", "train"], ["2", "evaluate"]]
+        lines = (await fed.client.get(f"/runs/{info.run}/files/rounds.csv")).text.splitlines()
+        assert [line.split(",")[:2] for line in lines[1:]] == [["1", "train"], ["2", "train"], ["2", "evaluate"]]
         for name in ("absent", "..%2f..%2fcloud", "../run.json"):
             assert (await fed.client.get(f"/runs/{info.run}/files/{name}")).status_code == 404
 
@@ -203,12 +203,12 @@ async def test_a_body_that_is_no_spec_is_refused(
 
 async def test_what_is_unknown_is_not_found(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
-        for path in ("", "/rounds", "/rounds/1", "/devices", "/events", "/models/global", "/files", "/files/x"):
+        for path in ("", "/rounds", "/rounds/1", "/seats", "/events", "/models/global", "/files", "/files/x"):
             assert problem(await fed.client.get(f"/runs/r1{path}"))[:2] == (404, "not_found"), path
         for path in ("/pause", "/resume", "/stop"):
             assert problem(await fed.client.post(f"/runs/r1{path}"))[:2] == (404, "not_found"), path
         assert problem(await fed.client.post("/runs/r1/rounds", json={"num_rounds": 1}))[:2] == (404, "not_found")
-        assert problem(await fed.client.get("/devices/nobody"))[:2] == (404, "not_found")
+        assert problem(await fed.client.get("/agents/nobody"))[:2] == (404, "not_found")
         assert problem(await fed.client.get("/nowhere"))[:2] == (404, "not_found")
         assert problem(await fed.client.delete("/runs"))[:2] == (405, "method_not_allowed")
 
@@ -216,7 +216,7 @@ async def test_what_is_unknown_is_not_found(tmp_path: Path) -> None:
 async def test_what_a_run_that_has_not_started_cannot_answer_is_a_conflict(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=()) as fed:
         run_id = await fed.submit(small_spec())
-        for path in ("/devices", "/models/global"):
+        for path in ("/seats", "/models/global"):
             refused = await fed.client.get(f"/runs/{run_id}{path}")
             assert problem(refused)[:2] == (409, "conflict")
             assert "has not started yet" in refused.json()["detail"]
@@ -237,7 +237,7 @@ async def test_a_run_that_has_ended_is_forgotten_at_every_tier_but_its_folder_st
         assert [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]] == [kept.run]
         await fed.until(lambda: not any(gone.run in path for folder in folders for path in paths_in(folder)))
         left = [key for key in await fed.store.keys("") if gone.run in key]
-        assert left == [redis_keys.cloud_deleted(gone.run)]  # goes by itself, once everybody has been told
+        assert left == [redis_keys.cloud_deleted(gone.run)]  # goes by itself, once all tiers have learned of it
         assert (tmp_path / "f" / "runs" / gone.run / "run.json").exists()
         model = await fed.client.get(f"/runs/{kept.run}/models/global")
         assert digest(load(model.content)) == kept.model_sha256

@@ -24,7 +24,7 @@ def an_agent(name: str, **changes) -> AgentInfo:
 
 def a_topology(*agents: AgentInfo, **changes) -> TopologyInfo:
     edge = EdgeInfo(edge="edge-1", url="http://e", state="alive", last_seen_s=0.1, n_agents=len(agents))
-    return TopologyInfo(n_devices=len(agents), n_agents=len(agents), edges=(edge,), devices=agents, **changes)
+    return TopologyInfo(n_devices=len(agents), n_agents=len(agents), edges=(edge,), agents=agents, **changes)
 
 
 def a_watched(*rows: SeatRow, n_seats: int = 8, **states: str) -> RunView:
@@ -107,7 +107,7 @@ def test_without_a_run_agents_are_shown_and_nobody_at_all_is_fine() -> None:
         ("agent a2", "waits"),
     ]
     assert counted(devices) == {"waits": 1, "offline": 1, "lost": 1}
-    empty = TopologyInfo(n_devices=0, n_agents=0, edges=(), devices=())
+    empty = TopologyInfo(n_devices=0, n_agents=0, edges=(), agents=())
     assert [node.tier for node in topology_view(empty, None)] == ["cloud"]
     assert graph(topology_view(empty, None), LIGHT)["series"][0]["links"] == []
 

@@ -43,8 +43,8 @@ async def topology(fed: Federation) -> dict[str, Any]:
 
 
 async def events_of(fed: Federation, run: str, *kinds: str) -> list[dict[str, Any]]:
-    archive = fed.apps["cloud"].state.cloud.repository
-    return [event.data for event in await archive.events(run, "0", 0.0) if event.kind in kinds]
+    repository = fed.apps["cloud"].state.cloud.repository
+    return [event.data for event in await repository.events(run, "0", 0.0) if event.kind in kinds]
 
 
 # ---- what is wanted
@@ -73,7 +73,7 @@ async def test_a_wish_is_kept_and_told_to_the_fleet_and_shown_beside_what_is_the
         assert 0 <= fleet["last_seen_s"] <= fleet["since_s"]
         assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
         await fed.stop("cloud")
-        await fed.start_cloud()  # the wish outlives the cloud's process
+        await fed.start_cloud()  # the wanted number outlives the cloud's process
         assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
         assert (await say(fed, of(fed, begins=True)))["wanted"] == {}
 
@@ -116,7 +116,7 @@ async def test_one_fleet_serves_at_a_time_until_it_falls_silent(tmp_path: Path) 
         await say(fed, report())
         other = {**report(), "fleet": "f-2"}
         refused = await fed.client.post("/fleet", json=other)
-        assert (refused.status_code, refused.json()["detail"]) == (409, "fleet f-1 serves already")
+        assert (refused.status_code, refused.json()["detail"]) == (409, "fleet f-1 is connected already")
         cloud = fed.apps["cloud"].state.cloud
         await fed.until(lambda: cloud.fleet.info() is None)
         assert (await put(fed, 3)).status_code == 409
@@ -141,7 +141,7 @@ async def test_devices_that_come_and_leave_in_a_run_are_named_and_nobody_is_lost
         gone = ["agent-1", "agent-4", "agent-5"]
         leaving = of(fed, leaving=gone)
         assert (await say(fed, leaving))["released"] == []  # the round that runs needs them
-        states = {device["name"]: device["state"] for device in (await topology(fed))["devices"]}
+        states = {device["name"]: device["state"] for device in (await topology(fed))["agents"]}
         assert {name for name, state in states.items() if state == "leaving"} == set(gone)
         assert (await topology(fed))["present"] == {"device": 3}
         gate = _opened(fed, gate, 2)
@@ -155,17 +155,17 @@ async def test_devices_that_come_and_leave_in_a_run_are_named_and_nobody_is_lost
         gate.open.set()
         info = await fed.finish(run)
         rounds = [await fed.round(run, number) for number in range(1, info.rounds + 1)]
-        seats = (await fed.seats(run)).devices
-        told = await events_of(fed, run, "seat.left")
+        seats = (await fed.seats(run)).seats
+        left = await events_of(fed, run, "seat.left")
         lost = await events_of(fed, run, "contribution.lost", "node.suspect", "node.lost", "seat.moved")
-        shown = (await fed.client.get(f"/devices/{ids['agent-1']}")).json()
+        shown = (await fed.client.get(f"/agents/{ids['agent-1']}")).json()
     assert info.status == "completed"
     n_used = [detail.n_used for detail in rounds]
     assert (n_used[0], max(n_used), n_used[-1]) == (4, 6, 3)
     assert [detail.n_visits for detail in rounds] == n_used  # no visit was lost, none was waited for
     assert lost == []
-    assert {event["agent"] for event in told} == set(ids.values())
-    assert {seat.seat for seat in seats if seat.state == "empty"} == {event["seat"] for event in told}
+    assert {event["agent"] for event in left} == set(ids.values())
+    assert {seat.seat for seat in seats if seat.state == "empty"} == {event["seat"] for event in left}
     assert (shown["state"], shown["seats"]) == ("left", [])
 
 
@@ -181,7 +181,7 @@ async def test_an_agent_that_comes_back_takes_its_own_seat_with_its_state(tmp_pa
         gate = Gate(fed, closed_at=2)
         run = await fed.submit(small_spec(num_rounds=12, num_devices=4, algorithm=counting))
         await gate.reached.wait()
-        before = {seat.agent: seat.seat for seat in (await fed.seats(run)).devices}
+        before = {seat.agent: seat.seat for seat in (await fed.seats(run)).seats}
         gone = ["agent-1", "agent-2"]
         ids = [fed.agent_id(1), fed.agent_id(2)]
         await say(fed, of(fed, leaving=gone))
@@ -194,7 +194,7 @@ async def test_an_agent_that_comes_back_takes_its_own_seat_with_its_state(tmp_pa
         await fed.until(lambda: fed.n_agents() == 3)
         gate.open.set()
         info = await fed.finish(run)
-        after = {seat.agent: seat.seat for seat in (await fed.seats(run)).devices if seat.agent}
+        after = {seat.agent: seat.seat for seat in (await fed.seats(run)).seats if seat.agent}
         rows = [row for number in range(1, info.rounds + 1) for row in (await fed.round(run, number)).seats]
         last = await fed.round(run, info.rounds)
     back = max(ids, key=lambda agent: before[agent])
@@ -247,8 +247,8 @@ async def test_however_many_leave_agents_and_seats_are_looked_through_once(tmp_p
         entries = [AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard") for n in names]
         agents = cloud.registry.agents = Looked({entry.agent: entry for entry in entries})
         cloud.fleet.seats_by_agent = Mock(return_value={"a-agent-7": (3,), "a-agent-9": (0, 4)})
-        told = FleetReport(fleet="f", services={"device": 1}, leaving=names)
-        orders = await cloud.fleet.hear(told)
+        report = FleetReport(fleet="f", services={"device": 1}, leaving=names)
+        orders = await cloud.fleet.hear(report)
         assert set(names) - set(orders.released) == {"agent-7", "agent-9"}
         assert (cloud.fleet.seats_by_agent.call_count, agents.n) == (1, 2)  # those that leave, and those that have left
         cloud.registry.agents = {}
@@ -260,12 +260,12 @@ async def test_the_seats_of_each_agent_are_shown(tmp_path: Path) -> None:
         run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=4))
         await gate.reached.wait()
         found: dict[str, list[int]] = {}
-        for seat in (await fed.seats(run)).devices:
+        for seat in (await fed.seats(run)).seats:
             found.setdefault(str(seat.agent), []).append(seat.seat)
-        shown = {device["agent"]: device["seats"] for device in (await topology(fed))["devices"]}
+        shown = {device["agent"]: device["seats"] for device in (await topology(fed))["agents"]}
         assert shown == found
         assert sorted(map(len, shown.values())) == [1, 3]
-        one = (await fed.client.get(f"/devices/{fed.agent_id(0)}")).json()
+        one = (await fed.client.get(f"/agents/{fed.agent_id(0)}")).json()
         assert one["seats"] == found[fed.agent_id(0)]
         gate.open.set()
         await fed.finish(run)
@@ -280,17 +280,17 @@ async def test_an_agent_that_is_taken_offline_makes_no_visits_until_it_is_brough
         run = await fed.submit(small_spec(num_rounds=9, num_devices=3))
         await gate.reached.wait()
         agent = fed.agent_id(2)
-        (seat,) = [s.seat for s in (await fed.seats(run)).devices if s.agent == agent]
-        answer = await fed.client.patch(f"/devices/{agent}", json={"online": False})
+        (seat,) = [s.seat for s in (await fed.seats(run)).seats if s.agent == agent]
+        answer = await fed.client.patch(f"/agents/{agent}", json={"online": False})
         assert (answer.json()["online"], answer.json()["state"], answer.json()["seats"]) == (False, "offline", [seat])
         gate = _opened(fed, gate, 2)
         await gate.reached.wait()
-        assert (await fed.seats(run)).devices[seat].state == "offline"
+        assert (await fed.seats(run)).seats[seat].state == "offline"
         await fed.stop("agent-2")
         await fed.start_agent(2)  # it stays offline when it comes back
         await fed.until(lambda: fed.n_agents() == 2)
-        assert (await fed.client.get(f"/devices/{agent}")).json()["online"] is False
-        answer = await fed.client.patch(f"/devices/{agent}", json={"online": True})
+        assert (await fed.client.get(f"/agents/{agent}")).json()["online"] is False
+        answer = await fed.client.patch(f"/agents/{agent}", json={"online": True})
         assert answer.json()["online"] is True
         await fed.until(lambda: fed.n_agents() == 3)
         gate.open.set()
@@ -301,9 +301,9 @@ async def test_an_agent_that_is_taken_offline_makes_no_visits_until_it_is_brough
     offline = [row.outcome == "failed" for row in rows]
     assert (offline[0], any(offline), offline[-1]) == (False, True, False)
     assert {row.reason for row in rows if row.outcome == "failed"} == {"offline"}
-    told = [f for detail in rounds for f in detail.failures]
-    assert {(f.seat, f.reason, f.detail) for f in told} == {(seat, "offline", f"agent {agent} was taken offline")}
-    assert sum(offline) == len(told)
+    failures = [f for detail in rounds for f in detail.failures]
+    assert {(f.seat, f.reason, f.detail) for f in failures} == {(seat, "offline", f"agent {agent} was taken offline")}
+    assert sum(offline) == len(failures)
 
 
 async def test_who_is_offline_counts_for_no_minimum_and_is_named(tmp_path: Path) -> None:
@@ -312,14 +312,12 @@ async def test_who_is_offline_counts_for_no_minimum_and_is_named(tmp_path: Path)
         run = await fed.submit(small_spec(num_rounds=9, num_devices=2, min_devices=2, timeouts={"ready_s": 1}))
         await gate.reached.wait()
         agent = fed.agent_id(1)
-        (seat,) = [s.seat for s in (await fed.seats(run)).devices if s.agent == agent]
-        await fed.client.patch(f"/devices/{agent}", json={"online": False})
+        (seat,) = [s.seat for s in (await fed.seats(run)).seats if s.agent == agent]
+        await fed.client.patch(f"/agents/{agent}", json={"online": False})
         gate.open.set()
         info = await fed.finish(run)
     assert info.status == "failed"
-    assert str(info.reason).endswith(
-        f"1 of at least 2 devices and 2 of at least 1 edges are alive; offline: seats [{seat}]"
-    )
+    assert str(info.reason).endswith(f"devices: 1 of 2 (edges: 2, need 1); offline seats: [{seat}]")
 
 
 async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +330,7 @@ async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, mo
 
         monkeypatch.setattr(registry.store, "put", put_late)
         moved = registry.agents[agent].replace(url="http://127.0.0.9:1")
-        changes = asyncio.gather(registry.change(agent, online=False), registry.part_with(agent))
+        changes = asyncio.gather(registry.change(agent, online=False), registry.mark_left(agent))
         await asyncio.sleep(0)
         registry.agents[agent] = moved  # as a registration does
         await changes
@@ -344,8 +342,8 @@ async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, mo
 
 async def test_only_a_known_device_is_changed_and_only_what_it_has(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
-        assert (await fed.client.patch("/devices/a-nobody", json={"online": False})).status_code == 404
-        url = f"/devices/{fed.agent_id(0)}"
+        assert (await fed.client.patch("/agents/a-nobody", json={"online": False})).status_code == 404
+        url = f"/agents/{fed.agent_id(0)}"
         for wrong in ({}, {"online": None}, {"online": False, "profile": "slow"}):
             assert (await fed.client.patch(url, json=wrong)).status_code == 422, wrong
         assert (await fed.client.get(url)).json()["online"] is True

@@ -6,18 +6,18 @@ from cloud_server.nodes.liveness import Changes
 from shared.service.api.nodes import State
 
 
-def told(*looks: State) -> list[str]:
-    """What is told of one node over several looks."""
+def changes_of(*looks: State) -> list[str]:
+    """The changes of one node's state over several checks."""
     changes = Changes()
     return [change.state for state in looks for change in changes.since({("edge", "edge-1"): state})]
 
 
 def test_a_loss_between_two_looks_is_told_before_the_return() -> None:
-    assert told("alive", "revived", "alive") == ["lost", "revived", "alive"]
-    assert told("alive", "suspect", "revived") == ["suspect", "lost", "revived"]
+    assert changes_of("alive", "revived", "alive") == ["lost", "revived", "alive"]
+    assert changes_of("alive", "suspect", "revived") == ["suspect", "lost", "revived"]
 
 
 def test_a_loss_that_was_seen_is_told_once_and_who_was_offline_was_not_lost() -> None:
-    assert told("alive", "lost", "lost", "revived", "revived") == ["lost", "revived"]
-    assert told("alive", "offline", "revived") == ["offline", "revived"]
-    assert told("revived", "alive") == ["alive"]
+    assert changes_of("alive", "lost", "lost", "revived", "revived") == ["lost", "revived"]
+    assert changes_of("alive", "offline", "revived") == ["offline", "revived"]
+    assert changes_of("revived", "alive") == ["alive"]

@@ -1,4 +1,4 @@
-"""A run's course: more rounds, pause, resume, stop, one at a time, and what interrupts it."""
+"""The execution of a run: more rounds, pause, resume, stop, one at a time, and what interrupts it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_a_run_waiting_for_devices_says_so_and_can_be_paused_and_stopped(t
         info = await fed.until_status(run_id, "starting")
         assert (info.status, info.reason) == (
             "starting",
-            "waiting: 2 of 2 edges, room for 0 of 6 devices are there",
+            "waiting for devices: 0 of 6 (edges: 2, need 2)",
         )
         assert (await ask(fed, run_id, "pause"))[0] == 200
         await fed.until_status(run_id, "paused")
@@ -185,10 +185,10 @@ async def test_a_store_that_is_away_interrupts_a_run_which_then_ends_with_the_sa
         assert "interrupted: redis at 127.0.0.1:6379 does not answer" in statuses
 
 
-async def test_the_runner_outlives_a_store_that_is_away_while_nothing_trains(tmp_path: Path) -> None:
+async def test_the_manager_outlives_a_store_that_is_away_while_nothing_trains(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         flaky = Flaky(fed, "scan", lambda prefix: prefix.startswith("cloud:run-index") and flaky.n_failed < 2)
-        fed.apps["cloud"].state.cloud.runs._wake.set()
+        fed.apps["cloud"].state.cloud.runs._training.wake()
         await fed.until(lambda: flaky.n_failed == 2)
         assert (await fed.run(small_spec(num_rounds=1))).status == "completed"
 
@@ -210,7 +210,7 @@ async def test_a_lost_state_file_fails_the_run_with_that_reason(tmp_path: Path) 
         end = await fed.finish(info.run)
         assert end.status == "failed"
         assert end.reason is not None
-        assert end.reason.startswith(f"the committed state of run {info.run} cannot be read: no file")
+        assert end.reason.startswith(f"the stored state of run {info.run} cannot be read: no file")
 
 
 async def test_an_emptied_store_fails_the_run_with_that_reason(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ async def test_a_restarted_cloud_gives_no_seat_to_an_agent_that_it_has_not_heard
             await fed.store.put(redis_keys.cloud_agent(gone.agent), gone.model_dump_json().encode())
         await fed.start_cloud()
         end = await fed.run(small_spec(timeouts={"reseat_after_s": 600, "ready_s": 15}))
-        assert {row.agent for row in (await fed.seats(end.run)).devices} <= here
+        assert {row.agent for row in (await fed.seats(end.run)).seats} <= here
         assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
 
 

@@ -1,4 +1,4 @@
-"""Who sits where: binding, waiting for enough, seats that change hands, late-comers."""
+"""Placement: which agent hosts which seat, waiting for enough devices, lost and new agents."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_binding_regards_seats_that_were_given_before() -> None:
 
 def test_binding_nobody_to_nothing_is_nothing_and_seats_without_agents_are_named() -> None:
     assert place_seats([], [], {}) == {}
-    with pytest.raises(NotReady, match=r"no device is there for seats \[3, 4\]"):
+    with pytest.raises(NotReady, match=r"no agent is alive for seats \[3, 4\]"):
         place_seats([3, 4], [], {})
 
 
@@ -64,10 +64,10 @@ async def test_too_few_devices_fail_the_run_with_how_many_there_are(tmp_path: Pa
         info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 1}))
         assert (info.status, info.reason) == (
             "failed",
-            "after 1 s 2 of 2 edges, room for 2 of 6 devices are there",
+            "waited 1 s for devices: 2 of 6 (edges: 2, need 2)",
         )
         info = await fed.run(small_spec(num_edges=3, timeouts={"ready_s": 0.5}))
-        assert info.reason == "after 0.5 s 2 of 3 edges, room for 2 of 6 devices are there"
+        assert info.reason == "waited 0.5 s for edges: 2 of 3 (devices: 2, need 6)"
         await fed.start_agent(2, devices=1)
         await fed.until(lambda: fed.n_agents() == 3)
         info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 20}))
@@ -80,7 +80,7 @@ async def test_too_few_devices_in_the_middle_fail_the_run_and_name_the_seats(tmp
         timeouts = {"ready_s": 1.5, "reseat_after_s": 60}
         run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
         await gate.reached.wait()
-        (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == fed.agent_id(2)]
+        (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == fed.agent_id(2)]
         await fed.stop("agent-2")
         await fed.until(lambda: fed.n_agents() == 2)
         gate.open.set()
@@ -88,7 +88,7 @@ async def test_too_few_devices_in_the_middle_fail_the_run_and_name_the_seats(tmp
         assert (info.status, info.rounds, info.reason) == (
             "failed",
             2,
-            f"after 1.5 s 2 of at least 3 devices and 2 of at least 1 edges are alive; not heard: seats [{seat}]",
+            f"waited 1.5 s for devices: 2 of 3 (edges: 2, need 1); lost seats: [{seat}]",
         )
 
 
@@ -98,7 +98,7 @@ async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_resu
     async with Federation(tmp_path / "two", rooms=(1, 1)) as fed:
         info = await fed.run(small_spec())
         assert info.status == "completed"
-        assert Counter(seat.agent for seat in (await fed.seats(info.run)).devices) == {
+        assert Counter(seat.agent for seat in (await fed.seats(info.run)).seats) == {
             fed.agent_id(0): 3,
             fed.agent_id(1): 3,
         }
@@ -126,7 +126,7 @@ async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_recor
         run_id = await fed.submit(small_spec(num_rounds=4, algorithm=counting, timeouts={"reseat_after_s": 0.5}))
         await gate.reached.wait()
         gone = fed.agent_id(3)
-        (seat,) = [s.seat for s in (await fed.seats(run_id)).devices if s.agent == gone]
+        (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == gone]
         await fed.stop("agent-3")
         await fed.until(lambda: not fed.apps["cloud"].state.cloud.registry.agent_is_live(gone))
         await asyncio.sleep(0.6)
@@ -163,7 +163,7 @@ async def test_a_late_comer_takes_the_lowest_empty_seat_from_the_next_round_on(t
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=4, max_devices=8))
         await gate.reached.wait()
-        before = (await fed.seats(run_id)).devices
+        before = (await fed.seats(run_id)).seats
         assert [seat.state for seat in before] == ["taken"] * 6 + ["empty"] * 2
         await fed.start_agent(6, devices=1)
         await fed.until(lambda: fed.n_agents() == 7)
@@ -171,7 +171,7 @@ async def test_a_late_comer_takes_the_lowest_empty_seat_from_the_next_round_on(t
         assert (await fed.finish(run_id)).status == "completed"
         n_used = [(await fed.round(run_id, n)).n_used for n in (1, 2, 3, 4)]
         assert n_used == [6, 6, 7, 7]
-        after = (await fed.seats(run_id)).devices
+        after = (await fed.seats(run_id)).seats
         assert (after[6].agent, after[6].state, after[7].state) == (fed.agent_id(6), "taken", "empty")
         # Nobody's data changed because another came.
         assert [(s.n_train, s.label_counts) for s in before] == [(s.n_train, s.label_counts) for s in after]
@@ -211,9 +211,9 @@ async def test_an_edge_beside_its_home_edge_hears_an_agent_for_as_long_as_it_wor
         host = fed.apps["agent-0"].state.agent.host
         whole = host.visits
 
-        async def long(*order: Any, **told: Any) -> object:
+        async def long(*order: Any, **options: Any) -> object:
             await asyncio.sleep(6.5)
-            return await whole(*order, **told)
+            return await whole(*order, **options)
 
         host.visits = long
         info = await fed.run(small_spec(num_rounds=1, num_devices=6))
@@ -231,5 +231,5 @@ async def test_a_run_that_fails_before_its_first_round_leaves_its_spec_and_the_r
         kept = read_run(folder)
         spec = yaml.safe_load((folder / "spec.yaml").read_text())
     assert (kept.status, kept.reason) == ("failed", info.reason)
-    assert "room for 2 of 6 devices" in str(kept.reason)
+    assert "devices: 2 of 6" in str(kept.reason)
     assert spec["min_devices"] == 3

@@ -41,7 +41,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder, *, fails: in
     """What is written, as (run, rounds) a time; the first few times fail."""
     found: list[tuple[str, list[int]]] = []
 
-    def write(info: Any, experiment: Any, table: Any, rounds: Any, model: Any) -> None:
+    def write(info: Any, experiment: Any, placement: Any, rounds: Any, model: Any) -> None:
         found.append((info.run, [detail.round_no for detail in rounds]))
         if len(found) <= fails:
             raise StorageFailed("the disk is full")
@@ -93,7 +93,7 @@ def taking(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder) -> list[tupl
     """What is written, as (round, evaluation)."""
     found: list[tuple[int, Any]] = []
 
-    def write(info: Any, experiment: Any, table: Any, rounds: Any, model: Any) -> None:
+    def write(info: Any, experiment: Any, placement: Any, rounds: Any, model: Any) -> None:
         found.extend((row.round_no, row.evaluation) for row in rounds)
 
     monkeypatch.setattr(results, "_write", write)
@@ -139,20 +139,20 @@ async def test_what_waits_for_an_evaluation_is_written_at_once_when_somebody_wan
 
 @pytest.mark.parametrize("how", ["fails", "is dropped before it began"])
 async def test_an_evaluation_that_does_not_come_is_told_too(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    judge = Evaluator(Mock(), Mock())
-    told: list[Any] = []
+    evaluator = Evaluator(Mock(), Mock())
+    reported: list[Any] = []
 
     async def fails(*args: Any) -> None:
         raise NotFound("its data is gone")
 
-    monkeypatch.setattr(judge, "_evaluate", fails)
-    await judge.submit("r1", Mock(), Mock(), Mock(), final=False, then=told.append)
+    monkeypatch.setattr(evaluator, "_evaluate", fails)
+    await evaluator.submit("r1", Mock(), Mock(), Mock(), final=False, then=reported.append)
     if how == "fails":
         with pytest.raises(NotFound):
-            await judge.finish()
+            await evaluator.finish()
     else:
-        await judge.drop()
-    assert told == [None]
+        await evaluator.drop()
+    assert reported == [None]
 
 
 def accuracies(folder: Path, run_id: str) -> dict[int, bool]:
@@ -176,16 +176,16 @@ async def test_a_cloud_that_returns_writes_the_accuracies_that_a_killed_one_left
 ) -> None:
     """Of round 1 the evaluation was kept, but not written; of round 2 it was still due."""
     async with Federation(tmp_path / "f") as fed:
-        tools = fed.apps["cloud"].state.cloud.runs.services
-        evaluate, stuck = tools.evaluator._evaluate, asyncio.Event()
+        services = fed.apps["cloud"].state.cloud.runs.services
+        evaluate, stuck = services.evaluator._evaluate, asyncio.Event()
 
         async def first_alone(run_id: str, experiment: Any, ctx: Any, committed: Any, final: bool) -> Any:
             if committed.round_no > 1:
                 await stuck.wait()
             return await evaluate(run_id, experiment, ctx, committed, final)
 
-        monkeypatch.setattr(tools.evaluator, "_evaluate", first_alone)
-        monkeypatch.setattr(tools.results, "evaluated", lambda *told: None)
+        monkeypatch.setattr(services.evaluator, "_evaluate", first_alone)
+        monkeypatch.setattr(services.results, "evaluated", lambda *args: None)
         gate = Gate(fed, closed_at=3)
         run_id = await fed.submit(small_spec(num_rounds=3))
         await asyncio.wait_for(gate.reached.wait(), LIMIT_S)

@@ -1,4 +1,4 @@
-"""Who visits whom: at home, at the next nearest edge while the own one is lost, or nobody where edges are clients."""
+"""Which edge a seat visits: its own, the nearest live one while that is lost, or none where edges are the clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.fakes.memory_store import MemoryStore
 TTL_S = 5.0
 
 
-def lab_of(tmp_path: Path, **changes: Any) -> Experiment:
+def experiment_of(tmp_path: Path, **changes: Any) -> Experiment:
     data = {"name": "digits", "n_train": 300, "n_test": 100}
     numbers = {"num_devices": 9, "num_edges": 3, "max_devices": 9}
     return ExperimentCache(None, tmp_path).of(parse_spec({"data": data, **numbers, **changes}))
@@ -48,54 +48,54 @@ SEATED = Placement(agents={n: f"a{n}" for n in range(9)}, edges=dict(enumerate(E
 
 
 def test_with_everybody_there_each_seat_visits_its_home(tmp_path: Path) -> None:
-    experiment = lab_of(tmp_path)
+    experiment = experiment_of(tmp_path)
     found = round_map(experiment, SEATED, registry_of(EDGES))
-    assert found.home_edges == {seat.number: seat.home_edge for seat in experiment.population.seats}
-    assert (found.away, found.absent, found.guests(experiment)) == ({}, frozenset(), {})
+    assert found.visited == {seat.number: seat.home_edge for seat in experiment.population.seats}
+    assert (found.away, found.absent) == ({}, frozenset())
 
 
 @pytest.mark.parametrize("association", ["balanced", "latency"])
 def test_seats_of_a_lost_edge_visit_each_its_own_next_nearest(tmp_path: Path, association: str) -> None:
-    experiment = lab_of(tmp_path, association=association)
+    experiment = experiment_of(tmp_path, association=association)
     lost = 1
     found = round_map(experiment, SEATED, registry_of(EDGES, silent=["edge-2"]))
     assert (found.edges, found.away) == ({0: "edge-1", 2: "edge-3"}, {1: "edge-2"})
     moved = {seat.number for seat in experiment.population.seats if seat.home_edge == lost}
     assert moved
-    assert found.guests(experiment).keys() == moved
+    assert {seat for seat, edge in found.visited.items() if edge != experiment.seat(seat).home_edge} == moved
     far = latencies(experiment.spec)
-    for seat, home in found.guests(experiment).items():
-        assert far[seat, home] == min(far[seat, 0], far[seat, 2])
+    for seat in moved:
+        assert far[seat, found.visited[seat]] == min(far[seat, 0], far[seat, 2])
     assert sorted([*found.seats_at(0), *found.seats_at(2)]) == list(range(9))
 
 
 def test_devices_of_a_lost_edge_wait_where_the_edge_is_the_client(tmp_path: Path) -> None:
-    experiment = lab_of(tmp_path, client="edge", algorithm="fedavg")
+    experiment = experiment_of(tmp_path, client="edge", algorithm="fedavg")
     found = round_map(experiment, SEATED, registry_of(EDGES, silent=["edge-2"]))
-    assert found.guests(experiment) == {}
-    assert found.home_edges.keys() == {seat for seat in range(9) if experiment.seat(seat).home_edge != 1}
+    own = {seat: experiment.seat(seat).home_edge for seat in SEATED.agents}
+    assert found.visited == {seat: edge for seat, edge in own.items() if edge != 1}
 
 
 def test_an_agent_that_is_not_heard_is_absent_and_stays_on_its_seat(tmp_path: Path) -> None:
-    experiment = lab_of(tmp_path)
+    experiment = experiment_of(tmp_path)
     found = round_map(experiment, SEATED, registry_of(EDGES, silent=["a4"]))
     assert found.absent == {4}
-    seating = found.edge_placement("r", experiment.seat(4).home_edge)
-    assert seating.absent == (4,)
-    assert seating.addresses[4].agent == "a4"
+    placement = found.edge_placement("r", experiment.seat(4).home_edge)
+    assert placement.absent == (4,)
+    assert placement.addresses[4].agent == "a4"
 
 
 def test_a_home_whose_edge_is_gone_for_good_goes_to_a_spare_edge(tmp_path: Path) -> None:
-    experiment = lab_of(tmp_path)
+    experiment = experiment_of(tmp_path)
     names = (*EDGES, "edge-9")
     for silent_s, holder in ((TTL_S + 10, "edge-2"), (TTL_S + 60, "edge-9")):
-        table = PlacementManager(
+        manager = PlacementManager(
             experiment.population, registry_of(names, ["edge-2"], silent_s), SEATED, reseat_after_s=30
         )
-        moves = table.refresh()
-        assert table.placement.edges == {0: "edge-1", 1: holder, 2: "edge-3"}
-        told = [(move.what, move.number, move.holder, move.before) for move in moves]
-        assert told == ([] if holder == "edge-2" else [("home", 1, "edge-9", "edge-2")])
+        changes = manager.refresh()
+        assert manager.placement.edges == {0: "edge-1", 1: holder, 2: "edge-3"}
+        found = [(change.kind, change.number, change.holder, change.before) for change in changes]
+        assert found == ([] if holder == "edge-2" else [("edge", 1, "edge-9", "edge-2")])
 
 
 # ---- states

@@ -48,7 +48,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "SHARE", 1.0)
 
 
-async def told(fed: Federation, run: str, **wanted: Any) -> dict[str, TrackerNote]:
+async def notes_of(fed: Federation, run: str, **wanted: Any) -> dict[str, TrackerNote]:
     """The notes of a run, once those of its trackers have these fields."""
     folder = fed.folder / "runs" / run
 
@@ -75,7 +75,7 @@ async def test_a_tracked_run_is_the_same_run_and_is_where_it_was_to_be(tmp_path:
         net = Net(fed)
         plain = await fed.run(small_spec(**MODEL_SEED))
         tracked = await fed.run(small_spec(**MODEL_SEED, tracking=["tensorboard", "mlflow"]))
-        notes = await told(fed, tracked.run, status="completed")
+        notes = await notes_of(fed, tracked.run, status="completed")
         assert (plain.tracking, tracked.tracking) == ((), ("tensorboard", "mlflow"))
         for name in ("model_sha256", "bytes_up", "bytes_down", "simulated_s", "accuracy", "spec"):
             assert getattr(plain, name) == getattr(tracked, name), name
@@ -115,7 +115,7 @@ async def test_rounds_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
         await fed.until(lambda: "accuracy/global" in net.server.metrics())
         await fed.ask(run, "pause")
         paused = await fed.until_status(run, "paused")
-        notes = await told(fed, run, status=paused.status)
+        notes = await notes_of(fed, run, status=paused.status)
         board = EventAccumulator(str(fed.folder / "runs" / "tensorboard" / run))
         board.Reload()
         steps = [event.step for event in board.Scalars("time/round_s")]
@@ -132,7 +132,7 @@ async def test_a_server_that_comes_back_has_all(tmp_path: Path) -> None:
         net.away = False
         info = await fed.finish(run)
         assert info.status == "completed"
-        await told(fed, run, status="completed", rounds=2, reason=None)
+        await notes_of(fed, run, status="completed", rounds=2, reason=None)
         (failed,) = await events(fed, run, "tracking.failed")
         assert failed.data["tracker"] == "mlflow"
         assert "http://mlflow.test does not answer" in failed.data["reason"]
@@ -159,7 +159,7 @@ async def test_a_store_that_goes_while_a_tracker_is_told_takes_nothing_with_it(
         await fed.until(lambda: fed.away is not None)
         monkeypatch.setattr(Mlflow, "runs_update", whole)
         fed.away = None
-        await told(fed, info.run, status="completed", rounds=2, reason=None)
+        await notes_of(fed, info.run, status="completed", rounds=2, reason=None)
 
 
 @pytest.mark.parametrize("how", ["away", "hangs", "refuses"])
@@ -177,10 +177,10 @@ async def test_a_server_that_never_answers_is_given_up_and_named(
             )
         info = await fed.run(small_spec(tracking="mlflow"))
         assert info.status == "completed"
-        (note,) = (await told(fed, info.run, status="completed")).values()
+        (note,) = (await notes_of(fed, info.run, status="completed")).values()
         why = {"away": "does not answer", "hangs": "took longer than 0.2 s", "refuses": "refused"}[how]
         assert why in (note.reason or "")
-        assert f"`strata export {info.run} --to mlflow` brings it" in (note.reason or "")
+        assert f"`strata export {info.run} --to mlflow` exports it" in (note.reason or "")
         assert [event.data["reason"] for event in await events(fed, info.run, "tracking.failed")][-1] == note.reason
 
 
@@ -193,7 +193,7 @@ async def test_an_end_that_a_lost_cloud_did_not_tell_is_told_by_the_next(tmp_pat
         assert not net.server.runs
         net.hangs = False
         await fed.start_cloud()
-        await told(fed, info.run, status="completed", rounds=2)
+        await notes_of(fed, info.run, status="completed", rounds=2)
         (there,) = net.server.runs.values()
         assert there["status"] == "FINISHED"
 
@@ -221,13 +221,13 @@ async def test_a_tracker_that_cannot_be_told_anything_is_refused_at_once(
 
 
 def test_only_what_is_new_is_told() -> None:
-    told, first = TrackedRun(), Step(1, "train", 5.0, {"loss/train": 1.0})
-    assert told.new_steps([first]) == (first,)
-    told.note([first])
-    assert told.new_steps([first]) == ()
+    tracked, first = TrackedRun(), Step(1, "train", 5.0, {"loss/train": 1.0})
+    assert tracked.new_steps([first]) == (first,)
+    tracked.note([first])
+    assert tracked.new_steps([first]) == ()
     later = Step(1, "train", 5.0, {"loss/train": 1.0, "accuracy/global": 0.5})
     again = Step(1, "evaluate", 6.0, {"loss/train": 1.0})
-    assert told.new_steps([later, again]) == (Step(1, "train", 5.0, {"accuracy/global": 0.5}), again)
+    assert tracked.new_steps([later, again]) == (Step(1, "train", 5.0, {"accuracy/global": 0.5}), again)
 
 
 def test_notes_that_cannot_be_read_are_none(tmp_path: Path) -> None:

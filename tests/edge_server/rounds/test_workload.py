@@ -131,11 +131,11 @@ async def test_twins_are_read_at_both_tiers_and_errors_are_named(tmp_path: Path)
         assert twins[0].ratio != pytest.approx(1.0)
 
         agent = fed.agent_id(0)
-        answer = await fed.client.get(f"/devices/{agent}/twin")
+        answer = await fed.client.get(f"/agents/{agent}/twin")
         (mine,) = TwinList.model_validate(answer.json()).twins
-        seats = {seat.agent: seat.seat for seat in (await fed.seats(done.info.run)).devices}
+        seats = {seat.agent: seat.seat for seat in (await fed.seats(done.info.run)).seats}
         assert mine == twins[seats[agent]]
-        for path in ("/edges/edge-9/twins", "/devices/nobody/twin", "/edges/edge-1/twins?run=none"):
+        for path in ("/edges/edge-9/twins", "/agents/nobody/twin", "/edges/edge-1/twins?run=none"):
             answer = await fed.client.get(path)
             assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
         plain = await fed.run(small_spec(num_rounds=1, num_devices=3, num_edges=1))

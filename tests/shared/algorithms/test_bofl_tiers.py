@@ -170,7 +170,7 @@ async def test_device_retired_by_its_first_refusal_stays_away_after_a_restart_an
         await restart_edges(fed, run_id, forget=False)
         await more_rounds(fed, run_id, 2)
         done = await ended(fed, run_id, tmp_path)
-        seats = (await fed.seats(run_id)).devices
+        seats = (await fed.seats(run_id)).seats
     out = check_counts(done.rounds, delta=1)
     assert len(out) == 5
     assert done.rounds[0].retired == dict.fromkeys(out, "refused 1 times")

@@ -283,20 +283,20 @@ def test_algorithms_of_a_named_cloud_are_its_own(strata: Strata, url: str) -> No
 
 
 def test_devices_edges_and_seats_are_listed(strata: Strata, url: str) -> None:
-    (agent,) = json.loads(strata("devices", "--url", url, "--format", "json").out)
+    (agent,) = json.loads(strata("agents", "--url", url, "--format", "json").out)
     assert (agent["name"], agent["devices"]) == ("agent-1", 5)
     (edge,) = json.loads(strata("edges", "--url", url, "--format", "json").out)
     assert edge["edge"] == "edge-1"
-    seats = json.loads(strata("devices", "r1", "--url", url, "--format", "json").out)
+    seats = json.loads(strata("agents", "r1", "--url", url, "--format", "json").out)
     assert [seat["label_counts"] for seat in seats] == [[10, 20, 0], [0, 5, 7]]
-    assert "10 20 0" in strata("devices", "r1", "--url", url).out
+    assert "10 20 0" in strata("agents", "r1", "--url", url).out
 
 
 def test_twins_are_listed_of_all_edges_of_one_and_of_a_device(strata: Strata, url: str, cloud: FakeCloud) -> None:
-    for words in (["twins"], ["twins", "edge-1"], ["twins", "--device", "a1", "--run", "r1"]):
+    for words in (["twins"], ["twins", "edge-1"], ["twins", "--agent", "a1", "--run", "r1"]):
         (twin,) = json.loads(strata(*words, "--url", url, "--format", "json").out)
         assert (twin["seat"], twin["history"][0]["error_s"]) == (3, 2.0)
-    assert [path for _, path in cloud.seen if "twin" in path] == ["/edges/edge-1/twins"] * 2 + ["/devices/a1/twin"]
+    assert [path for _, path in cloud.seen if "twin" in path] == ["/edges/edge-1/twins"] * 2 + ["/agents/a1/twin"]
     said = strata("twins", "--url", url).out
     for told in ("recovering", "120 /s", "1.50 ± 0.25"):
         assert told in said

@@ -46,7 +46,7 @@ class FakeFleet:
             n_agents=1,
             fleet=None if step.get("silent") else fleet,
             edges=(),
-            devices=(),
+            agents=(),
         )
         return info.model_dump(mode="json")
 

@@ -37,7 +37,11 @@ def test_a_report_goes_with_the_tier_token_and_comes_back_as_orders() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "says"),
     [
-        (httpx.Response(409, json={"detail": "fleet g serves already", "code": "conflict"}), StrataError, "g serves"),
+        (
+            httpx.Response(409, json={"detail": "fleet g is connected already", "code": "conflict"}),
+            StrataError,
+            "g is connected",
+        ),
         (httpx.Response(302, headers={"location": "http://evil"}), StrataError, "status 302"),
         (httpx.Response(200, text="hello"), WireError, "gave invalid orders"),
         (httpx.ConnectError("refused"), Unreachable, "refused"),

@@ -58,7 +58,7 @@ def test_a_resumed_run_shows_its_newest_accuracy_and_not_that_of_its_pause() -> 
 
 def test_a_run_that_waits_says_for_what_and_losses_are_counted() -> None:
     running = a_run(status="running", rounds=1)
-    waits = running.replace(reason="waiting: 2 of at least 3 devices are alive")
+    waits = running.replace(reason="waiting for devices: 2 of 3 (edges: 2, need 1)")
     lines = shown(
         running,
         ("contribution.lost", {"seat": 4}, running),
@@ -69,7 +69,7 @@ def test_a_run_that_waits_says_for_what_and_losses_are_counted() -> None:
     )
     assert "lost" not in lines[0]
     assert any("3 lost" in line for line in lines)
-    assert any("waiting: 2 of at least 3 devices are alive" in line for line in lines)
+    assert any("waiting for devices: 2 of 3 (edges: 2, need 1)" in line for line in lines)
 
 
 @pytest.mark.parametrize(
