@@ -107,7 +107,7 @@ def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_p
             client = f"device-{seat}"
             pair, here = pairs[client], ctx.at(edge=0, seat=seat)
             chromosome = pair.child if local.update.choices[client].child else pair.parent  # type: ignore[union-attr]
-            trainer = trainer_for(run.experiment, run._work(run.round_no), run.seats[seat].train, run.seats[seat].test)
+            trainer = trainer_for(run.experiment, run._task(run.round_no), run.seats[seat].train, run.seats[seat].test)
             counts = trainer.importance(state, divided(here, trainer)[1])
             kept = kept_units(counts, rates_of(units, chromosome, "units"))
             for name, tensor in (local.model or {}).items():
@@ -189,7 +189,7 @@ def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
     pairs = run.algorithm.cloud.broadcast(ctx, run.cloud, 0, list(run.seats.values())).pairs
     for seat, visit in run.visits().items():
         here, client = ctx.at(edge=0, seat=seat), f"device-{seat}"
-        trainer = trainer_for(run.experiment, run._work(1), run.seats[seat].train, run.seats[seat].test)
+        trainer = trainer_for(run.experiment, run._task(1), run.seats[seat].train, run.seats[seat].test)
         parts = divided(here, trainer)
         counts = trainer.importance(run.cloud.model, parts[1])
         chromosomes = (pairs[client].parent, pairs[client].child)
@@ -262,7 +262,7 @@ def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path:
     seat, found = experiment.seat(0), []
     for round_no in (1, 2):
         ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
-        trainer = trainer_for(experiment, ByHooks(experiment)._work(1), seat.train, seat.test)
+        trainer = trainer_for(experiment, ByHooks(experiment)._task(1), seat.train, seat.test)
         training, validation = divided(ctx, trainer)
         assert len(validation) == len(seat.train) // 10
         assert sorted([*training.indices, *validation.indices]) == sorted(seat.train)
@@ -275,7 +275,7 @@ def test_clients_too_small_to_validate_on_their_own_keep_their_parent(tmp_path: 
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30}))
     done = run.round()
     seat = next(seat for seat in done if len(run.seats[seat].train) == 1)
-    trainer = trainer_for(run.experiment, run._work(1), run.seats[seat].train, run.seats[seat].test)
+    trainer = trainer_for(run.experiment, run._task(1), run.seats[seat].train, run.seats[seat].test)
     assert len(run.seats[seat].test)
     assert trainer.evaluate(run.cloud.model, divided(run.ctx(1).at(edge=0, seat=seat), trainer)[1]).n == 0
     assert done[seat].figures["fitness"] == 0
@@ -289,7 +289,7 @@ def test_batch_norm_leaves_as_many_samples_to_train_on_as_it_needs(tmp_path: Pat
     for n in (1, 2, 3):
         seat = experiment.seat(0)
         ctx = experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
-        trainer = trainer_for(experiment, ByHooks(experiment)._work(1), np.arange(n), seat.test)
+        trainer = trainer_for(experiment, ByHooks(experiment)._task(1), np.arange(n), seat.test)
         training, validation = divided(ctx, trainer)
         assert (len(training), len(validation)) == {1: (1, 0), 2: (2, 0), 3: (2, 1)}[n]
 

@@ -108,7 +108,7 @@ async def test_clients_test_the_winner_before_upload_and_held_out_ones_the_super
             right = n_correct(done, supernet, seat.test.part, seat.test.indices)
             assert row.received_accuracy == pytest.approx(right / row.n_test)
             assert local.model is not None
-            trainer = trainer_for(alone.experiment, alone._work(detail.round_no), seat.train, seat.test)
+            trainer = trainer_for(alone.experiment, alone._task(detail.round_no), seat.train, seat.test)
             assert row.own_accuracy == trainer.evaluate(local.model, seat.test).accuracy
             n_other += row.own_accuracy != row.received_accuracy
             assert row.figures["n_weights"] == sum(t.count_nonzero() for t in local.model.values() if t.dim() > 1)
