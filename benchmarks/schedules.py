@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from edge_server.rounds.round_log import seat_line
+from edge_server.rounds.round_log import visit_record
 from edge_server.rounds.simulated_clock import EdgeClock
 from edge_server.rounds.twins import Twins
-from edge_server.rounds.wave import Wave
-from edge_server.rounds.wave_timing import Cutoff, WaveTiming
+from edge_server.rounds.wave import Dispatch, Replies, VisitRequest, Wave
+from edge_server.rounds.wave_timing import WaveTiming
 from shared.federation import scheduling, visit_estimates
+from shared.federation.context import EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, WaveId
 from shared.federation.spec_parser import parse_spec
@@ -60,24 +61,27 @@ class EdgeSimulation:
         """Simulated seconds of the next round, in which every device does its share; without the links to the cloud."""
         experiment, clock = self.experiment, EdgeClock(self.experiment, self.number, round_no=round_no, at_s=self.at_s)
         numbers = [seat.number for seat in experiment.population.at(self.number)]
-        self.twins.look(clock, numbers, new_edge_round=True)
-        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number).at(twins=self.twins.known)
-        tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers])
-        wave = Wave(WaveId(run_id="counted", round_no=round_no))
-        wave.predicted = self.twins.predict(ctx, clock, tasks)
+        self.twins.refresh(clock, numbers, new_edge_round=True)
+        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number)
+        view = EdgeView(twins=self.twins.known)
+        tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers], view)
+        moved = {number: experiment.moved_bytes(number, task) for number, task in tasks.items()}
+        requests = [VisitRequest(number, task, None, None, moved[number]) for number, task in tasks.items()]
+        predicted = self.twins.predict(ctx, clock, tasks)
+        dispatch = Dispatch(WaveId(run_id="counted", round_no=round_no), tasks, requests, predicted=predicted)
+        replies = Replies(used=set(tasks))
         for number, task in tasks.items():
-            seat, body = clock.seat(number), ctx.model_bytes + visit_estimates.HEAD_BYTES
+            seat, body = clock.seat(number), ctx.model.n_bytes + visit_estimates.HEAD_BYTES
             n_trained = visit_estimates.samples_due(ctx, task, seat)
-            wave.outcomes[number] = Outcome[Any](seat=number, kind="train", n_trained=n_trained)
+            replies.outcomes[number] = Outcome[Any](seat=number, kind="train", n_trained=n_trained)
             if seat.role == "train":
-                wave.links[number] = LinkUse(down_bytes=body + experiment.moved_bytes(number, task), up_bytes=body)
-        wave.used |= tasks.keys()
-        timing = WaveTiming(clock, cast("Any", None), Cutoff(), ctx, tasks)  # no request is sent: no client of agents
-        timing.answers(wave)
-        lines = [seat_line(wave, clock.seat(number), None, timing.paid(wave, number)) for number in tasks]
-        self.twins.note(ctx, wave, timing, lines)
-        self.at_s += timing.lasted_s(wave)
-        return timing.lasted_s(wave)
+                replies.links[number] = LinkUse(down_bytes=body + moved[number], up_bytes=body)
+        timing = WaveTiming(clock, cast("Any", None), ctx, dispatch, replies)  # without a client: no agent is contacted
+        wave = Wave(dispatch, replies, timing.decide())
+        visits = [visit_record(wave, number, timing.paid(wave.decision, number), 0.0) for number in tasks]
+        self.twins.learn(ctx, clock, wave, visits)
+        self.at_s += timing.lasted_s(wave.decision)
+        return timing.lasted_s(wave.decision)
 
 
 def counted_experiment(spec: ExperimentSpec) -> Experiment:

@@ -1,1 +1,1 @@
-"""The edge tier: owns a neighbourhood of devices."""
+"""The edge tier: selects devices, dispatches their visits and aggregates their updates."""

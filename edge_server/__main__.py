@@ -1,4 +1,4 @@
-"""`python -m edge_server`: run an edge."""
+"""`python -m edge_server` runs an edge."""
 
 from edge_server.app import create_app
 from edge_server.settings import EdgeSettings

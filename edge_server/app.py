@@ -16,6 +16,7 @@ from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.round_handler import RoundHandler
 from edge_server.settings import EdgeSettings
+from edge_server.state_store import EdgeStateStore
 from shared.federation.experiment import ExperimentCache
 from shared.runtime.worker import Worker
 from shared.service.api.membership import EdgeRegistration
@@ -30,7 +31,7 @@ from shared.storage.states import FileStateStore
 def create_app(
     settings: EdgeSettings, transport: httpx.AsyncBaseTransport | None = None, store: Store | None = None
 ) -> FastAPI:
-    """An edge; `transport` and `store` stand in for network and Redis in tests."""
+    """The app of an edge; tests pass a `transport` and a `store` that take the places of network and Redis."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -53,25 +54,29 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
 
 def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Edge:
-    """Wire an edge together."""
+    """Builds the objects of an edge and connects them."""
     metrics, roster, worker = EdgeMetrics(), Roster(), Worker()
     metrics.watch(roster, settings.ttl_s)
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
-    hello = EdgeRegistration(
+    registration = EdgeRegistration(
         edge=settings.name, port=settings.advertise_port or settings.port, nonce=secrets.token_hex(16)
     )
-    desk = RoundHandler(
-        edge_id=settings.name,
+    states = EdgeStateStore(
+        edge_name=settings.name,
         store=store,
         blobs=Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync),
-        states=FileStateStore(settings.state_dir / "workers", fsync=settings.common.fsync),
+        seat_states=FileStateStore(settings.state_dir / "workers", fsync=settings.common.fsync),
+        worker=worker,
+    )
+    handler = RoundHandler(
+        edge_name=settings.name,
+        states=states,
         experiments=ExperimentCache(settings.common.data_dir, settings.common.cache_dir),
         worker=worker,
         caller=caller,
         roster=roster,
-        own_url="",
         ttl_s=settings.ttl_s,
         metrics=metrics,
     )
-    membership = Membership(caller, settings.cloud_url, hello, roster, settings.heartbeat_s, desk)
-    return Edge(settings, store, roster, membership, desk, IdempotentRunner(), worker, metrics)
+    membership = Membership(caller, settings.cloud_url, registration, roster, settings.heartbeat_s, handler)
+    return Edge(settings, store, roster, membership, handler, IdempotentRunner(), worker, metrics)

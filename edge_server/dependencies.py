@@ -1,4 +1,4 @@
-"""What the routes of an edge get: the edge behind the app."""
+"""The objects of an edge, as its routes receive them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shared.storage.key_value import Store
 
 @dataclass
 class Edge:
-    """What an edge owns while it runs."""
+    """The objects that live as long as the process."""
 
     settings: EdgeSettings
     store: Store

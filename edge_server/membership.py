@@ -16,38 +16,38 @@ log = logging.getLogger(__name__)
 
 
 class Membership:
-    """The edge's registration with the cloud and its heartbeats.
+    """Registers the edge with the cloud and sends its heartbeats.
 
     Args:
-        caller: to the cloud.
-        cloud_url: of the cloud.
-        hello: what the edge says of itself.
-        roster: whom it hears.
+        caller: the HTTP client to the cloud.
+        cloud_url: address of the cloud.
+        registration: what the edge reports of itself.
+        roster: the agents that the edge hears; every heartbeat carries it.
         every_s: seconds between heartbeats.
-        desk: learns the edge's address, and which runs were deleted while the edge was away.
+        handler: gets the edge's address, and forgets runs that were deleted.
     """
 
     def __init__(
         self,
         caller: Caller,
         cloud_url: str,
-        hello: EdgeRegistration,
+        registration: EdgeRegistration,
         roster: Roster,
         every_s: float,
-        desk: RoundHandler,
+        handler: RoundHandler,
     ) -> None:
-        self.caller, self.cloud_url, self.hello, self.handler = caller, cloud_url, hello, desk
+        self.caller, self.cloud_url, self.registration, self.handler = caller, cloud_url, registration, handler
         self.roster, self.every_s = roster, every_s
         self.registered = False
         self._forgotten: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to register and beat."""
+        """Starts to register and to send heartbeats."""
         self._task = asyncio.create_task(self._forever())
 
     async def stop(self) -> None:
-        """End it."""
+        """Ends the heartbeats."""
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -63,7 +63,7 @@ class Membership:
                 self.registered = False
                 log.log(
                     logging.WARNING if failures == 1 else logging.DEBUG,
-                    "no word with the cloud: %s",
+                    "the cloud cannot be reached: %s",
                     error.detail,
                 )
             except Exception:
@@ -75,21 +75,21 @@ class Membership:
     async def _once(self) -> None:
         if not self.registered:
             await self._register()
-        beat = EdgeHeartbeat(edge=self.hello.edge, roster=self.roster.lines()).model_dump()
+        beat = EdgeHeartbeat(edge=self.registration.edge, roster=self.roster.entries()).model_dump()
         raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, who="the cloud")
         answer = HeartbeatAnswer.model_validate(raw)
-        self.roster.told(answer)
+        self.roster.update(answer)
         await self._forget(set(answer.deleted) - self._forgotten)
         self._forgotten |= set(answer.deleted)
 
     async def _register(self) -> None:
-        url, kept = f"{self.cloud_url}/edges", await self.handler.runs()
-        raw = await self.caller.call_json("POST", url, self.hello.model_dump(), limit_s=10, who="the cloud")
-        welcome = EdgeRegistrationAnswer.model_validate(raw)
-        self.handler.known_as(welcome.url)
-        await self._forget(kept - set(welcome.runs))
+        url, kept = f"{self.cloud_url}/edges", await self.handler.states.runs()
+        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, who="the cloud")
+        answer = EdgeRegistrationAnswer.model_validate(raw)
+        self.handler.own_url = answer.url
+        await self._forget(kept - set(answer.runs))
         self.registered = True
 
     async def _forget(self, runs: set[str]) -> None:
         for run_id in sorted(runs):
-            await self.handler.forget(run_id)
+            await self.handler.states.forget(run_id)

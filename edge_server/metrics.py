@@ -1,4 +1,4 @@
-"""What Prometheus is told of an edge: its rounds, its exchanges with agents, what came of visits, who is heard."""
+"""The metrics of an edge for Prometheus: rounds, exchanges with agents, outcomes of visits, agents that are heard."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EdgeMetrics(TierMetrics):
         self.heartbeats = self.counter("heartbeats", "Heartbeats of agents")
 
     def watch(self, roster: Roster, ttl_s: float) -> None:
-        """Show who is heard and what waits there, as it is when somebody asks."""
+        """Adds gauges that are read when they are scraped: agents that are heard, and the orders that wait at them."""
         self.shown("agents", "Agents heard within the TTL, here", lambda: len(roster.fresh(ttl_s)))
         self.shown(
             "orders_waiting",
@@ -48,14 +48,14 @@ class EdgeMetrics(TierMetrics):
         )
 
     def exchanged(self, what: str, sent: int, received: int, wall_s: float) -> None:
-        """An agent has answered an order."""
+        """Counts an order that an agent has answered."""
         self.exchange_seconds.labels(one_of(what, ORDERS)).observe(wall_s)
         self.socket_bytes.labels("down").inc(sent)
         self.socket_bytes.labels("up").inc(received)
 
     @contextmanager
     def one_round(self) -> Iterator[None]:
-        """An order of the cloud, until it is answered or has failed."""
+        """Counts an order of the cloud and measures it until it is answered or has failed."""
         began, outcome = time.monotonic(), "failed"
         with self.running.track_inprogress():
             try:
@@ -65,13 +65,13 @@ class EdgeMetrics(TierMetrics):
                 self.rounds.labels(outcome).inc()
                 self.round_seconds.observe(time.monotonic() - began)
 
-    def noted(self, book: RoundLog) -> None:
-        """Count what came of an order that is answered."""
-        self.round_simulated.observe(book.simulated_s)
-        for line in book.visits:
-            self.visits.labels(one_of(line.outcome, OUTCOMES)).inc()
-            self.visit_simulated.observe(line.simulated_s)
-            self.link_bytes.labels("down").inc(line.down_bytes)
-            self.link_bytes.labels("up").inc(line.up_bytes)
-        for failure in book.failures:
+    def noted(self, log: RoundLog) -> None:
+        """Counts the visits and failures of an answered order."""
+        self.round_simulated.observe(log.simulated_s)
+        for visit in log.visits:
+            self.visits.labels(one_of(visit.outcome, OUTCOMES)).inc()
+            self.visit_simulated.observe(visit.simulated_s)
+            self.link_bytes.labels("down").inc(visit.down_bytes)
+            self.link_bytes.labels("up").inc(visit.up_bytes)
+        for failure in log.failures:
             self.failures.labels(one_of(failure.reason, REASONS)).inc()

@@ -1,33 +1,28 @@
-"""The agents that this edge hears. Wall time and liveness only.
-
-Waiting for an agent: as long as it is heard and the round is wanted.
-"""
+"""When this edge last heard of each agent. Liveness by the wall clock; nothing here decides a result."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from shared.core.errors import Cancelled, Lost, NotFound
+from shared.core.errors import Lost, NotFound
 from shared.service.api.membership import AgentHeartbeat, HeartbeatAnswer, RosterEntry
 
 FORGET_S = 600.0
+"""An agent that was silent for longer leaves the roster."""
 
 
 @dataclass
 class Roster:
-    """When which agent was last heard.
+    """When each agent was last heard.
 
     Attributes:
-        heard: here, and what it said.
-        elsewhere: at other edges, as the cloud told.
-        unknown: whom the cloud does not know.
-        moved: where agents are found that came back at another address, as the cloud told.
-        deleted: runs that were deleted lately, as the cloud told.
-        left: agents that a fleet has stopped, and since when the cloud tells so.
+        heard: by agent, when its last heartbeat came here (monotonic), and the heartbeat.
+        elsewhere: by agent, when another edge last heard it, as the cloud reports.
+        unknown: agents that the cloud does not know.
+        moved: the new addresses of agents that came back at another one, as the cloud reports.
+        deleted: runs that were deleted lately, as the cloud reports.
+        left: agents that were stopped on purpose, and when the cloud first reported so.
     """
 
     heard: dict[str, tuple[float, AgentHeartbeat]] = field(default_factory=dict)
@@ -38,7 +33,7 @@ class Roster:
     left: dict[str, float] = field(default_factory=dict)
 
     def beat(self, beat: AgentHeartbeat) -> None:
-        """Note a heartbeat.
+        """Notes a heartbeat.
 
         Raises:
             NotFound: the cloud does not know this agent (any more); it should register again.
@@ -49,21 +44,33 @@ class Roster:
             raise NotFound(f"the cloud does not know agent {beat.agent}: it should register again")
 
     def fresh(self, ttl_s: float) -> list[AgentHeartbeat]:
-        """The last words of the agents that were heard lately, here."""
+        """The last heartbeats of the agents that were heard here within the last `ttl_s` seconds."""
         since = time.monotonic() - ttl_s
         return [beat for at, beat in list(self.heard.values()) if at >= since]
 
     def silent_s(self, agent: str, since: float) -> float:
-        """Seconds without a word from an agent, counted from `since` (monotonic) at the earliest."""
+        """Seconds without a heartbeat of an agent, counted from `since` (monotonic) at the earliest."""
         here = self.heard[agent][0] if agent in self.heard else since
         return time.monotonic() - max(here, self.elsewhere.get(agent, since), since)
 
     def has_left(self, agent: str, since: float) -> bool:
-        """Whether an agent left after that (monotonic). Who left before has come back, or nobody would ask for it."""
+        """Whether the agent left after `since`. (One that left earlier must have come back, or nobody would ask it.)"""
         return self.left.get(agent, since) > since
 
-    def told(self, answer: HeartbeatAnswer) -> None:
-        """Note what the cloud answered to the roster."""
+    def check_alive(self, agent: str, since: float, ttl_s: float) -> None:
+        """Checks an agent from which an answer has been awaited since `since` (monotonic).
+
+        Raises:
+            Lost: it has left, or was silent for longer than `ttl_s`.
+        """
+        silent = self.silent_s(agent, since)
+        if self.has_left(agent, since):
+            raise Lost(f"agent {agent} has left")
+        if silent > ttl_s:
+            raise Lost(f"agent {agent} was silent for {silent:.1f} s")
+
+    def update(self, answer: HeartbeatAnswer) -> None:
+        """Takes over what the cloud reports in its answer to this edge's heartbeat."""
         now = time.monotonic()
         self.unknown = set(answer.unknown)
         self.elsewhere = {agent: now - age for agent, age in answer.heard.items()}
@@ -71,8 +78,8 @@ class Roster:
         self.deleted = answer.deleted
         self.left = {agent: self.left.get(agent, now) for agent in answer.left}
 
-    def lines(self) -> tuple[RosterEntry, ...]:
-        """The roster as it is sent to the cloud; who was silent for long is forgotten."""
+    def entries(self) -> tuple[RosterEntry, ...]:
+        """The roster as it is sent to the cloud, without the agents that were silent for long."""
         now = time.monotonic()
         self.heard = {agent: entry for agent, entry in self.heard.items() if now - entry[0] < FORGET_S}
         self.moved = {agent: url for agent, url in self.moved.items() if agent in self.heard or agent in self.elsewhere}
@@ -80,42 +87,3 @@ class Roster:
             RosterEntry(agent=agent, age_s=now - at, visiting=beat.visiting)
             for agent, (at, beat) in sorted(self.heard.items())
         )
-
-
-T = TypeVar("T")
-POLL_S = 0.5
-
-
-async def while_heard(asking: asyncio.Task[T], agent: str, roster: Roster, ttl_s: float, stop: threading.Event) -> T:
-    """The answer that is being asked for; the asking ends with the wait.
-
-    Args:
-        asking: for the answer, with a limit of its own.
-        agent: which is asked; an agent that says nothing for longer than the TTL is lost, however long it may take,
-            and one that has left at once.
-        roster: who was heard when.
-        ttl_s: see `agent`.
-        stop: set when nobody waits for the round any more.
-
-    Raises:
-        Cancelled: nobody does.
-        Lost: the agent is; or what the asking raised.
-    """
-    since = time.monotonic()
-    try:
-        while not asking.done():
-            await asyncio.wait({asking}, timeout=min(POLL_S, ttl_s))
-            if asking.done():
-                break
-            if stop.is_set():
-                raise Cancelled("nobody waits for this round any more")
-            silent = roster.silent_s(agent, since)
-            if roster.has_left(agent, since):
-                raise Lost(f"agent {agent} has left")
-            if silent > ttl_s:
-                raise Lost(f"agent {agent} was silent for {silent:.1f} s")
-        return asking.result()
-    finally:
-        if not asking.done():
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The endpoints of an edge. Only tiers may ask."""
+"""The endpoints of an edge. Only tiers may call them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from shared.storage.key_value.base import answers
 
 
 class PlacementBody(Record):
-    """Who sits where in a home, and how many seats each of these agents hosts in all."""
+    """The placement of one edge of a run, and how many seats of the run each of its agents hosts in all."""
 
     placement: EdgePlacement
     loads: dict[str, int]
 
 
 def install(app: FastAPI, settings: EdgeSettings) -> None:
-    """Add the endpoints."""
+    """Adds the endpoints to the app."""
     app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/rounds",))
     guarded = guard(settings.common.tier_token, settings.allowed_networks, "tier", hosts=settings.allowed_hosts)
     tier = Depends(guarded)
@@ -57,28 +57,28 @@ _tier = APIRouter()
 
 @_open.get("/healthz")
 async def healthz() -> Health:
-    """Alive."""
+    """The process is alive."""
     return health("edge")
 
 
 @_open.get("/readyz", responses={503: {"model": Health}})
 async def readyz(edge: TheEdge, response: Response) -> Health:
-    """Registered with the cloud, and Redis answers."""
+    """The edge is registered with the cloud, and Redis answers."""
     found = {"Redis": await answers(edge.store), "the cloud": edge.membership.registered}
-    missing = tuple(name for name, there in found.items() if not there)
+    missing = tuple(name for name, ready in found.items() if not ready)
     response.status_code = 503 if missing else 200
     return health("edge", missing)
 
 
 @_tier.get("/nonce")
 async def nonce(edge: TheEdge) -> NonceAnswer:
-    """Called back by the cloud: shows that this process sent the registration."""
-    return NonceAnswer(nonce=edge.membership.hello.nonce)
+    """The cloud calls it back: the nonce shows that this process sent the registration."""
+    return NonceAnswer(nonce=edge.membership.registration.nonce)
 
 
 @_tier.post("/heartbeats", responses=problems(404))
 async def heartbeats(beat: AgentHeartbeat, edge: TheEdge) -> AgentHeartbeatAnswer:
-    """An agent is alive; it learns which runs were deleted."""
+    """Notes that an agent is alive; answers with the runs that were deleted."""
     edge.metrics.heartbeats.inc()
     edge.roster.beat(beat)
     return AgentHeartbeatAnswer(deleted=edge.roster.deleted)
@@ -86,14 +86,14 @@ async def heartbeats(beat: AgentHeartbeat, edge: TheEdge) -> AgentHeartbeatAnswe
 
 @_tier.put("/placements")
 async def placements(body: PlacementBody, edge: TheEdge) -> dict[str, str]:
-    """Remember a seating; answers with its digest."""
-    return {"digest": await edge.handler.keep_placement(body.placement, body.loads)}
+    """Keeps a placement; answers with its digest."""
+    return {"digest": await edge.handler.states.keep_placement(body.placement, body.loads)}
 
 
 @_tier.get("/runs/{run_id}/twins", responses=problems(404))
 async def twins(run_id: RunId, edge: TheEdge) -> TwinList:
-    """The twins of a run's workers here, after the newest committed round."""
-    found: TwinList = await edge.handler.twins(run_id)
+    """The twins of the run's devices that this edge serves, after the newest committed round."""
+    found: TwinList = await edge.handler.states.twins(run_id)
     return found
 
 
@@ -104,13 +104,16 @@ async def twins(run_id: RunId, edge: TheEdge) -> TwinList:
     openapi_extra=record_body("A `RoundOrder`"),
 )
 async def rounds(request: Request, edge: TheEdge) -> Response:
-    """Run one round of one home; the answer holds the sum of its updates and a line for each visit."""
+    """Runs one round of one edge; the answer holds the sum of its updates and a record of each visit."""
     check_recipient(request.headers, edge.settings.name)
     received = await receive(request, edge.settings.max_body_bytes)
     key = read_order_key(received.header)
     edge.orders.drop_unless(lambda queue: queue.run_id == key.run_id)  # one run trains at a time
     work = partial(edge.handler.round, received, key.spec)
     answered = await edge.orders.answer(key.queue, key.round_no, received.digest, work, request)
-    asked = order_key("rounds", key.run_id, key.round_no, key.edge)
-    beside = {SOCKET_HEADER: str(answered.socket_bytes), TESTING_HEADER: f"{answered.testing_s:.6f}"}
-    return BodyResponse(answered.body, headers={**beside, PLACE_HEADER: asked})
+    headers = {
+        SOCKET_HEADER: str(answered.socket_bytes),
+        TESTING_HEADER: f"{answered.testing_s:.6f}",
+        PLACE_HEADER: order_key("rounds", key.run_id, key.round_no, key.edge),
+    }
+    return BodyResponse(answered.body, headers=headers)

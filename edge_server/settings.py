@@ -1,4 +1,4 @@
-"""Where an edge runs: environment `EDGE_*`."""
+"""The settings of an edge, from environment variables `EDGE_*`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ class EdgeSettings(TierSettings):
     """An edge's settings.
 
     Attributes:
-        advertise_port: under which others reach this process where it is not the one it is bound to: behind a port
-            mapping.
+        name: of this edge; unique among the edges of the cloud.
+        cloud_url: address of the cloud.
+        redis_url: address of the edge's Redis.
+        advertise_port: the port under which others reach this process, if a port mapping makes it differ from `port`.
     """
 
     model_config = SettingsConfigDict(env_prefix="EDGE_", extra="ignore", env_ignore_empty=True)

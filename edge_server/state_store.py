@@ -1,19 +1,191 @@
-"""What an edge keeps of its runs."""
+"""What an edge keeps of its runs: placements, edge states and digital twins in Redis and files, and device states."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+from edge_server.rounds.late_updates import LateUpdateBuffer, decode_checkpoint, encode_checkpoint
+from edge_server.rounds.twins import Twins
+from shared.core.errors import NotFound, PlacementUnknown
 from shared.core.records import canonical
-from shared.federation.messages import EdgePlacement
+from shared.federation.experiment import Experiment
+from shared.federation.messages import EdgePlacement, RoundOrder
+from shared.runtime.logs import log_event
+from shared.runtime.worker import Worker
+from shared.service.retry import STORE_S, retry
+from shared.simulation.digital_twin import Twin, TwinList
+from shared.storage import redis_keys
+from shared.storage.blobs import Blobs
+from shared.storage.key_value import Batch, Store, StoreUnavailable
+from shared.storage.states import StateStore, Version
 from shared.wire import codec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MOST_SIGHTINGS = 2000
+"""Bounds the sightings in one answer with the twins of a run: with many twins, each shows less of its history."""
 
 
-def placement_digest(seating: EdgePlacement) -> str:
-    """The digest that stands in a round's order."""
-    return codec.digest_of(canonical(seating).encode())
+def placement_digest(placement: EdgePlacement) -> str:
+    """The digest by which the order of a round names its placement."""
+    return codec.digest_of(canonical(placement).encode())
+
+
+@dataclass
+class EdgeStateStore:
+    """The runs of one edge, in Redis and in files.
+
+    Attributes:
+        edge_name: the edge, whose name is part of its Redis keys.
+        store: Redis; holds placements, twins and the digests of edge states.
+        blobs: the files of edge states.
+        seat_states: the client states of the edge's own worker.
+        worker: the thread that reads and writes files.
+    """
+
+    edge_name: str
+    store: Store
+    blobs: Blobs
+    seat_states: StateStore
+    worker: Worker
+    _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    # ---- placements
+
+    async def keep_placement(self, placement: EdgePlacement, loads: Mapping[str, int]) -> str:
+        """Replaces the placement of an edge of a run; returns the digest by which orders name it."""
+        run_id, digest = placement.run_id, placement_digest(placement)
+        data = json.dumps({"seating": placement.model_dump(mode="json"), "loads": dict(loads)}).encode()
+
+        async def keep() -> None:
+            known = await self.store.scan(redis_keys.edge_seatings(self.edge_name, run_id))
+            old = [key for key, value in known.items() if json.loads(value)["seating"]["edge"] == placement.edge]
+            batch = Batch().delete(*old).put(redis_keys.edge_seating(self.edge_name, run_id, digest), data)
+            await self.store.commit(batch)
+
+        await self._retried(keep)
+        return digest
+
+    async def placement(self, order: RoundOrder[Any]) -> tuple[EdgePlacement, dict[str, int]]:
+        """The placement that an order names, and the number of seats by agent.
+
+        Raises:
+            PlacementUnknown: this edge does not hold it.
+        """
+        data = await self._get(redis_keys.edge_seating(self.edge_name, order.run_id, order.placement))
+        if data is None:
+            raise PlacementUnknown(
+                f"edge {self.edge_name} does not know placement {order.placement[:12]} of {order.run_id}"
+            )
+        raw = json.loads(data)
+        return EdgePlacement.model_validate(raw["seating"]), raw["loads"]
+
+    # ---- states and twins
+
+    async def state(self, experiment: Experiment, order: RoundOrder[Any]) -> tuple[Any, LateUpdateBuffer]:
+        """The algorithm's edge state and the late updates after the round from which the order continues.
+
+        The state is None before the first round, and where none is kept here.
+        """
+        if order.base is None:
+            return None, LateUpdateBuffer()
+        digest = await self._get(self._state_key(order, order.base))
+        if digest is None:
+            log.warning("run %s: the state of edge %s is not kept here, it starts anew", order.run_id, order.edge)
+            return None, LateUpdateBuffer()
+        data = await self.worker.run(self.blobs.open, digest.decode())
+        return await self.worker.run(decode_checkpoint, experiment, data)
+
+    async def twins_before(self, order: RoundOrder[Any]) -> dict[int, Twin]:
+        """The twins by seat after the round from which the order continues."""
+        data = await self._get(self._twins_key(order, order.base)) if order.base is not None else None
+        return {} if data is None else TwinList.model_validate_json(data).by_seat()
+
+    async def twins(self, run_id: str) -> TwinList:
+        """The twins of a run after the newest committed round, of every edge of the run that was served here.
+
+        With many twins, each shows only the end of its history: see `MOST_SIGHTINGS`.
+
+        Raises:
+            NotFound: no twins of that run are kept here.
+        """
+        known = await self.store.scan(redis_keys.edge_all_twins(self.edge_name, run_id))
+        newest = {key.rpartition(":")[0]: data for key, data in sorted(known.items())}
+        if not newest:
+            raise NotFound(f"edge {self.edge_name} keeps no twins of run {run_id}")
+        found = [twin for data in newest.values() for twin in TwinList.model_validate_json(data).twins]
+        most = max(MOST_SIGHTINGS // max(len(found), 1), 1)
+        shown = [twin.replace(history=twin.history[-most:]) for twin in sorted(found, key=lambda twin: twin.seat)]
+        return TwinList(twins=tuple(shown))
+
+    async def commit(
+        self, experiment: Experiment, order: RoundOrder[Any], state: Any, late: LateUpdateBuffer, twins: Twins
+    ) -> None:
+        """Saves a trained round: first the state as a file, then in one transaction its digest and the twins.
+
+        The state from which the round began is kept too, since the cloud may repeat the round; older ones go.
+        """
+        after, before = Version(order.round_no), order.base or Version(order.round_no)
+        kept = {key(order, version) for version in (before, after) for key in (self._state_key, self._twins_key)}
+        known = TwinList(twins=tuple(twin for _, twin in sorted(twins.known.items())))
+        async with self._committing:
+            digest = await self.worker.run(lambda: self.blobs.put(encode_checkpoint(experiment, state, late).parts))
+
+            async def commit() -> None:
+                old = await self.store.keys(redis_keys.edge_states(self.edge_name, order.run_id, order.edge))
+                batch = Batch().put(self._state_key(order, after), digest.encode())
+                if known.twins:
+                    old += await self.store.keys(redis_keys.edge_twins_of(self.edge_name, order.run_id, order.edge))
+                    batch = batch.put(self._twins_key(order, after), known.model_dump_json().encode())
+                await self.store.commit(batch.delete(*(key for key in old if key not in kept)))
+                await self._collect()
+
+            await self._retried(commit)
+
+    # ---- whole runs
+
+    async def runs(self) -> set[str]:
+        """The runs of which anything is kept here."""
+        known = await self.store.keys(redis_keys.edge_runs(self.edge_name))
+        in_redis = {redis_keys.run_at_edge(self.edge_name, key) for key in known}
+        return in_redis | set(await self.worker.run(self.seat_states.runs))
+
+    async def forget(self, run_id: str) -> None:
+        """Removes everything of a deleted run."""
+        log_event("run.deleted", run=run_id)
+        async with self._committing:
+            for prefix in redis_keys.all_of_run_at_edge(self.edge_name, run_id):
+                await self.store.delete_prefix(prefix)
+            await self.worker.run(self.seat_states.drop_run, run_id)
+            await self._collect()
+
+    async def _collect(self) -> None:
+        """Removes the files to which no state refers."""
+        of_runs = await self.store.scan(redis_keys.edge_runs(self.edge_name))
+        states = {value.decode() for key, value in of_runs.items() if ":state:" in key}
+        await self.worker.run(self.blobs.collect, states)
+
+    # ---- Redis
+
+    async def _retried(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Runs reads and writes that may be repeated, again while Redis cannot be reached.
+
+        Raises:
+            DeadlineExceeded: it could not be reached for too long.
+        """
+        who = f"the Redis of edge {self.edge_name}"
+        return await retry(lambda left: work(), limit_s=STORE_S, who=who, over=(StoreUnavailable,))
+
+    async def _get(self, key: str) -> bytes | None:
+        return await self._retried(lambda: self.store.get(key))
+
+    def _state_key(self, order: RoundOrder[Any], version: Version) -> str:
+        return redis_keys.edge_state(self.edge_name, order.run_id, order.edge, version)
+
+    def _twins_key(self, order: RoundOrder[Any], version: Version) -> str:
+        return redis_keys.edge_twins(self.edge_name, order.run_id, order.edge, version)

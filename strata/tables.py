@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shared.core.formatting import duration, number, percent, size
-from shared.core.scores import Spread
+from shared.results.text_tables import TextColumn, round_columns, run_figures
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
 from shared.run_records.visits import SeatRow
@@ -40,22 +40,13 @@ def runs_table(runs: Sequence[RunInfo]) -> Table:
 
 
 def run_table(info: RunInfo) -> Table:
-    """One run, a line for each figure."""
+    """One run, with a line for each figure."""
     table = Table(show_header=False, box=None, pad_edge=False)
-    spec = info.spec
     rows: list[tuple[str, str | Text]] = [
         ("run", info.run),
         ("name", Text(info.name)),
         ("status", status_text(info.status, info.reason)),
-        ("algorithm", str(spec.algorithm)),
-        ("data, model", f"{spec.data.name}, {spec.model}"),
-        ("devices, edges", f"{spec.num_devices or 'open'}, {spec.num_edges or 'open'}"),
-        ("rounds", f"{info.rounds} of {info.num_rounds}"),
-        ("accuracy", f"{percent(info.accuracy)} ({info.accuracy_of})"),
-        ("loss", number(info.loss)),
-        *((f"clients, {name}", _spread_text(spread)) for name, spread in sorted(info.clients.items())),
-        ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
-        ("time", f"{duration(info.wall_s)} here, {duration(info.simulated_s)} simulated"),
+        *((label, Text(value)) for label, value in run_figures(info)),
         ("model", info.model_sha256 or "-"),
         *(("note", Text(note)) for note in info.notes),
     ]
@@ -64,37 +55,26 @@ def run_table(info: RunInfo) -> Table:
     return table
 
 
-def _spread_text(spread: Spread) -> str:
-    return f"{percent(spread.mean)} in the mean of {spread.n}, from {percent(spread.min)} to {percent(spread.max)}"
-
-
 def rounds_table(rounds: Sequence[RoundInfo]) -> FittedTable:
-    """A line for each round; of very many, the first, evenly spaced ones and the last."""
+    """One row for each round; of very many rounds, the first, the last and evenly spaced ones in between."""
     shown = thinned(rounds, _MOST_ROUNDS)
-    on_global = [(row.evaluation or {}).get("global") for row in shown]
     lost = [Text(str(len(row.failures)), style="red" if row.failures else "dim") for row in shown]
-    columns = [
-        Column("round", [str(row.round_no) for row in shown]),
-        Column("phase", [row.phase if row.kind == "train" else row.kind for row in shown], spare=1, justify="left"),
-        Column("used", [f"{row.n_used}/{row.n_visits}" for row in shown]),
-        Column("accuracy", [percent(found.accuracy if found else None) for found in on_global]),
-        Column("loss", [number(found.loss if found else None) for found in on_global], spare=2),
-        Column("clients", [percent(row.client_accuracy) for row in shown], spare=3),
-        Column("least", [percent(_own(row, "min")) for row in shown], spare=7),
-        Column("most", [percent(_own(row, "max")) for row in shown], spare=7),
-        Column("train\nloss", [number(row.train_loss) for row in shown], spare=6),
-        Column("up", [size(row.bytes_up) for row in shown]),
-        Column("down", [size(row.bytes_down) for row in shown], spare=4),
-        Column("simulated", [duration(row.simulated_s) for row in shown]),
-        Column("wall", [duration(row.wall_s) for row in shown], spare=5),
-        Column("lost", lost),
-    ]
+    columns = terminal_columns(round_columns(shown), lost=lost)
     return FittedTable(columns, None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds")
 
 
-def _own(row: RoundInfo, field: str) -> float | None:
-    """A figure of the spread over clients' own models."""
-    return getattr(row.clients["own"], field) if "own" in row.clients else None
+def terminal_columns(columns: Sequence[TextColumn], **styled: Sequence[Text]) -> list[Column]:
+    """Columns of text as the terminal shows them, headings in two lines; `styled`: coloured cells by column name."""
+    return [
+        Column(
+            each.name if each.fold else each.name.replace(" ", "\n", 1),
+            styled.get(each.name) or [Text(cell) for cell in each.cells],
+            each.spare,
+            "left" if each.words else "right",
+            each.fold,
+        )
+        for each in columns
+    ]
 
 
 def groups_table(threshold: float, groups: Sequence[Sequence[str]]) -> Table:
@@ -106,7 +86,7 @@ def groups_table(threshold: float, groups: Sequence[Sequence[str]]) -> Table:
 
 
 def visits_table(visits: Sequence[SeatRow]) -> FittedTable:
-    """A line for each visit of a round: what came of it and why, what it took, and the algorithm's own figures."""
+    """A line for each visit of a round: outcome, reason, costs and the algorithm's own figures."""
     figures = dict.fromkeys(name for row in visits for name, found in row.figures.items() if _is_number(found))
     columns = [
         Column("seat", [str(row.seat) for row in visits]),
@@ -126,8 +106,8 @@ def visits_table(visits: Sequence[SeatRow]) -> FittedTable:
         Column("predicted", ["-" if row.predicted_s is None else duration(row.predicted_s) for row in visits], spare=3),
         Column("energy", [f"{row.energy_j:.3g} J" for row in visits], spare=8),
     ]
-    telling = {"label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
-    return FittedTable([column for column in columns if column.name not in telling or len(set(column.cells)) > 1])
+    optional = {"label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
+    return FittedTable([column for column in columns if column.name not in optional or len(set(column.cells)) > 1])
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -135,7 +115,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _figure(name: str, row: SeatRow) -> str:
-    """One of the algorithm's figures of a visit; one that is called `..._bytes` is bytes."""
+    """One of the algorithm's figures of a visit; `..._bytes` is shown as bytes."""
     value = row.figures.get(name)
     if not _is_number(value):
         return "-"
@@ -143,7 +123,7 @@ def _figure(name: str, row: SeatRow) -> str:
 
 
 def labels_table(rounds: Sequence[RoundInfo]) -> Table:
-    """Visits by the algorithm's word for them, a line for each round in which it had one; of many, as above."""
+    """Visits by the algorithm's label, a line for each round with labels; of many rounds, as in `rounds_table`."""
     labelled = [row for row in rounds if row.labels]
     names = sorted({name for row in labelled for name in row.labels})
     table = Table("round", *names, "retired", "reports", "updates")
@@ -157,7 +137,7 @@ def labels_table(rounds: Sequence[RoundInfo]) -> Table:
 
 
 def thinned(rounds: Sequence[RoundInfo], most: int) -> list[RoundInfo]:
-    """At most so many, evenly spaced, the first and the last among them."""
+    """At most `most` rounds, evenly spaced, with the first and the last."""
     if len(rounds) <= most:
         return list(rounds)
     last = len(rounds) - 1
@@ -210,7 +190,7 @@ def edges_table(edges: Sequence[EdgeInfo]) -> Table:
 
 
 def twins_table(twins: Sequence[Twin]) -> Table:
-    """A line for each twin: what it makes of its worker, and its newest prediction beside what came."""
+    """A line for each twin: its estimate of its worker, and its newest prediction with the actual time."""
     table = Table("seat", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
     for twin in twins:
         newest = twin.history[-1] if twin.history else None

@@ -51,7 +51,7 @@ def observe(folder: str) -> None:
                 importlib.import_module(module.name)
     torchvision()
     picture(8, np.random.default_rng(0))
-    with patch("cloud_server.app.create_cloud", _with_dashboard):
+    with patch("tests.federation.create_cloud", _with_dashboard):
         observed = asyncio.run(_train_and_show(Path(folder)))
     observed["loaded_by_tiers"] = _loaded()
 

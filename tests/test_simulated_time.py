@@ -16,7 +16,7 @@ from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import SeatRow
 from shared.simulation import PROFILES, REFERENCE_FLOPS
 from shared.simulation.cost_model import LinkUse
-from tests.edge_server.test_state_store import refuse_spec
+from tests.edge_server.test_round_handler import refuse_spec
 from tests.federation import AGENT_PORT, Federation, small_spec
 from tests.shared.algorithms.ways import Ended, resolved, run
 

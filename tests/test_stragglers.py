@@ -11,16 +11,15 @@ import pytest
 import torch
 
 from edge_server.rounds.late_updates import LateUpdate, LateUpdateBuffer
-from edge_server.rounds.wave import Refusal
-from edge_server.rounds.wave_timing import Cutoff
+from edge_server.rounds.wave import Cutoff, Refusal
 from shared.core.errors import BadInput, NotFinite
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.visit import pay_visit
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import SeatRow
 from shared.wire import codec
-from tests.edge_server.test_round_handler import single
-from tests.edge_server.test_state_store import refuse_spec
+from tests.edge_server.rounds.test_reply_checks import single
+from tests.edge_server.test_round_handler import refuse_spec
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
 from tests.shared.algorithms.ways import Ended, ended, federation, run
 
@@ -466,7 +465,7 @@ def test_of_retired_seats_nothing_is_used_later() -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("probe_refuse", "it decides by reports"), ("probe_counter", r"speak of single clients \(visits\)")],
+    [("probe_refuse", "it decides by reports"), ("probe_counter", r"collected per client \(visits\)")],
 )
 def test_algorithms_for_which_another_rounds_update_says_nothing_refuse_it(name: str, why: str, counting: str) -> None:
     with pytest.raises(BadInput, match=why) as caught:

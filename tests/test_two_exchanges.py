@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_server.rounds.wave_timing import Cutoff
+from edge_server.rounds.wave import Cutoff
 from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_spec
 from shared.run_records.visits import SeatRow

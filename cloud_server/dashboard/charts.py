@@ -1,4 +1,4 @@
-"""Pictures as options of ECharts: what `shared.results.draw` does for files, for the browser."""
+"""Pictures as options of ECharts: what `shared.results.matplotlib_figures` does for files, for the browser."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from shared.plots.picture import Axis, Bars, Boxes, Cells, Lines, Panel, Series,
 Options = dict[str, Any]
 _MARKED = 40
 _SYMBOLS = ("circle", "rect", "triangle", "diamond", "roundRect", "pin", "arrow")
+_DASHES = ("solid", "dashed", "dotted", "dashed")
 _LABELLED = 120
 """Cells with their number written in."""
 _ALMOST = 0.8
@@ -149,8 +150,9 @@ def _line(series: Series, places: Sequence[float], up: float, hue: str, at: int)
     points = [[x, _round(y * up)] for x, y in zip(places, series.y, strict=True) if y is not None]
     if not points:
         return []
-    line = {"color": hue, "width": 2, "type": "dashed" if series.dashed else "solid"}
-    marks = {"symbol": _SYMBOLS[at % len(_SYMBOLS)], "symbolSize": 6, "showSymbol": len(points) <= _MARKED}
+    line = {"color": hue, "width": 2, "type": _DASHES[series.dash % len(_DASHES)]}
+    shown = series.marker is not None and len(points) <= _MARKED
+    marks = {"symbol": _SYMBOLS[at % len(_SYMBOLS)], "symbolSize": 6, "showSymbol": shown}
     return [
         {"type": "line", "name": series.name, "data": points, "lineStyle": line, "itemStyle": {"color": hue}, **marks}
     ]

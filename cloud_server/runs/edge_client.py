@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,12 +13,11 @@ from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, RoundAnswer
 from shared.federation.timeouts import longest_round_s
 from shared.service.bodies import testing_s
-from shared.service.client import Caller
+from shared.service.client import Caller, while_alive
 from shared.service.order_headers import FOR_HEADER, SOCKET_HEADER, check_reply_key
 from shared.service.retry import STORE_S, retry
 from shared.wire import codec
 
-POLL_S = 0.5
 TELL_S = STORE_S + 10.0
 MARGIN_S = STORE_S + 30.0
 WAVES = 4
@@ -72,7 +70,8 @@ class EdgeClient:
             StrataError: the edge was lost, did not answer in time, or answered with an error.
         """
         limit_s = self.limit_s(experiment, loads)
-        return await self._while_live(edge, self._round(edge, experiment, body, seating, loads, asked, limit_s))
+        request = self._round(edge, experiment, body, seating, loads, asked, limit_s)
+        return await while_alive(request, lambda: self._check_alive(edge))
 
     async def _round(
         self,
@@ -91,19 +90,9 @@ class EdgeClient:
             await self._tell(edge, seating, loads, again=True)
             return await self._post(edge, experiment, body, limit_s, asked)
 
-    async def _while_live(self, edge: str, asking: Coroutine[Any, Any, EdgeReply]) -> EdgeReply:
-        """The answer that is being asked for, given up once the edge has been silent for its TTL."""
-        task = asyncio.create_task(asking)
-        try:
-            while not task.done():
-                await asyncio.wait({task}, timeout=POLL_S)
-                if not task.done() and not self.registry.edge_is_live(edge):
-                    raise Lost(f"edge {edge} was silent for more than {self.registry.ttl_s:g} s")
-            return task.result()
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+    def _check_alive(self, edge: str) -> None:
+        if not self.registry.edge_is_live(edge):
+            raise Lost(f"edge {edge} was silent for more than {self.registry.ttl_s:g} s")
 
     def limit_s(self, experiment: Experiment, loads: Mapping[str, int]) -> float:
         """Derived from the edge's own limits: it waits for its fullest agent, wave after wave."""

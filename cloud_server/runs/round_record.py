@@ -13,9 +13,9 @@ from cloud_server.runs.round_map import RoundMap
 from shared.core.scores import Score, Spread
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
-from shared.federation.messages import Failure, RoundAnswer, VisitRecord
+from shared.federation.messages import Failure, RoundAnswer
 from shared.run_records.rounds import EdgeRow, RoundDetail
-from shared.run_records.visits import FailureInfo, SeatRow
+from shared.run_records.visits import FailureInfo, SeatRow, VisitRecord, flat_scores
 from shared.simulation.cost_model import LinkUse, link_cost
 
 
@@ -153,43 +153,9 @@ class Recorder:
         """The name of the profile that a seat had."""
         return self.round_map.profiles.get(seat, self.experiment.seat(seat).profile.name)
 
-    def _seat_row(self, home: int, line: VisitRecord) -> SeatRow:
-        received, mine, train = line.received, line.own, line.train
-        return SeatRow(
-            seat=line.seat,
-            edge=self._edge_name(home) or "",
-            edge_round=line.edge_round,
-            wave=line.wave,
-            agent=self.placement.agents.get(line.seat),
-            profile=self._profile(line.seat),
-            outcome=line.outcome,
-            reason=line.reason,
-            label=line.label,
-            n_samples=line.n_samples,
-            work_share=line.work_share,
-            train_loss=train.loss if train else None,
-            received_accuracy=received.accuracy if received else None,
-            received_loss=received.loss if received else None,
-            own_accuracy=mine.accuracy if mine else None,
-            own_loss=mine.loss if mine else None,
-            own_on=_accuracies(line.own_on),
-            n_test=received.n if received else 0,
-            down_bytes=line.down_bytes,
-            up_bytes=line.up_bytes,
-            report_bytes=line.report_bytes,
-            moved_bytes=line.moved_bytes,
-            begin_s=line.begin_s,
-            down_s=line.down_s,
-            compute_s=line.compute_s,
-            wait_s=line.wait_s,
-            up_s=line.up_s,
-            simulated_s=line.simulated_s,
-            predicted_s=line.predicted_s,
-            measured_s=line.measured_s,
-            energy_j=line.energy_j,
-            fresh_state=line.fresh_state,
-            figures=line.figures,
-        )
+    def _seat_row(self, home: int, visit: VisitRecord) -> SeatRow:
+        agent, profile = self.placement.agents.get(visit.seat), self._profile(visit.seat)
+        return SeatRow.of(visit, edge=self._edge_name(home) or "", agent=agent, profile=profile)
 
     # ---- edges
 
@@ -208,7 +174,6 @@ class Recorder:
 
     def _edge_row(self, name: str, home: int, reply: EdgeReply) -> EdgeRow:
         use = LinkUse(down_bytes=reply.down_bytes, up_bytes=reply.up_bytes)
-        received, mine = reply.answer.received, reply.answer.own
         cost = link_cost(self.experiment.population.edges[home].link, use, self.ctx.at(edge=home).seed)
         return EdgeRow(
             edge=name,
@@ -217,21 +182,13 @@ class Recorder:
             reason="unavailable" if _all_off(reply.answer.lines) else None,
             n_used=reply.answer.n_updates,
             fresh_state=reply.answer.fresh_state,
-            received_accuracy=received.accuracy if received else None,
-            received_loss=received.loss if received else None,
-            own_accuracy=mine.accuracy if mine else None,
-            own_loss=mine.loss if mine else None,
-            own_on=_accuracies(reply.answer.own_on),
+            **flat_scores(reply.answer),
             down_bytes=use.down_bytes,
             up_bytes=use.up_bytes,
             down_s=cost.down_s,
             up_s=cost.up_s,
             simulated_s=cost.simulated_s + reply.answer.simulated_s,
         )
-
-
-def _accuracies(scores: Mapping[str, Score]) -> dict[str, float]:
-    return {name: score.accuracy for name, score in scores.items() if score.accuracy is not None}
 
 
 def _figures(answers: Answers, cloud: Mapping[str, Any]) -> dict[str, Any]:

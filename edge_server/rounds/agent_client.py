@@ -1,4 +1,4 @@
-"""The edge's client to agents: one POST an agent and wave, answers folded in as they arrive.
+"""The edge's client to agents: one POST to each agent of a wave; updates are added to the sum as they arrive.
 
 A lost device is a value (`Failure`), not an exception.
 """
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from edge_server.roster import Roster, while_heard
+from edge_server.roster import Roster
 from edge_server.rounds.real_clock import RealClock
 from edge_server.rounds.reply_checks import check_sizes, check_uploads, check_visits
-from edge_server.rounds.wave import Deadline, VisitRequest, Wave
+from edge_server.rounds.wave import Deadline, Dispatch, Replies, VisitRequest, WaveDecision
 from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.core.records import copy_tensors
 from shared.federation.aggregation import Accumulator, check_partial_sum
@@ -40,7 +40,7 @@ from shared.federation.visits.uploads import UploadBuilder, answer_bytes
 from shared.federation.visits.visit import run_visits
 from shared.runtime.worker import Worker
 from shared.service.bodies import testing_s
-from shared.service.client import Caller, Reply
+from shared.service.client import POLL_S, Caller, Reply, while_alive
 from shared.service.order_headers import EDGE_URL_HEADER, FOR_HEADER, check_reply_key, order_key
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import StateStore
@@ -48,12 +48,21 @@ from shared.wire import codec
 from shared.wire.compression import decoded
 
 log = logging.getLogger(__name__)
-NEVER = Deadline()
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """One exchange with the agents of a wave: its visits, or the uploads of held updates."""
+
+    dispatch: Dispatch
+    replies: Replies
+    accumulator: Accumulator
+    deadline: Deadline
 
 
 @dataclass(frozen=True)
 class AgentClient:
-    """Reaches the seats of one home in one round."""
+    """Reaches the seats of one edge in one round."""
 
     experiment: Experiment
     order: RoundOrder[Any]
@@ -69,54 +78,44 @@ class AgentClient:
 
     @property
     def real(self) -> RealClock:
-        """What differs with `clock: real`."""
+        """The differences that `clock: real` makes."""
         return RealClock(self.experiment, self.order, self.placement)
 
     # ---- visits
 
-    async def visit(
-        self, stage: WaveId, asked: list[VisitRequest], fold: Accumulator, *, hold: bool, deadline: Deadline = NEVER
-    ) -> Wave:
-        """Visit seats; what they send is folded in (unless held), what was lost is named in the wave.
+    async def visit(self, dispatch: Dispatch, accumulator: Accumulator) -> Replies:
+        """Sends the requests of a wave and waits for the answers.
 
         Args:
-            stage: of the wave.
-            asked: the visits.
-            fold: takes updates in.
-            hold: whether they are fetched later.
-            deadline: when nobody is waited for any more.
+            dispatch: the wave.
+            accumulator: sums the updates, unless the agents hold them.
         """
-        phases = {item.seat: item.task.phase or self.order.phase for item in asked}
-        wave = Wave(stage, phases, deadline=deadline)
-        workers = [item for item in asked if self.experiment.seat(item.seat).role == "worker"]
+        exchange = _Exchange(dispatch, Replies(), accumulator, dispatch.deadline)
+        own: list[VisitRequest] = []
         by_agent: dict[str, list[VisitRequest]] = {}
-        for item in asked:
-            if item in workers:
-                continue
-            agent = self.placement.addresses[item.seat].agent
-            if item.seat in self.placement.offline:
-                wave.not_asked([item.seat], self.order.edge, "offline", f"agent {agent} was taken offline")
-            elif item.seat in self.placement.absent:
-                wave.not_asked([item.seat], self.order.edge, "lost", f"agent {agent} is not heard")
+        for request in dispatch.requests:
+            if self.experiment.seat(request.seat).role == "worker":
+                own.append(request)
             else:
-                by_agent.setdefault(agent, []).append(item)
+                by_agent.setdefault(self.placement.addresses[request.seat].agent, []).append(request)
         await asyncio.gather(
-            *(self._visit_agent(wave, agent, items, fold, hold) for agent, items in self.real.orders(by_agent)),
-            *(self._visit_own(wave, item, fold, hold) for item in workers),
+            *(self._visit_agent(exchange, agent, requests) for agent, requests in self.real.orders(by_agent)),
+            *(self._visit_own(exchange, request) for request in own),
         )
-        return wave
+        await self.worker.run(self._charge_orders, exchange)
+        return exchange.replies
 
-    def _visit_order(self, stage: WaveId, asked: list[VisitRequest], hold: bool) -> VisitOrder[Any]:
+    def _visit_order(self, wave_id: WaveId, requests: list[VisitRequest], hold: bool) -> VisitOrder[Any]:
         messages: list[Any] = []
         visits = []
-        for item in asked:
-            known = [index for index, message in enumerate(messages) if message is item.message]
+        for request in requests:
+            known = [index for index, message in enumerate(messages) if message is request.message]
             if not known:
-                messages.append(item.message)
+                messages.append(request.message)
             index = known[0] if known else len(messages) - 1
-            visits.append(Visit(seat=item.seat, task=item.task, message=index, base=item.base))
+            visits.append(Visit(seat=request.seat, task=request.task, message=index, base=request.base))
         return VisitOrder[Any](
-            stage=stage,
+            stage=wave_id,
             spec=self.order.spec,
             population=self.order.population,
             phase=self.order.phase,
@@ -127,219 +126,260 @@ class AgentClient:
             visits=tuple(visits),
         )
 
-    async def _visit_agent(
-        self, wave: Wave, agent: str, asked: list[VisitRequest], fold: Accumulator, hold: bool
-    ) -> None:
-        body = codec.encode(self._visit_order(wave.stage, asked, hold))
-        wave_seats = [item.seat for item in asked]
-        model_s = max(self.real.longest_s(item.seat, item.task, body.n_bytes + item.moved_bytes) for item in asked)
-        reply = await self._post(
-            wave, agent, "visits", body, self.experiment.wire_types.visit_answer, wave_seats, model_s
-        )
-        if reply is not None:
-            await self._guarded(wave, wave_seats, lambda: self._take_answer(wave, asked, reply, fold, hold))
+    async def _visit_agent(self, exchange: _Exchange, agent: str, requests: list[VisitRequest]) -> None:
+        body = codec.encode(self._visit_order(exchange.dispatch.wave_id, requests, exchange.dispatch.hold))
+        seats = [request.seat for request in requests]
+        model_s = max(self.real.longest_s(item.seat, item.task, body.n_bytes + item.moved_bytes) for item in requests)
+        kind = self.experiment.wire_types.visit_answer
+        answer = await self._post(exchange, agent, "visits", body, kind, seats, model_s)
+        if answer is not None:
+            await self._guarded(exchange, seats, lambda: self._take_answer(exchange, requests, answer))
 
-    async def _visit_own(self, wave: Wave, item: VisitRequest, fold: Accumulator, hold: bool) -> None:
-        """The edge's own worker: the same visit, without a link."""
-        order = decoded(self._visit_order(wave.stage, [item], hold))
+    async def _visit_own(self, exchange: _Exchange, request: VisitRequest) -> None:
+        """The visit of the edge's own worker: the same, without a link."""
+        dispatch, replies, deadline = exchange.dispatch, exchange.replies, exchange.deadline
+        order = decoded(self._visit_order(dispatch.wave_id, [request], dispatch.hold))
         began = time.monotonic()
-        collector = await self.worker.run(
+        builder = await self.worker.run(
             lambda: run_visits(self.experiment, order, self.states, stopped=self.stop.is_set)
         )
-        wave.testing_s += collector.testing_s
+        replies.testing_s += builder.testing_s
         if self.real.on:
-            there_at = max(began + self.real.own_wall_s(wave.stage, collector.outcomes[0]), time.monotonic())
-            await wait_until(min(there_at, wave.deadline.at), self.stop)
-            wave.took([item.seat], time.monotonic() - began)
-            if there_at > wave.deadline.at:
-                told = f"the edge's own worker was not done within {wave.deadline.limit}"
-                return wave.end_without([item.seat], self.order.edge, told)
-        await self._guarded(wave, [item.seat], lambda: self._take_own(wave, collector, fold))
+            done_at = max(began + self.real.own_wall_s(dispatch.wave_id, builder.outcomes[0]), time.monotonic())
+            await wait_until(min(done_at, deadline.at), self.stop)
+            replies.measure([request.seat], time.monotonic() - began)
+            if done_at > deadline.at:
+                detail = f"the edge's own worker was not done within {deadline.limit}"
+                return replies.miss_deadline([request.seat], self.order.edge, detail)
+        await self._guarded(exchange, [request.seat], lambda: self._take_own(exchange, builder))
 
-    def _take_own(self, wave: Wave, collector: UploadBuilder, fold: Accumulator) -> None:
-        for outcome in collector.outcomes:
-            self._note(wave, outcome)
-        if collector.hold:
-            wave.held = {item.seat: item for item in collector.singles}
+    def _take_own(self, exchange: _Exchange, builder: UploadBuilder) -> None:
+        for outcome in builder.outcomes:
+            self._note(exchange.replies, outcome)
+        if builder.hold:
+            exchange.replies.held = {item.seat: item for item in builder.singles}
         else:
-            self._fold(wave, collector.uploads(), fold)
+            self._add(exchange, builder.uploads())
 
-    def _take_answer(
-        self, wave: Wave, asked: list[VisitRequest], answer: VisitAnswer[Any, Any], fold: Accumulator, hold: bool
-    ) -> None:
-        kinds, test_on = {item.seat: item.task.kind for item in asked}, self.experiment.spec.test_on
-        check_visits(answer, kinds, hold=hold, reports=self.experiment.algorithm.reports, test_on=test_on)
+    def _take_answer(self, exchange: _Exchange, requests: list[VisitRequest], answer: VisitAnswer[Any, Any]) -> None:
+        dispatch, replies = exchange.dispatch, exchange.replies
+        kinds, test_on = {item.seat: item.task.kind for item in requests}, self.experiment.spec.test_on
+        reports = self.experiment.algorithm.reports
+        check_visits(answer, kinds, hold=dispatch.hold, reports=reports, test_on=test_on)
         singles = {item.seat: item for item in answer.uploads.contributions}
         sizes: dict[Any, int] = {}
-        for item, outcome in zip(asked, answer.outcomes, strict=True):
-            self._note(wave, outcome)
-            down = self._down_bytes(wave.stage, item, hold, sizes) + item.moved_bytes
-            up = answer.uploads.link_bytes.get(item.seat) or answer_bytes(outcome, singles.get(item.seat))
-            if outcome.held_bytes and not self.experiment.algorithm.reports:
+        for request, outcome in zip(requests, answer.outcomes, strict=True):
+            self._note(replies, outcome)
+            up = answer.uploads.link_bytes.get(outcome.seat) or answer_bytes(outcome, singles.get(outcome.seat))
+            if outcome.held_bytes and not reports:
                 up = outcome.held_bytes  # it sends its update at once; only our services hold it back
-            wave.links[item.seat] = LinkUse(down_bytes=down, up_bytes=up)
-        if not hold:
-            self._fold(wave, answer.uploads, fold)
+            down = self._down_bytes(dispatch, request, sizes)
+            replies.links[outcome.seat] = LinkUse(down_bytes=down, up_bytes=up)
+        if not dispatch.hold:
+            self._add(exchange, answer.uploads)
 
-    def charge_orders(self, wave: Wave, asked: list[VisitRequest], *, hold: bool) -> None:
-        """Charge what seats receive that drop their visit afterwards; the edge's own worker has no link."""
+    def _charge_orders(self, exchange: _Exchange) -> None:
+        """Charges the orders of seats that drop their visit afterwards; the edge's own worker has no link."""
         sizes: dict[Any, int] = {}
-        for item in asked:
-            if self.experiment.seat(item.seat).role != "worker":
-                down = self._down_bytes(wave.stage, item, hold, sizes) + item.moved_bytes
-                wave.links[item.seat] = LinkUse(down_bytes=down)
+        for request in exchange.dispatch.dropping:
+            if self.experiment.seat(request.seat).role != "worker":
+                down = self._down_bytes(exchange.dispatch, request, sizes)
+                exchange.replies.links[request.seat] = LinkUse(down_bytes=down)
 
-    def _down_bytes(self, stage: WaveId, item: VisitRequest, hold: bool, sizes: dict[Any, int]) -> int:
-        """Bytes of the order if it had gone to this seat alone; orders that differ in the seat's digits only are alike.
+    def _down_bytes(self, dispatch: Dispatch, request: VisitRequest, sizes: dict[Any, int]) -> int:
+        """Size of the order as if it went to this seat alone, with the samples that follow it.
 
-        `sizes` holds those known so far, of orders whose parts are still there.
+        `sizes` caches the sizes of orders that differ in nothing but the seat's digits.
         """
-        alike = (id(item.message), id(item.task), item.base, len(str(item.seat)))
+        alike = (id(request.message), id(request.task), request.base, len(str(request.seat)))
         if alike not in sizes:
-            sizes[alike] = codec.size(self._visit_order(stage, [item], hold and self.experiment.algorithm.reports))
-        return sizes[alike]
+            hold = dispatch.hold and self.experiment.algorithm.reports
+            sizes[alike] = codec.size(self._visit_order(dispatch.wave_id, [request], hold))
+        return sizes[alike] + request.moved_bytes
 
-    def _note(self, wave: Wave, outcome: Outcome[Any]) -> None:
-        wave.outcomes[outcome.seat] = outcome
+    def _note(self, replies: Replies, outcome: Outcome[Any]) -> None:
+        replies.outcomes[outcome.seat] = outcome
         if outcome.failure is not None:
-            wave.failures.append(outcome.failure)
+            replies.failures.append(outcome.failure)
 
     # ---- uploads
 
     async def fetch(
-        self, wave: Wave, admitted: list[int], fold: Accumulator, *, late: list[int], deadline: Deadline = NEVER
+        self, dispatch: Dispatch, replies: Replies, decision: WaveDecision, accumulator: Accumulator, deadline: Deadline
     ) -> None:
-        """Fetch the held updates of the admitted seats and fold them in; late ones are kept in the wave."""
-        wave.deadline = deadline
+        """Fetches the held updates that were admitted and sums them; late ones are put aside in the replies.
+
+        Args:
+            dispatch: the wave.
+            replies: to its visits.
+            decision: names the admitted and the late seats.
+            accumulator: sums the admitted updates.
+            deadline: with `clock: real`, when the edge stops waiting.
+        """
+        if not dispatch.hold:
+            return
+        exchange = _Exchange(dispatch, replies, accumulator, deadline)
+        admitted, late, held = decision.admitted, decision.late, replies.held
         by_agent: dict[str, list[int]] = {}
         for seat in [*admitted, *late]:
-            if seat not in wave.held:
+            if seat not in held:
                 by_agent.setdefault(self.placement.addresses[seat].agent, []).append(seat)
-        mine = Uploads[Any](contributions=tuple(wave.held[seat] for seat in admitted if seat in wave.held))
-        await self.worker.run(self._fold, wave, mine, fold)
-        wave.late |= {seat: decoded(wave.held[seat]) for seat in late if seat in wave.held}
+        own = Uploads[Any](contributions=tuple(held[seat] for seat in admitted if seat in held))
+        await self.worker.run(self._add, exchange, own)
+        replies.late |= {seat: decoded(held[seat]) for seat in late if seat in held}
         orders = [(agent, [seat]) for agent, seats in sorted(by_agent.items()) for seat in seats]
         orders = orders if self.real.on else sorted(by_agent.items())
-        await asyncio.gather(*(self._fetch_agent(wave, agent, seats, late, fold) for agent, seats in orders))
+        await asyncio.gather(*(self._fetch_agent(exchange, agent, seats, late) for agent, seats in orders))
 
-    def _upload_order(self, stage: WaveId, seats: list[int], late: Collection[int] = ()) -> UploadOrder:
+    def _upload_order(self, wave_id: WaveId, seats: list[int], late: Collection[int] = ()) -> UploadOrder:
         in_time, apart = [s for s in seats if s not in late], [s for s in seats if s in late]
         return UploadOrder(
-            stage=stage, spec=self.order.spec, edge=self.order.edge, seats=tuple(in_time), late=tuple(apart)
+            stage=wave_id, spec=self.order.spec, edge=self.order.edge, seats=tuple(in_time), late=tuple(apart)
         )
 
-    def upload_order_bytes(self, stage: WaveId, seat: int) -> int:
-        """Bytes of the order that fetches one seat's held update."""
-        return codec.size(self._upload_order(stage, [seat]))
+    def upload_order_bytes(self, wave_id: WaveId, seat: int) -> int:
+        """Size of the order that fetches the held update of one seat."""
+        return codec.size(self._upload_order(wave_id, [seat]))
 
-    async def _fetch_agent(self, wave: Wave, agent: str, seats: list[int], late: list[int], fold: Accumulator) -> None:
-        body = codec.encode(self._upload_order(wave.stage, seats, late))
+    async def _fetch_agent(self, exchange: _Exchange, agent: str, seats: list[int], late: list[int]) -> None:
+        body = codec.encode(self._upload_order(exchange.dispatch.wave_id, seats, late))
         model_s = max(self.real.longest_s(seat, None, body.n_bytes) for seat in seats)
-        reply = await self._post(wave, agent, "uploads", body, self.experiment.wire_types.upload_answer, seats, model_s)
-        if reply is not None:
-            apart = [seat for seat in late if seat in seats]
-            await self._guarded(wave, seats, lambda: self._take_uploads(wave, seats, apart, reply, fold))
+        kind = self.experiment.wire_types.upload_answer
+        answer = await self._post(exchange, agent, "uploads", body, kind, seats, model_s)
+        if answer is not None:
+            await self._guarded(exchange, seats, lambda: self._take_uploads(exchange, seats, late, answer))
 
-    def _take_uploads(
-        self, wave: Wave, seats: list[int], late: list[int], answer: UploadAnswer[Any], fold: Accumulator
-    ) -> None:
-        check_uploads(answer, [seat for seat in seats if seat not in late], late)
-        check_sizes(answer, wave.outcomes, reports=self.experiment.algorithm.reports)
-        wave.failures += answer.failures
+    def _take_uploads(self, exchange: _Exchange, seats: list[int], late: list[int], answer: UploadAnswer[Any]) -> None:
+        replies, in_time = exchange.replies, [seat for seat in seats if seat not in late]
+        check_uploads(answer, in_time, [seat for seat in late if seat in seats])
+        check_sizes(answer, replies.outcomes, reports=self.experiment.algorithm.reports)
+        replies.failures += answer.failures
         for item in answer.late:
-            with self._costing_its_seat_alone(wave, item.seat):
-                self._check(wave, [item.seat], item.update)
-                wave.late[item.seat] = copy_tensors(item)
-        self._fold(wave, answer.uploads, fold)
+            with self._failing_alone(replies, item.seat):
+                self._check(exchange.dispatch, [item.seat], item.update)
+                replies.late[item.seat] = copy_tensors(item)
+        self._add(exchange, answer.uploads)
 
-    def _fold(self, wave: Wave, uploads: Uploads[Any], fold: Accumulator) -> None:
-        """Fold an answer in; an update that cannot be summed is its seat's failure alone."""
+    def _add(self, exchange: _Exchange, uploads: Uploads[Any]) -> None:
+        """Adds updates to the sum; one that cannot be added is a failure of its seat alone."""
+        dispatch, replies, accumulator = exchange.dispatch, exchange.replies, exchange.accumulator
         for item in uploads.contributions:
-            with self._costing_its_seat_alone(wave, item.seat):
-                self._check(wave, [item.seat], item.update)
-                fold.add(item.update, item.n_samples)
-                wave.used.add(item.seat)
+            with self._failing_alone(replies, item.seat):
+                self._check(dispatch, [item.seat], item.update)
+                accumulator.add(item.update, item.n_samples)
+                replies.used.add(item.seat)
         if uploads.partial_sum is not None:
-            stand_in = check_partial_sum(uploads.partial_sum, fold.kind, fold.fixed_point, model=fold.model)
-            self._check(wave, sorted(uploads.link_bytes), stand_in)
-            fold.merge(uploads.partial_sum, take=True, checked=True)
-            wave.used |= uploads.link_bytes.keys()
+            kind, fixed_point = accumulator.kind, accumulator.fixed_point
+            stand_in = check_partial_sum(uploads.partial_sum, kind, fixed_point, model=accumulator.model)
+            self._check(dispatch, sorted(uploads.link_bytes), stand_in)
+            accumulator.merge(uploads.partial_sum, take=True, checked=True)
+            replies.used |= uploads.link_bytes.keys()
 
-    def _check(self, wave: Wave, seats: list[int], update: Any) -> None:
-        """See that an update, or what stands in for a sum, can be of these seats' visits."""
-        stage, order = wave.stage, self.order
-        ctx = self.experiment.ctx(phase="", round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
-        ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave)
-        visits = [ctx.at(phase=wave.phases[seat], seat=seat) for seat in seats]
+    def _check(self, dispatch: Dispatch, seats: list[int], update: Any) -> None:
+        """Checks that an update, or the stand-in of a sum, can come from the visits of these seats."""
+        wave_id, order = dispatch.wave_id, self.order
+        ctx = self.experiment.ctx(phase="", round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge)
+        ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave)
+        visits = [ctx.at(phase=dispatch.tasks[seat].phase or order.phase, seat=seat) for seat in seats]
         check_origin(self.experiment, visits[0], update, clients_of(visits))
 
     @contextmanager
-    def _costing_its_seat_alone(self, wave: Wave, seat: int) -> Iterator[None]:
-        """What is wrong in here is a failure of one seat."""
+    def _failing_alone(self, replies: Replies, seat: int) -> Iterator[None]:
+        """An error in here is a failure of one seat."""
         try:
             yield
         except StrataError as error:
-            wave.fail([seat], self.order.edge, error.code, error.detail)
+            replies.fail([seat], self.order.edge, error.code, error.detail)
 
     # ---- the wait
 
     async def _post(
-        self, wave: Wave, agent: str, path: str, body: codec.Body, kind: type[Any], seats: list[int], model_s: float
+        self,
+        exchange: _Exchange,
+        agent: str,
+        path: str,
+        body: codec.Body,
+        kind: type[Any],
+        seats: list[int],
+        model_s: float,
     ) -> Any | None:
-        """The decoded answer, or None and failures in the wave; `model_s` are wall seconds of waiting by the model."""
+        """The decoded answer; None if there is none, with failures in the replies.
+
+        `model_s`: wall seconds that simulated devices may wait before they answer.
+        """
+        replies, edge, deadline = exchange.replies, self.order.edge, exchange.deadline
         began = time.monotonic()
         limit_s = self.order.spec.timeouts.visit_s * max(self.loads.get(agent, 1), 1) + model_s
-        left_s = max(wave.deadline.at - began, 0.0)
+        left_s = max(deadline.at - began, 0.0)
         try:
-            reply = await self._asked(wave, agent, path, body, kind, seats, min(limit_s, left_s))
+            reply = await self._request(exchange.dispatch.wave_id, agent, path, body, kind, seats, min(limit_s, left_s))
         except Cancelled:
             raise
         except DeadlineExceeded as error:
             if left_s <= limit_s:
                 heard = f"agent {agent} was heard {self.roster.silent_s(agent, began):.1f} s ago"  # slow, or silent
-                wave.end_without(seats, self.order.edge, f"no answer within {wave.deadline.limit}; {heard}")
+                replies.miss_deadline(seats, edge, f"no answer within {deadline.limit}; {heard}")
             else:
-                wave.fail(seats, self.order.edge, "timeout", error.detail)
+                replies.fail(seats, edge, "timeout", error.detail)
         except StrataError as error:
-            wave.fail(seats, self.order.edge, error.code, error.detail)
+            replies.fail(seats, edge, error.code, error.detail)
         except Exception as error:
-            log.exception("asking agent %s", agent)
-            wave.fail(seats, self.order.edge, "error", f"{type(error).__name__}: {error}")
+            log.exception("the request to agent %s failed", agent)
+            replies.fail(seats, edge, "error", f"{type(error).__name__}: {error}")
         else:
-            wave.socket_bytes += reply.sent_bytes + reply.received_bytes
-            wave.testing_s += testing_s(reply.headers)
+            replies.socket_bytes += reply.sent_bytes + reply.received_bytes
+            replies.testing_s += testing_s(reply.headers)
             return reply.record
         finally:
             if self.real.on:
-                wave.took(seats, time.monotonic() - began)
+                replies.measure(seats, time.monotonic() - began)
         return None
 
-    async def _asked(
-        self, wave: Wave, agent: str, path: str, body: codec.Body, kind: type[Any], seats: list[int], limit_s: float
+    async def _request(
+        self,
+        wave_id: WaveId,
+        agent: str,
+        path: str,
+        body: codec.Body,
+        kind: type[Any],
+        seats: list[int],
+        limit_s: float,
     ) -> Reply[Any]:
-        """The answer of an agent that is heard."""
-        stage, real = wave.stage, self.real
-        asked = order_key(
-            path, stage.run_id, stage.round_no, stage.edge_round, stage.wave, self.order.edge, *real.lane(seats)
+        """The answer of an agent, awaited for as long as the agent is heard."""
+        real = self.real
+        key = order_key(
+            path,
+            wave_id.run_id,
+            wave_id.round_no,
+            wave_id.edge_round,
+            wave_id.wave,
+            self.order.edge,
+            *real.seat_key(seats),
         )
-        asking = asyncio.create_task(
-            self.caller.post_record(
-                lambda: f"{self.roster.moved.get(agent, self.placement.addresses[seats[0]].url)}/{path}",
-                body,
-                kind,
-                limit_s=limit_s,
-                who=f"agent {agent}",
-                headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent, **real.headers(seats[0])},
-                model=self.experiment.shapes,
-                n_seats=len(seats),
-            )
+        request = self.caller.post_record(
+            lambda: f"{self.roster.moved.get(agent, self.placement.addresses[seats[0]].url)}/{path}",
+            body,
+            kind,
+            limit_s=limit_s,
+            who=f"agent {agent}",
+            headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent, **real.headers(seats[0])},
+            model=self.experiment.shapes,
+            n_seats=len(seats),
         )
-        reply = await while_heard(asking, agent, self.roster, self.ttl_s, self.stop)
-        check_reply_key(reply.headers, asked)
+        since = time.monotonic()
+
+        def check() -> None:
+            if self.stop.is_set():
+                raise Cancelled("nobody waits for this round any more")
+            self.roster.check_alive(agent, since, self.ttl_s)
+
+        reply = await while_alive(request, check, poll_s=min(POLL_S, self.ttl_s))
+        check_reply_key(reply.headers, key)
         return reply
 
-    async def _guarded(self, wave: Wave, seats: list[int], take: Callable[[], None]) -> None:
-        """Take an answer in, on the worker thread; what does not fit is a failure of its seats."""
+    async def _guarded(self, exchange: _Exchange, seats: list[int], take: Callable[[], None]) -> None:
+        """Processes an answer on the worker thread; an error fails the visits of all its seats."""
+        replies = exchange.replies
         try:
             await self.worker.run(take)
             return
@@ -351,6 +391,6 @@ class AgentClient:
             log.exception("the answer for seats %s", seats)
             reason, detail = "error", f"{type(error).__name__}: {error}"
         for seat in seats:
-            wave.outcomes.pop(seat, None)
-        wave.failures = [failure for failure in wave.failures if failure.seat not in seats]
-        wave.fail(seats, self.order.edge, reason, detail)
+            replies.outcomes.pop(seat, None)
+        replies.failures = [failure for failure in replies.failures if failure.seat not in seats]
+        replies.fail(seats, self.order.edge, reason, detail)

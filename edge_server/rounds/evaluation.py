@@ -1,34 +1,93 @@
-"""The evaluation of an edge that is a client: its models on its own tests and on the further test sets of the spec."""
+"""The evaluation of a round: the seats that only evaluate, and an edge that is a client itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from edge_server.rounds.simulated_clock import EdgeClock
+from edge_server.rounds.wave import Dispatch
+from edge_server.rounds.workload import unreachable, visit_requests
 from shared.core.scores import Score
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import test_by_owner
-from shared.federation.messages import Task
+from shared.federation.messages import EdgePlacement, RoundOrder, Task, WaveId
+from shared.federation.population import Seat
+from shared.federation.visit_estimates import evaluation_due
 from shared.federation.visits.trainer import trainer_for
 
-Scores = tuple[Score | None, Score | None, dict[str, Score]]
-"""Of the model received and of the edge's own on its tests, and of its own on further test sets by name."""
+
+class EdgeScores(NamedTuple):
+    """The scores of an edge that is a client.
+
+    Attributes:
+        received: of the model that it received, on its tests.
+        own: of its own model, on its tests.
+        own_on: of its own model on the spec's further test sets, by name.
+    """
+
+    received: Score | None
+    own: Score | None
+    own_on: dict[str, Score]
 
 
-def own_scores(experiment: Experiment, ctx: Context, state: Any, number: int, stopped: Callable[[], bool]) -> Scores:
-    """What the algorithm makes of a home's models; on a set of several owners the sum over their parts."""
-    home, hooks = experiment.population.edges[number], experiment.algorithm.edge
-    trainer = trainer_for(
-        experiment, Task(kind="evaluate", batch_size=ctx.spec.batch_size), home.train, home.test, stopped
-    )
-    received, mine = hooks.evaluate(ctx, state, trainer)
+NO_SCORES = EdgeScores(None, None, {})
+
+
+def held_out_tasks(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
+    """Tasks for the held-out seats: they evaluate in the first wave of a round whose evaluation is due."""
+    if ctx.edge_round or ctx.wave or not evaluation_due(ctx):
+        return {}
+    return {seat.number: _task(ctx) for seat in seats if seat.role == "held_out"}
+
+
+def evaluation_dispatch(
+    experiment: Experiment,
+    order: RoundOrder[Any],
+    ctx: Context,
+    state: Any,
+    clock: EdgeClock,
+    placement: EdgePlacement,
+    seats: Sequence[Seat],
+) -> Dispatch:
+    """The wave in which every seat evaluates; empty with `client: edge`, where the edge evaluates for its devices."""
+    tasks = {seat.number: _task(ctx) for seat in seats} if experiment.spec.client == "device" else {}
+    requests = visit_requests(experiment, ctx, state, clock, order.bases, tasks)
+    failures = unreachable(experiment, placement, order.edge, requests)
+    failed = {failure.seat for failure in failures}
+    wave_id = WaveId(run_id=order.run_id, round_no=order.round_no)
+    sent = [item for item in requests if item.seat not in failed]
+    return Dispatch(wave_id, tasks, sent, at_s=order.clock_s, failures=failures)
+
+
+def _task(ctx: Context) -> Task:
+    return Task(kind="evaluate", batch_size=ctx.spec.batch_size)
+
+
+def edge_evaluates(ctx: Context, order: RoundOrder[Any]) -> bool:
+    """Whether edges are the clients, and the evaluation of this round is due."""
+    return ctx.spec.client == "edge" and (order.kind == "evaluate" or evaluation_due(ctx))
+
+
+def own_scores(
+    experiment: Experiment, ctx: Context, state: Any, number: int, stopped: Callable[[], bool]
+) -> EdgeScores:
+    """Evaluates the models of an edge that is a client; a further test set with several owners sums their scores.
+
+    Args:
+        experiment: of the run.
+        ctx: of the round.
+        state: the algorithm's edge state.
+        number: of the edge.
+        stopped: whether nobody waits for the round any more.
+    """
+    edge, hooks = experiment.population.edges[number], experiment.algorithm.edge
+    trainer = trainer_for(experiment, _task(ctx), edge.train, edge.test, stopped)
+    received, own = hooks.evaluate(ctx, state, trainer)
     model = hooks.own_model(ctx, state)
     if model is None:
-        return received, mine, {}
+        return EdgeScores(received, own, {})
     sets = experiment.population.test_sets
-    return (
-        received,
-        mine,
-        {name: test_by_owner(trainer, model, sets[name], lambda _: None) for name in ctx.spec.test_on},
-    )
+    scores = {name: test_by_owner(trainer, model, sets[name], lambda _: None) for name in ctx.spec.test_on}
+    return EdgeScores(received, own, scores)

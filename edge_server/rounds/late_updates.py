@@ -1,6 +1,6 @@
-"""What an edge keeps between rounds beside the algorithm's state: late updates, and losses by which it selects.
+"""What an edge keeps between rounds beside the algorithm's state: late updates, and losses for the selection.
 
-A late update came after the deadline of its edge round; with `late: next_round` it is used in a later round.
+A late update arrives after the deadline of its edge round; with `late: next_round` it is used in a later round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from shared.core.records import Count, Record, copy_tensors
 from shared.federation.aggregation import Accumulator
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
-from shared.federation.messages import Contribution, VisitRecord
+from shared.federation.messages import Contribution
+from shared.run_records.visits import VisitRecord
 from shared.wire import codec
 
 S = TypeVar("S")
@@ -22,11 +23,11 @@ U = TypeVar("U")
 
 
 class LateUpdate(Record, Generic[U]):
-    """A late update, as an edge keeps it.
+    """A late update in an edge's buffer.
 
     Attributes:
-        round_no: the round for which it was made.
-        arrives_s: when it is there, on the run's simulated clock; until then its device is busy.
+        round_no: the round in which it was trained.
+        arrives_s: when it arrives, on the run's simulated clock; until then its device is busy.
     """
 
     round_no: Count
@@ -35,7 +36,7 @@ class LateUpdate(Record, Generic[U]):
 
 
 class EdgeCheckpoint(Record, Generic[S, U]):
-    """What an edge keeps of a home: the algorithm's state, late updates (one a seat), losses by seat."""
+    """What an edge stores after a round: the algorithm's state, at most one late update per seat, losses by seat."""
 
     state: S
     late: tuple[LateUpdate[U], ...]
@@ -44,31 +45,38 @@ class EdgeCheckpoint(Record, Generic[S, U]):
 
 @dataclass
 class LateUpdateBuffer:
-    """What is kept of one home, by seat; of a seat's several late updates the newest.
+    """The late updates of one edge, by seat; of several by one seat, the newest.
 
     Attributes:
-        losses: mean training loss of the last visit that the edge heard of.
+        losses: mean training loss of each seat's last visit whose answer reached the edge.
     """
 
     late: dict[int, LateUpdate[Any]] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
 
     def add(self, item: LateUpdate[Any]) -> None:
-        """Keep one."""
+        """Adds a late update."""
         self.late[item.contribution.seat] = item
 
-    def hear(self, wave: Wave) -> None:
-        """Take note of the losses of a wave's visits."""
-        for seat, outcome in wave.outcomes.items():
-            if seat not in wave.unheard and outcome.train is not None and outcome.train.loss is not None:
+    def note_losses(self, wave: Wave) -> None:
+        """Notes the training losses of a wave's visits."""
+        for seat, outcome in wave.replies.outcomes.items():
+            if seat not in wave.decision.unheard and outcome.train is not None and outcome.train.loss is not None:
                 self.losses[seat] = outcome.train.loss
 
     def busy(self, at_s: float) -> dict[int, float]:
-        """Seats that are still at work on theirs, with the instant at which it arrives."""
+        """Seats that still work on a late update, with the instant at which it arrives."""
         return {seat: item.arrives_s for seat, item in sorted(self.late.items()) if item.arrives_s > at_s}
 
     def take(self, at_s: float, round_no: int, seats: set[int], retired: Collection[int]) -> list[LateUpdate[Any]]:
-        """Take out what earlier rounds' seats that take part here have sent; what retired seats sent goes."""
+        """Removes and returns the late updates that have arrived by `at_s`.
+
+        Args:
+            at_s: on the run's simulated clock.
+            round_no: only updates of earlier rounds are returned.
+            seats: only updates of these seats, which take part here, are returned.
+            retired: seats whose updates are discarded.
+        """
         due = [
             seat
             for seat, item in sorted(self.late.items())
@@ -79,17 +87,17 @@ class LateUpdateBuffer:
         return found
 
 
-def add_late(ctx: Context, item: LateUpdate[Any], fold: Accumulator) -> VisitRecord:
-    """Add a late update with less weight for each round that it is old; its line in the record.
+def add_late(ctx: Context, item: LateUpdate[Any], accumulator: Accumulator) -> VisitRecord:
+    """Adds a late update to the sum, discounted for each round of its age; returns its record.
 
     Raises:
         NotFinite, OutOfBound, WireError: it cannot be added.
     """
-    made = item.contribution
-    weight = max(round(made.n_samples * ctx.spec.staleness_discount ** (ctx.round_no - item.round_no)), 1)
-    fold.add(made.update, weight)
+    contribution = item.contribution
+    weight = max(round(contribution.n_samples * ctx.spec.staleness_discount ** (ctx.round_no - item.round_no)), 1)
+    accumulator.add(contribution.update, weight)
     return VisitRecord(
-        seat=made.seat,
+        seat=contribution.seat,
         edge_round=ctx.edge_round,
         wave=ctx.wave,
         outcome="used_late",
@@ -98,19 +106,19 @@ def add_late(ctx: Context, item: LateUpdate[Any], fold: Accumulator) -> VisitRec
     )
 
 
-def packed(experiment: Experiment, state: Record, stock: LateUpdateBuffer) -> codec.Body:
-    """What an edge keeps, encoded; the algorithm's state alone where nothing else is asked for."""
+def encode_checkpoint(experiment: Experiment, state: Record, buffer: LateUpdateBuffer) -> codec.Body:
+    """The encoded checkpoint of an edge; the algorithm's state alone if the run needs nothing else."""
     if not _keeps_more(experiment):
         return codec.encode(state)
-    late, losses = tuple(stock.late[seat] for seat in sorted(stock.late)), dict(sorted(stock.losses.items()))
-    return codec.encode(_kind(experiment)(state=state, late=late, losses=losses))
+    late, losses = tuple(buffer.late[seat] for seat in sorted(buffer.late)), dict(sorted(buffer.losses.items()))
+    return codec.encode(_record_type(experiment)(state=state, late=late, losses=losses))
 
 
-def unpacked(experiment: Experiment, data: Any) -> tuple[Any, LateUpdateBuffer]:
-    """The algorithm's state and what is kept beside it, in torch's own memory."""
+def decode_checkpoint(experiment: Experiment, data: Any) -> tuple[Any, LateUpdateBuffer]:
+    """The algorithm's state and the buffer of a checkpoint, with tensors copied into torch's memory."""
     if not _keeps_more(experiment):
         return copy_tensors(codec.decode(experiment.algorithm.edge_state, data, stored=True)), LateUpdateBuffer()
-    kept = copy_tensors(codec.decode(_kind(experiment), data, stored=True))
+    kept = copy_tensors(codec.decode(_record_type(experiment), data, stored=True))
     return kept.state, LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
 
 
@@ -118,6 +126,6 @@ def _keeps_more(experiment: Experiment) -> bool:
     return experiment.spec.late == "next_round" or experiment.spec.select == "power_of_choice"
 
 
-def _kind(experiment: Experiment) -> type[Any]:
+def _record_type(experiment: Experiment) -> type[Any]:
     kind: type[Any] = EdgeCheckpoint[experiment.algorithm.edge_state, experiment.algorithm.update]  # type: ignore[name-defined]
     return kind

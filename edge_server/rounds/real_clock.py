@@ -1,6 +1,6 @@
-"""`clock: real` at an edge: each seat is asked by itself, and deadlines are instants of this world.
+"""`clock: real` at an edge: each seat gets an order of its own, and deadlines are instants of the wall clock.
 
-This is the one place where the wall clock decides what is used: who has not answered by then is `late`.
+Only here does the wall clock decide which updates are used: a seat that has not answered by the deadline is `late`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from shared.spec.experiment import ExperimentSpec
 
 
 def round_deadline(spec: ExperimentSpec) -> Deadline:
-    """The end of an edge round that begins now; never, where that is the model's to say."""
+    """The end of an edge round that begins now; never with `clock: simulated`."""
     return _deadline(spec, spec.round_deadline_s, "the edge round")
 
 
 def report_deadline(spec: ExperimentSpec, of_round: Deadline) -> Deadline:
-    """The end of the wait for the answers of a wave that begins now: it decides by those, or its edge round is over."""
+    """The end of the wait for the answers of a wave that begins now: the earlier of its report and round deadlines."""
     found = _deadline(spec, spec.report_deadline_s, "a wave's reports")
     return min(found, of_round, key=lambda deadline: deadline.at)
 
@@ -37,7 +37,7 @@ def _deadline(spec: ExperimentSpec, limit_s: float | None, what: str) -> Deadlin
 
 @dataclass(frozen=True)
 class RealClock:
-    """How orders to agents differ with `clock: real`; without it, in nothing."""
+    """How orders to agents differ with `clock: real`; with `clock: simulated` they do not."""
 
     experiment: Experiment
     order: RoundOrder[Any]
@@ -45,37 +45,37 @@ class RealClock:
 
     @property
     def on(self) -> bool:
-        """Whether devices wait."""
+        """Whether devices wait for as long as the simulation says."""
         return self.experiment.spec.clock == "real"
 
     def orders(self, by_agent: Mapping[str, list[VisitRequest]]) -> list[tuple[str, list[VisitRequest]]]:
-        """What is asked of whom: one order an agent, or one a seat, since modelled devices work side by side."""
+        """The requests of each order: one order per agent; with `clock: real` one per seat, which wait in parallel."""
         if not self.on:
             return sorted(by_agent.items())
         return [(agent, [item]) for agent, items in sorted(by_agent.items()) for item in items]
 
-    def lane(self, seats: Sequence[int]) -> Sequence[int]:
-        """What tells the orders of one wave to one agent apart."""
+    def seat_key(self, seats: Sequence[int]) -> Sequence[int]:
+        """The end of an order's key: with `clock: real` an agent gets several orders in one wave."""
         return seats if self.on else ()
 
     def headers(self, seat: int) -> dict[str, str]:
-        """What a device must know to wait as long as the model says."""
+        """The headers from which a device knows how long to wait."""
         profile = self.placement.profiles.get(seat)
         return {PROFILE_HEADER: profile} if self.on and profile is not None else {}
 
     def longest_s(self, seat: int, task: Task | None, n_bytes: int) -> float:
-        """Wall seconds that a seat may wait by the model (None: to send its update), beside what it computes here."""
+        """Wall seconds that a seat may wait beside its real computing; without a task, to send its update."""
         if not self.on:
             return 0.0
         ctx = self.experiment.ctx(phase=self.order.phase, round_no=self.order.round_no, n_clients=self.order.n_clients)
-        seated = self.experiment.seat(seat, self.placement.profiles.get(seat))
-        return longest_s(self.experiment, ctx.at(edge=self.order.edge), seated, task or Task(steps=1), n_bytes)
+        found = self.experiment.seat(seat, self.placement.profiles.get(seat))
+        return longest_s(self.experiment, ctx.at(edge=self.order.edge), found, task or Task(steps=1), n_bytes)
 
-    def own_wall_s(self, stage: WaveId, outcome: Outcome[Any]) -> float:
-        """Wall seconds that a visit of the edge's own worker takes by the model: it has no link."""
+    def own_wall_s(self, wave_id: WaveId, outcome: Outcome[Any]) -> float:
+        """Wall seconds that a simulated visit of the edge's own worker takes; it has no link."""
         if not self.on:
             return 0.0
-        ctx = self.experiment.ctx(phase=self.order.phase, round_no=stage.round_no, n_clients=self.order.n_clients)
-        ctx = ctx.at(edge=self.order.edge, edge_round=stage.edge_round, wave=stage.wave)
+        ctx = self.experiment.ctx(phase=self.order.phase, round_no=wave_id.round_no, n_clients=self.order.n_clients)
+        ctx = ctx.at(edge=self.order.edge, edge_round=wave_id.edge_round, wave=wave_id.wave)
         share = 0.0 if outcome.kind == "evaluate" else 1.0
         return RealDuration(self.experiment, ctx, self.experiment.seat(outcome.seat), outcome.n_trained, share).wall_s()

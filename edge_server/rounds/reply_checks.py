@@ -1,4 +1,4 @@
-"""What an agent may answer. It speaks of the seats that it was asked for, each once; else nothing of it counts."""
+"""Validation of an agent's answer: it must cover exactly the requested seats, each once; otherwise it is rejected."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from shared.federation.messages import Kind, Outcome, UploadAnswer, Uploads, Vis
 from shared.federation.visits.uploads import held_bytes
 
 MOST = 2**48
-"""No count is larger: in sums and products with such as these a float still has room."""
+"""Bounds every count, so that sums and products of counts stay within the range of a float."""
 MOST_LOSS = 1e100
-"""The same of a sum of losses, on both sides of 0."""
+"""Bounds the absolute value of a sum of losses, for the same reason."""
 
 
 def check_visits(
     answer: VisitAnswer[Any, Any],
-    asked: Mapping[int, Kind],
+    requested: Mapping[int, Kind],
     *,
     hold: bool,
     reports: bool,
     test_on: Collection[str] = (),
 ) -> None:
-    """See that an answer holds one outcome for each visit, in numbers that can be, and updates of those that succeeded.
+    """Checks that an answer holds one possible outcome for each visit, and updates of successful visits only.
 
     Args:
         answer: of the agent.
-        asked: by seat, in order, what it was to do.
-        hold: whether updates were to be kept back.
-        reports: whether each of these is announced by a report.
+        requested: by seat, in order, the kinds of the requested visits.
+        hold: whether the agent was to hold the updates.
+        reports: whether a report must announce each held update.
         test_on: names of the further test sets on which a seat may have been tested.
 
     Raises:
         WireError: it does not.
     """
     kinds = {outcome.seat: outcome.kind for outcome in answer.outcomes}
-    if len(kinds) != len(answer.outcomes) or list(kinds.items()) != list(asked.items()):
-        raise WireError(f"the answer speaks of {kinds}, asked was {dict(asked)}", field="outcomes")
+    if len(kinds) != len(answer.outcomes) or list(kinds.items()) != list(requested.items()):
+        raise WireError(f"the answer covers {kinds}, requested were {dict(requested)}", field="outcomes")
     for outcome in answer.outcomes:
         if outcome.failure is not None and outcome.failure.seat != outcome.seat:
             raise WireError(f"seat {outcome.seat} answers with the failure of another", field="outcomes")
@@ -48,45 +48,49 @@ def check_visits(
     held = {outcome.seat for outcome in answer.outcomes if outcome.held_bytes}
     if not held <= (sound if hold else set()):
         raise WireError(f"updates of seats {sorted(held)} are held back", field="outcomes.held_bytes")
-    told = {outcome.seat for outcome in answer.outcomes if outcome.report is not None}
-    if hold and reports and told != held:
-        raise WireError(f"reports of {sorted(told)} and updates of {sorted(held)}", field="outcomes.report")
+    reported = {outcome.seat for outcome in answer.outcomes if outcome.report is not None}
+    if hold and reports and reported != held:
+        raise WireError(f"reports of {sorted(reported)} and updates of {sorted(held)}", field="outcomes.report")
     sent = _sent(answer.uploads)
     if not set(sent) <= (set() if hold else sound):
         raise WireError(f"the answer brings updates of seats {sent}, due were {sorted(sound)}", field="uploads")
 
 
 def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int], late: Sequence[int] = ()) -> None:
-    """See that each update that was asked for is there, or said to be lost; late ones apart from the others.
+    """Checks that the answer holds or reports as lost exactly the requested updates, the late ones apart.
 
     Raises:
-        WireError: one is neither, or one was not asked for, or it comes in the place of another kind.
+        WireError: an update is missing, was not requested, or is in the wrong list.
     """
     lost = [failure.seat for failure in answer.failures]
     sent, apart = _sent(answer.uploads), [item.seat for item in answer.late]
-    told = sorted([*sent, *apart, *(seat for seat in lost if seat is not None)])
-    if told != sorted([*seats, *late]) or None in lost:
-        raise WireError(f"the answer speaks of seats {told}, asked were {sorted([*seats, *late])}", field="uploads")
+    covered = sorted([*sent, *apart, *(seat for seat in lost if seat is not None)])
+    if covered != sorted([*seats, *late]) or None in lost:
+        raise WireError(f"the answer covers seats {covered}, requested were {sorted([*seats, *late])}", field="uploads")
     if not set(apart) <= set(late) or not set(sent) <= set(seats):
-        raise WireError(f"seats {apart} answer as late ones, asked so were {list(late)}", field="late")
+        raise WireError(f"seats {apart} answer as late ones, requested as late were {list(late)}", field="late")
     for item in answer.late:
         _check_count(item.n_samples, "late.n_samples")
 
 
 def check_sizes(answer: UploadAnswer[Any], outcomes: Mapping[int, Outcome[Any]], *, reports: bool) -> None:
-    """See that updates are as large as was said, by which it was decided whose come in time; a sum does not tell.
+    """Checks that updates have the sizes that were announced, from which the edge decided which come in time.
+
+    The sizes of updates in a sum cannot be checked.
 
     Raises:
-        WireError: one is not.
+        WireError: one has another size.
     """
     for item in (*answer.uploads.contributions, *answer.late):
-        said, found = outcomes[item.seat].held_bytes, held_bytes(outcomes[item.seat], item, reports=reports)
-        if found != said:
-            raise WireError(f"the update of seat {item.seat} has {found} bytes, not the {said} said", field="uploads")
+        announced, found = outcomes[item.seat].held_bytes, held_bytes(outcomes[item.seat], item, reports=reports)
+        if found != announced:
+            raise WireError(
+                f"the update of seat {item.seat} has {found} bytes, announced were {announced}", field="uploads"
+            )
 
 
 def _check_tests(found: Mapping[str, Score], test_on: Collection[str], who: str, field: str) -> None:
-    """See that further scores are of the spec's test sets, in numbers that can be.
+    """Checks that further scores are possible, and on test sets of the spec.
 
     Raises:
         WireError: one is not.
@@ -98,10 +102,10 @@ def _check_tests(found: Mapping[str, Score], test_on: Collection[str], who: str,
 
 
 def _check_numbers(outcome: Outcome[Any]) -> None:
-    """See that an outcome's numbers can be counted with: simulated time, records and losses are made of them.
+    """Checks that an outcome's numbers are within bounds: simulated time, records and losses are computed from them.
 
     Raises:
-        WireError: one is beyond all bounds.
+        WireError: one is not.
     """
     for name in ("n_samples", "n_trained", "n_steps", "held_bytes"):
         _check_count(getattr(outcome, name), f"outcomes.{name}")
@@ -114,8 +118,8 @@ def _check_numbers(outcome: Outcome[Any]) -> None:
 def _check_score(score: Score, who: str, field: str) -> None:
     _check_count(score.n, f"{field}.n")
     if score.n_correct > score.n or abs(score.loss_sum) > MOST_LOSS:
-        told = f"{min(score.n_correct, MOST)} of {score.n} correct and a loss of {score.loss_sum:g}"
-        raise WireError(f"{who} has {told}", field=field)
+        found = f"{min(score.n_correct, MOST)} of {score.n} correct and a loss of {score.loss_sum:g}"
+        raise WireError(f"{who} has {found}", field=field)
 
 
 def _check_count(count: int, field: str) -> None:
@@ -124,21 +128,25 @@ def _check_count(count: int, field: str) -> None:
 
 
 def _sent(uploads: Uploads[Any]) -> list[int]:
-    """Whose updates these are: singles, or those in a sum.
+    """The seats whose updates these are, be they single or in a sum.
 
     Raises:
-        WireError: a seat is there twice, or it is both at once, or a sum does not say whose updates it holds, or a
-            number is beyond all bounds.
+        WireError: a seat appears twice, single updates come with a sum, a sum does not name its seats, or a number is
+            out of bounds.
     """
-    singles, folded = [item.seat for item in uploads.contributions], uploads.partial_sum
+    singles, partial_sum = [item.seat for item in uploads.contributions], uploads.partial_sum
     summed = sorted(uploads.link_bytes)
-    n_samples = [item.n_samples for item in uploads.contributions] + ([folded.n_samples] if folded is not None else [])
+    n_samples = [item.n_samples for item in uploads.contributions] + (
+        [partial_sum.n_samples] if partial_sum is not None else []
+    )
     _check_count(max(n_samples, default=0), "uploads.n_samples")
     _check_count(max(uploads.link_bytes.values(), default=0), "uploads.link_bytes")
-    if singles and (folded is not None or summed):
+    if singles and (partial_sum is not None or summed):
         raise WireError("updates come singly or as their sum, not both", field="uploads")
     if len(set(singles)) != len(singles):
         raise WireError(f"updates of seats {singles}, some twice", field="uploads")
-    if (folded.n_updates if folded is not None else 0) != len(summed) or (folded is not None and not summed):
-        raise WireError("a sum does not say whose updates it holds", field="uploads.link_bytes")
+    if (partial_sum.n_updates if partial_sum is not None else 0) != len(summed) or (
+        partial_sum is not None and not summed
+    ):
+        raise WireError("a sum does not name the seats of its updates", field="uploads.link_bytes")
     return singles or summed

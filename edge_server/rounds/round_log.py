@@ -1,13 +1,9 @@
-"""The book of a round at an edge: a line for each visit, simulated time, and which states count from now on.
-
-The record of a round's visits: one line for each.
-"""
+"""The log of a round at an edge: a record of each visit, simulated time, and the client states that count next."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,88 +12,105 @@ import numpy as np
 from edge_server.rounds.wave import Wave
 from edge_server.rounds.wave_timing import VisitCost, WaveTiming
 from shared.federation.experiment import Experiment
-from shared.federation.hooks import Verdict
-from shared.federation.messages import Failure, Task, VisitRecord
-from shared.federation.population import Seat
+from shared.federation.messages import Failure
 from shared.federation.test_sets import Indices
+from shared.run_records.visits import VisitRecord
 from shared.runtime.logs import log_context, log_event
 from shared.storage.states import Version
 
 
-def seat_line(wave: Wave, seat: Seat, verdict: Verdict | None, paid: VisitCost) -> VisitRecord:
-    """What came of one seat's visit in a wave, and what it cost in the modelled world."""
-    number, cost = seat.number, paid.cost
-    outcome = wave.outcomes.get(number)
-    found, reason = _outcome(wave, number, verdict)
-    heard = None if number in wave.unheard else outcome
+def visit_record(wave: Wave, seat: int, paid: VisitCost, began_s: float) -> VisitRecord:
+    """The record of one visit.
+
+    Args:
+        wave: that has ended.
+        seat: the visited seat.
+        paid: the simulated cost of the visit.
+        began_s: when the wave began, in simulated seconds after the round began.
+    """
+    dispatch, replies, cost = wave.dispatch, wave.replies, paid.cost
+    answer, verdict = replies.outcomes.get(seat), wave.decision.verdicts.get(seat)
+    heard = None if seat in wave.decision.unheard else answer
+    outcome, reason = _outcome(wave, seat)
     return VisitRecord(
-        seat=number,
-        edge_round=wave.stage.edge_round,
-        wave=wave.stage.wave,
-        outcome=found,
+        seat=seat,
+        edge_round=dispatch.wave_id.edge_round,
+        wave=dispatch.wave_id.wave,
+        outcome=outcome,
         reason=reason,
         label=verdict.label if verdict else None,
-        n_samples=outcome.n_samples if outcome else 0,
-        work_share=wave.shares.get(number, 1.0),
+        n_samples=answer.n_samples if answer else 0,
+        work_share=dispatch.shares.get(seat, 1.0),
         train=heard.train if heard else None,
-        received=outcome.received if outcome else None,
-        own=outcome.own if outcome else None,
-        own_on=outcome.own_on if outcome else {},
+        received=answer.received if answer else None,
+        own=answer.own if answer else None,
+        own_on=answer.own_on if answer else {},
         down_bytes=paid.use.down_bytes,
         up_bytes=paid.use.up_bytes,
         report_bytes=paid.report_bytes,
-        moved_bytes=_moved_bytes(wave, number, paid),
-        begin_s=wave.began_s,
+        moved_bytes=_moved_bytes(wave, seat, paid),
+        begin_s=began_s,
         down_s=cost.down_s,
         compute_s=cost.compute_s,
         wait_s=cost.wait_s,
         up_s=cost.up_s,
         simulated_s=cost.simulated_s,
-        predicted_s=wave.predicted.get(number, (None, None))[0],
-        measured_s=wave.measured.get(number),
+        predicted_s=dispatch.predicted.get(seat, (None, None))[0],
+        measured_s=replies.measured.get(seat),
         energy_j=cost.energy_j,
-        fresh_state=outcome.fresh_state if outcome else False,
+        fresh_state=answer.fresh_state if answer else False,
         figures={**(heard.figures if heard else {}), **(verdict.figures if verdict else {})},
     )
 
 
-def _outcome(wave: Wave, number: int, verdict: Verdict | None) -> tuple[str, str | None]:
-    """The word for a visit in the record, and the reason where there is one."""
-    outcome, failure = wave.outcomes.get(number), wave.failed().get(number)
-    if failure is None and number in wave.refused:
-        return "refused", wave.refused[number].reason
-    if failure is not None or outcome is None:
+def _outcome(wave: Wave, seat: int) -> tuple[str, str | None]:
+    """The outcome of a visit as records name it, and its reason where it has one."""
+    answer, failure = wave.replies.outcomes.get(seat), wave.failed.get(seat)
+    refused, verdict = wave.decision.refused, wave.decision.verdicts.get(seat)
+    if failure is None and seat in refused:
+        return "refused", refused[seat].reason
+    if failure is not None or answer is None:
         return "failed", failure.reason if failure else "error"
-    if outcome.kind == "evaluate":
+    if answer.kind == "evaluate":
         return "evaluated", None
     if verdict is not None and not verdict.upload:
         return "refused", verdict.reason
-    if outcome.kind == "collect":
+    if answer.kind == "collect":
         return "collected", None
-    return ("used", None) if number in wave.used else ("idle", "no update")
+    return ("used", None) if seat in wave.replies.used else ("idle", "no update")
 
 
-def _moved_bytes(wave: Wave, number: int, paid: VisitCost) -> int:
-    """Of the bytes that the seat received, those of moved samples: they follow its order."""
-    moved = wave.moved_bytes.get(number, 0)
-    order = wave.links[number].down_bytes - moved if number in wave.links else 0
+def _moved_bytes(wave: Wave, seat: int, paid: VisitCost) -> int:
+    """The bytes of moved samples that the seat has received: they follow its order."""
+    moved, links = wave.dispatch.moved_bytes.get(seat, 0), wave.replies.links
+    order = links[seat].down_bytes - moved if seat in links else 0
     return min(max(paid.use.down_bytes - order, 0), moved)
 
 
 @dataclass
 class RoundLog:
-    """What a round has come to so far.
+    """The results of a round so far.
 
     Attributes:
-        bases: by seat, the version left behind by its last visit that counts.
-        trained_on: the samples behind the edge's update, visit by visit.
-        late_weight: of late updates in it.
-        simulated_s: of the edge rounds so far, without the link to the cloud.
-        next_on_s: the simulated instant at which the first of the devices that were off is there again.
+        experiment: of the run.
+        round_no: the round.
+        clock_s: when the round began, on the run's simulated clock.
+        visits: their records, in order.
+        failures: lost contributions.
+        retired: seats that take part no more, with the reason.
+        bases: by seat, the version of the client state that its last valid visit left.
+        trained_on: the samples behind the edge's update, by visit.
+        n_used: number of updates in the edge's update.
+        late_weight: samples behind the late updates in it.
+        simulated_s: duration of the edge rounds so far, without the link to the cloud.
+        next_on_s: the simulated instant at which the first of the unavailable devices is available again.
+        socket_bytes: size of the bodies that processes exchanged.
+        testing_s: wall seconds that visits spent on testing models.
     """
 
     experiment: Experiment
     round_no: int
+    clock_s: float = 0.0
     visits: list[VisitRecord] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     retired: dict[int, str] = field(default_factory=dict)
@@ -112,60 +125,51 @@ class RoundLog:
 
     @property
     def n_samples(self) -> int:
-        """Samples behind the edge's update, each once however often it was trained on, and late ones."""
+        """Samples behind the edge's update: each once, however often it was trained on, plus those of late updates."""
         fresh = len(np.unique(np.concatenate(self.trained_on))) if self.trained_on else 0
         return fresh + self.late_weight
 
-    def note(
-        self,
-        wave: Wave,
-        tasks: Mapping[int, Task],
-        verdicts: Mapping[int, Verdict],
-        arrivals: WaveTiming,
-    ) -> list[VisitRecord]:
-        """Write a wave down; its lines."""
-        lines = [
-            seat_line(wave, self.experiment.seat(n), verdicts.get(n), arrivals.paid(wave, n)) for n in sorted(tasks)
-        ]
-        for line in lines:
-            self._remember(line, tasks[line.seat], verdicts.get(line.seat), wave)
-        self.visits += lines
+    def note(self, wave: Wave, timing: WaveTiming) -> list[VisitRecord]:
+        """Adds a wave; returns the records of its visits."""
+        dispatch, decision = wave.dispatch, wave.decision
+        began_s = dispatch.at_s - self.clock_s
+        visits = [visit_record(wave, n, timing.paid(decision, n), began_s) for n in sorted(dispatch.tasks)]
+        for visit in visits:
+            self._note_training(visit, wave)
+        self.visits += visits
         self.failures += wave.failures
-        self.simulated_s += arrivals.lasted_s(wave)
-        self.socket_bytes += wave.socket_bytes
-        self.testing_s += wave.testing_s
-        _told(wave, lines)
-        return lines
+        self.simulated_s += timing.lasted_s(decision)
+        self.socket_bytes += wave.replies.socket_bytes
+        self.testing_s += wave.replies.testing_s
+        away = [on_s for on_s in (*dispatch.faults.off.values(), *dispatch.faults.busy.values()) if on_s is not None]
+        self.next_on_s = min([*away, *([] if self.next_on_s is None else [self.next_on_s])], default=None)
+        _log_wave(wave, visits)
+        return visits
 
-    def _remember(self, line: VisitRecord, task: Task, verdict: Verdict | None, wave: Wave) -> None:
-        """Which state counts from now on, and whose samples stand behind the edge's update."""
-        if line.outcome in ("failed", "evaluated") or line.seat in wave.unasked:
+    def _note_training(self, visit: VisitRecord, wave: Wave) -> None:
+        """Notes the client state that counts from now on, and the samples behind the edge's update."""
+        seat, replies = visit.seat, wave.replies
+        if visit.outcome in ("failed", "evaluated") or seat in wave.dispatch.unrequested:
             return
-        own = verdict.keep if verdict is not None else None
-        keeps = self.experiment.algorithm.on_refusal == "keep" if own is None else own
-        if line.outcome != "refused" or keeps or line.seat in wave.late:
-            self.bases[line.seat] = Version(self.round_no, line.edge_round, line.wave)
-        if line.seat in wave.used:
+        verdict = wave.decision.verdicts.get(seat)
+        keep = verdict.keep if verdict is not None else None
+        keeps = self.experiment.algorithm.on_refusal == "keep" if keep is None else keep
+        if visit.outcome != "refused" or keeps or seat in replies.late:
+            self.bases[seat] = Version(self.round_no, visit.edge_round, visit.wave)
+        if seat in replies.used:
             self.n_used += 1
-            samples = (
-                self.experiment.seat_in(line.seat, self.round_no).train
-                if task.samples is None
-                else task.samples.numpy()
-            )
-            self.trained_on.append(samples)
+            samples = wave.dispatch.tasks[seat].samples
+            own = self.experiment.seat_in(seat, self.round_no).train
+            self.trained_on.append(own if samples is None else samples.numpy())
 
-    def note_late(self, line: VisitRecord) -> None:
-        """Write down a late update that was used now."""
-        self.visits.append(line)
+    def note_late(self, visit: VisitRecord) -> None:
+        """Adds a late update of an earlier round that was used in this one."""
+        self.visits.append(visit)
         self.n_used += 1
-        self.late_weight += line.n_samples
-
-    def wait_for(self, instants: list[float]) -> None:
-        """Note when devices are there again."""
-        self.next_on_s = min([*instants, *([] if self.next_on_s is None else [self.next_on_s])], default=None)
+        self.late_weight += visit.n_samples
 
     def record(self) -> dict[str, Any]:
-        """The fields of the edge's answer."""
+        """The fields of the edge's answer that come from the log."""
         return {
             "lines": tuple(self.visits),
             "failures": tuple(self.failures),
@@ -176,11 +180,12 @@ class RoundLog:
         }
 
 
-def _told(wave: Wave, lines: list[VisitRecord]) -> None:
-    """Log what came of a wave: what was lost, one by one, and how the others ended."""
-    with log_context(edge_round=wave.stage.edge_round, wave=wave.stage.wave):
+def _log_wave(wave: Wave, visits: list[VisitRecord]) -> None:
+    """Logs each lost contribution of a wave, and the outcomes of its visits."""
+    wave_id = wave.dispatch.wave_id
+    with log_context(edge_round=wave_id.edge_round, wave=wave_id.wave):
         for lost in wave.failures:
             log_event(
                 "contribution.lost", level=logging.WARNING, seat=lost.seat, reason=lost.reason, detail=lost.detail
             )
-        log_event("wave.ended", visits=len(lines), **Counter(line.outcome for line in lines))
+        log_event("wave.ended", visits=len(visits), **Counter(visit.outcome for visit in visits))

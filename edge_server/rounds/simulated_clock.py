@@ -1,7 +1,7 @@
-"""Simulated time at an edge: who is off, who drops its visit, and what each visit costs.
+"""Simulated time at an edge: which devices are off, which drop their visit, and what each visit costs.
 
-All of it follows from the spec, the seed and the simulated instant; nothing waits for it. What the model lets happen
-(`unavailable`, `dropped`) happens whether the device's real process is there or not.
+All of it follows from the spec, the seed and the simulated instant; nothing waits for it. A simulated fault
+(`unavailable`, `dropped`) happens whether or not the process that hosts the device is connected.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from shared.simulation.digital_twin import Telemetry, Twin
 
 @dataclass(frozen=True)
 class SimulatedFaults:
-    """What the model has in store for the seats of a wave.
+    """The simulated faults of the seats of a wave.
 
     Attributes:
-        off: seats whose device is off, with the instant at which it is there again (None: never).
-        busy: seats that are still at work on a late update, with the instant at which it is there.
-        dropped: seats that drop their visit, with the share of their work after which they do.
+        off: seats whose device is off, with the instant at which it is on again (None: never).
+        busy: seats that still work on a late update, with the instant at which it arrives.
+        dropped: seats that drop their visit, with the share of their work that they do before.
     """
 
     off: dict[int, float | None] = field(default_factory=dict)
@@ -38,24 +38,24 @@ class SimulatedFaults:
 
 @dataclass(frozen=True)
 class EdgeClock:
-    """Simulated time of the visits to one home.
+    """Simulated time of the visits of one edge.
 
     Args:
-        lab: of the run.
-        home: its number.
-        profiles: of seats that have their agent's.
-        round_no: by which seats have collected their samples; 0: all of them.
-        at_s: the simulated instant by which it is known how much compute is free.
+        experiment: of the run.
+        edge: its number.
+        profiles: the agents' profiles by seat, for the seats that take over the profile of their agent.
+        round_no: the round, up to which seats have collected samples; 0: all samples.
+        at_s: the simulated instant at which the free compute is known.
     """
 
     experiment: Experiment
-    home: int
+    edge: int
     profiles: Mapping[int, str] = field(default_factory=dict)
     round_no: int = 0
     at_s: float = 0.0
 
     def at(self, at_s: float) -> EdgeClock:
-        """The same at another instant."""
+        """The clock at another instant."""
         return replace(self, at_s=at_s)
 
     @cached_property
@@ -63,7 +63,7 @@ class EdgeClock:
         return {}
 
     def seat(self, number: int) -> Seat:
-        """A seat at this instant: with what it has collected, the compute that is free, maybe its agent's profile."""
+        """A seat at this instant: its samples collected so far, its free compute, maybe its agent's profile."""
         if number not in self._seats:
             seat = self._seated(number)
             free = 1.0 if isinstance(seat.profile.load, NoLoad) else max(self._free(seat), LEAST_FREE)
@@ -79,7 +79,7 @@ class EdgeClock:
         return free_share(seat.profile.load, self.at_s, run_seeds(self.experiment.spec, f"seat {seat.number}"))
 
     def telemetry(self, twin: Twin) -> Telemetry:
-        """What a twin's worker says of itself at this instant; with `clock: real` its compute is the measured one."""
+        """The telemetry of a twin's device at this instant; with `clock: real` its compute is the measured one."""
         number, seat = twin.seat, self._seated(twin.seat)
         seeds, battery_j = run_seeds(self.experiment.spec, f"seat {number}"), seat.profile.battery_j
         slower = twin.ratio if self.experiment.spec.clock == "real" else 1.0
@@ -94,9 +94,9 @@ class EdgeClock:
     def faults(
         self, ctx: Context, tasks: Mapping[int, Task], at_s: float, busy: Mapping[int, float]
     ) -> SimulatedFaults:
-        """Who of a wave that begins at `at_s` is off, who will drop; evaluation is not part of that world.
+        """The faults of a wave that begins at `at_s`; visits that only evaluate have none.
 
-        `busy` are seats that are at work until the instants named.
+        `busy`: seats that still work, with the instants until which they do.
         """
         found = SimulatedFaults()
         for number in sorted(tasks):
@@ -114,25 +114,25 @@ class EdgeClock:
         return found
 
     def cost(self, ctx: Context, number: int, use: LinkUse, outcome: Outcome[Any]) -> Cost:
-        """What a visit cost that was paid; testing models takes no simulated time."""
+        """The cost of a visit that was finished; testing models takes no simulated time."""
         share = 0.0 if outcome.kind == "evaluate" else 1.0
         return self._cost(ctx, number, use, outcome.n_trained, share)
 
     def upload_cost(self, ctx: Context, number: int, use: LinkUse, wait_s: float) -> Cost:
-        """What it cost to wait for so long, and then to be asked for an update and to send it."""
+        """The cost of waiting for `wait_s`, then receiving an upload order and sending the update."""
         seat = self.seat(number)
-        return upload_cost(seat.profile, seat.latency_to(self.home), use, ctx.at(seat=number).seed, wait_s)
+        return upload_cost(seat.profile, seat.latency_to(self.edge), use, ctx.at(seat=number).seed, wait_s)
 
     def dropped_cost(self, ctx: Context, number: int, use: LinkUse, task: Task, share: float) -> Cost:
-        """What a visit cost that was dropped: receiving, and a share of the work that was asked for."""
+        """The cost of a dropped visit: receiving its order, and a share of its task."""
         return self._cost(ctx, number, use, self._dropped_samples(ctx, number, task, share), share)
 
     def dropped_flops(self, ctx: Context, number: int, task: Task, share: float) -> float:
-        """Operations of a visit that was dropped."""
+        """Floating-point operations of a dropped visit."""
         return self._dropped_samples(ctx, number, task, share) * self.experiment.flops
 
     def broken_off(self, number: int, cost: Cost, use: LinkUse, flops: float, at_s: float) -> tuple[Cost, LinkUse]:
-        """What was done and moved of an exchange that was broken off after so many seconds; see `shared.costs`."""
+        """The part of an exchange that was done until it was broken off after `at_s`; see `simulation.cost_model`."""
         return broken_off(self.seat(number).profile, cost, use, flops, at_s)
 
     def _dropped_samples(self, ctx: Context, number: int, task: Task, share: float) -> float:
@@ -140,4 +140,4 @@ class EdgeClock:
 
     def _cost(self, ctx: Context, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
         seat, flops = self.seat(number), n_trained * self.experiment.flops
-        return visit_cost(seat.profile, seat.latency_to(self.home), use, flops, ctx.at(seat=number).seed, share)
+        return visit_cost(seat.profile, seat.latency_to(self.edge), use, flops, ctx.at(seat=number).seed, share)

@@ -10,13 +10,14 @@ They are generic in the algorithm's own records and decoded with the parametrise
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from shared.core.records import Count, Record, Tensor
+from shared.core.records import Count, NotNegative, Record, Tensor
 from shared.core.scores import Score
 from shared.federation.aggregation import PartialSum
+from shared.run_records.visits import VisitRecord
 from shared.spec.experiment import ExperimentSpec
 from shared.storage.states import Version
 
@@ -26,7 +27,6 @@ U = TypeVar("U")
 P = TypeVar("P")
 
 Kind = Literal["train", "collect", "evaluate"]
-NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Task(Record):
@@ -224,52 +224,6 @@ class RoundOrder(Record, Generic[B]):
     retired: dict[int, str]
     clock_s: NotNegative
     broadcast: B
-
-
-class VisitRecord(Record):
-    """One visit in the record of a round.
-
-    Attributes:
-        outcome: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected` or `idle`. A late update has a
-            record of its own in the round that uses it, with `used_late`.
-        label: the algorithm's own label of the client, such as a class.
-        work_share: share of the algorithm's task that the seat was given (`partial_work`).
-        report_bytes: the part of `up_bytes` sent before the edge admitted or refused the update.
-        moved_bytes: the part of `down_bytes` that brought samples which the seat lacks.
-        begin_s: begin of its wave, in simulated seconds after the round began.
-        wait_s: from the arrival of its report until the edge decided.
-        simulated_s: the sum of `down_s`, `compute_s`, `wait_s` and `up_s`.
-        predicted_s: the value of `simulated_s` that the seat's twin predicted.
-        measured_s: wall seconds; only with `clock: real`, since otherwise bodies must not vary from run to run.
-    """
-
-    seat: int
-    edge_round: int
-    wave: int
-    outcome: str
-    reason: str | None = None
-    label: str | None = None
-    n_samples: Count = 0
-    work_share: float = 1.0
-    train: Score | None = None
-    received: Score | None = None
-    own: Score | None = None
-    own_on: dict[str, Score] = Field(default_factory=dict)
-    down_bytes: Count = 0
-    up_bytes: Count = 0
-    report_bytes: Count = 0
-    moved_bytes: Count = 0
-    begin_s: NotNegative = 0.0
-    down_s: NotNegative = 0.0
-    compute_s: NotNegative = 0.0
-    wait_s: NotNegative = 0.0
-    up_s: NotNegative = 0.0
-    simulated_s: NotNegative = 0.0
-    predicted_s: NotNegative | None = None
-    measured_s: NotNegative | None = None
-    energy_j: NotNegative = 0.0
-    fresh_state: bool = False
-    figures: dict[str, Any] = Field(default_factory=dict)
 
 
 class RoundAnswer(Record, Generic[U]):

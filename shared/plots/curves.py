@@ -1,23 +1,25 @@
-"""The pictures that every run has: accuracy and loss, bytes on links, and how accuracies spread over clients.
+"""The pictures of every run: accuracy and loss, bytes on links, spread of accuracies over clients; and of a comparison.
 
-Runs side by side: accuracy against rounds, simulated time and bytes, and the spread over clients at the end.
+A comparison shows accuracy against rounds, simulated time and bytes, and the spread over clients at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, Protocol
 
 from shared.core.scores import Spread
 from shared.plots.history import RunHistory
-from shared.plots.picture import Axis, Box, Boxes, Lines, Picture, Series, Value
+from shared.plots.palette import COLOURS
+from shared.plots.picture import Axis, Box, Boxes, Lines, Panel, Picture, Series, Value
 from shared.run_records.rounds import RoundInfo
+from shared.run_records.runs import RunInfo
 
 By = Literal["round", "time", "bytes"]
 _ROUND = Axis(label="round", whole=True)
 _ACCURACY, _LOSS = Axis(label="accuracy", unit="share"), Axis(label="loss")
-_OF = {"own": "of its own", "received": "that it received"}
+_MODELS = {"own": "local model", "received": "received model"}
 _LINKS = (
     ("device_bytes_up", "devices to edges"),
     ("device_bytes_down", "edges to devices"),
@@ -26,13 +28,13 @@ _LINKS = (
 )
 
 
-def accuracy(told: RunHistory, by: By = "round") -> Picture | None:
+def accuracy(history: RunHistory, by: By = "round") -> Picture | None:
     """Accuracy and loss: of the global model, the mean over clients, and in training.
 
     Args:
-        by: what is to the right: rounds, simulated time, or bytes on all links, up and down.
+        by: the x-axis: rounds, simulated time, or bytes on all links, up and down.
     """
-    rows = told.trained
+    rows = history.trained
     if not rows:
         return None
     x = _places(rows, by)
@@ -42,7 +44,7 @@ def accuracy(told: RunHistory, by: By = "round") -> Picture | None:
         if not known:
             return None
         places, values = zip(*known, strict=True)
-        return Series(name=name, x=places, y=values, colour=colour, dashed=colour > 0)
+        return Series(name=name, x=places, y=values, colour=colour, dash=int(colour > 0))
 
     upper = (
         line("global model", lambda row: _global(row, "accuracy"), 0),
@@ -50,7 +52,7 @@ def accuracy(told: RunHistory, by: By = "round") -> Picture | None:
     )
     lower = (
         line("global model", lambda row: _global(row, "loss"), 0),
-        line("in training", lambda row: row.train_loss, 2),
+        line("training", lambda row: row.train_loss, 2),
     )
     axis = {"round": _ROUND, "time": Axis(label="simulated time", unit="seconds"), "bytes": _bytes("bytes, all links")}
     panels = [
@@ -60,7 +62,9 @@ def accuracy(told: RunHistory, by: By = "round") -> Picture | None:
     ]
     if not panels:
         return None
-    return Picture(name="accuracy" if by == "round" else f"accuracy_by_{by}", title=_title(told), panels=tuple(panels))
+    return Picture(
+        name="accuracy" if by == "round" else f"accuracy_by_{by}", title=_title(history), panels=tuple(panels)
+    )
 
 
 def _places(rows: Sequence[RoundInfo], by: By) -> list[float]:
@@ -74,37 +78,37 @@ def _global(row: RoundInfo, figure: Literal["accuracy", "loss"]) -> Value:
     return getattr(found, figure) if found else None
 
 
-def bytes_on_links(told: RunHistory) -> Picture | None:
-    """Bytes of the modelled system by round on both links, up and down."""
-    rows = told.trained
+def bytes_on_links(history: RunHistory) -> Picture | None:
+    """Bytes of each round on the simulated links, up and down."""
+    rows = history.trained
     if not rows:
         return None
     x = tuple(float(row.round_no) for row in rows)
     series = tuple(
-        Series(name=label, x=x, y=tuple(getattr(row, name) for row in rows), colour=at // 2, dashed=at % 2 == 1)
+        Series(name=label, x=x, y=tuple(getattr(row, name) for row in rows), colour=at // 2, dash=at % 2)
         for at, (name, label) in enumerate(_LINKS)
     )
     panel = Lines(x=_ROUND, y=_bytes("bytes in a round"), series=series)
-    return Picture(name="bytes", title=f"{_title(told)}: bytes on the modelled links", panels=(panel,))
+    return Picture(name="bytes", title=f"{_title(history)}: bytes on the simulated links", panels=(panel,))
 
 
 def _bytes(label: str) -> Axis:
     return Axis(label=label, unit="bytes", from_zero=True)
 
 
-def clients(told: RunHistory) -> Picture | None:
-    """How accuracies spread over clients, each on its own test set: by round, and a box at the end."""
-    which = "own" if any("own" in row.clients for row in told.rounds) else "received"
-    course = [(row.round_no, row.clients[which]) for row in told.trained if which in row.clients]
+def clients(history: RunHistory) -> Picture | None:
+    """The spread of accuracies over clients, each on its own test set: by round, and as boxes at the end."""
+    which = "own" if any("own" in row.clients for row in history.rounds) else "received"
+    course = [(row.round_no, row.clients[which]) for row in history.trained if which in row.clients]
     if not course:
         return None
     numbers, spreads = [number for number, _ in course], [spread for _, spread in course]
-    y = Axis(label=f"accuracy of the model {_OF[which]}", unit="share")
-    whole = _band("from least to most", numbers, spreads, ("min", "max"))
-    half = _band("the middle half", numbers, spreads, ("q1", "q3"))
+    y = Axis(label=f"{_MODELS[which]} accuracy", unit="share")
+    whole = _band("min to max", numbers, spreads, ("min", "max"))
+    half = _band("25th to 75th percentile", numbers, spreads, ("q1", "q3"))
     mean = Series(name="mean", x=tuple(numbers), y=tuple(spread.mean for spread in spreads), colour=0)
-    panels = (Lines(x=_ROUND, y=y, series=(whole, half, mean)), *_ends(told))
-    return Picture(name="clients", title=f"{_title(told)}: clients, each on its own test set", panels=panels)
+    panels = (Lines(x=_ROUND, y=y, series=(whole, half, mean)), *_ends(history))
+    return Picture(name="clients", title=f"{_title(history)}: clients, each on its own test set", panels=panels)
 
 
 def _band(name: str, x: Sequence[int], spreads: Sequence[Spread], sides: tuple[str, str]) -> Series:
@@ -112,19 +116,19 @@ def _band(name: str, x: Sequence[int], spreads: Sequence[Spread], sides: tuple[s
     return Series(name=name, x=tuple(x), y=(None,) * len(x), low=low, high=high, colour=0)
 
 
-def _ends(told: RunHistory) -> tuple[Boxes, ...]:
-    ends = {name: spread for row in told.rounds if row.kind == "evaluate" for name, spread in row.clients.items()}
-    if ends.get("own") == ends.get("received"):  # the model that a client holds is both
+def _ends(history: RunHistory) -> tuple[Boxes, ...]:
+    ends = {name: spread for row in history.rounds if row.kind == "evaluate" for name, spread in row.clients.items()}
+    if ends.get("own") == ends.get("received"):  # the client keeps the model that it received
         ends.pop("received", None)
     if not ends:
         return ()
-    boxes = tuple(box(f"model {_OF.get(name, name)}", spread) for name, spread in sorted(ends.items()))
+    boxes = tuple(box(_MODELS.get(name, f"model {name}"), spread) for name, spread in sorted(ends.items()))
     x = Axis(label=f"at the end, {max(spread.n for spread in ends.values())} clients")
     return (Boxes(x=x, y=_ACCURACY, boxes=boxes),)
 
 
 def box(name: str, spread: Spread) -> Box:
-    """A spread as a box: from the least to the most, no outliers apart."""
+    """A spread as a box from minimum to maximum, without outliers."""
     return Box(
         name=name,
         n=spread.n,
@@ -137,12 +141,19 @@ def box(name: str, spread: Spread) -> Box:
     )
 
 
-def _title(told: RunHistory) -> str:
-    return f"{told.info.name} ({told.info.algorithm})"
+def _title(history: RunHistory) -> str:
+    return f"{history.info.name} ({history.info.algorithm})"
 
 
-class Evaluated(Protocol):
-    """An evaluation, and what had been spent until then."""
+# ---- several runs
+
+CROWD = 12
+"""Of more runs than this, only the last point is marked, no point is ringed, and the panel of clients is left out."""
+_N_DASHES, _N_MARKERS = 4, 6
+
+
+class EvaluatedPoint(Protocol):
+    """An evaluation, and what the run had spent until then."""
 
     @property
     def round_no(self) -> int: ...
@@ -154,53 +165,99 @@ class Evaluated(Protocol):
     def accuracy(self) -> float: ...
 
 
-class Beside(Protocol):
-    """One run."""
+class ComparedRun(Protocol):
+    """One run of a comparison."""
 
+    @property
+    def info(self) -> RunInfo: ...
     @property
     def label(self) -> str: ...
     @property
-    def points(self) -> Sequence[Evaluated]: ...
+    def measure(self) -> str: ...
+    @property
+    def points(self) -> Sequence[EvaluatedPoint]: ...
     @property
     def clients(self) -> Spread | None: ...
+    def reached(self, target: float | None) -> EvaluatedPoint | None: ...
 
 
-_MEASURES: tuple[tuple[str, str, Axis, Callable[[Evaluated], float]], ...] = (
-    ("rounds", "Accuracy by rounds", Axis(label="round", whole=True), lambda point: point.round_no),
-    (
-        "time",
-        "Accuracy by simulated time",
-        Axis(label="simulated time", unit="seconds", from_zero=True),
-        lambda point: point.simulated_s,
-    ),
-    (
-        "bytes",
-        "Accuracy by bytes up",
-        Axis(label="bytes up", unit="bytes", from_zero=True),
-        lambda point: point.bytes_up,
-    ),
+_MEASURES: tuple[tuple[Axis, Callable[[EvaluatedPoint], float]], ...] = (
+    (Axis(label="rounds", whole=True, from_zero=True), lambda point: point.round_no),
+    (Axis(label="simulated time", unit="seconds", from_zero=True), lambda point: point.simulated_s),
+    (Axis(label="bytes up", unit="bytes", from_zero=True), lambda point: point.bytes_up),
 )
 
 
-def beside(courses: Sequence[Beside], target: float | None) -> list[Picture]:
-    """A picture for each measure, with the target as a line, and boxes of clients; of runs that were evaluated."""
-    courses = [course for course in courses if course.points]
-    y, found = Axis(label="accuracy", unit="share"), []
-    for name, title, x, of in _MEASURES:
-        series = [
-            Series(
-                name=course.label, x=tuple(map(of, course.points)), y=tuple(point.accuracy for point in course.points)
-            )
-            for course in courses
-        ]
-        ends = [place for one in series for place in one.x]
-        if target is not None and ends:
-            at = (min(0.0, *ends), max(ends))
-            series.append(Series(name="target", x=at, y=(target, target), dashed=True, colour=6))
-        if series:
-            found.append(Picture(name=f"beside_{name}", title=title, panels=(Lines(x=x, y=y, series=tuple(series)),)))
-    boxes = tuple(box(course.label, course.clients) for course in courses if course.clients)
-    if boxes:
-        panel = Boxes(x=Axis(label="clients at the end"), y=y, boxes=boxes)
-        found.append(Picture(name="beside_clients", title="Spread over clients", panels=(panel,)))
-    return found
+def comparison(runs: Sequence[ComparedRun], target: float | None) -> Picture | None:
+    """Accuracy against rounds, simulated time and bytes, and the spread over clients; None without an evaluation.
+
+    A run has the same colour, line style and marker in all panels. The first point that reaches the target is ringed.
+    """
+    runs = [run for run in runs if run.points]
+    if not runs:
+        return None
+    measures = dict.fromkeys(run.measure for run in runs)
+    y = Axis(label=f"accuracy ({next(iter(measures))})" if len(measures) == 1 else "accuracy", unit="share")
+    looks = [_look(index, _n_equal(runs, index)) for index in range(len(runs))]
+    panels: list[Panel] = []
+    crowded = len(runs) > CROWD
+    for x, of in _MEASURES:
+        series = [_curve(run, look, of, target, crowded=crowded) for run, look in zip(runs, looks, strict=True)]
+        panels.append(Lines(x=x, y=y, series=tuple(series + _target_line(series, target))))
+    boxes = tuple(
+        box(run.label, run.clients).replace(colour=look["colour"], marker=look["marker"])
+        for run, look in zip(runs, looks, strict=True)
+        if run.clients
+    )
+    if boxes and not crowded:
+        panels.append(Boxes(x=Axis(label="clients at the end"), y=y, boxes=boxes))
+    names = dict.fromkeys(run.info.name for run in runs)
+    parts = (next(iter(names)) if len(names) == 1 else "", f"{len(runs)} runs" if len(runs) > 1 else "")
+    return Picture(name="compare", title=": ".join(filter(None, parts)), panels=tuple(panels), side_by_side=True)
+
+
+def _curve(
+    run: ComparedRun,
+    look: Mapping[str, int],
+    of: Callable[[EvaluatedPoint], float],
+    target: float | None,
+    *,
+    crowded: bool,
+) -> Series:
+    first = run.reached(target)
+    return Series(
+        name=run.label,
+        x=tuple(map(of, run.points)),
+        y=tuple(point.accuracy for point in run.points),
+        colour=look["colour"],
+        dash=look["dash"],
+        marker=look["marker"],
+        highlight=list(run.points).index(first) if first is not None and not crowded else None,
+    )
+
+
+def _target_line(curves: Sequence[Series], target: float | None) -> list[Series]:
+    if target is None:
+        return []
+    ringed = ", circled where a run first reaches it" if any(each.highlight is not None for each in curves) else ""
+    end = max(x for each in curves for x in each.x)
+    name = f"target {100 * target:.4g} %{ringed}"
+    return [Series(name=name, x=(0.0, end), y=(target, target), dash=1, marker=None, colour=len(COLOURS) - 1)]
+
+
+def _n_equal(runs: Sequence[ComparedRun], index: int) -> int:
+    """How many earlier runs have the same accuracies: a curve drawn over theirs must let them be seen.
+
+    0 where there are more runs than colours: then line styles distinguish runs already.
+    """
+    if len(runs) > len(COLOURS):
+        return 0
+    curves = [[(point.round_no, point.accuracy) for point in run.points] for run in runs[: index + 1]]
+    return curves[:-1].count(curves[-1])
+
+
+def _look(index: int, n_equal: int) -> dict[str, int]:
+    """Numbers of colour, line style and marker of a run: first colours change, then line styles, then markers."""
+    rest = index // len(COLOURS)
+    dash, marker = (rest + n_equal) % _N_DASHES, rest // _N_DASHES % _N_MARKERS
+    return {"colour": index % len(COLOURS), "dash": dash, "marker": marker}

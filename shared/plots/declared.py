@@ -1,4 +1,4 @@
-"""Pictures that an algorithm's file declares in a line."""
+"""Pictures that an algorithm's module declares in one line, as `PICTURES` beside its `ALGORITHM`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from shared.plots.history import RunHistory
 from shared.plots.picture import Axis, Bars, Cells, Lines, Picture, Series, Value
 
 Pictures = Callable[[RunHistory], Sequence[Picture]]
-
-
-def no_pictures(told: RunHistory) -> Sequence[Picture]:
-    """The default: nothing beside what every run shows."""
-    return ()
+"""Type of `PICTURES`: the pictures of one run, beside those that every run has."""
 
 
 def labels_by_round(name: str, title: str, labels: Sequence[str]) -> Pictures:
-    """How many visits got which of the algorithm's words, by round: bars on each other, in the order of `labels`."""
+    """Stacked bars by round: the number of visits with each of the algorithm's labels, in the order of `labels`."""
 
-    def pictures(told: RunHistory) -> Sequence[Picture]:
-        rows = [row for row in told.trained if row.labels]
+    def pictures(history: RunHistory) -> Sequence[Picture]:
+        rows = [row for row in history.trained if row.labels]
         if not rows:
             return ()
         series = tuple(
@@ -39,18 +35,18 @@ def labels_by_round(name: str, title: str, labels: Sequence[str]) -> Pictures:
 
 
 def figure_by_client(name: str, title: str, figure: str, label: str) -> Pictures:
-    """A figure of visits by seat and round, and its mean over seats; of several visits in a round the last one."""
+    """A figure of visits by seat and round, and its mean over seats; of several visits in a round, the last counts."""
 
-    def pictures(told: RunHistory) -> Sequence[Picture]:
+    def pictures(history: RunHistory) -> Sequence[Picture]:
         found = {
-            (visit.seat, visit.round_no): visit.figures[figure] for visit in told.visits if figure in visit.figures
+            (visit.seat, visit.round_no): visit.figures[figure] for visit in history.visits if figure in visit.figures
         }
         if not found:
             return ()
         seats, rounds = sorted({seat for seat, _ in found}), sorted({number for _, number in found})
         values: list[tuple[Value, ...]] = [tuple(found.get((seat, number)) for number in rounds) for seat in seats]
-        told_in = [[value for value in column if value is not None] for column in zip(*values, strict=True)]
-        means = tuple(sum(column) / len(column) for column in told_in)
+        known = [[value for value in column if value is not None] for column in zip(*values, strict=True)]
+        means = tuple(sum(column) / len(column) for column in known)
         x, value = Axis(label="round", whole=True), Axis(label=label)
         mean = Lines(x=x, y=value, series=(Series(name="mean over clients", x=tuple(rounds), y=means),))
         cells = Cells(

@@ -1,4 +1,4 @@
-"""Where the lines of a dendrogram are."""
+"""The positions of a dendrogram's lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Groups of clients as an algorithm tells of them in the cloud's figures of a round: `groups`, and what they rest on.
+"""Groups of clients, as an algorithm reports them among the cloud's figures of a round.
 
-`groups` lists the clients of each group, `threshold` says at which distance it was cut. The round that clustered also
-tells `users` and the `linkage` of their last layers: from it follow the groups at any other threshold.
+`groups` lists the clients of each group, `threshold` is the distance at which the tree was cut. The round that
+clustered also reports `users` and the `linkage` of their last layers, which give the groups at any other threshold.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from shared.run_records.rounds import RoundInfo
 
 @dataclass(frozen=True)
 class Grouping:
-    """Who is with whom.
+    """The groups of clients since a round.
 
     Attributes:
-        round_no: since when.
-        threshold: TH.
+        round_no: the round that formed them.
+        threshold: the distance at which the tree was cut (TH).
         groups: clients by group.
     """
 
@@ -32,7 +32,7 @@ class Grouping:
 
 
 def newest_grouping(rounds: Sequence[RoundInfo]) -> Grouping | None:
-    """The groups as they are now, None without any."""
+    """The newest groups; None without any."""
     for row in reversed(rounds):
         found = row.figures.get("cloud", {})
         if "groups" in found:
@@ -42,8 +42,8 @@ def newest_grouping(rounds: Sequence[RoundInfo]) -> Grouping | None:
 
 def newest_tree(rounds: Sequence[RoundInfo]) -> Mapping[str, Any] | None:
     """The figures of the last clustering, with `users`, `linkage` and `threshold`; None without any."""
-    told = [row.figures.get("cloud", {}) for row in rounds]
-    return next((found for found in reversed(told) if "linkage" in found), None)
+    reported = [row.figures.get("cloud", {}) for row in rounds]
+    return next((found for found in reversed(reported) if "linkage" in found), None)
 
 
 def cut(tree: Mapping[str, Any], threshold: float) -> tuple[tuple[str, ...], ...]:
@@ -52,9 +52,9 @@ def cut(tree: Mapping[str, Any], threshold: float) -> tuple[tuple[str, ...], ...
     return tuple(tuple(users[i] for i in members) for members in groups_at(tree["linkage"], threshold))
 
 
-def dendrogram(told: RunHistory) -> Sequence[Picture]:
-    """The last clustering: who was joined at which distance, where that was cut, and the group of each client."""
-    tree = newest_tree(told.rounds)
+def dendrogram(history: RunHistory) -> Sequence[Picture]:
+    """The last clustering as a dendrogram: distances at which clients were joined, the cut, and each client's group."""
+    tree = newest_tree(history.rounds)
     if tree is None or not tree["linkage"]:
         return ()
     group = {user: number for number, members in enumerate(cut(tree, tree["threshold"]), start=1) for user in members}
@@ -64,5 +64,5 @@ def dendrogram(told: RunHistory) -> Sequence[Picture]:
         merges=tuple(tuple(map(float, merge)) for merge in tree["linkage"]),
         threshold=tree["threshold"],
     )
-    title = f"{told.info.name} ({told.info.algorithm}): groups of clients"
+    title = f"{history.info.name} ({history.info.algorithm}): groups of clients"
     return (Picture(name="groups", title=title, panels=(panel,)),)

@@ -1,4 +1,4 @@
-"""What a run tells of itself, as pictures are made from it."""
+"""The records of a run from which its pictures are made."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from shared.run_records.runs import RunInfo
 
 @dataclass(frozen=True)
 class VisitSummary:
-    """What is told of one visit in training.
+    """One visit in training.
 
     Attributes:
-        label: the algorithm's word for it.
-        figures: the algorithm's own, of the visit.
+        label: the algorithm's label for it.
+        figures: the algorithm's own figures of the visit.
     """
 
     round_no: int

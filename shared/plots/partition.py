@@ -1,4 +1,4 @@
-"""Who holds how much of which class."""
+"""The data partition: samples of each class at each seat."""
 
 from __future__ import annotations
 

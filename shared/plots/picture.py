@@ -1,7 +1,7 @@
-"""What a picture shows, apart from who draws it: figures in axes, as records.
+"""A picture as records: panels with axes and values, independent of the program that draws them.
 
-The results folder and reports draw them with Matplotlib, the dashboard with ECharts. Colours, fonts and sizes are the
-drawer's; a record says only what is to be seen.
+Files and reports are drawn with Matplotlib, the dashboard with ECharts. These choose fonts and sizes; a record holds
+only what is shown.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pydantic import Field
 from shared.core.records import Record
 
 Value = float | None
-"""None: there is nothing at this place."""
+"""None: no value at this position."""
 
 
 class Axis(Record):
-    """One direction of a figure.
+    """One axis of a panel.
 
     Attributes:
-        label: what is measured, with its unit.
-        unit: `share`: from 0 to 1, shown in per cent; `bytes` and `seconds` are shown in the unit that suits them.
-        from_zero: whether it begins at 0.
-        whole: only whole numbers stand on it.
+        label: the quantity, with its unit.
+        unit: `share`: from 0 to 1, shown in per cent; `bytes` and `seconds` are shown in a unit that suits their size.
+        from_zero: whether the axis begins at 0.
+        whole: whether its ticks are whole numbers only.
     """
 
     label: str = ""
@@ -36,24 +36,28 @@ class Series(Record):
     """A line, or the bars of one kind.
 
     Attributes:
-        y: a value for each place.
-        x: the places, of a line that has its own; empty: those of the figure's first series with places.
-        dashed: the second of a pair, such as down beside up.
-        colour: number in the palette; series with one number belong together. None: the next one.
-        low, high: of a band around the line, as long as `y`, or empty.
+        y: one value for each position.
+        x: the positions, if the line has its own; empty: those of the panel's first series that has positions.
+        dash: number of the line style: 0 solid, 1 dashed, 2 dotted, 3 dash-dotted.
+        marker: number of the symbol at its points; None: no symbols.
+        colour: number in the palette; series with the same number belong together. None: the next one.
+        highlight: index of the point that is ringed.
+        low, high: limits of a band around the line, as long as `y`, or empty.
     """
 
     name: str
     y: tuple[Value, ...]
     x: tuple[float, ...] = ()
-    dashed: bool = False
+    dash: int = 0
+    marker: int | None = 0
     colour: int | None = None
+    highlight: int | None = None
     low: tuple[Value, ...] = ()
     high: tuple[Value, ...] = ()
 
 
 class Lines(Record):
-    """Lines over numbers; each series has its own places."""
+    """Lines over numbers; each series may have its own positions."""
 
     kind: Literal["lines"] = "lines"
     x: Axis
@@ -73,12 +77,12 @@ class Bars(Record):
 
 
 class Cells(Record):
-    """A heat map: the darker the more.
+    """A heat map: darker cells have higher values.
 
     Attributes:
         columns, rows: their names, left to right and bottom to top.
         values: (n_rows, n_columns).
-        value: what a cell says.
+        value: the quantity in the cells.
     """
 
     kind: Literal["cells"] = "cells"
@@ -91,7 +95,7 @@ class Cells(Record):
 
 
 class Box(Record):
-    """Least, quartiles, most and mean of `n` values."""
+    """Minimum, quartiles, maximum and mean of `n` values; `colour` and `marker` as those of a `Series`."""
 
     name: str
     n: int
@@ -101,6 +105,8 @@ class Box(Record):
     q3: float
     high: float
     mean: float
+    colour: int = 0
+    marker: int = 0
 
 
 class Boxes(Record):
@@ -118,7 +124,7 @@ class Tree(Record):
     Attributes:
         leaves: their names.
         merges: as scipy's `linkage`: two nodes, their distance, how many leaves; row i makes node `len(leaves) + i`.
-        threshold: where it is cut.
+        threshold: the distance at which it is cut.
     """
 
     kind: Literal["tree"] = "tree"
@@ -129,7 +135,7 @@ class Tree(Record):
 
 
 class Span(Record):
-    """A stretch of a row: what was done from `begin` to `end`, and in words what is to be known of it."""
+    """An activity from `begin` to `end` in one row, with a note for the reader."""
 
     row: int
     what: str
@@ -143,8 +149,8 @@ class Spans(Record):
 
     Attributes:
         rows: from top to bottom.
-        whats: all kinds of spans, in the order of their colours.
-        ends: instants at which something ended for all, with what that was.
+        whats: all kinds of activities, in the order of their colours.
+        ends: instants at which something ended for all rows, with its name.
     """
 
     kind: Literal["spans"] = "spans"
@@ -163,10 +169,12 @@ class Picture(Record):
 
     Attributes:
         name: of its file, without suffix.
-        title: says what is to be seen.
-        panels: below each other.
+        title: says what the picture shows.
+        panels: below each other, or
+        side_by_side: beside each other, with one y-axis and one legend for all.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
     title: str
     panels: Annotated[tuple[Panel, ...], Field(min_length=1)]
+    side_by_side: bool = False

@@ -1,7 +1,7 @@
-"""How large the sub-networks of a run are, as an algorithm tells in the cloud's figures of a round.
+"""The sizes of a run's sub-networks, as an algorithm reports them among the cloud's figures of a round.
 
-Two figures are told by layer, `n_weights` and `multiply_adds`: means over clients, and under `supernet` those of the
-whole network. Biases and batch-norm are not counted, of operations those of passing one sample.
+Two figures are reported by layer, `n_weights` and `multiply_adds`: means over clients, and under `supernet` those of
+the whole network. Biases and batch-norm are not counted, of operations those of passing one sample.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Sizes:
     supernet: Mapping[str, Mapping[str, float]]
 
     def share(self, figure: Figure) -> float:
-        """What sub-networks have of the whole one."""
+        """The sub-networks' mean share of the whole network."""
         return sum(self.clients[figure].values()) / sum(self.supernet[figure].values())
 
     def shares(self, figure: Figure) -> dict[str, float]:
@@ -41,18 +41,18 @@ class Sizes:
 
 
 def sizes_of(rounds: Sequence[RoundInfo]) -> list[Sizes]:
-    """The sizes of all rounds that tell of them."""
-    told = [(row.round_no, row.figures.get("cloud", {})) for row in rounds if row.kind == "train"]
+    """The sizes of all rounds that report them."""
+    reported = [(row.round_no, row.figures.get("cloud", {})) for row in rounds if row.kind == "train"]
     return [
         Sizes(round_no, {name: found[name] for name in found["supernet"]}, found["supernet"])
-        for round_no, found in told
+        for round_no, found in reported
         if "supernet" in found
     ]
 
 
-def sub_networks(told: RunHistory) -> Sequence[Picture]:
-    """What clients' sub-networks have of the supernet: by round above, by layer at the end below."""
-    sizes = sizes_of(told.rounds)
+def sub_networks(history: RunHistory) -> Sequence[Picture]:
+    """The sub-networks' share of the supernet: by round above, by layer in the last round below."""
+    sizes = sizes_of(history.rounds)
     if not sizes:
         return ()
     figures: tuple[tuple[Figure, str], ...] = (("n_weights", "weights"), ("multiply_adds", "multiply-adds"))
@@ -77,5 +77,7 @@ def sub_networks(told: RunHistory) -> Sequence[Picture]:
         ),
     )
     return (
-        Picture(name="sub_networks", title=f"{told.info.name} ({told.info.algorithm}): sub-networks", panels=panels),
+        Picture(
+            name="sub_networks", title=f"{history.info.name} ({history.info.algorithm}): sub-networks", panels=panels
+        ),
     )

@@ -1,4 +1,4 @@
-"""Who did what when in a round: the stragglers jump to the eye."""
+"""The timeline of a round, which shows its stragglers."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The results folder of a run, for people: `runs/<id>/`.
+"""The results folder of a run, written for people: `runs/<id>/`.
 
     spec.yaml           the spec, resolved once the run has started
-    manifest.json       what the figures rest on: seed, digests, versions, CPU
+    manifest.json       what the results depend on: seed, digests, versions, CPU
     run.json            the run as the API shows it
     rounds.csv          a line for each round
     devices.ndjson      a line for each visit
-    edges.ndjson        a line for each edge and round: what became of it, its bytes and seconds
+    edges.ndjson        a line for each edge and round: its outcome, bytes and seconds
     links.csv           a line for each link, purpose and round
-    seats.ndjson        a line for each seat: its home, profile and samples of each class, as the run began
+    seats.ndjson        a line for each seat: its edge, profile and samples of each class at the start of the run
     model.safetensors   the newest global model
-    plots/              pictures of the run as it was when `strata show --plots` last drew them; no tier draws any
+    plots/              pictures, written by `strata show --plots`; no tier draws any
 
-Tables grow by whole lines; every other file is replaced as a whole, so a reader never sees half of one. No tier
-needs what is here: the state of a run lives in its stores. (A cloud that returns looks up the last round written.)
+Tables grow by whole lines, and every other file is replaced as a whole, so that a reader never sees half a file. No
+tier depends on this folder: the state of a run is in its stores. (A restarted cloud looks up the last round written.)
 """

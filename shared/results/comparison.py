@@ -21,7 +21,7 @@ _LISTED = 5
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation, and what had been spent until then: link bytes up of both links, and simulated seconds."""
+    """An evaluation with the simulated seconds and the bytes sent up (on both links) since the run began."""
 
     round_no: int
     simulated_s: float
@@ -35,10 +35,10 @@ class LearningCurve:
 
     Attributes:
         info: the run as its folder shows it.
-        points: its evaluations in order, none before the first.
-        measure: whose accuracy the points are, in the words of `RunInfo.accuracy_of`.
-        label: unique in the comparison.
-        differs: its values of the keys in which the specs differ, None where it has no such key.
+        points: its evaluations, in order.
+        measure: which accuracy the points show, as `RunInfo.accuracy_of` says it.
+        label: a short name, unique in the comparison.
+        differs: by spec key in which the runs differ, this run's value; None if its spec lacks the key.
     """
 
     info: RunInfo
@@ -49,20 +49,20 @@ class LearningCurve:
 
     @property
     def accuracy(self) -> float | None:
-        """The run's headline figure; until it has one, its newest evaluation."""
+        """The run's headline accuracy; before it has one, that of its newest evaluation."""
         if self.info.accuracy is not None:
             return self.info.accuracy
         return self.points[-1].accuracy if self.points else None
 
     @property
     def clients(self) -> Spread | None:
-        """How the accuracy spreads over clients at the end: of the global model, or of their own where that counts."""
+        """The spread over clients at the end: of local models if the run is judged by these, else of received ones."""
         found = self.info.clients
         own = found.get("own") if self.measure == _CLIENTS else None
         return own or found.get("received")
 
     def reached(self, target: float | None) -> Point | None:
-        """The first evaluation that is not below the target."""
+        """The first evaluation with at least the target accuracy."""
         if target is None:
             return None
         return next((point for point in self.points if point.accuracy >= target), None)
@@ -73,22 +73,22 @@ class Comparison:
     """Runs side by side.
 
     Attributes:
-        courses: in the order that was asked for.
-        target: the accuracy that runs are asked to reach; None if none has been evaluated.
-        remarks: what a reader must know before believing the figures.
+        curves: one for each run, in the order requested.
+        target: the accuracy to reach; None if no run has been evaluated.
+        remarks: reasons why figures are not comparable or not final.
     """
 
-    courses: tuple[LearningCurve, ...]
+    curves: tuple[LearningCurve, ...]
     target: float | None
     remarks: tuple[str, ...]
 
 
 def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
-    """Lay runs side by side.
+    """Compares runs.
 
     Args:
         folders: results folders, `runs/<id>`.
-        target: an accuracy from 0 to 1; None = the highest that all evaluated runs reach.
+        target: an accuracy from 0 to 1; None: the highest that all evaluated runs reach.
 
     Raises:
         NotFound: a folder holds no run.
@@ -96,32 +96,32 @@ def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
     infos = [read_run(folder) for folder in folders]
     specs = [flat(info.spec) for info in infos]
     keys = differing(specs)
-    courses = []
+    curves = []
     for folder, info, spec, label in zip(folders, infos, specs, labels(infos), strict=True):
         measure = _measure(info)
         points = _points(read_rounds(folder), measure)
-        courses.append(LearningCurve(info, points, measure, label, {key: spec.get(key) for key in keys}))
+        curves.append(LearningCurve(info, points, measure, label, {key: spec.get(key) for key in keys}))
     if target is None:
-        tops = [max(point.accuracy for point in course.points) for course in courses if course.points]
+        tops = [max(point.accuracy for point in curve.points) for curve in curves if curve.points]
         target = min(tops, default=None)
-    return Comparison(tuple(courses), target, tuple(_remarks(courses)))
+    return Comparison(tuple(curves), target, tuple(_remarks(curves)))
 
 
 def _measure(info: RunInfo) -> str:
-    """Whose accuracy a run is judged by. Only a complete one says so itself; of others its algorithm knows."""
+    """The accuracy by which a run is judged: known from a completed run itself, before that from its algorithm."""
     if info.status == "completed":
         return info.accuracy_of
     try:
         return load_algorithm(info.algorithm).headline
-    except UnknownName:  # a plug-in that is not here
+    except UnknownName:  # a plug-in that is not installed here
         return info.accuracy_of
 
 
 def _points(rounds: Sequence[RoundInfo], measure: str) -> tuple[Point, ...]:
-    """The evaluations by a measure, with the totals up to each."""
+    """The evaluations of one kind, each with the totals up to it."""
     points, simulated_s, bytes_up = [], 0.0, 0
     for row in rounds:
-        if row.kind != "train":  # the evaluation after the last round costs no run anything
+        if row.kind != "train":  # the final evaluation is not part of a run's costs
             continue
         simulated_s += row.simulated_s
         bytes_up += row.bytes_up
@@ -132,32 +132,32 @@ def _points(rounds: Sequence[RoundInfo], measure: str) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _remarks(courses: Sequence[LearningCurve]) -> list[str]:
-    found, infos = [], [course.info for course in courses]
+def _remarks(curves: Sequence[LearningCurve]) -> list[str]:
+    found, infos = [], [curve.info for curve in curves]
     tests = dict.fromkeys(map(_test_set, infos))
     if len(tests) > 1:
-        found.append(f"different test sets ({'; '.join(tests)}): their accuracies do not compare")
-    measured = [course for course in courses if course.points]
-    measures = dict.fromkeys(course.measure for course in measured)
+        found.append(f"Different test sets ({'; '.join(tests)}): accuracies are not comparable.")
+    measured = [curve for curve in curves if curve.points]
+    measures = dict.fromkeys(curve.measure for curve in measured)
     if len(measures) > 1:
-        found.append(f"different accuracies ({'; '.join(measures)}): they do not compare")
-    steps = sorted({course.info.spec.eval_every for course in measured})
+        found.append(f"Different accuracy measures ({'; '.join(measures)}): not comparable.")
+    steps = sorted({curve.info.spec.eval_every for curve in measured})
     if len(steps) > 1:
         each = " or ".join(map(str, steps))
-        found.append(f"evaluated every {each} rounds: what a run needs to the target is known to its own step")
+        found.append(f"Evaluated every {each} rounds: costs up to the target are only known to that interval.")
     going = [
         f"{info.run}: {info.status}, {info.rounds}/{info.num_rounds}" for info in infos if info.status not in FINAL
     ]
     if going:
-        found.append(f"not ended, so that these are figures so far ({_listed(going)})")
-    unseen = [course.info.run for course in courses if not course.points]
+        found.append(f"Not finished, figures so far: {_listed(going)}.")
+    unseen = [curve.info.run for curve in curves if not curve.points]
     if unseen:
-        found.append(f"without an evaluation, so in no panel and without a say in the target ({_listed(unseen)})")
+        found.append(f"Not evaluated: left out of charts and target ({_listed(unseen)}).")
     return found
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Words on a line; of very many the first and how many more."""
+    """Items on one line; of many, the first ones and the number of the rest."""
     more = f"; {len(words) - _LISTED} more" if len(words) > _LISTED else ""
     return "; ".join(words[:_LISTED]) + more
 

@@ -22,7 +22,7 @@ SEATS = "seats.ndjson"
 R = TypeVar("R", bound=Record)
 BLOCK = 2**16
 LONGEST_CELL = 2**27
-"""Letters that a cell of a table may have; a round in which 100,000 seats fail tells of them in some 12 million."""
+"""Characters that a table's cell may have: a round in which 100,000 seats fail needs some 12 million."""
 ROUND_FIELDS = tuple(name for name in RoundInfo.model_fields if name != "edges")
 """Fields of a round that have a column of their name in `rounds.csv`; edges are in `edges.ndjson`."""
 
@@ -39,13 +39,13 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def append_file(path: Path, content: bytes) -> None:
-    """Add whole lines to a file at once; a crash in between may cut the last one short."""
+    """Appends whole lines at once; a crash may leave the last one incomplete."""
     with path.open("ab") as file:
         file.write(content)
 
 
 def read_last_line(path: Path) -> bytes:
-    """The last line with its end, of a file of any length; without an end if it was cut short."""
+    """The last line with its end, of a file of any length; without a line end if it is incomplete."""
     with path.open("rb") as file:
         end = begin = file.seek(0, os.SEEK_END)
         tail = b""
@@ -68,7 +68,7 @@ def run_folders(runs_dir: Path) -> list[tuple[Path, RunInfo]]:
     for path in runs_dir.glob("*/run.json"):
         try:
             found.append((path.parent, read_run(path.parent)))
-        except NotFound:  # of another version, or not ours
+        except NotFound:  # written by another version, or not a results folder
             continue
     return sorted(found, key=lambda pair: (pair[1].created_at, pair[1].run), reverse=True)
 
@@ -77,7 +77,7 @@ def newest_run(runs_dir: Path) -> Path:
     """The folder of the newest run.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no run.
     """
     folders = run_folders(runs_dir)
     if not folders:
@@ -112,8 +112,8 @@ def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
         return ()
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}") from None
-    csv.field_size_limit(LONGEST_CELL)  # of the whole process; csv refuses cells above 131,072 letters by itself
-    whole = content[: content.rfind(b"\n") + 1]  # a crash may have cut the last line short
+    csv.field_size_limit(LONGEST_CELL)  # for the whole process; the default is 131,072 characters
+    whole = content[: content.rfind(b"\n") + 1]  # a crash may have left the last line incomplete
     header: list[str] = []
     found = []
     for number, line in enumerate(whole.splitlines(), start=1):
@@ -128,9 +128,9 @@ def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
 
 
 def read_round(folder: Path, round_no: int) -> RoundDetail:
-    """One training round of a results folder with a row for each visit, and for each edge where the folder has those.
+    """One training round of a results folder, with a row for each visit and each edge.
 
-    Folders of earlier versions have none, nor do rounds of which not everything has been written yet.
+    Rows of edges are missing in folders of earlier versions, and in rounds that are still being written.
 
     Raises:
         NotFound: there is no such round, or a file cannot be read.
@@ -144,7 +144,7 @@ def read_round(folder: Path, round_no: int) -> RoundDetail:
 
 
 def _rows_of_round(path: Path, round_no: int, kind: type[R]) -> list[R]:
-    """The rows of one training round; a last line that a crash cut short is left out."""
+    """The rows of one training round; an incomplete last line (after a crash) is ignored."""
     begin = f'{{"round_no":{round_no},"kind":"train",'.encode()
     try:
         with path.open("rb") as file:
@@ -177,7 +177,7 @@ def _cause(error: Exception) -> str:
 
 
 def summary(info: RunInfo, folder: Path | None) -> dict[str, Any]:
-    """What `--format json` prints of a run, now and later, from the API and from the folder alike."""
+    """The fields of a run that `--format json` prints: the same for a run from the API and from a folder."""
     return {
         "run": info.run,
         "name": info.name,

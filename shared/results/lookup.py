@@ -1,4 +1,4 @@
-"""Results folders by what a person calls runs: an id, a name, `latest`, the folder itself, or that of a sweep."""
+"""Finds results folders by what a user gives: a run's id or name, `latest`, the folder itself, or a sweep's folder."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shared.results.sweeps import Sweep, read_sweep
 _RUN = "run.json"
 
 
-def find_folders(runs_dir: Path, wanted: Sequence[str]) -> list[Path]:
-    """The folders of runs, each once, in the order asked for.
+def find_folders(runs_dir: Path, requested: Sequence[str]) -> list[Path]:
+    """The folders of runs, each once, in the order requested.
 
-    A name stands for all its runs, the oldest first; a sweep's folder for those of its runs that have results.
+    A name gives all runs of that name, the oldest first; a sweep's folder gives its runs that have results.
 
     Raises:
-        NotFound: nothing is called so; names what is nearest.
+        NotFound: no run has that name; the message suggests the nearest one.
     """
-    found = dict.fromkeys(folder.resolve() for word in wanted for folder in _find(runs_dir, word))
+    found = dict.fromkeys(folder.resolve() for word in requested for folder in _find(runs_dir, word))
     return list(found)
 
 

@@ -1,4 +1,4 @@
-"""The manifest: what a run's figures rest on."""
+"""The manifest: what a run's results depend on."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shared.training.compute_device import gpu_model
 
 
 class Manifest(Record):
-    """What must be equal for the same model to come out, bit for bit, and when and where it came out.
+    """What must be equal for a second run to give the same model bit for bit, and when and where this run took place.
 
     Attributes:
-        clock: of the spec; with `real` the wall clock decides who is late, and no second run is the same.
-        data_digest: of the data set's arrays; None before they were opened.
-        population_digest: of the seats, their data and profiles; None before they were dealt.
-        versions: of Python and the packages that compute.
-        cpu: model and instruction set; other CPUs may give other bits.
-        gpu: with `device: cuda` the cloud's GPU, with what torch drives it by; likewise.
+        clock: as in the spec; with `real`, wall-clock time decides which devices are late, so that runs differ.
+        data_digest: of the data set's arrays; None before it is loaded.
+        population_digest: of the seats, their data and profiles; None before they are assigned.
+        versions: of Python and of the packages that compute.
+        cpu: model and instruction set; another CPU may give other bits.
+        gpu: with `device: cuda`, the cloud's GPU and its CUDA version; likewise.
         ended_at: None while the run may go on.
     """
 
@@ -46,11 +46,11 @@ class Manifest(Record):
         started_at: str | None = None,
         ended_at: str | None = None,
     ) -> Manifest:
-        """The manifest of a run on this machine, with the versions that are installed here.
+        """The manifest of a run on this machine, with the installed versions.
 
         Args:
-            started_at: when it began to run; by default when it was created.
-            ended_at: when it ended; ignored while its status is not final.
+            started_at: the start of the run; default: its creation.
+            ended_at: the end of the run; ignored while its status is not final.
         """
         return cls(
             run=info.run,
@@ -68,7 +68,7 @@ class Manifest(Record):
 
 
 def cpu_model() -> str:
-    """The CPU's model name where the system tells it, else its instruction set."""
+    """The CPU's model name if the system reports it, else its instruction set."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Pictures drawn with Matplotlib, imported late and without pyplot: no global state, safe in a thread."""
+"""Draws pictures with Matplotlib, which is imported late and without pyplot: no global state, safe in a thread."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ import numpy as np
 from shared.core.formatting import scale
 from shared.plots.dendrogram_layout import bars_of
 from shared.plots.palette import CELLS, colour
-from shared.plots.picture import Axis, Bars, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree, Value
+from shared.plots.picture import Axis, Bars, Box, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree, Value
 from shared.results.folder import write_file
 
 _WIDTH_IN = 8.5
 _NARROW_IN = 6.0
-"""Below, legends stand above their panels."""
+"""In narrower pictures, legends are above their panels."""
 _MOST_NAMED, _MOST_NUMBERED, _MOST_MARKED = 60, 120, 40
-"""Names on an axis; cells with their number written in, both at the usual width; points of a line that are marked."""
-_MOST_TOLD, _LONGEST_WORD = 3, 24
-"""Ends that the legend of a timeline names, and letters of each."""
+"""Limits: names on an axis and cells with a number written in (both at the usual width), marked points of a line."""
+_MOST_ENDS, _LONGEST_WORD = 3, 24
+"""Limits of a timeline's legend: ends that it names, and characters of each."""
+_MOST_CURVES = 13
+"""With more curves than this in a panel, thinner lines are drawn, and only the last point of each is marked."""
+_LETTERS_PER_IN = 11
+"""Letters of a legend that fit into one inch."""
+_DASHES = ("-", "--", ":", "-.")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_RING: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.4}
 EXACT: dict[Any, Any] = {"pdf.fonttype": 42}
 """Fonts as TrueType: many journals take no other."""
 
@@ -32,9 +39,9 @@ class Sheet:
     """How a picture is drawn.
 
     Attributes:
-        width_in: in inches; heights follow from what is to be seen.
-        text_pt: size of the letters.
-        dpi: of what is no vector.
+        width_in: width in inches; the height follows from the content.
+        text_pt: font size.
+        dpi: resolution of what is not vector graphics.
     """
 
     width_in: float = _WIDTH_IN
@@ -44,36 +51,79 @@ class Sheet:
 
 SCREEN = Sheet()
 COLUMNS = {"single": Sheet(3.5, 7.0, 300), "double": Sheet(7.2, 8.0, 300)}
-"""For print: the width of one column of a journal, or of both."""
+"""For print: one or two columns of a journal."""
 
 
 def draw(path: Path, picture: Picture, sheet: Sheet = SCREEN) -> None:
-    """Write a picture; the suffix says the format (.png, .svg, .pdf)."""
+    """Writes a picture in the format of the suffix (.png, .svg, .pdf)."""
     write_file(path, drawn(picture, path.suffix.removeprefix("."), sheet))
 
 
 def drawn(picture: Picture, form: str = "png", sheet: Sheet = SCREEN) -> bytes:
     """A picture as a file of that format. The same picture gives the same bytes."""
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     looks: dict[Any, Any] = {"svg.hashsalt": picture.name, "svg.fonttype": "none", "font.size": sheet.text_pt, **EXACT}
     with rc_context(looks):
-        heights = [_height(panel) * (0.4 + 0.06 * sheet.text_pt) for panel in picture.panels]
-        figure = Figure(figsize=(sheet.width_in, sum(heights) + 0.5), layout="constrained")
-        FigureCanvasAgg(figure)
-        one_x = len({(panel.kind, panel.x.label) for panel in picture.panels if not isinstance(panel, Tree)}) == 1
-        all_axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights, sharex=one_x)[:, 0]
-        figure.suptitle(picture.title, fontsize="large", parse_math=False, wrap=sheet.width_in < _NARROW_IN)
-        for axes, panel in zip(all_axes, picture.panels, strict=True):
-            axes.spines[["top", "right"]].set_visible(False)
-            _DRAW[panel.kind](axes, panel)
-        figure.align_ylabels(list(all_axes))
+        figure = _side_by_side(picture, sheet) if picture.side_by_side else _stacked(picture, sheet)
         buffer = io.BytesIO()
         when = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         figure.savefig(buffer, format=form, dpi=sheet.dpi, metadata=when)
     return buffer.getvalue()
+
+
+def _figure(width_in: float, height_in: float) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _stacked(picture: Picture, sheet: Sheet) -> Any:
+    """Panels below each other, each with its legend."""
+    heights = [_height(panel) * (0.4 + 0.06 * sheet.text_pt) for panel in picture.panels]
+    figure = _figure(sheet.width_in, sum(heights) + 0.5)
+    one_x = len({(panel.kind, panel.x.label) for panel in picture.panels if not isinstance(panel, Tree)}) == 1
+    all_axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights, sharex=one_x)[:, 0]
+    figure.suptitle(picture.title, fontsize="large", parse_math=False, wrap=sheet.width_in < _NARROW_IN)
+    for axes, panel in zip(all_axes, picture.panels, strict=True):
+        axes.spines[["top", "right"]].set_visible(False)
+        _DRAW[panel.kind](axes, panel)
+    figure.align_ylabels(list(all_axes))
+    return figure
+
+
+def _side_by_side(picture: Picture, sheet: Sheet) -> Any:
+    """Panels of lines or boxes beside each other, over one y-axis; one legend below them."""
+    series = max((panel.series for panel in picture.panels if isinstance(panel, Lines)), key=len)
+    letters = max(len(each.name) for each in series[:-1] or series) + 8
+    columns = max(1, min(len(series), int(sheet.width_in * _LETTERS_PER_IN) // letters))
+    figure = _figure(sheet.width_in, 4.6 + 0.21 * -(-len(series) // columns))
+    widths = [0.6 if isinstance(panel, Boxes) else 1.0 for panel in picture.panels]
+    all_axes = figure.subplots(1, len(widths), squeeze=False, sharey=True, width_ratios=widths)[0]
+    figure.suptitle(picture.title, fontsize="large", parse_math=False)
+    for axes, panel in zip(all_axes, picture.panels, strict=True):
+        axes.spines[["top", "right"]].set_visible(False)
+        if isinstance(panel, Lines):
+            _curves(axes, panel)
+        elif isinstance(panel, Boxes):
+            _upright_boxes(axes, panel)
+    for axes in all_axes[1:]:
+        axes.set_ylabel("")
+    _legend_below(figure, series, columns)
+    return figure
+
+
+def _legend_below(figure: Any, series: Sequence[Series], columns: int) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], **_look(each, colour(each.colour or 0))) for each in series]
+    names = [f" {each.name}" for each in series]  # a blank, since Matplotlib hides names that begin with `_`
+    legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, handlelength=3)
+    for entry in legend.get_texts():
+        entry.set_parse_math(False)
 
 
 def _height(panel: Panel) -> float:
@@ -88,14 +138,14 @@ def _height(panel: Panel) -> float:
 
 
 def _unit(axis: Axis, values: Iterable[Value]) -> tuple[float, str]:
-    """How much one is of the unit that suits these values, and its name; 1 and none where the axis has no such unit."""
+    """A factor and name of the unit that suits these values; 1 and no name for an axis without such a unit."""
     if axis.unit not in ("bytes", "seconds"):
         return 1.0, ""
     return scale(axis.unit, max((value for value in values if value is not None), default=0.0))
 
 
 def _label(axes: Any, x: Axis | None, y: Axis | None, units: tuple[str, str] = ("", "")) -> None:
-    """Labels with units, and what stands at the ticks."""
+    """Sets labels with units, and the ticks' format."""
     for axis, side, unit in ((x, axes.xaxis, units[0]), (y, axes.yaxis, units[1])):
         if axis is not None:
             _label_one(side, axis, unit)
@@ -116,7 +166,7 @@ def _label_one(side: Any, axis: Axis, unit: str = "") -> None:
 
 
 def _legend(axes: Any, n: int, **given: Any) -> None:
-    """Beside the curves or above them, never on one; none for a single series."""
+    """Beside the curves or above them, never on a curve; none for a single series."""
     if n > 1:
         place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
         if axes.figure.get_figwidth() < _NARROW_IN:
@@ -126,12 +176,12 @@ def _legend(axes: Any, n: int, **given: Any) -> None:
 
 
 def _room(axes: Any) -> float:
-    """By how much narrower than usual a picture is."""
+    """The picture's width relative to the usual one, at most 1."""
     return min(float(axes.figure.get_figwidth()) / _WIDTH_IN, 1.0)
 
 
 def _name_ticks(side: Any, names: Sequence[str], label: str) -> None:
-    """Names at 0, 1, ...: all if there is room, else every so many, and the label says how many there are."""
+    """Writes names at 0, 1, ...: all if there is room, else every n-th."""
     across = side.axis_name == "x"
     step = -(-len(names) // int(_MOST_NAMED * (_room(side.axes) if across else 1)))
     longest = max(map(len, names), default=0)
@@ -144,30 +194,47 @@ def _name_ticks(side: Any, names: Sequence[str], label: str) -> None:
 
 
 def _lines(axes: Any, panel: Lines) -> None:
-    shared: Sequence[float] = next((series.x for series in panel.series if series.x), ())
-    across, along = _unit(panel.x, (x for series in panel.series for x in series.x))
-    up, above = _unit(panel.y, (y for series in panel.series for y in (*series.y, *series.high)))
-    for at, series in enumerate(panel.series):
-        places = [x / across for x in series.x or shared]
-        _line(axes, series, places, up, colour(at if series.colour is None else series.colour))
-    axes.grid(alpha=0.3)
-    _label(axes, panel.x, panel.y, (along, above))
+    _curves(axes, panel)
     _legend(axes, len(panel.series))
 
 
-def _line(axes: Any, series: Series, places: Sequence[float], up: float, hue: str) -> None:
-    """A line through the values there are, and its band; a few points are marked, since one alone is no line."""
+def _curves(axes: Any, panel: Lines) -> None:
+    """All series of a panel, its axes and its grid."""
+    shared: Sequence[float] = next((series.x for series in panel.series if series.x), ())
+    x_scale, x_unit = _unit(panel.x, (x for series in panel.series for x in series.x))
+    y_scale, y_unit = _unit(panel.y, (y for series in panel.series for y in (*series.y, *series.high)))
+    crowded = len(panel.series) > _MOST_CURVES
+    for at, series in enumerate(panel.series):
+        positions = [x / x_scale for x in series.x or shared]
+        hue = colour(at if series.colour is None else series.colour)
+        _line(axes, series, positions, y_scale, hue, crowded=crowded)
+    axes.grid(alpha=0.3)
+    _label(axes, panel.x, panel.y, (x_unit, y_unit))
+
+
+def _line(
+    axes: Any, series: Series, positions: Sequence[float], y_scale: float, hue: str, *, crowded: bool = False
+) -> None:
+    """A line through the known values, and its band. Points are marked, since a single one makes no line."""
     if series.low:
-        edges = [np.array(side, np.float64) / up for side in (series.low, series.high)]
+        edges = [np.array(side, np.float64) / y_scale for side in (series.low, series.high)]
         line = any(y is not None for y in series.y)
-        axes.fill_between(places, *edges, color=hue, alpha=0.2, linewidth=0, label=None if line else series.name)
-    known = [(x, y / up) for x, y in zip(places, series.y, strict=True) if y is not None]
+        axes.fill_between(positions, *edges, color=hue, alpha=0.2, linewidth=0, label=None if line else series.name)
+    known = [(x, y / y_scale) for x, y in zip(positions, series.y, strict=True) if y is not None]
     if known:
-        marker = "o" if len(known) <= _MOST_MARKED else ""
-        style = "--" if series.dashed else "-"
-        axes.plot(
-            *zip(*known, strict=True), linestyle=style, color=hue, marker=marker, markersize=3.5, label=series.name
-        )
+        every = slice(-1, None) if crowded else -(-len(known) // _MOST_MARKED)
+        look = _look(series, hue) | ({"linewidth": 1.1} if crowded else {})
+        axes.plot(*zip(*known, strict=True), markevery=every, label=series.name, **look)
+    if series.highlight is not None:
+        x, y = positions[series.highlight], (series.y[series.highlight] or 0.0) / y_scale
+        axes.plot([x], [y], color=hue, linestyle="none", **_RING)
+
+
+def _look(series: Series, hue: str) -> dict[str, Any]:
+    """How a line is drawn: its colour, line style and marker."""
+    marker = "" if series.marker is None else _MARKERS[series.marker % len(_MARKERS)]
+    style = _DASHES[series.dash % len(_DASHES)]
+    return {"color": hue, "linestyle": style, "marker": marker, "markersize": 3.5, "linewidth": 1.5}
 
 
 def _bars(axes: Any, panel: Bars) -> None:
@@ -197,7 +264,7 @@ def _cells(axes: Any, panel: Cells) -> None:
     image = axes.imshow(values, aspect="auto", origin="lower", cmap=hues, vmin=low, interpolation="nearest")
     axes.set_xticks(np.arange(1, values.shape[1]) - 0.5, minor=True)
     axes.tick_params(which="minor", length=0)
-    axes.grid(which="minor", axis="x", color="white", linewidth=1)  # neighbours of one colour stay apart
+    axes.grid(which="minor", axis="x", color="white", linewidth=1)  # separates neighbours of the same colour
     _name_ticks(axes.xaxis, panel.columns, panel.x.label)
     _name_ticks(axes.yaxis, panel.rows, panel.y.label)
     axes.figure.colorbar(image, ax=axes, label=panel.value.label, pad=0.01)
@@ -205,19 +272,35 @@ def _cells(axes: Any, panel: Cells) -> None:
         middle = (image.norm.vmin + image.norm.vmax) / 2
         for row, column in np.argwhere(~np.isnan(values)):
             value = values[row, column]
-            ink = "white" if value > middle else "#111111"  # said in the file: a page may draw all else light on dark
+            ink = "white" if value > middle else "#111111"  # explicit: a page may draw everything else light on dark
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="small", color=ink)
 
 
 def _boxes(axes: Any, panel: Boxes) -> None:
-    found = [
-        {"label": b.name, "mean": b.mean, "whislo": b.low, "q1": b.q1, "med": b.median, "q3": b.q3, "whishi": b.high}
-        for b in panel.boxes
-    ]
+    found = [_box(each) for each in panel.boxes]
     axes.bxp(found, showfliers=False, showmeans=True, widths=0.5, orientation="horizontal")
     axes.grid(alpha=0.3, axis="x")
     _label_one(axes.xaxis, panel.y)
     axes.set_title(panel.x.label, fontsize="medium", parse_math=False)
+
+
+def _upright_boxes(axes: Any, panel: Boxes) -> None:
+    """One box for each client group in its colour, without a name: beside curves, whose legend names it."""
+    for at, each in enumerate(panel.boxes):
+        hue = colour(each.colour)
+        line = {"color": hue, "linewidth": 1.2}
+        lines = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
+        point = {"marker": _MARKERS[each.marker % len(_MARKERS)], "markersize": 4}
+        point |= dict.fromkeys(("color", "markeredgecolor", "markerfacecolor"), hue)
+        axes.bxp([_box(each)], positions=[at], widths=0.6, showfliers=False, showmeans=True, meanprops=point, **lines)
+    axes.set_xticks([])
+    _label(axes, panel.x, None)
+
+
+def _box(b: Box) -> dict[str, Any]:
+    """A box as Matplotlib's `bxp` takes it: from minimum to maximum, without outliers."""
+    keys = {"whislo": b.low, "q1": b.q1, "med": b.median, "q3": b.q3, "whishi": b.high}
+    return {"label": b.name, "mean": b.mean, **keys}
 
 
 def _tree(axes: Any, panel: Tree) -> None:
@@ -250,18 +333,18 @@ def _spans(axes: Any, panel: Spans) -> None:
     axes.set_ylim(len(panel.rows) - 0.4, -0.6)
     handles: list[Any] = [Patch(color=hue, label=what) for what, hue in hues.items()]
     if panel.ends:
-        handles.append(Line2D([], [], label=_ends_told([word for _, word in sorted(panel.ends)]), **dashed))
+        handles.append(Line2D([], [], label=_ends_text([word for _, word in sorted(panel.ends)]), **dashed))
     _legend(axes, len(handles), handles=handles)
 
 
-def _ends_told(words: Sequence[str]) -> str:
-    """What ended, the first one first, a line each; of many the first ones."""
-    cut = [word if len(word) <= _LONGEST_WORD else f"{word[: _LONGEST_WORD - 1]}…" for word in words[:_MOST_TOLD]]
-    return "\n".join([*cut, f"and {len(words) - _MOST_TOLD} more"] if len(words) > _MOST_TOLD else cut)
+def _ends_text(words: Sequence[str]) -> str:
+    """The names of the ends in order, one a line; of many, the first ones."""
+    cut = [word if len(word) <= _LONGEST_WORD else f"{word[: _LONGEST_WORD - 1]}…" for word in words[:_MOST_ENDS]]
+    return "\n".join([*cut, f"and {len(words) - _MOST_ENDS} more"] if len(words) > _MOST_ENDS else cut)
 
 
 def _length(span: Span) -> tuple[float, float]:
-    """How long it is, and where it begins."""
+    """Its length and its beginning."""
     return span.end - span.begin, span.begin
 
 

@@ -1,4 +1,4 @@
-"""A results folder as what a run tells of itself, and all pictures of that."""
+"""Reads the records of a run from its results folder, and makes its pictures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from shared.core.errors import NotFound, UnknownName
 from shared.core.records import Record
-from shared.federation.registry import load_algorithm
+from shared.federation.registry import pictures_of_algorithm
 from shared.plots.curves import accuracy, bytes_on_links, clients
+from shared.plots.declared import Pictures
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.picture import Picture
 from shared.results.folder import DEVICES, EDGES, SEATS, read_rounds, read_run
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
 
 
-def read_told(folder: Path, info: RunInfo | None = None) -> RunHistory:
-    """What a results folder tells so far; `info` where it is known better than `run.json` has it.
+def read_history(folder: Path, info: RunInfo | None = None) -> RunHistory:
+    """The records of a results folder so far; `info`: a newer record of the run than that in `run.json`.
 
     Raises:
         NotFound: the folder holds no run, or a file cannot be read.
@@ -35,10 +36,10 @@ def read_told(folder: Path, info: RunInfo | None = None) -> RunHistory:
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines of a file of JSON objects, with their numbers; a last one that a crash cut short is left out.
+    """The lines of a file of JSON objects, with their numbers; an incomplete last line (after a crash) is ignored.
 
     Raises:
-        NotFound: the file cannot be read, or a line is no object; names it. A file that is not there has no lines.
+        NotFound: the file cannot be read, or a line is no object; names it. A missing file counts as empty.
     """
     try:
         content = path.read_bytes()
@@ -61,14 +62,14 @@ def _visits(path: Path) -> Iterator[VisitSummary]:
     for number, row in rows_of(path):
         try:
             if row["kind"] == "train":
-                told = (row.get("label"), row.get("figures") or {})
-                yield VisitSummary(row["round_no"], row["seat"], row["edge"], row["outcome"], *told)
+                rest = (row.get("label"), row.get("figures") or {})
+                yield VisitSummary(row["round_no"], row["seat"], row["edge"], row["outcome"], *rest)
         except (LookupError, TypeError) as error:
             raise NotFound(f"{path}, line {number}: {error}") from None
 
 
 def _as(kind: type[R], row: dict[str, Any], where: str) -> R:
-    """A row of a table as a record, without what stands beside it."""
+    """A row of a table as a record, without its further fields."""
     try:
         return kind.model_validate({name: row[name] for name in kind.model_fields if name in row})
     except ValidationError as error:
@@ -95,7 +96,7 @@ class EdgeRound(NamedTuple):
 
 
 def read_edges(folder: Path) -> Iterator[EdgeRound]:
-    """Every edge in every round; nothing of rounds that an earlier version wrote.
+    """Every edge in every round; empty for rounds that an earlier version wrote.
 
     Raises:
         NotFound: the file cannot be read; names the line.
@@ -110,7 +111,7 @@ def read_edges(folder: Path) -> Iterator[EdgeRound]:
 
 
 def read_seats(folder: Path) -> tuple[SeatInfo, ...]:
-    """The seats of a run as they were at its beginning; none where a folder does not tell.
+    """The seats of a run at its start; empty if the folder does not list them.
 
     Raises:
         NotFound: the file cannot be read; names the line.
@@ -124,18 +125,19 @@ def read_seats(folder: Path) -> tuple[SeatInfo, ...]:
     return tuple(found)
 
 
-def pictures_of(told: RunHistory) -> list[Picture]:
-    """What every run shows that has something to show, and what its algorithm shows beside."""
-    usual = [accuracy(told), bytes_on_links(told), clients(told)]
-    return [*(picture for picture in usual if picture is not None), *own_pictures(told)]
+def pictures_of(history: RunHistory) -> list[Picture]:
+    """The pictures of every run, as far as it has values for them, and those of its algorithm."""
+    usual = [accuracy(history), bytes_on_links(history), clients(history)]
+    return [*(picture for picture in usual if picture is not None), *own_pictures(history)]
 
 
-def own_pictures(told: RunHistory) -> list[Picture]:
-    """What the run's algorithm shows beside; none where it fails to, or is not here: a picture stops no run."""
+def own_pictures(history: RunHistory) -> list[Picture]:
+    """The pictures of the run's algorithm; empty if the algorithm is missing or fails, since a picture stops no run."""
     try:
-        return list(load_algorithm(told.info.algorithm).pictures(told))
-    except UnknownName:  # a plug-in that is not here
+        pictures: Pictures | None = pictures_of_algorithm(history.info.algorithm)
+        return list(pictures(history)) if pictures else []
+    except UnknownName:  # a plug-in that is not installed here
         return []
     except Exception:
-        log.exception("the pictures of %s could not be made", told.info.algorithm)
+        log.exception("the pictures of %s could not be made", history.info.algorithm)
         return []

@@ -1,4 +1,4 @@
-"""What tells runs apart: the keys in which their specs differ, and a short label for each."""
+"""What distinguishes runs: the keys in which their specs differ, and a short label for each run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST = 60
 
 
 def flat(spec: ExperimentSpec) -> dict[str, Any]:
-    """A spec's fields by dotted key (`partition.alpha`), without its name, which decides nothing."""
+    """A spec's fields by dotted key (`partition.alpha`), without its name, which has no effect."""
     return dict(_leaves(spec.model_dump(mode="json", exclude={"name"}), ""))
 
 
@@ -27,20 +27,20 @@ def _leaves(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
 
 
 def differing(specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys that not all flat specs share with one value, in the order in which they first appear."""
+    """The keys whose value is not the same in all flat specs, in order of first appearance."""
     known = dict.fromkeys(key for spec in specs for key in spec)
     return [key for key in known if len({text(spec.get(key)) for spec in specs}) > 1]
 
 
 def text(value: Any) -> str:
-    """A value as it would be written in a spec; a dash where there is none."""
+    """A value as written in a spec; a dash for None."""
     if value is None:
         return "-"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def described(values: Mapping[str, Any]) -> str:
-    """Values on one line, `alpha=0.1, seed=2`: the last part of a key where that says which is meant."""
+    """Values on one line, `alpha=0.1, seed=2`: the last part of a key where that is unambiguous."""
     names = {key: _last(key) for key in values}
     often = Counter(names.values())
     words = ((name if often[name] == 1 else key, text(values[key])) for key, name in names.items())
@@ -48,15 +48,15 @@ def described(values: Mapping[str, Any]) -> str:
 
 
 def _last(key: str) -> str:
-    """The last part of a dotted key; of `partition.name` the one before, which says more."""
+    """The last part of a dotted key; of `partition.name` the one before, which is more specific."""
     parts = key.removesuffix(".name").split(".")
     return parts[-1]
 
 
 def labels(infos: Sequence[RunInfo]) -> list[str]:
-    """A label for each run, none twice: its name, or among runs of one name that in which their specs differ.
+    """A unique label for each run: its name, or, for runs of the same name, the values in which their specs differ.
 
-    Runs that are the same in both are told apart by their ids.
+    Runs that are equal in both get their ids as well.
     """
     names = Counter(info.name for info in infos)
     found = [info.name if names[info.name] == 1 else _among_namesakes(info, infos, len(names) == 1) for info in infos]
@@ -66,7 +66,7 @@ def labels(infos: Sequence[RunInfo]) -> list[str]:
 
 
 def _among_namesakes(info: RunInfo, infos: Sequence[RunInfo], only_name: bool) -> str:
-    """What tells a run from the others of its name; with the name, unless all have it."""
+    """The values that distinguish a run from the others of its name; with the name, unless all runs have it."""
     specs = {other.run: flat(other.spec) for other in infos if other.name == info.name}
     keys = differing(list(specs.values()))
     values = {key: specs[info.run].get(key) for key in keys}

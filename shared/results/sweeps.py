@@ -1,9 +1,9 @@
-"""The folder of a sweep, for people and for the next start of the same sweep.
+"""The folder of a sweep, for people and for restarting the same sweep.
 
-    sweep.json       the combinations, and which run each became
-    results.csv      a line for each combination: what was swept, and what came out
-    over_seeds.csv   mean and standard deviation over seeds, where seeds were swept
-    compare.png      all its runs side by side
+    sweep.json       the combinations, and the run of each
+    results.csv      a line for each combination: the swept values and the results
+    over_seeds.csv   mean and standard deviation over seeds, if seeds were swept
+    compare.png      all its runs compared
     state/           of the local topology, until every combination is complete
 
 Results of the runs themselves lie where all runs lie, one folder each.
@@ -32,14 +32,14 @@ _SWEEP, _RESULTS, _SEEDS = "sweep.json", "results.csv", "over_seeds.csv"
 
 
 class Combination(Record):
-    """One combination of a sweep, and what became of it.
+    """One combination of a sweep, with its run.
 
     Attributes:
-        values: of the swept keys.
-        spec_digest: of the spec that is sent.
-        run: its run, None before it has one.
-        status: `waiting`, else as its run was last seen.
-        reason: why it failed or was refused.
+        values: the values of the swept keys.
+        spec_digest: digest of the spec that is sent.
+        run: the run's id; None before it has one.
+        status: `waiting`, or the last known status of the run.
+        reason: why the run failed or was refused.
     """
 
     values: dict[str, Any]
@@ -53,10 +53,10 @@ class Sweep(Record):
     """A sweep: a spec, and the combinations of some of its fields' values.
 
     Attributes:
-        sweep: a random id, by which a cloud knows its runs again.
-        name: the spec's.
-        arguments: the spec's file and `key=v1,v2` as they were given.
-        keys: those with several values.
+        sweep: a random id, by which a cloud recognises the sweep's runs.
+        name: the name of the spec.
+        arguments: the spec's file and `key=v1,v2`, as given on the command line.
+        keys: the keys with several values.
     """
 
     sweep: str
@@ -67,16 +67,16 @@ class Sweep(Record):
 
 
 Row = tuple[Combination, RunInfo | None]
-"""A combination with its run as the results folder shows it."""
+"""A combination with its run, as its results folder records it."""
 
 
 class SweepFolder:
-    """A sweep's folder, brought up to date with whatever is noted.
+    """A sweep's folder; every noted change is written at once.
 
     Args:
-        path: of the folder; nothing is made before something is noted.
-        sweep: as it is if the folder holds none yet.
-        runs_dir: where the results folders of its runs lie.
+        path: the folder; it is created with the first note.
+        sweep: the sweep to begin with if the folder holds none yet.
+        runs_dir: the folder of its runs' results folders.
 
     Raises:
         Conflict: the folder holds another sweep.
@@ -93,17 +93,17 @@ class SweepFolder:
 
     @property
     def state(self) -> Path:
-        """Where a local topology keeps its state between two starts."""
+        """The folder in which a local topology keeps its state between two starts."""
         return self.path / "state"
 
     def own_state(self) -> None:
         """Note the sweep before its topology makes `state`, which then is the sweep's own, to go on from and to remove.
 
         Raises:
-            Conflict: there is a `state` without a sweep, somebody else's.
+            Conflict: the folder has a `state` that belongs to no sweep.
         """
         if read_sweep(self.path) is None and os.path.lexists(self.state):
-            raise Conflict(f"{self.state} is there and no sweep's: choose another folder with --into")
+            raise Conflict(f"{self.state} exists and belongs to no sweep: choose another folder with --into")
         self._write()
 
     def note(self, index: int, **changes: Any) -> None:
@@ -117,7 +117,7 @@ class SweepFolder:
         write_file(self.path / _SWEEP, (self.sweep.model_dump_json(indent=2) + "\n").encode())
 
     def todo(self) -> list[int]:
-        """The combinations that are not complete, or whose results are gone."""
+        """The combinations that are not completed, or whose results are missing."""
         rows = enumerate(self.rows())
         return [i for i, (each, info) in rows if each.status != "completed" or info is None]
 
@@ -130,7 +130,7 @@ class SweepFolder:
         return self.runs_dir / combination.run if combination.run else None
 
     def write_tables(self) -> None:
-        """Write what came out so far."""
+        """Writes the results so far."""
         rows = self.rows()
         write_file(self.path / _RESULTS, csv_text(result_rows(rows)).encode())
         means = mean_rows(rows)
@@ -139,7 +139,7 @@ class SweepFolder:
 
 
 def read_sweep(path: Path) -> Sweep | None:
-    """The sweep of a folder, None if there is none.
+    """The sweep of a folder; None if it holds none.
 
     Raises:
         NotFound: it cannot be read by this version.

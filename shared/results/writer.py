@@ -42,21 +42,21 @@ def write_results(
     manifest: Manifest,
     seats: Sequence[SeatInfo] = (),
 ) -> None:
-    """Write or bring up to date the results folder of a run.
+    """Writes or updates the results folder of a run.
 
-    `run.json` comes last: if it tells that the run has ended, everything else is there.
+    `run.json` is written last: once it says that the run has ended, all other files are complete.
 
-    Rounds are merged by (number, kind) with what the tables hold, so new and changed ones will do. Those that
-    follow the last one are appended without a look at the lines before them.
+    Rounds are merged into the tables by (number, kind), so only new and changed ones are needed. Rounds after the last
+    one written are appended without reading the lines before them.
 
     Args:
         folder: `runs/<id>`; made if absent.
         info: the run as the API shows it now.
         rounds: all rounds, or those since the last call. Lines of a round's visits, links and edges are replaced
             only if it comes with some: a plain `RoundInfo` with its late evaluation leaves visits and links.
-        model: the global model; None leaves the file as it is.
+        model: the global model; None: the file stays as it is.
         manifest: see `Manifest.of`.
-        seats: for their list, which is written once.
+        seats: the seats of the run, whose list is written once.
     """
     _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     _write_spec(folder, info)
@@ -158,7 +158,7 @@ def _line(cells: Sequence[object]) -> bytes:
 
 
 def _merge(path: Path, header: bytes, new: dict[Key, list[bytes]]) -> None:
-    """Put lines of rounds into a table: behind the others, or in the place of lines of the same rounds."""
+    """Writes lines of rounds into a table: appended, or in place of lines of the same rounds."""
     fresh = {key: lines for key, lines in sorted(new.items()) if lines}
     head = header + b"\n" * bool(header)
     if not path.exists():
@@ -177,7 +177,7 @@ def _joined(groups: Mapping[Key, list[bytes]]) -> bytes:
 
 
 def _regrouped(old: bytes, fresh: Mapping[Key, list[bytes]]) -> bytes:
-    """Old and new lines by round; a last line that a crash cut short is dropped."""
+    """Old and new lines by round; an incomplete last line (after a crash) is dropped."""
     groups: dict[Key, list[bytes]] = defaultdict(list)
     for line in old[: old.rfind(b"\n") + 1].splitlines():
         key = _key_of(line)

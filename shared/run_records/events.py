@@ -11,7 +11,7 @@ class Event(Record):
     """One event of a run, as sent by SSE: `id` is the SSE id (for `Last-Event-ID`), `kind` the SSE event name.
 
     Kinds: `run.status`, `round.started`, `round.committed`, `round.evaluated`, `round.retried`, `contribution.lost`,
-    `seat.profile` (an agent was given another one), `seat.moved`, `seat.taken`, `seat.left`, `seat.retired`,
+    `seat.profile` (its agent got another profile), `seat.moved`, `seat.taken`, `seat.left`, `seat.retired`,
     `home.moved`, `tracking.failed`, `tracking.resumed`, and `node.` with a `State`.
     """
 

@@ -12,10 +12,10 @@ from shared.run_records.visits import FailureInfo, SeatRow
 
 
 class EdgeRow(Record):
-    """What one edge did in one round; bytes and seconds down and up are those of its link to the cloud.
+    """One edge in one round; bytes and seconds down and up are those of its link to the cloud.
 
-    `outcome`: `used`, `idle` (nothing to send; with the reason `unavailable` where every chosen device was off),
-    `failed`, `away` (lost, so that its devices visited other edges). `simulated_s` adds its edge rounds to its link.
+    `outcome`: `used`, `idle` (nothing to send; reason `unavailable` if all selected devices were off), `failed`,
+    `away` (lost: its devices visited other edges). `simulated_s`: its edge rounds plus its link.
     Accuracies and losses are the edge's own evaluation, where the edge is the client.
     """
 
@@ -48,11 +48,11 @@ class Evaluation(Record):
 class RoundInfo(Record):
     """One committed round.
 
-    Link bytes are those of the modelled system (deterministic), socket bytes those that this layout of processes
-    moved. `evaluation` is filled in when the evaluation, which runs beside the next round, is ready. `attempts` is
-    above 1 where the round was done again on a new map; only the last attempt counts. `report_bytes` are those of
-    `device_bytes_up` that travelled before a verdict; `labels` counts visits by the algorithm's word for them;
-    `energy_j` is that of all visits. `figures` are the algorithm's own, by home, and of the `cloud`. `clients` are the
+    Link bytes are those of the simulated links (deterministic), socket bytes those that these processes exchanged.
+    `evaluation` is filled in when the evaluation, which runs beside the next round, is done. `attempts` is above 1 if
+    the round was repeated on a new round map; only the last attempt counts. `report_bytes` is the part of
+    `device_bytes_up` sent before a verdict; `labels` counts visits by the algorithm's label;
+    `energy_j` is the sum over visits. `figures` are the algorithm's own, by home, and of the `cloud`. `clients` are the
     accuracies of the models that clients (seats, or edges) `received` and of their `own`, each on its own test set, and
     of their own on those of `test_on` (`own_on_union`). `testing_s` adds the wall seconds in which devices, most of
     them beside each other, tested models within `wall_s`.

@@ -1,4 +1,4 @@
-"""The models of the cloud's public REST API: one for each direction. JSON only; tensors go as safetensors."""
+"""The records of a run and its seats, as the REST API and results folders show them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class MoreRounds(Record):
 
 
 class RunInfo(Record):
-    """A run: where it stands, and its figures so far.
+    """A run: its status and its figures so far.
 
-    `run` names its results folder, so that it can be no path. `accuracy` and `loss` are the algorithm's headline
+    `run` names its results folder, so it must not be a path. `accuracy` and `loss` are the algorithm's headline
     figures; `accuracy_of` says which: `global model` or `mean over clients`, whose spread after the last round is in
     `clients`. `bytes_up` and `bytes_down` add both links of all training rounds. `simulated_s` adds the rounds.
-    `model_sha256` is the digest of the newest global model. `notes` say in what the run is not what was asked for
-    (data that cannot be had). `tracking`: who is told of it.
+    `model_sha256` is the digest of the newest global model. `notes` say how the run differs from what was requested.
+    `tracking`: the trackers to which it is sent.
     """
 
     run: Id
@@ -78,7 +78,7 @@ class FilePage(Record):
 
 
 class SeatInfo(Record):
-    """One seat of a run, and who sits there now. What its device can do: `latency_s` is that to its home."""
+    """One seat of a run, with its current agent and its device's capabilities; `latency_s`: to its home edge."""
 
     seat: int
     role: Literal["train", "held_out", "worker"]

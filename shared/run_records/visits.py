@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import Field
 
-from shared.core.records import Record
+from shared.core.records import Count, NotNegative, Record
+from shared.core.scores import Score
 
 
 class FailureInfo(Record):
-    """A contribution that was lost, and why: `reason` is one of a fixed set, `detail` says it in words.
+    """A lost contribution and why: `reason` is one of a fixed set, `detail` a sentence for people.
 
-    Where a whole edge was lost, `seats` are those whose contributions went with it.
+    Where a whole edge was lost, `seats` are those whose contributions were lost with it.
     """
 
     seat: int | None = None
@@ -22,32 +23,79 @@ class FailureInfo(Record):
     detail: str
 
 
-class SeatRow(Record):
-    """What one seat did in one round.
+class VisitFields(Record):
+    """What one seat did in one visit; seconds are simulated.
 
-    `outcome`: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected`, `idle`. `label` is the
-    algorithm's word for it. Seconds are simulated ones: `simulated_s` is the sum of receiving, working, waiting
-    for the edge's decision on its report, and sending.
-    `begin_s`: when its wave began, in simulated seconds after the round did.
-    `report_bytes`: of `up_bytes`, what travelled before the edge admitted or refused the update. An update that came
-    late has a row of its own in the round that uses it (`used_late`). `work_share`: of the work that the algorithm
-    asked for, what the seat was given (`partial_work`). `profile` is the one that the seat had in this round.
-    `moved_bytes`: of `down_bytes`, samples that the seat does not hold. `predicted_s`: what its twin expected.
-    `measured_s`: with `clock: real`, wall seconds from the edge's orders until their answers. `own_on`: accuracies of
-    the seat's own model on the test sets of `test_on`.
+    Attributes:
+        outcome: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected` or `idle`. A late update has a
+            record of its own in the round that uses it (`used_late`).
+        label: the algorithm's own label of the client in this visit, such as a class.
+        work_share: the part of the work requested by the algorithm that the seat was given (`partial_work`).
+        report_bytes: the part of `up_bytes` sent before the edge admitted or refused the update.
+        moved_bytes: the part of `down_bytes` that is samples which the seat does not hold.
+        begin_s: when the visit's wave began, counted from the start of the round.
+        wait_s: from the arrival of the seat's report to the edge's decision.
+        simulated_s: the sum of `down_s`, `compute_s`, `wait_s` and `up_s`.
+        predicted_s: the `simulated_s` that the seat's digital twin predicted.
+        measured_s: with `clock: real` only: wall seconds from the edge's orders to their answers. Everything else
+            that is sent is the same in every repetition of a run.
+        fresh_state: the client began without the state of its last visit, although it had one.
+        figures: the algorithm's own figures.
     """
 
     seat: int
-    edge: str
     edge_round: int = 0
     wave: int = 0
-    agent: str | None = None
-    profile: str | None = None
     outcome: str
     reason: str | None = None
     label: str | None = None
-    n_samples: int = 0
+    n_samples: Count = 0
     work_share: float = 1.0
+    down_bytes: Count = 0
+    up_bytes: Count = 0
+    report_bytes: Count = 0
+    moved_bytes: Count = 0
+    begin_s: NotNegative = 0.0
+    down_s: NotNegative = 0.0
+    compute_s: NotNegative = 0.0
+    wait_s: NotNegative = 0.0
+    up_s: NotNegative = 0.0
+    simulated_s: NotNegative = 0.0
+    predicted_s: NotNegative | None = None
+    measured_s: NotNegative | None = None
+    energy_j: NotNegative = 0.0
+    fresh_state: bool = False
+    figures: dict[str, Any] = Field(default_factory=dict)
+
+
+class VisitRecord(VisitFields):
+    """A visit as an edge reports it: with counts that add up over visits.
+
+    Attributes:
+        train: of the training batches.
+        received: of the model received, on the seat's own test set.
+        own: of the seat's own model, on its own test set.
+        own_on: of the seat's own model, on each test set of `test_on`.
+    """
+
+    train: Score | None = None
+    received: Score | None = None
+    own: Score | None = None
+    own_on: dict[str, Score] = Field(default_factory=dict)
+
+
+class SeatRow(VisitFields):
+    """A visit as the API and results folders show it: with its edge, agent and profile, and with ratios for scores.
+
+    Attributes:
+        profile: the device profile that the seat had in this round.
+        own_on: accuracies of the seat's own model on the test sets of `test_on`.
+        n_test: samples on which the received model was tested.
+    """
+
+    edge: str
+    agent: str | None = None
+    profile: str | None = None
     train_loss: float | None = None
     received_accuracy: float | None = None
     received_loss: float | None = None
@@ -55,18 +103,37 @@ class SeatRow(Record):
     own_loss: float | None = None
     own_on: dict[str, float] = Field(default_factory=dict)
     n_test: int = 0
-    down_bytes: int = 0
-    up_bytes: int = 0
-    report_bytes: int = 0
-    moved_bytes: int = 0
-    begin_s: float = 0.0
-    down_s: float = 0.0
-    compute_s: float = 0.0
-    wait_s: float = 0.0
-    up_s: float = 0.0
-    simulated_s: float = 0.0
-    predicted_s: float | None = None
-    measured_s: float | None = None
-    energy_j: float = 0.0
-    fresh_state: bool = False
-    figures: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, visit: VisitRecord, *, edge: str, agent: str | None, profile: str) -> SeatRow:
+        """The row of a visit that an edge has reported."""
+        return cls(
+            **{name: getattr(visit, name) for name in VisitFields.model_fields},
+            edge=edge,
+            agent=agent,
+            profile=profile,
+            train_loss=visit.train.loss if visit.train else None,
+            n_test=visit.received.n if visit.received else 0,
+            **flat_scores(visit),
+        )
+
+
+class Scored(Protocol):
+    """A visit or an edge's round, with the scores of the model received and of the client's own."""
+
+    @property
+    def received(self) -> Score | None: ...
+    @property
+    def own(self) -> Score | None: ...
+    @property
+    def own_on(self) -> dict[str, Score]: ...
+
+
+def flat_scores(scored: Scored) -> dict[str, Any]:
+    """The scores as accuracies and losses, by the names of their fields in a row."""
+    found: dict[str, Any] = {}
+    for which, score in (("received", scored.received), ("own", scored.own)):
+        found[f"{which}_accuracy"] = score.accuracy if score else None
+        found[f"{which}_loss"] = score.loss if score else None
+    on = {name: score.accuracy for name, score in scored.own_on.items()}
+    return {**found, "own_on": {name: accuracy for name, accuracy in on.items() if accuracy is not None}}

@@ -1,4 +1,4 @@
-"""The probe algorithms, whose states count."""
+"""Makes the probe algorithms, whose states count visits and rounds, available to all tests here."""
 
 from __future__ import annotations
 

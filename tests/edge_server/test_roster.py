@@ -1,4 +1,4 @@
-"""Who an edge counts as heard."""
+"""Which agents an edge counts as heard."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from shared.core.errors import NotFound
 from shared.service.api.membership import AgentHeartbeat, HeartbeatAnswer
 
 
-def test_silence_is_counted_from_the_last_word_here_or_elsewhere_and_from_the_question_at_the_earliest(
+def test_silence_counts_from_the_last_heartbeat_at_any_edge_and_not_before_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("edge_server.roster.time.monotonic", lambda: 100.0)
     roster = Roster()
     assert roster.silent_s("a", since=95.0) == 5.0
-    roster.told(HeartbeatAnswer(heard={"a": 3.0}))
+    roster.update(HeartbeatAnswer(heard={"a": 3.0}))
     assert roster.silent_s("a", since=95.0) == 3.0
     assert roster.silent_s("a", since=99.0) == 1.0
     roster.beat(AgentHeartbeat(agent="a"))
@@ -25,23 +25,23 @@ def test_silence_is_counted_from_the_last_word_here_or_elsewhere_and_from_the_qu
     assert roster.silent_s("b", since=95.0) == 5.0
 
 
-def test_an_agent_that_the_cloud_does_not_know_is_told_once_to_register() -> None:
+def test_an_agent_that_the_cloud_does_not_know_is_asked_once_to_register() -> None:
     roster = Roster()
-    roster.told(HeartbeatAnswer(unknown=("a",)))
+    roster.update(HeartbeatAnswer(unknown=("a",)))
     with pytest.raises(NotFound, match="register again"):
         roster.beat(AgentHeartbeat(agent="a"))
     roster.beat(AgentHeartbeat(agent="a"))
-    assert [line.agent for line in roster.lines()] == ["a"]
+    assert [entry.agent for entry in roster.entries()] == ["a"]
 
 
-def test_an_agent_has_left_who_is_asked_for_if_that_was_told_since() -> None:
-    """One that has come back is asked before this edge hears of its return."""
+def test_an_agent_has_left_if_the_cloud_reports_it_after_the_request() -> None:
+    """An agent that came back may get a request before this edge hears of its return."""
     roster = Roster()
     began = time.monotonic()
-    roster.told(HeartbeatAnswer(left=("a-1",)))
-    asked = time.monotonic()
-    assert (roster.has_left("a-1", began), roster.has_left("a-1", asked)) == (True, False)
-    roster.told(HeartbeatAnswer(left=("a-1", "a-2")))  # the same old news
-    assert (roster.has_left("a-1", asked), roster.has_left("a-2", asked)) == (False, True)
-    roster.told(HeartbeatAnswer())
+    roster.update(HeartbeatAnswer(left=("a-1",)))
+    requested = time.monotonic()
+    assert (roster.has_left("a-1", began), roster.has_left("a-1", requested)) == (True, False)
+    roster.update(HeartbeatAnswer(left=("a-1", "a-2")))  # the same old news
+    assert (roster.has_left("a-1", requested), roster.has_left("a-2", requested)) == (False, True)
+    roster.update(HeartbeatAnswer())
     assert not roster.has_left("a-1", began)

@@ -1,4 +1,4 @@
-"""An edge over many rounds: seatings, states, files, restarts, what it forgets."""
+"""Rounds at an edge whose processes restart, whose orders are repeated, and whose updates agents hold."""
 
 from __future__ import annotations
 
@@ -9,82 +9,24 @@ from typing import Any
 import httpx
 import pytest
 
-from edge_server.rounds.reply_checks import check_sizes, check_uploads, check_visits
-from shared.core.errors import WireError
-from shared.core.scores import Score
-from shared.federation.aggregation import PartialSum
-from shared.federation.messages import Contribution, Failure, Outcome, UploadAnswer, Uploads, VisitAnswer
-from shared.federation.visits.uploads import held_bytes
-from shared.storage import redis_keys
-from tests.federation import EDGE_PORT, Federation, Gate, PassOn, small_spec
+from tests.federation import AGENT_PORT, EDGE_PORT, Federation, Gate, PassOn, Tamper, small_spec
 
 
-def blobs(fed: Federation, number: int) -> list[str]:
-    return sorted(path.name for path in (fed.folder / f"edge-{number}" / "blobs").iterdir())
+def refuse_spec(**changes: Any) -> dict[str, Any]:
+    return small_spec(algorithm="probe_refuse", **changes)
 
 
-async def test_a_seating_that_an_edge_does_not_know_is_sent_again(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        plain = await fed.run(small_spec())
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec())
-        await gate.reached.wait()
-        for number in (1, 2):
-            (key,) = await fed.store.keys(redis_keys.edge_seatings(f"edge-{number}", run_id))
-            await fed.store.delete(key)
-        fed.router.calls.clear()
-        gate.open.set()
-        info = await fed.finish(run_id)
-        assert info.model_sha256 == plain.model_sha256
-        # The evaluation after round 2 met edges that did not know: asked, told, asked again.
-        assert [call for call in fed.router.calls if call[0] >= EDGE_PORT and call[0] < EDGE_PORT + 2].count(
-            (EDGE_PORT, "/placements")
-        ) == 1
+def once(port: int, path: str, do: Any) -> Tamper:
+    """Calls `do` before the first request of one path is passed on."""
+    done: list[int] = []
 
+    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.port == port and request.url.path == path and not done:
+            done.append(1)
+            await do()
+        return await pass_on()
 
-async def test_an_edge_keeps_one_seating_a_home_however_often_seats_move(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec(num_rounds=4, max_devices=8))
-        await gate.reached.wait()
-        await fed.start_agent(6, devices=2)
-        await fed.until(lambda: fed.n_agents() == 7)
-        gate.open.set()
-        await fed.finish(run_id)
-        assert [len(await fed.store.keys(redis_keys.edge_seatings(f"edge-{n}", run_id))) for n in (1, 2)] == [1, 1]
-
-
-async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_files(
-    tmp_path: Path, counting: str
-) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(small_spec(num_rounds=12, algorithm=counting))
-        assert info.status == "completed"
-        for number in (0, 1):
-            states = await fed.store.scan(redis_keys.edge_states(f"edge-{number + 1}", info.run, number))
-            assert [key.rpartition(":")[2][:8] for key in states] == ["00000011", "00000012"]
-            assert {value.decode() for value in states.values()} <= set(blobs(fed, number))
-            assert len(blobs(fed, number)) <= 2
-        # The cloud: one state, and a table for each round.
-        assert len(list((tmp_path / "f" / "cloud" / "blobs").iterdir())) == 1 + 12
-        # The agents: at most the last state that counts and the one before it, for each seat.
-        for number in range(6):
-            kept = list((tmp_path / "f" / f"agent-{number}" / "seats").glob("*/*"))
-            assert [len(list(seat.iterdir())) for seat in kept] == [2]
-
-
-async def test_a_forgotten_run_leaves_nothing_at_edge_and_agent(tmp_path: Path, counting: str) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(2,)) as fed:
-        spec = small_spec(num_edges=1, num_devices=2, algorithm=counting)
-        first, second = await fed.run(spec), await fed.run(spec)
-        folder = tmp_path / "f" / "agent-0" / "seats"
-        assert (await fed.client.delete(f"/runs/{first.run}")).status_code == 204
-        await fed.until(lambda: {path.name for path in folder.iterdir()} == {f"={second.run}"})
-        left = await fed.store.keys(redis_keys.edge_runs("edge-1"))
-        assert {redis_keys.run_at_edge("edge-1", key) for key in left} == {second.run}
-        await fed.client.delete(f"/runs/{second.run}")
-        await fed.until(lambda: not list(folder.iterdir()) and not blobs(fed, 0))
-        assert await fed.store.keys(redis_keys.edge_runs("edge-1")) == []
+    return tamper
 
 
 async def test_an_edge_restarted_between_rounds_changes_nothing(tmp_path: Path) -> None:
@@ -101,7 +43,7 @@ async def test_an_edge_restarted_between_rounds_changes_nothing(tmp_path: Path) 
         assert (await fed.round(info.run, 2)).failures == ()
 
 
-async def test_an_edge_restarted_in_the_middle_of_a_round_is_asked_again(tmp_path: Path) -> None:
+async def test_the_order_of_an_edge_that_restarts_within_a_round_is_repeated(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec())
         restarted: list[asyncio.Task[None]] = []
@@ -122,7 +64,7 @@ async def test_an_edge_restarted_in_the_middle_of_a_round_is_asked_again(tmp_pat
         assert (await fed.round(info.run, 1)).failures == ()
 
 
-async def test_a_new_run_ends_what_an_edge_still_does_for_another(tmp_path: Path) -> None:
+async def test_a_new_run_ends_the_orders_of_another_at_an_edge(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed)
         first = await fed.submit(small_spec())
@@ -137,176 +79,105 @@ async def test_a_new_run_ends_what_an_edge_still_does_for_another(tmp_path: Path
             assert {line[0] for line in once._work} == {(await fed.info("latest")).run}
 
 
-# ---- what an agent may answer
+async def test_an_edge_restarted_between_visits_and_uploads_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(3, 3)) as fed:
+        spec = refuse_spec(num_edges=1)
+        plain = await fed.run(spec)
+        restarts: list[asyncio.Task[None]] = []
+
+        async def restart() -> None:
+            await fed.stop("edge-0")
+            await fed.start_edge(0)
+
+        async def begin() -> None:
+            restarts.append(asyncio.create_task(restart()))
+
+        fed.router.tamper = once(AGENT_PORT, "/uploads", begin)
+        info = await fed.run(spec)
+        await asyncio.gather(*restarts)
+        assert (info.status, info.model_sha256) == ("completed", plain.model_sha256)
+        assert (await fed.round(info.run, 1)).failures == ()
+        for number in (1, 2):
+            old, new = await fed.round(plain.run, number), await fed.round(info.run, number)
+            assert [row.figures for row in old.seats] == [row.figures for row in new.seats]
 
 
-def outcome(seat: int, failure: Failure | None = None, kind: str = "train") -> Outcome[None]:
-    return Outcome[None].model_validate({"seat": seat, "kind": kind, "failure": failure})
+async def test_held_updates_that_an_agent_lost_are_reported(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+
+        async def restart(number: int) -> None:
+            await fed.stop(f"agent-{number}")
+            await fed.start_agent(number)
+
+        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            if request.url.path == "/uploads" and not restarted:
+                restarted.append(asyncio.create_task(restart((request.url.port or 0) - AGENT_PORT)))
+                await restarted[0]
+            return await pass_on()
+
+        restarted: list[asyncio.Task[None]] = []
+        fed.router.tamper = tamper
+        info = await fed.run(refuse_spec(num_rounds=1))
+        first = await fed.round(info.run, 1)
+        assert [(f.reason, f.detail) for f in first.failures] == [("lost", "the agent no longer holds this update")]
+        assert first.n_used == 2
 
 
-def single(seat: int) -> Contribution[None]:
-    return Contribution[None](seat=seat, n_samples=1, update=None)
+async def test_a_repeated_upload_order_gets_the_same_answer_and_the_next_run_drops_it(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        pairs: list[tuple[bytes, bytes]] = []
+
+        async def twice(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            if request.url.path != "/uploads":
+                return await pass_on()
+            first, again = await pass_on(), await pass_on()
+            pairs.append((await first.aread(), await again.aread()))
+            return httpx.Response(200, headers=first.headers, stream=httpx.ByteStream(pairs[-1][0]))
+
+        fed.router.tamper = twice
+        info = await fed.run(refuse_spec())
+        assert info.status == "completed"
+        assert len(pairs) == 6  # each seat once in two rounds
+        assert all(first == again for first, again in pairs)
+        hosts = [fed.apps[f"agent-{n}"].state.agent.host for n in range(6)]
+        assert {key[0] for host in hosts for key in host._held} <= {info.run}
+        other = await fed.run(small_spec(num_rounds=1))
+        assert [host._held for host in hosts] == [{}] * 6
+        onces = [fed.apps[f"agent-{n}"].state.agent.orders for n in range(6)]
+        assert {line[0] for once in onces for line in once._work} == {other.run}
 
 
-SUM_OF_TWO = PartialSum(n_updates=2, n_samples=2, means={}, each={})
-FAILED = Failure(seat=1, reason="error", detail="x")
-ASKED = {0: "train", 1: "train"}
+async def test_an_order_waits_until_the_edge_knows_its_address(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+        spec = small_spec(num_edges=1, num_devices=1)
+        plain = await fed.run(spec)
+        info = await fed.run({**spec, "num_rounds": 1})
+        handler = fed.apps["edge-0"].state.edge.handler
+        address, handler.own_url = handler.own_url, ""
+        fed.router.calls.clear()
+        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 1})
+        await fed.until(lambda: (EDGE_PORT, "/rounds") in fed.router.calls)
+        await asyncio.sleep(0.2)
+        assert (AGENT_PORT, "/visits") not in fed.router.calls
+        handler.own_url = address
+        end = await fed.finish(info.run)
+        assert end.model_sha256 == plain.model_sha256
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "uploads", "says"),
+    ("changes", "said"),
     [
-        ([outcome(0)], Uploads(), "speaks of"),
-        ([outcome(1), outcome(0)], Uploads(), "speaks of"),
-        ([outcome(0), outcome(0)], Uploads(), "speaks of"),
-        ([outcome(0), outcome(1, kind="evaluate")], Uploads(), "speaks of"),
-        ([outcome(0), outcome(1), outcome(2)], Uploads(), "speaks of"),
-        ([outcome(0, failure=FAILED), outcome(1)], Uploads(), "the failure of another"),
-        ([outcome(0), outcome(1)], Uploads(contributions=(single(2),)), "brings updates of seats [2]"),
-        ([outcome(0), outcome(1)], Uploads(contributions=(single(0), single(0))), "some twice"),
-        ([outcome(0), outcome(1, failure=FAILED)], Uploads(contributions=(single(1),)), "brings updates of seats [1]"),
-        ([outcome(0), outcome(1)], Uploads(partial_sum=SUM_OF_TWO), "does not say whose"),
-        ([outcome(0), outcome(1)], Uploads(partial_sum=SUM_OF_TWO, link_bytes={0: 9}), "does not say whose"),
-        ([outcome(0), outcome(1)], Uploads(link_bytes={0: 9}), "does not say whose"),
         (
-            [outcome(0), outcome(1)],
-            Uploads(contributions=(single(0),), partial_sum=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
-            "not both",
+            {"client": "edge", "edge_worker": False},
+            "factors: a value of edge-0 would come from each of its workers; the edge's own update may bring it",
         ),
+        ({"schedule": "free_compute"}, "factors: a value of device-0 would come from several visits of planned shares"),
     ],
 )
-def test_an_answer_that_is_not_what_was_asked_for_is_refused(
-    outcomes: list[Outcome[None]], uploads: Uploads[None], says: str
+async def test_a_run_fails_if_several_visits_may_bring_one_value_per_client(
+    tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(WireError) as caught:
-        check_visits(VisitAnswer(outcomes=tuple(outcomes), uploads=uploads), ASKED, hold=False, reports=False)  # type: ignore[arg-type]
-    assert says in caught.value.detail
-
-
-def test_answers_to_what_was_asked_for_pass() -> None:
-    both = (outcome(0), outcome(1))
-    for uploads in (
-        Uploads[None](),
-        Uploads(contributions=(single(1),)),
-        Uploads(partial_sum=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
-    ):
-        check_visits(VisitAnswer(outcomes=both, uploads=uploads), ASKED, hold=False, reports=False)  # type: ignore[arg-type]
-    check_visits(VisitAnswer(outcomes=both, uploads=Uploads()), ASKED, hold=True, reports=False)  # type: ignore[arg-type]
-    with pytest.raises(WireError):
-        check_visits(
-            VisitAnswer(outcomes=both, uploads=Uploads(contributions=(single(1),))),
-            ASKED,  # type: ignore[arg-type]
-            hold=True,
-            reports=False,
-        )
-
-
-@pytest.mark.parametrize(
-    ("changes", "hold", "reports", "says"),
-    [
-        ({"held_bytes": 9}, False, False, "updates of seats [1] are held back"),
-        ({"held_bytes": 9, "kind": "evaluate"}, True, False, "updates of seats [1] are held back"),
-        ({"held_bytes": 9, "failure": FAILED}, True, False, "updates of seats [1] are held back"),
-        ({"held_bytes": 9}, True, True, "reports of [] and updates of [1]"),
-        ({"report": None, "held_bytes": 9}, True, False, None),
-    ],
-)
-def test_only_updates_that_are_due_are_held_and_reports_announce_them(
-    changes: dict[str, Any], hold: bool, reports: bool, says: str | None
-) -> None:
-    second = outcome(1).replace(**changes)
-    answer: VisitAnswer[None, None] = VisitAnswer(outcomes=(outcome(0), second), uploads=Uploads())
-    asked: dict[int, Any] = {0: "train", 1: second.kind}
-    if says is None:
-        check_visits(answer, asked, hold=hold, reports=reports)
-        return
-    with pytest.raises(WireError) as caught:
-        check_visits(answer, asked, hold=hold, reports=reports)
-    assert says in caught.value.detail
-
-
-HUGE = 10**400
-"""More than a float can be: JSON between tiers has room for it."""
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        *(({name: HUGE}, f"outcomes.{name}") for name in ("n_samples", "n_trained", "n_steps", "held_bytes")),
-        ({"train": Score(n=HUGE, n_correct=0, loss_sum=0.0)}, "outcomes.train.n"),
-        ({"received": Score(n=1, n_correct=HUGE, loss_sum=0.0)}, "outcomes.received"),
-        ({"own": Score(n=1, n_correct=2, loss_sum=0.0)}, "outcomes.own"),
-        ({"train": Score(n=1, n_correct=0, loss_sum=-1e308)}, "outcomes.train"),
-    ],
-)
-def test_numbers_with_which_nothing_can_be_counted_are_refused(changes: dict[str, Any], field: str) -> None:
-    """One of them would end the round of everybody where time, records or losses are computed from it."""
-    answer: VisitAnswer[None, None] = VisitAnswer(outcomes=(outcome(0).replace(**changes),), uploads=Uploads())
-    with pytest.raises(WireError) as caught:
-        check_visits(answer, {0: "train"}, hold=True, reports=False)
-    assert caught.value.field == field
-
-
-def test_weights_with_which_nothing_can_be_counted_are_refused() -> None:
-    heavy = single(0).replace(n_samples=HUGE)
-    sums = Uploads[None](partial_sum=SUM_OF_TWO.replace(n_samples=HUGE), link_bytes={0: 9, 1: 9})
-    large = Uploads[None](partial_sum=SUM_OF_TWO, link_bytes={0: 9, 1: HUGE})
-    for uploads, field in (
-        (Uploads[None](contributions=(heavy, single(1))), "uploads.n_samples"),
-        (sums, "uploads.n_samples"),
-        (large, "uploads.link_bytes"),
-    ):
-        with pytest.raises(WireError) as caught:
-            check_uploads(UploadAnswer(uploads=uploads), [0, 1])
-        assert caught.value.field == field
-    with pytest.raises(WireError) as caught:
-        check_uploads(UploadAnswer(uploads=Uploads(), late=(heavy,)), [], [0])
-    assert caught.value.field == "late.n_samples"
-
-
-@pytest.mark.parametrize(
-    ("sent", "late", "fits"),
-    [((0,), (1,), True), ((0, 1), (), False), ((), (0, 1), False), ((1,), (0,), False), ((0,), (1, 1), False)],
-)
-def test_a_late_update_comes_as_one_and_no_other_does(sent: tuple[int, ...], late: tuple[int, ...], fits: bool) -> None:
-    uploads = Uploads[None](contributions=tuple(single(seat) for seat in sent))
-    answer: UploadAnswer[None] = UploadAnswer(uploads=uploads, late=tuple(single(seat) for seat in late))
-    if fits:
-        check_uploads(answer, [0], [1])
-    else:
-        with pytest.raises(WireError):
-            check_uploads(answer, [0], [1])
-
-
-@pytest.mark.parametrize("reports", [False, True])
-def test_an_update_is_as_large_as_was_said(reports: bool) -> None:
-    """By the size it was decided whether it comes in time."""
-    sizes = [held_bytes(outcome(seat), single(seat), reports=reports) for seat in (0, 1)]
-    told = {seat: outcome(seat).replace(held_bytes=size) for seat, size in enumerate(sizes)}
-    answer: UploadAnswer[None] = UploadAnswer(uploads=Uploads(contributions=(single(0),)), late=(single(1),))
-    check_sizes(answer, told, reports=reports)
-    for seat in (0, 1):
-        with pytest.raises(WireError, match=f"the update of seat {seat} has"):
-            check_sizes(answer, {**told, seat: told[seat].replace(held_bytes=sizes[seat] - 1)}, reports=reports)
-
-
-@pytest.mark.parametrize(
-    ("contributions", "failures", "fits"),
-    [
-        ((single(0), single(1)), (), True),
-        ((single(0),), (FAILED,), True),
-        ((single(0),), (), False),
-        ((single(0), single(1), single(2)), (), False),
-        ((single(0), single(1)), (FAILED,), False),
-        ((single(0), single(1)), (Failure(reason="error", detail="of nobody"),), False),
-    ],
-)
-def test_uploads_are_those_that_were_asked_for_or_said_to_be_lost(
-    contributions: tuple[Contribution[None], ...], failures: tuple[Failure, ...], fits: bool
-) -> None:
-    answer: UploadAnswer[None] = UploadAnswer(uploads=Uploads(contributions=contributions), failures=failures)
-    if fits:
-        check_uploads(answer, [0, 1])
-    else:
-        with pytest.raises(WireError):
-            check_uploads(answer, [0, 1])
+    async with Federation(tmp_path / "f", n_edges=1, rooms=(2,)) as fed:
+        info = await fed.run(small_spec(algorithm="probe_seat", num_devices=2, num_edges=1, **changes))
+        assert info.status == "failed"
+        assert said in str(info.reason)

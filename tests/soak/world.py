@@ -285,7 +285,9 @@ class World:
 
     def delete(self, run: str, limit_s: float = 30.0) -> None:
         """DELETE a run that has ended."""
-        until(f"DELETE of {run}", lambda: self.client._request("DELETE", f"/runs/{run}").status_code == 204, limit_s, 0.2)
+        until(
+            f"DELETE of {run}", lambda: self.client._request("DELETE", f"/runs/{run}").status_code == 204, limit_s, 0.2
+        )
 
 
 def _free_port(rng: random.Random) -> int:

@@ -11,7 +11,8 @@ from nicegui import ui
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, open_page, saying
 from shared.core.errors import StrataError
 from shared.core.formatting import scale
-from shared.plots.curves import beside
+from shared.plots.curves import comparison
+from shared.plots.picture import Lines
 from shared.results.comparison import Comparison, compare
 from shared.run_records.runs import FINAL, RunInfo
 
@@ -145,24 +146,28 @@ async def _compared(dashboard: Dashboard, on: Page, run_ids: list[str]) -> None:
 def _beside(found: Comparison, on: Page) -> None:
     for remark in found.remarks:
         ui.label(remark).classes("text-caption")
-    differs = list(dict.fromkeys(key for course in found.courses for key in course.differs))
+    differs = list(dict.fromkeys(key for curve in found.curves for key in curve.differs))
     rows = [
         {
-            "run": course.label,
-            **{key: str(course.differs.get(key, "")) for key in differs},
-            "accuracy": "" if course.accuracy is None else f"{course.accuracy:.2%}",
-            "rounds": course.info.rounds,
-            "simulated": f"{course.info.simulated_s:.4g} s",
-            "MB up": f"{course.info.bytes_up / 1e6:.4g}",
-            "to the target": _reached(course.reached(found.target)),
+            "run": curve.label,
+            **{key: str(curve.differs.get(key, "")) for key in differs},
+            "accuracy": "" if curve.accuracy is None else f"{curve.accuracy:.2%}",
+            "rounds": curve.info.rounds,
+            "simulated": f"{curve.info.simulated_s:.4g} s",
+            "MB up": f"{curve.info.bytes_up / 1e6:.4g}",
+            "to the target": _reached(curve.reached(found.target)),
         }
-        for course in found.courses
+        for curve in found.curves
     ]
     columns = [{"name": name, "label": name, "field": name, "align": "left", "sortable": True} for name in rows[0]]
     ui.table(columns=columns, rows=rows, row_key="run").props("flat bordered dense").classes("w-full")
-    for picture in beside(found.courses, found.target):
-        with card(picture.title):
-            Panel(on.look, titled=False).show(picture)
+    picture = comparison(found.curves, found.target)
+    if picture is None:
+        return
+    for shown in picture.panels:
+        title = f"Accuracy by {shown.x.label}" if isinstance(shown, Lines) else "Clients at the end"
+        with card(title):
+            Panel(on.look, titled=False).show(picture.replace(panels=(shown,)))
 
 
 def _reached(point: Any) -> str:

@@ -238,8 +238,8 @@ class View:
             more = f" (and {found.devices - 1} other devices of its agent)" if found.devices > 1 else ""
             word = "Take offline" if found.online else "Bring back"
             ui.button(word + more, on_click=lambda: self._change(agent, DeviceChange(online=not found.online)))
-            course = self.dashboard.cloud.runs.executor
-            fixed = course is not None and not course.info.spec.devices.by_agent
+            curve = self.dashboard.cloud.runs.executor
+            fixed = curve is not None and not curve.info.spec.devices.by_agent
             profile = ui.select(sorted(PROFILES), value=found.profile, label="Profile").classes("w-48")
             slow = ui.button(
                 "Set profile", on_click=lambda: self._change(agent, DeviceChange(profile=str(profile.value)))

@@ -1,11 +1,11 @@
-"""Reports: runs as one HTML file that needs nothing else, made from their results folders alone.
+"""Reports: runs as one self-contained HTML file, made from their results folders alone.
 
-page.py      what stands in a report, and the file
+page.py      the content of a report
 tables.py    its tables
-pictures.py  its pictures, also as files of their own
+figures.py   its pictures, also as separate files
 svg.py       a picture within a page
-rerun.py     what it takes to get the same bits again
-report.html, run.html, report.css   how it looks
+rerun.py     how to reproduce a run bit for bit
+report.html, run.html, table.html, report.css   templates and style
 
 The same folders give the same bytes: no clock is read.
 """

@@ -1,4 +1,4 @@
-"""The pictures of a report, and as files of their own for a paper."""
+"""The pictures of a report, also as separate files for a paper."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shared.plots.picture import Boxes, Lines, Picture
 from shared.plots.timeline import timeline
 from shared.results.folder import read_round
 from shared.results.matplotlib_figures import Sheet, draw
-from shared.results.reader import pictures_of, read_seats, read_told
+from shared.results.reader import pictures_of, read_history, read_seats
 
 PAGE = Sheet(width_in=5.4, text_pt=9.0)
 """Letters keep a readable size on a phone, and two pictures stand beside each other on a desk."""
 WIDE = Sheet(width_in=8.5, text_pt=9.0)
 _MOST_SEATS = 120
-"""Rows of a timeline: of more, those that took longest."""
+"""A timeline has at most this many rows: the seats that took longest."""
 
 
 class Shown(NamedTuple):
@@ -30,18 +30,18 @@ class Shown(NamedTuple):
     wide: bool
 
 
-def pictures(folder: Path, told: RunHistory, round_no: int | None = None) -> list[Shown]:
-    """All that a results folder shows.
+def pictures(folder: Path, history: RunHistory, round_no: int | None = None) -> list[Shown]:
+    """All pictures of a results folder.
 
     Args:
-        round_no: whose timeline; None = that of the slowest round.
+        round_no: the round of the timeline; None: the slowest round.
 
     Raises:
         NotFound: there is no such round, or a file cannot be read.
     """
-    further = [accuracy(told, "time"), accuracy(told, "bytes")]
-    held = partition(read_seats(folder), f"{told.info.name}: samples of each class by seat")
-    found = [*pictures_of(told), *further, held, _timeline(folder, told, round_no)]
+    further = [accuracy(history, "time"), accuracy(history, "bytes")]
+    held = partition(read_seats(folder), f"{history.info.name}: samples of each class by seat")
+    found = [*pictures_of(history), *further, held, _timeline(folder, history, round_no)]
     return [Shown(picture, _is_wide(picture)) for picture in found if picture is not None]
 
 
@@ -51,22 +51,22 @@ def write_pictures(folder: Path, into: Path, form: str, sheet: Sheet, round_no: 
     Raises:
         NotFound: the folder holds no run, or no such round.
     """
-    told, paths = read_told(folder), []
-    for picture, _ in pictures(folder, told, round_no):
+    history, paths = read_history(folder), []
+    for picture, _ in pictures(folder, history, round_no):
         path = into / f"{picture.name}.{form}"
         draw(path, picture, sheet)
         paths.append(path)
     return paths
 
 
-def _timeline(folder: Path, told: RunHistory, round_no: int | None) -> Picture | None:
-    if not told.trained:
+def _timeline(folder: Path, history: RunHistory, round_no: int | None) -> Picture | None:
+    if not history.trained:
         if round_no is not None:
-            raise NotFound(f"run {told.info.run} has no round {round_no}")
+            raise NotFound(f"run {history.info.run} has no round {round_no}")
         return None
-    slowest = max(told.trained, key=lambda row: (row.simulated_s, -row.round_no)).round_no
+    slowest = max(history.trained, key=lambda row: (row.simulated_s, -row.round_no)).round_no
     row = read_round(folder, slowest if round_no is None else round_no)
-    which = f"round {row.round_no}" + (", the slowest" if row.round_no == slowest and len(told.trained) > 1 else "")
+    which = f"round {row.round_no}" + (", the slowest" if row.round_no == slowest and len(history.trained) > 1 else "")
     took: dict[int, float] = {}
     for visit in row.seats:
         took[visit.seat] = took.get(visit.seat, 0.0) + visit.simulated_s
@@ -76,7 +76,7 @@ def _timeline(folder: Path, told: RunHistory, round_no: int | None) -> Picture |
         seats = tuple(visit for visit in row.seats if visit.seat in kept)
         edges = {visit.edge for visit in seats}
         row = row.replace(seats=seats, edges=tuple(edge for edge in row.edges if edge.edge in edges))
-    return timeline(row, f"{told.info.name}: who did what when in {which}")
+    return timeline(row, f"{history.info.name}: timeline of {which}")
 
 
 def _is_wide(picture: Picture) -> bool:

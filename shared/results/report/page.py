@@ -1,4 +1,4 @@
-"""What stands in a report, and the file."""
+"""The content of a report, and its HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from shared.core.formatting import duration, number, percent, size
 from shared.core.versions import version
 from shared.plots.history import RunHistory
 from shared.plots.picture import Cells, Panel, Spans, Tree
@@ -22,7 +21,7 @@ from shared.results.comparison import compare
 from shared.results.comparison_figure import drawn_comparison
 from shared.results.manifest import Manifest
 from shared.results.matplotlib_figures import drawn
-from shared.results.reader import read_edges, read_seats, read_told, read_visits
+from shared.results.reader import read_edges, read_history, read_seats, read_visits
 from shared.results.report.figures import PAGE, WIDE, pictures
 from shared.results.report.rerun import Rerun, read_manifest, rerun
 from shared.results.report.svg import inline
@@ -32,9 +31,9 @@ from shared.results.report.tables import (
     edge_rounds_table,
     failures_table,
     rounds_table,
-    spread,
     visits_tables,
 )
+from shared.results.text_tables import run_figures
 from shared.run_records.runs import RunInfo
 
 
@@ -53,7 +52,7 @@ class Section:
 
     Attributes:
         place: number of the run in the page, from 1.
-        headline: what is told first: what it is, and the figure.
+        headline: names and values shown first.
         spec: as YAML.
     """
 
@@ -100,51 +99,42 @@ def _templates() -> Environment:
 
 
 def _section(place: int, folder: Path, round_no: int | None) -> Section:
-    told = read_told(folder)
-    info, manifest = told.info, read_manifest(folder)
+    history = read_history(folder)
+    info, manifest = history.info, read_manifest(folder)
     clients, edges, links = visits_tables(read_visits(folder), read_seats(folder), folder / "links.csv")
-    by_edge = edge_rounds_table(told.trained, read_edges(folder))
+    by_edge = edge_rounds_table(history.trained, read_edges(folder))
     fields = info.spec.model_dump(mode="json", exclude_none=True)
     return Section(
         place=place,
         info=info,
-        headline=_headline(told),
-        figures=_figures(place, folder, told, round_no),
-        tables=[rounds_table(told.rounds), clients, edges, by_edge, links, failures_table(told.rounds)],
+        headline=_headline(history),
+        figures=_figures(place, folder, history, round_no),
+        tables=[rounds_table(history.rounds), clients, edges, by_edge, links, failures_table(history.rounds)],
         spec=yaml.safe_dump(fields, sort_keys=False, allow_unicode=True),
         manifest=manifest,
-        rerun=rerun(info, manifest, told.rounds),
+        rerun=rerun(info, manifest, history.rounds),
     )
 
 
-def _headline(told: RunHistory) -> list[tuple[str, str]]:
-    info, spec = told.info, told.info.spec
-    energy_j = sum(row.energy_j for row in told.trained)
+def _headline(history: RunHistory) -> list[tuple[str, str]]:
+    energy_j = sum(row.energy_j for row in history.trained)
     return [
-        ("accuracy", f"{percent(info.accuracy)} ({info.accuracy_of})"),
-        ("loss", number(info.loss)),
-        *((f"clients, {name}", spread(found)) for name, found in sorted(info.clients.items())),
-        ("rounds", f"{info.rounds} of {info.num_rounds}"),
-        ("algorithm", str(spec.algorithm)),
-        ("data, model", f"{spec.data.name}, {spec.model}"),
-        ("devices, edges", f"{spec.num_devices or 'open'}, {spec.num_edges or 'open'}"),
-        ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
-        ("time", f"{duration(info.simulated_s)} simulated, {duration(info.wall_s)} on the clock"),
+        *run_figures(history.info),
         *([("energy", f"{energy_j:.4g} J")] if energy_j else []),
-        ("lost contributions", str(sum(len(row.failures) for row in told.trained))),
-        ("begun", f"{info.created_at[:19].replace('T', ' ')} UTC"),
+        ("lost contributions", str(sum(len(row.failures) for row in history.trained))),
+        ("created", f"{history.info.created_at[:19].replace('T', ' ')} UTC"),
     ]
 
 
-def _figures(place: int, folder: Path, told: RunHistory, round_no: int | None) -> list[Figure]:
-    found, shown = [], pictures(folder, told, round_no)
+def _figures(place: int, folder: Path, history: RunHistory, round_no: int | None) -> list[Figure]:
+    found, shown = [], pictures(folder, history, round_no)
     for at, (picture, wide) in enumerate(shown):
         title = f"{picture.title}: {', '.join(_said(panel) for panel in picture.panels)}"
         svg = drawn(picture, "svg", WIDE if wide else PAGE)
         found.append(Figure(title, inline(svg, f"r{place}f{at}-", title), wide))
     drawn_before = folder / "plots" / "partition.png"
     if all(picture.name != "partition" for picture, _ in shown) and drawn_before.is_file():
-        found.append(_as_image(drawn_before, f"{told.info.name}: samples of each class by seat"))
+        found.append(_as_image(drawn_before, f"{history.info.name}: samples of each class by seat"))
     return found
 
 
@@ -158,6 +148,6 @@ def _said(panel: Panel) -> str:
 
 
 def _as_image(path: Path, title: str) -> Figure:
-    """A picture that an earlier version drew, and told nothing more of."""
+    """A picture drawn by an earlier version, which recorded no data for it."""
     data = b64encode(path.read_bytes()).decode()
     return Figure(title, Markup('<img alt="{}" src="data:image/png;base64,{}">').format(title, data), wide=True)

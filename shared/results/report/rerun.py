@@ -1,4 +1,4 @@
-"""What it takes to get a run's bits again: what must be equal, and what a fault-free run must be told."""
+"""How to reproduce a run bit for bit: what must be equal, and which losses a fault-free run must repeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a report, as text in cells."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.core.errors import NotFound
-from shared.core.formatting import duration, number, percent, size
-from shared.core.scores import Spread
+from shared.core.formatting import duration, percent, size
 from shared.results.comparison import Comparison
 from shared.results.reader import EdgeRound
-from shared.results.spec_differences import described
+from shared.results.text_tables import TextColumn, comparison_columns, round_columns
 from shared.run_records.rounds import EdgeRow, RoundInfo
 from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import FailureInfo, SeatRow
 from shared.simulation.cost_model import LinkUse
 
 MOST_ROWS = 1000
-"""Lines of a table: a page of more would not open."""
+"""Rows of a table: a page with more would not open."""
 _OPEN = 12
-"""Lines of a table that shows itself without being asked."""
+"""A table with at most this many rows is open when the page is loaded."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: the first cell of a line says what the line is about.
+    """A table; the first cell of a row is its heading.
 
     Attributes:
         name: its heading.
         columns: their headings.
         rows: of cells, as many as columns.
-        words: numbers of the columns that hold words rather than figures, from 0.
-        note: said below it.
-        absent: said in the place of lines where there are none.
+        words: indexes of the columns that hold words, not figures.
+        note: shown below the table.
+        absent: shown instead of rows if there are none.
     """
 
     name: str
@@ -45,76 +44,33 @@ class Table:
     note: str = ""
     absent: str = "None."
 
+    @classmethod
+    def of(cls, name: str, columns: Sequence[TextColumn], note: str = "") -> Table:
+        """A table of columns."""
+        rows = list(zip(*(column.cells for column in columns), strict=True))
+        words = frozenset(at for at, column in enumerate(columns) if column.words or at == 0)
+        return cls(name, [column.name for column in columns], rows, words, note)
+
     @property
     def shown(self) -> Sequence[Sequence[str]]:
-        """The lines that are shown."""
+        """The rows that are shown."""
         return self.rows[:MOST_ROWS]
 
     @property
     def is_open(self) -> bool:
-        """Whether it shows itself without being asked."""
+        """Whether the table is open when the page is loaded."""
         return len(self.rows) <= _OPEN
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Runs side by side: what tells them apart, what each reached, what it needed to the target and in all."""
-    goal = percent(comparison.target)
-    columns = ["run", "differs in", "status", "accuracy", "clients", f"rounds to {goal}", f"simulated to {goal}"]
-    columns += [f"up to {goal}", "rounds", "simulated", "up", "down"]
-    rows = []
-    for course in comparison.courses:
-        info, first = course.info, course.reached(comparison.target)
-        rows.append(
-            [
-                f"{info.name} ({info.run})",
-                described(course.differs) or "-",
-                info.status,
-                percent(course.accuracy),
-                spread(course.clients),
-                str(first.round_no) if first else "-",
-                duration(first.simulated_s) if first else "-",
-                size(first.bytes_up) if first else "-",
-                f"{info.rounds}/{info.num_rounds}",
-                duration(info.simulated_s),
-                size(info.bytes_up),
-                size(info.bytes_down),
-            ]
-        )
-    return Table("Runs side by side", columns, rows, frozenset({0, 1, 2}))
-
-
-def spread(found: Spread | None) -> str:
-    """Mean, least and most."""
-    return f"{percent(found.mean)} ({percent(found.min)} to {percent(found.max)})" if found else "-"
+    """One row for each run, beside each other."""
+    return Table.of("Runs side by side", comparison_columns(comparison))
 
 
 def rounds_table(rounds: Sequence[RoundInfo]) -> Table:
-    """A line for each round."""
-    columns = ["round", "phase", "used", "accuracy", "loss", "clients", "train loss"]
-    columns += ["up", "down", "simulated", "energy", "wall", "attempts", "lost"]
-    rows = []
-    for row in rounds:
-        on_global = (row.evaluation or {}).get("global")
-        rows.append(
-            [
-                str(row.round_no),
-                row.phase if row.kind == "train" else row.kind,
-                f"{row.n_used}/{row.n_visits}",
-                percent(on_global.accuracy if on_global else None),
-                number(on_global.loss if on_global else None),
-                spread(row.clients.get("own") or row.clients.get("received")),
-                number(row.train_loss),
-                size(row.bytes_up),
-                size(row.bytes_down),
-                duration(row.simulated_s),
-                f"{row.energy_j:.3g} J" if row.energy_j else "-",
-                duration(row.wall_s),
-                str(row.attempts),
-                str(len(row.failures)),
-            ]
-        )
-    note = "clients: accuracies on their own test sets, mean (least to most); up, down: bytes on both modelled links"
-    return Table("Rounds", columns, rows, frozenset({0, 1}), note)
+    """One row for each round."""
+    note = "clients, min, max: accuracies on the clients' own test sets; up, down: bytes on both simulated links"
+    return Table.of("Rounds", round_columns(rounds), note)
 
 
 def failures_table(rounds: Iterable[RoundInfo]) -> Table:
@@ -129,7 +85,7 @@ def failures_table(rounds: Iterable[RoundInfo]) -> Table:
         numbers = sorted({round_no for round_no, _ in found})
         rows.append([reason, str(len(found)), str(len(seats)), _listed(numbers), found[0][1].detail])
     return Table(
-        "Failures by reason", ["reason", "times", "seats", "rounds", "the first one"], rows, frozenset({0, 3, 4})
+        "Failures by reason", ["reason", "times", "seats", "rounds", "first message"], rows, frozenset({0, 3, 4})
     )
 
 
@@ -140,7 +96,7 @@ def _listed(numbers: Sequence[int], most: int = 12) -> str:
 
 @dataclass
 class _Sum:
-    """What visits of one seat, or at one edge, add up to; accuracies are the last ones told."""
+    """The sums over visits of one seat, or at one edge, with the newest accuracies."""
 
     seats: set[int] = field(default_factory=set)
     edges: dict[str, None] = field(default_factory=dict)
@@ -153,7 +109,7 @@ class _Sum:
     own: float | None = None
 
     def add(self, kind: str, visit: SeatRow) -> None:
-        """Count a visit; of an evaluation after the last round the accuracies alone."""
+        """Adds a visit; of the final evaluation, only the accuracies."""
         self.received = self.received if visit.received_accuracy is None else visit.received_accuracy
         self.own = self.own if visit.own_accuracy is None else visit.own_accuracy
         if kind != "train":
@@ -206,7 +162,7 @@ def _clients_table(by_seat: dict[int, _Sum], seats: Sequence[SeatInfo]) -> Table
                 f"{total.energy_j:.3g} J" if total.energy_j else "-",
             ]
         )
-    note = "received, own: the last accuracies of the model received and of the client's own, on its own test set"
+    note = "received, own: newest accuracies of the received and of the local model, on the client's own test set"
     return Table("Clients", columns, rows, frozenset({0, 1, 2}), note)
 
 
@@ -227,12 +183,12 @@ def _edges_table(by_edge: dict[str, _Sum], used: dict[tuple[str, str], LinkUse])
                 size(cloud.down_bytes),
             ]
         )
-    return Table("Edges", columns, rows, note="visits by what became of them; bytes of both modelled links")
+    return Table("Edges", columns, rows, note="visits by outcome; bytes on both simulated links")
 
 
 @dataclass
 class _EdgeSum:
-    """What the rounds of an edge at a home add up to; accuracies are the last ones told."""
+    """The sums over the rounds of an edge, with the newest accuracies."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -244,7 +200,7 @@ class _EdgeSum:
     own: float | None = None
 
     def add(self, kind: str, row: EdgeRow) -> None:
-        """Count a round; of an evaluation after the last round the accuracies alone."""
+        """Adds a round; of the final evaluation, only the accuracies."""
         self.received = self.received if row.received_accuracy is None else row.received_accuracy
         self.own = self.own if row.own_accuracy is None else row.own_accuracy
         if kind != "train":
@@ -262,18 +218,18 @@ _EDGE_OUTCOMES = ("used", "idle", "failed", "away")
 
 
 def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound]) -> Table:
-    """What became of each edge's rounds; says of which rounds a folder of an earlier version tells nothing.
+    """The outcomes of each edge's rounds, and the rounds of which the results folder has no record.
 
     Args:
         trained: the training rounds of the run.
-        edges: the rows of edges that its folder has.
+        edges: the edge rows in its results folder.
     """
     columns = ["edge", "home", *_EDGE_OUTCOMES, "reasons", "updates", "received", "own"]
     columns += ["download", "upload", "simulated"]
     sums: dict[tuple[str, int], _EdgeSum] = defaultdict(_EdgeSum)
-    told: set[int] = set()
+    recorded: set[int] = set()
     for round_no, kind, row in edges:
-        told |= {round_no} if kind == "train" else set()
+        recorded |= {round_no} if kind == "train" else set()
         sums[row.edge, row.home].add(kind, row)
     rows = [
         [
@@ -290,17 +246,19 @@ def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound]) 
         ]
         for (edge, home), total in sorted(sums.items())
     ]
-    note = "rounds by what became of them; seconds of the link to the cloud, and with those of its devices' rounds"
-    untold = [row.round_no for row in trained if row.round_no not in told]
-    absent = _UNTOLD if untold else "None."
-    if untold:
-        note += f". Not told: rounds {_listed(untold)}"
+    note = (
+        "rounds by outcome; download, upload: seconds on the link to the cloud; simulated: these plus the edge rounds"
+    )
+    unrecorded = [row.round_no for row in trained if row.round_no not in recorded]
+    absent = _NO_RECORD if unrecorded else "None."
+    if unrecorded:
+        note += f". Not recorded: rounds {_listed(unrecorded)}"
     return Table("Rounds of edges", columns, rows, frozenset({0, 6}), note, absent)
 
 
-_UNTOLD = (
-    "This results folder tells of no edge (edges.ndjson): an earlier version wrote it. What became of each edge in "
-    "each round is not known, and the timeline marks no edge as done."
+_NO_RECORD = (
+    "This results folder has no record of edges (edges.ndjson): an earlier version of StrataFL wrote it. "
+    "The outcomes of edges are unknown, and the timeline does not mark their ends."
 )
 
 

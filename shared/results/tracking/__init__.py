@@ -1,9 +1,8 @@
-"""Runs for other programs, TensorBoard, MLflow, flat tables.
+"""Runs in TensorBoard and MLflow: exported after the run, or tracked while it goes.
 
-scalars.py       the figures of a run by round, its parameters and tags: what all of these are given
-tensorboard.py   event files
-mlflow.py        a tracking server, over its REST API
-checks.py        whether both can be told anything here
-notes.py         how far a run has been brought to them: `tracking.json`
-live.py          both of these told of a run as it goes
+scalars.py       the figures of a run by round, its parameters and tags
+tensorboard.py   writes event files
+mlflow.py        client of a tracking server, over its REST API
+progress.py      which trackers have what of a run: `tracking.json`
+live.py          both trackers, each given only what is new
 """

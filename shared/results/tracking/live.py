@@ -1,7 +1,4 @@
-"""Trackers that are told of runs as they go: each time what is new.
-
-Whether the trackers that a spec names can be told anything here.
-"""
+"""Trackers of running runs: each call sends what is new. Also checks whether the trackers of a spec can work here."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _CHECKS: Mapping[Tracker, Callable[[], object]] = {"tensorboard": check_tensorbo
 
 
 def check_trackers(wanted: Trackers) -> None:
-    """Raise if one of these cannot be told anything here, whatever becomes of the run.
+    """Raises if one of these trackers cannot work on this machine.
 
     Raises:
         BadInput: names the field `tracking` and what is missing.
@@ -40,22 +37,22 @@ class Live(Protocol):
     """A tracker."""
 
     async def bring(self, tracked: Tracked) -> str:
-        """Bring a run up to date; answers with where it is found. May be tried again after any error."""
+        """Sends what is new of a run; returns its address or folder. May be retried after any error."""
         ...
 
     def forget(self, run_id: str) -> None:
-        """Begin anew with a run the next time, if it comes again."""
+        """Drops what is known of a run: a later `bring` sends all of it."""
         ...
 
 
 @dataclass
 class TrackedRun:
-    """What of a run has been told, so that only what is new is told next."""
+    """The figures of a run that have been sent."""
 
     _figures: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
 
-    def news(self, steps: Iterable[Step]) -> tuple[Step, ...]:
-        """The figures that are new, or others than were told; an evaluation comes later than its round."""
+    def new_steps(self, steps: Iterable[Step]) -> tuple[Step, ...]:
+        """The figures that are new or have changed: an evaluation comes later than its round."""
         found = []
         for step in steps:
             before = self._figures.get((step.round_no, step.kind), {})
@@ -65,12 +62,12 @@ class TrackedRun:
         return tuple(found)
 
     def note(self, steps: Iterable[Step]) -> None:
-        """These have been told."""
+        """Notes that these have been sent."""
         self._figures = {(step.round_no, step.kind): step.figures for step in steps}
 
 
 class LiveTensorboard:
-    """Event files in a folder for each run, which are written anew at its end as an export would write them.
+    """Event files in one folder for each run; at its end they are rewritten as an export writes them.
 
     Args:
         folder: for all runs.
@@ -82,7 +79,7 @@ class LiveTensorboard:
         self._open: dict[str, tuple[EventFiles, TrackedRun]] = {}
 
     async def bring(self, tracked: Tracked) -> str:
-        """Add what is new."""
+        """Writes what is new."""
         return await self._worker.run(self._bring, tracked)
 
     def _bring(self, tracked: Tracked) -> str:
@@ -103,11 +100,11 @@ class LiveTensorboard:
         if run not in self._open:
             self._open[run] = EventFiles(tracked, folder), TrackedRun()
         files, told = self._open[run]
-        files.add(told.news(tracked.steps))
+        files.add(told.new_steps(tracked.steps))
         told.note(tracked.steps)
 
     def forget(self, run_id: str) -> None:
-        """Nothing more of this run comes for now."""
+        """Drops what is known of a run."""
         self._close(run_id)
 
     def _close(self, run: str) -> None:
@@ -128,16 +125,16 @@ class LiveMlflow:
         self._told: dict[str, TrackedRun] = {}
 
     async def bring(self, tracked: Tracked) -> str:
-        """Send what is new."""
+        """Sends what is new."""
         run = tracked.info.run
         told = self._told.setdefault(run, TrackedRun())
         async with MlflowServer(tracking_uri(), self._transport) as server:
-            await server.write(replace(tracked, steps=told.news(tracked.steps)))
+            await server.write(replace(tracked, steps=told.new_steps(tracked.steps)))
         told.note(tracked.steps)
         if tracked.info.status in FINAL:
             self.forget(run)
         return server.address
 
     def forget(self, run_id: str) -> None:
-        """Nothing more of this run comes for now."""
+        """Drops what is known of a run."""
         self._told.pop(run_id, None)

@@ -1,4 +1,8 @@
-"""A run at an MLflow tracking server, over its REST API: none of its packages is needed, no wait is without end."""
+"""A run at an MLflow tracking server, over its REST API.
+
+The `mlflow` packages are not used: their client blocks a thread and cannot be cancelled, while every wait here is
+bounded and ends with the task.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ from shared.results.tracking.scalars import Tracked
 
 URI = "MLFLOW_TRACKING_URI"
 EXPERIMENT = "stratafl"
-"""Where runs go if nobody says another."""
+"""The default experiment of runs."""
 _STATUS = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
-"""In one request, by the API's own limits."""
+"""Limits of the API for one request."""
 _LONGEST_PARAM, _LONGEST_KEY = 6000, 250
 _ANSWER_S = 20.0
 _ODD = re.compile(r"[^\w\-. :/]", re.ASCII)
@@ -34,7 +38,7 @@ class MlflowServer:
         transport: what carries the requests, for tests.
 
     Raises:
-        BadInput: the address is none of a server.
+        BadInput: the address is not that of a server.
     """
 
     def __init__(self, uri: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -56,9 +60,9 @@ class MlflowServer:
         await self._http.aclose()
 
     async def write(self, tracked: Tracked, experiment: str = EXPERIMENT) -> str:
-        """Bring a run's parameters, figures and tags to the server; answers with MLflow's id of it.
+        """Sends a run's parameters, figures and tags; returns MLflow's id of the run.
 
-        A run that is there already is brought up to date, not made twice.
+        A run that the server already has is updated.
 
         Raises:
             Unreachable: the server did not answer in time.
@@ -97,7 +101,7 @@ class MlflowServer:
         return await self._ask("POST", path, json=body) or {}
 
     async def _ask(self, method: str, path: str, *, absent: bool = False, **given: Any) -> dict[str, Any] | None:
-        """One request; with `absent` None where there is no such thing."""
+        """One request; with `absent`, None for a 404."""
         try:
             answer = await self._http.request(method, f"/{path}", **given)
         except httpx.HTTPError as error:
@@ -132,9 +136,11 @@ def _url(uri: str) -> httpx.URL:
     try:
         url = httpx.URL(uri.rstrip("/"))
     except httpx.InvalidURL as error:
-        raise BadInput(f"{URI} is no address: {error}", field=URI) from None
+        raise BadInput(f"{URI} is not an address: {error}", field=URI) from None
     if url.scheme not in ("http", "https") or not url.host:
-        raise BadInput(f"{URI} is no address of a server (http:// or https://); `mlflow server` starts one", field=URI)
+        raise BadInput(
+            f"{URI} is not the address of a server (http:// or https://); `mlflow server` starts one", field=URI
+        )
     return url
 
 
@@ -149,7 +155,7 @@ def _param(key: str, value: str) -> dict[str, str]:
 
 
 def _key(name: str) -> str:
-    """A name as MLflow takes it: others than letters, digits and `_-. :/` become `_`."""
+    """A name that MLflow accepts: others than letters, digits and `_-. :/` become `_`."""
     return _ODD.sub("_", name)[:_LONGEST_KEY]
 
 

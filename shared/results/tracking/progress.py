@@ -1,4 +1,4 @@
-"""`tracking.json` of a results folder: how far its run has been brought to trackers."""
+"""`tracking.json` of a results folder: what its trackers have of a run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FILE = "tracking.json"
 
 
 class TrackerNote(Record):
-    """What one tracker knows of a run.
+    """What one tracker has of a run.
 
     Attributes:
-        status: of the run, as it was told, or as it was when the tracker was given up; None where it failed last time.
-        rounds: as they were told.
-        where: the run is found.
+        status: the run's status as last sent, or when the tracker was given up; None after a failed attempt.
+        rounds: the number of rounds sent.
+        where: the address or folder of the run.
         reason: why the last attempt failed.
     """
 
@@ -34,7 +34,7 @@ _NOTES = TypeAdapter(dict[str, TrackerNote])
 
 
 def read_notes(folder: Path) -> dict[str, TrackerNote]:
-    """By tracker, what is noted in a results folder; nothing where there is no such file, or it cannot be read."""
+    """The notes of a results folder by tracker; empty if there is no file or it cannot be read."""
     try:
         return _NOTES.validate_json((folder / FILE).read_bytes())
     except (OSError, ValidationError):
@@ -42,13 +42,13 @@ def read_notes(folder: Path) -> dict[str, TrackerNote]:
 
 
 def write_notes(folder: Path, notes: Mapping[str, TrackerNote]) -> None:
-    """Note it."""
+    """Replaces the notes of a results folder."""
     told = {name: note.model_dump(mode="json") for name, note in sorted(notes.items())}
     write_file(folder / FILE, (json.dumps(told, indent=2) + "\n").encode())
 
 
 def tracked_lines(folder: Path, trackers: Iterable[str]) -> list[str]:
-    """How far the run of a results folder has been brought to its trackers, a line for each."""
+    """One line for each tracker: the rounds that it has and where, or why it has none."""
     notes = read_notes(folder) if trackers else {}
-    found = {tracker: notes.get(tracker, TrackerNote(reason="not told of it yet")) for tracker in trackers}
+    found = {tracker: notes.get(tracker, TrackerNote(reason="nothing sent yet")) for tracker in trackers}
     return [f"{name}: {note.reason or f'{note.rounds} rounds at {note.where}'}" for name, note in found.items()]

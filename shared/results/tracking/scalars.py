@@ -22,9 +22,9 @@ class Step:
     """The figures of one round.
 
     Attributes:
-        round_no: which.
+        round_no: number of the round.
         kind: `train`, or `evaluate` after the last round.
-        at_s: the instant at which it was done, in seconds since 1970: the run's beginning and its wall seconds so far.
+        at_s: when the round ended, in seconds since 1970: the creation of the run plus its wall seconds so far.
         figures: by name, as `accuracy/global`.
     """
 
@@ -36,12 +36,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Tracked:
-    """A run as trackers are given it.
+    """A run as it is sent to trackers.
 
     Attributes:
-        begun_s, ended_s: in seconds since 1970; the end as far as it is known.
-        params: the spec's fields by dotted key; none before its open numbers are known: MLflow lets none change.
-        tags: what it is, and its digests.
+        begun_s, ended_s: in seconds since 1970; the end as far as known.
+        params: the spec's fields by dotted key; empty until the spec is resolved, since MLflow keeps them fixed.
+        tags: id, algorithm, status and digests.
     """
 
     info: RunInfo
@@ -53,7 +53,7 @@ class Tracked:
 
 
 def read_tracked(folder: Path) -> Tracked:
-    """A results folder as trackers are given it; the same folder gives the same.
+    """A results folder as it is sent to trackers.
 
     Raises:
         NotFound: the folder holds no run, or a file cannot be read.
@@ -65,10 +65,10 @@ def read_tracked(folder: Path) -> Tracked:
 
 
 def tracked_of(info: RunInfo, rounds: Sequence[RoundInfo]) -> Tracked:
-    """A run and its rounds as trackers are given them.
+    """A run and its rounds as they are sent to trackers.
 
     Raises:
-        ValueError: `created_at` is no time.
+        ValueError: `created_at` is not a time.
     """
     begun_s = datetime.fromisoformat(info.created_at).timestamp()
     steps = tuple(_steps(rounds, begun_s))
@@ -99,7 +99,7 @@ def _steps(rounds: Sequence[RoundInfo], begun_s: float) -> Iterator[Step]:
 
 
 def _accuracies(row: RoundInfo) -> dict[str, float]:
-    """Of the global model, in training, and of clients; the evaluation after the last round has a name of its own."""
+    """Accuracies and losses of the global model, of training and of clients; the final evaluation has its own names."""
     after = "" if row.kind == "train" else "final_"
     found: dict[str, float | None] = {f"{after}loss/train": row.train_loss}
     for name, score in (row.evaluation or {}).items():

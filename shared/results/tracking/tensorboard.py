@@ -16,7 +16,7 @@ _ABSENT = "TensorBoard is not installed: pip install 'stratafl[tensorboard]'"
 
 
 def check_tensorboard() -> None:
-    """Raise if the package `tensorboard`, which writes the files, is not installed.
+    """Raises if the package `tensorboard`, which writes the files, is not installed.
 
     Raises:
         NotFound: names what installs it.
@@ -26,11 +26,11 @@ def check_tensorboard() -> None:
 
 
 class EventFiles:
-    """The event files of a run, written anew in the place of what was there (hidden until `close`), then added to.
+    """The event files of a run. They replace earlier ones, which are hidden until `close` deletes them.
 
     Args:
-        tracked: the run; its spec and tags are written, its figures are what `add` is given.
-        folder: of the run.
+        tracked: the run, whose spec and tags are written.
+        folder: the folder of the run.
 
     Raises:
         NotFound: the package `tensorboard` is not installed.
@@ -48,18 +48,18 @@ class EventFiles:
         self._writer = SummaryWriter(str(folder), filename_suffix=f".{tracked.info.run}")
         spec = yaml.safe_dump(tracked.info.spec.model_dump(mode="json", exclude_none=True), sort_keys=False)
         for name, words in (("spec", spec), ("tags", yaml.safe_dump(tracked.tags))):
-            indented = "".join(f"    {line}\n" for line in words.splitlines())  # Markdown: as it is
+            indented = "".join(f"    {line}\n" for line in words.splitlines())  # Markdown: as preformatted text
             self._writer.add_text(name, indented, 0, walltime=tracked.begun_s)
 
     def add(self, steps: Iterable[Step]) -> None:
-        """Write figures."""
+        """Writes figures."""
         for step in steps:
             for name, value in step.figures.items():
                 self._writer.add_scalar(name, value, step.round_no, walltime=step.at_s)
         self._writer.flush()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Ends the files."""
         self._writer.close()
         for path in self._before:
             path.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ class EventFiles:
 
 
 def write_tensorboard(tracked: Tracked, folder: Path) -> None:
-    """Write a run, as far as it is, into a folder, in the place of what an earlier export left there.
+    """Writes a run so far into a folder, in place of an earlier export.
 
     Raises:
         NotFound: the package `tensorboard` is not installed.

@@ -222,12 +222,12 @@ async def test_a_tracker_that_cannot_be_told_anything_is_refused_at_once(
 
 def test_only_what_is_new_is_told() -> None:
     told, first = TrackedRun(), Step(1, "train", 5.0, {"loss/train": 1.0})
-    assert told.news([first]) == (first,)
+    assert told.new_steps([first]) == (first,)
     told.note([first])
-    assert told.news([first]) == ()
+    assert told.new_steps([first]) == ()
     later = Step(1, "train", 5.0, {"loss/train": 1.0, "accuracy/global": 0.5})
     again = Step(1, "evaluate", 6.0, {"loss/train": 1.0})
-    assert told.news([later, again]) == (Step(1, "train", 5.0, {"accuracy/global": 0.5}), again)
+    assert told.new_steps([later, again]) == (Step(1, "train", 5.0, {"accuracy/global": 0.5}), again)
 
 
 def test_notes_that_cannot_be_read_are_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`clock: real`: devices wait as long as the model says, and the wall clock decides who is late.
+"""`clock: real`: devices wait for as long as the simulation says, and the wall clock decides which are late.
 
 Wall times are only compared with what the model guarantees: nobody answers sooner.
 """
@@ -22,7 +22,7 @@ from tests.shared.algorithms.ways import Ended, federation, run
 
 
 def spec_of(delay_s: Any, scale: float, **more: Any) -> dict[str, Any]:
-    """Two rounds in which a visit takes so many modelled seconds, by the real clock."""
+    """Two rounds by the real clock in which a visit takes this many simulated seconds."""
     devices = {"profile": {"delay_s": delay_s, "latency_s": 0}, "edge_latency_s": 0}
     return small_spec(devices=devices, clock="real", time_scale=scale, **more)
 
@@ -46,7 +46,7 @@ async def test_a_visit_takes_at_least_as_long_as_the_model_says_and_seats_of_one
         assert max(row.measured_s or 0 for row in detail.seats) < sum(row.simulated_s * 0.02 for row in detail.seats)
 
 
-async def test_by_the_real_clock_nothing_else_differs(tmp_path: Path) -> None:
+async def test_the_real_clock_changes_nothing_but_measured_seconds(tmp_path: Path) -> None:
     real = await run(tmp_path, spec_of(10, 0.01), rooms=(2, 2, 1, 1))
     plain = await run(tmp_path, small_spec(devices=spec_of(10, 0.01)["devices"]), rooms=(6,))
     assert real.info.model_sha256 == plain.info.model_sha256
@@ -58,7 +58,7 @@ async def test_by_the_real_clock_nothing_else_differs(tmp_path: Path) -> None:
     assert ['"clock": "simulated"' in text for text in told].count(True) == 1
 
 
-async def test_where_updates_are_fetched_after_a_report_both_ways_are_waited_for(tmp_path: Path) -> None:
+async def test_with_reports_both_exchanges_take_their_time(tmp_path: Path) -> None:
     slow = {"up_bps": 400_000, "down_bps": 10**9, "latency_s": 0}
     spec = small_spec(devices={"profile": slow, "edge_latency_s": 0}, clock="real")
     done = await run(tmp_path, {**spec, "algorithm": "probe_refuse"}, rooms=(3, 3))
@@ -69,8 +69,8 @@ async def test_where_updates_are_fetched_after_a_report_both_ways_are_waited_for
         assert row.measured_s >= row.simulated_s * 0.999 > 0
 
 
-async def test_an_agent_keeps_the_answers_of_the_present_wave_alone(tmp_path: Path) -> None:
-    """Other seats are asked in each round; what those of earlier rounds have sent is not kept for them."""
+async def test_an_agent_keeps_only_the_answers_of_the_current_wave(tmp_path: Path) -> None:
+    """Each round visits other seats; the answers of seats of earlier rounds are dropped."""
     kept: list[tuple[str, int]] = []
     async with federation(tmp_path, n_edges=1, rooms=(6,)) as fed:
 
@@ -92,13 +92,13 @@ async def test_an_agent_keeps_the_answers_of_the_present_wave_alone(tmp_path: Pa
 
 
 async def ample_s(folder: Path) -> float:
-    """Wall seconds that are many times what any device takes on this machine now, however busy it is."""
+    """Many times the wall seconds that a device takes on this machine now, however busy it is."""
     calm = await run(folder, spec_of(1, 0.01, num_rounds=1), rooms=(1,) * 6)
     return round(2 + 10 * max(row.measured_s or 0 for row in trained(calm)), 3)
 
 
 class Slow:
-    """Agents, by number, whose answers to visits are held back until let go."""
+    """Holds back the answers of some agents, by number, to visits until they are let go."""
 
     def __init__(self, *numbers: int, rounds: int = 1) -> None:
         self.numbers, self.left, self.free = numbers, rounds * len(numbers), asyncio.Event()
@@ -110,7 +110,7 @@ class Slow:
         return await pass_on()
 
 
-async def test_who_has_not_answered_by_the_deadline_is_late_and_takes_part_again_afterwards(tmp_path: Path) -> None:
+async def test_a_seat_that_misses_the_deadline_is_late_and_takes_part_in_later_rounds(tmp_path: Path) -> None:
     wall_s = await ample_s(tmp_path)
     spec = spec_of(1, 0.01, round_deadline_s=wall_s / 0.01, num_rounds=3)
     done = await run(tmp_path, spec, rooms=(1,) * 6, tamper=Slow(4))
@@ -130,7 +130,7 @@ async def test_who_has_not_answered_by_the_deadline_is_late_and_takes_part_again
     assert (await run(tmp_path, told)).info.model_sha256 == done.info.model_sha256
 
 
-async def test_an_update_that_is_fetched_too_late_is_late(tmp_path: Path) -> None:
+async def test_an_update_that_arrives_after_the_deadline_is_late(tmp_path: Path) -> None:
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if request.url.path == "/uploads" and request.url.port == AGENT_PORT + 2:
             await asyncio.Event().wait()
@@ -144,7 +144,7 @@ async def test_an_update_that_is_fetched_too_late_is_late(tmp_path: Path) -> Non
     assert sum(row.outcome == "used" for row in trained(done)) == 5
 
 
-async def test_too_many_late_ones_miss_the_quorum_and_are_named(tmp_path: Path) -> None:
+async def test_too_many_late_seats_miss_the_quorum_and_are_listed(tmp_path: Path) -> None:
     deadline_s = await ample_s(tmp_path) / 0.01
     async with federation(tmp_path, n_edges=1, rooms=(1,) * 3) as fed:
         fed.router.tamper = Slow(0, 1, rounds=100)
@@ -155,8 +155,8 @@ async def test_too_many_late_ones_miss_the_quorum_and_are_named(tmp_path: Path) 
     assert str(info.reason).count("late (no answer within the ") == 2
 
 
-async def test_what_an_edge_broke_off_is_ended_at_the_agent(tmp_path: Path) -> None:
-    """A device that would have to wait for an hour is free once nobody waits for it."""
+async def test_a_visit_that_an_edge_breaks_off_ends_at_the_agent(tmp_path: Path) -> None:
+    """A device that would wait for an hour is free once nobody waits for its answer."""
     deadline_s = await ample_s(tmp_path)
     async with federation(tmp_path, n_edges=1, rooms=(1, 1)) as fed:
         delays = {"profiles": [{"profile": {"delay_s": 1, "latency_s": 0}, "share": 0.5}]}
@@ -172,7 +172,7 @@ async def test_what_an_edge_broke_off_is_ended_at_the_agent(tmp_path: Path) -> N
         await fed.until(lambda: all(host.waiting == 0 for host in hosts))
 
 
-async def test_a_visit_may_take_longer_by_the_model_than_a_visit_may_compute(tmp_path: Path) -> None:
+async def test_simulated_waiting_extends_the_time_limit_of_a_visit(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(500, 0.02, num_rounds=1, timeouts={"visit_s": 5}), rooms=(1,) * 6)
     assert [row.outcome for row in trained(done)] == ["used"] * 6
     assert all((row.measured_s or 0) >= 10 for row in trained(done))
@@ -198,10 +198,10 @@ async def test_an_agent_that_waits_stops_at_once(tmp_path: Path) -> None:
         assert (await fed.finish(run_id)).status == "stopped"
 
 
-# ---- late at one of two exchanges
+# ---- late in one of two exchanges
 
 WIDE = {"name": "bofl", "params": {"phi": 1e6, "omega": 1e6}}
-"""BOFL, with margins so wide that everybody is admitted."""
+"""BOFL, with margins so wide that every device is admitted."""
 
 
 def bofl_spec(**more: Any) -> dict[str, Any]:
@@ -272,8 +272,8 @@ async def test_without_a_deadline_for_reports_a_round_that_waits_for_one_has_no_
     assert str(info.reason).count("late (no answer within the ") == 3
 
 
-async def test_who_drops_is_not_waited_for_by_the_real_clock(tmp_path: Path) -> None:
-    """It is told at once: the edge decides, and the others upload, as if it knew."""
+async def test_the_edge_does_not_wait_for_a_device_that_drops(tmp_path: Path) -> None:
+    """A drop is known at once: the edge decides without that device, and the others upload."""
     spec = bofl_spec(round_deadline_s=90_000, num_rounds=4, quorum=0.1)
     spec["devices"]["profile"]["drop_rate"] = 0.5
     done = await run(tmp_path, spec, n_edges=1, rooms=(3,))
@@ -283,7 +283,7 @@ async def test_who_drops_is_not_waited_for_by_the_real_clock(tmp_path: Path) -> 
         assert all(row.simulated_s < 100 for row in detail.seats)
 
 
-async def test_a_test_of_models_that_is_overdue_takes_no_simulated_time(tmp_path: Path) -> None:
+async def test_an_overdue_evaluation_takes_no_simulated_time(tmp_path: Path) -> None:
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if request.url.path == "/visits" and (request.url.port or 0) >= AGENT_PORT:
             order = codec.read_header(request.content).record
@@ -299,7 +299,7 @@ async def test_a_test_of_models_that_is_overdue_takes_no_simulated_time(tmp_path
     assert lasted_s(first) == pytest.approx(max(row.simulated_s for row in first.seats)) != wall_s / 0.01
 
 
-# ---- what a spec may say
+# ---- specs that are refused
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ async def test_a_test_of_models_that_is_overdue_takes_no_simulated_time(tmp_path
     ],
     ids=str,
 )
-def test_what_cannot_be_by_the_real_clock_is_refused(fields: dict[str, Any], said: str) -> None:
+def test_specs_that_the_real_clock_cannot_run_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput) as found:
         parse_spec(small_spec(**fields))
     assert said in found.value.detail

@@ -1,4 +1,4 @@
-"""Planned shares and digital twins through the three tiers: who trains on what, once, and what the twins make of it."""
+"""Planned shares and digital twins through the three tiers: each sample is trained on once, and twins learn from it."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ ONE_EDGE: dict[str, Any] = {"n_edges": 1, "rooms": (1, 1, 1)}
 
 @pytest.fixture
 def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The samples behind each round of an edge, visit by visit."""
+    """The samples that were trained on in each round of an edge, in the order of the visits."""
     found: list[list[int]] = []
     record = RoundLog.record
 
-    def noted(book: RoundLog) -> dict[str, Any]:
-        if book.trained_on:  # not in the evaluation after the last round
-            found.append([int(sample) for samples in book.trained_on for sample in samples])
-        return record(book)
+    def noted(log: RoundLog) -> dict[str, Any]:
+        if log.trained_on:  # not in the evaluation after the last round
+            found.append([int(sample) for samples in log.trained_on for sample in samples])
+        return record(log)
 
     monkeypatch.setattr(RoundLog, "record", noted)
     return found
@@ -66,7 +66,7 @@ async def twins_of(fed: Federation, edge: str = "edge-1", run_id: str = "latest"
     return TwinList.model_validate(answer.json()).by_seat()
 
 
-# ---- who gets what
+# ---- the size of shares
 
 
 async def test_shares_follow_free_compute_and_samples_that_move_are_charged_and_counted_in_time(
@@ -84,15 +84,15 @@ async def test_shares_follow_free_compute_and_samples_that_move_are_charged_and_
         assert 0 < row.moved_bytes < 60 * 72
         assert row.moved_bytes % 72 == 0
         assert row.down_s == pytest.approx(8 * row.down_bytes / 1e6)
-        assert row.down_bytes > row.moved_bytes + done.experiment.ctx(phase="", round_no=1, n_clients=1).model_bytes
+        assert row.down_bytes > row.moved_bytes + done.experiment.ctx(phase="", round_no=1, n_clients=1).model.n_bytes
     assert (rows[3].moved_bytes, rows[3].down_bytes) == (0, 0)  # the edge's own machine has them all
     assert {
         row.moved_bytes for row in (await run(tmp_path, spec | {"schedule": "own_data"}, **ONE_EDGE)).rounds[0].seats
     } == {0}
 
 
-async def test_finish_time_lets_all_be_done_together_and_sooner_than_free_compute(tmp_path: Path) -> None:
-    """The link of the slow devices is slow, too: the paper's rule does not see it."""
+async def test_with_finish_time_all_devices_finish_together_and_sooner_than_with_free_compute(tmp_path: Path) -> None:
+    """Devices that compute slowly have slow links too, which the paper's rule ignores."""
     kinds = [{**NEAR, "compute_sps": 500, "down_bps": 2e5}, {**NEAR, "compute_sps": 100}]
     devices = {"profiles": [{"profile": kind, "share": 0.5} for kind in kinds], "edge_latency_s": 0}
     found = {}
@@ -181,7 +181,7 @@ async def test_shares_and_twins_are_the_same_wherever_and_in_whatever_order_agen
     assert len(server) > 1  # the load of the others goes up and down
 
 
-# ---- lost shares are planned anew
+# ---- lost shares go to other devices
 
 
 async def test_share_of_a_worker_that_fails_is_trained_by_the_others_once_and_its_twin_shows_it(
@@ -206,7 +206,7 @@ async def test_share_of_a_worker_that_fails_is_trained_by_the_others_once_and_it
     assert rows_of(third)[failed.seat].n_samples == pytest.approx(with_care, abs=1)  # then with half of its compute
 
 
-async def test_dropped_shares_go_on_to_whoever_is_there(tmp_path: Path, trained_on: list[list[int]]) -> None:
+async def test_dropped_shares_go_to_the_remaining_devices(tmp_path: Path, trained_on: list[list[int]]) -> None:
     spec = planned(num_rounds=1, edge_worker=False, devices={"profile": {"drop_rate": 0.5}}, num_devices=6)
     done = await run(tmp_path, spec, n_edges=1, rooms=(3, 3))
     (first,) = done.rounds
@@ -218,7 +218,7 @@ async def test_dropped_shares_go_on_to_whoever_is_there(tmp_path: Path, trained_
     assert first.simulated_s > sum(lasted)  # one wave after another, and the link to the cloud
 
 
-async def test_when_nobody_is_left_the_round_fails_with_the_names(tmp_path: Path) -> None:
+async def test_a_round_without_remaining_devices_fails_and_lists_those_lost(tmp_path: Path) -> None:
     spec = planned(num_rounds=1, edge_worker=False)
     async with federation(tmp_path, **ONE_EDGE) as fed:
 
@@ -251,7 +251,7 @@ async def test_worker_that_overruns_is_broken_off_and_its_share_done_by_the_othe
 # ---- restarts
 
 
-async def test_edge_killed_between_rounds_and_in_one_has_its_twins_again_and_the_same_bits(tmp_path: Path) -> None:
+async def test_an_edge_killed_between_and_within_rounds_has_the_same_twins_and_bits(tmp_path: Path) -> None:
     spec = planned("finish_time", num_rounds=3, devices=MIXED, edge_link=ALIKE, edge_rounds=2)
     async with federation(tmp_path, **ONE_EDGE) as fed:
         plain = await fed.run(spec)
@@ -278,10 +278,10 @@ async def test_edge_killed_between_rounds_and_in_one_has_its_twins_again_and_the
         assert await twins_of(fed) == calm
 
 
-# ---- how often is averaged, and what is there
+# ---- frequency of averaging, arriving data and load
 
 
-async def test_step_by_step_equals_one_machine_that_has_everything(tmp_path: Path) -> None:
+async def test_averaging_after_each_step_equals_one_machine_with_all_data(tmp_path: Path) -> None:
     spec = planned(num_rounds=1, sync="step", local_epochs=2, batch_size=64)
     done = await run(tmp_path, spec, **ONE_EDGE)
     assert {row.edge_round for row in done.rounds[0].seats} == set(range(2 * 5))
@@ -333,7 +333,7 @@ async def test_load_slows_a_visit_down_and_shares_follow_it(tmp_path: Path) -> N
         assert row.compute_s == pytest.approx(row.n_samples * done.experiment.flops / (free[seat] * REFERENCE_FLOPS))
 
 
-async def test_run_that_leaves_out_what_a_fault_took_plans_the_same_shares_and_ends_with_the_same_bits(
+async def test_a_run_that_declares_the_losses_of_a_fault_plans_the_same_shares_and_ends_with_the_same_bits(
     tmp_path: Path,
 ) -> None:
     hurt = await run(tmp_path, planned(num_rounds=3), tamper=at(AGENT_PORT, "/visits", broken, times=1), **ONE_EDGE)

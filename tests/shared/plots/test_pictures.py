@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from shared.core.scores import Spread
-from shared.federation.registry import load_algorithm
 from shared.plots.curves import accuracy, bytes_on_links, clients
 from shared.plots.declared import figure_by_client, labels_by_round
 from shared.plots.groups import dendrogram
@@ -65,11 +63,11 @@ def test_bytes_by_link_and_direction() -> None:
     assert picture is not None
     (panel,) = picture.panels
     assert isinstance(panel, Lines)
-    assert {s.name: (s.colour, s.dashed, s.y) for s in panel.series} == {
-        "devices to edges": (0, False, (150, 7)),
-        "edges to devices": (0, True, (1500, 1500)),
-        "edges to cloud": (1, False, (50, 50)),
-        "cloud to edges": (1, True, (500, 500)),
+    assert {s.name: (s.colour, s.dash, s.y) for s in panel.series} == {
+        "devices to edges": (0, 0, (150, 7)),
+        "edges to devices": (0, 1, (1500, 1500)),
+        "edges to cloud": (1, 0, (50, 50)),
+        "cloud to edges": (1, 1, (500, 500)),
     }
 
 
@@ -89,12 +87,12 @@ def test_clients_as_bands_by_round_and_boxes_at_the_end() -> None:
     assert half.high == pytest.approx((0.4, 0.8))
     assert mean.y == pytest.approx((0.3, 0.7))
     own, received = boxes_of(ends).boxes
-    assert (own.name, received.name) == ("model of its own", "model that it received")
+    assert (own.name, received.name) == ("local model", "received model")
     assert (own.median, received.median) == pytest.approx((0.7, 0.2))
     same = a_round(2, kind="evaluate", clients={"own": late, "received": late})
     again = clients(told(*rounds[:2], same))
     assert again is not None
-    assert [box.name for box in boxes_of(again.panels[1]).boxes] == ["model of its own"]
+    assert [box.name for box in boxes_of(again.panels[1]).boxes] == ["local model"]
 
 
 def test_partition_has_a_column_for_each_seat_that_holds_samples() -> None:
@@ -176,8 +174,7 @@ def test_an_algorithm_whose_pictures_fail_stops_no_drawing_of_the_others(
     def broken(told: RunHistory) -> NoReturn:
         raise ZeroDivisionError
 
-    algorithm = replace(load_algorithm("fedavg"), pictures=broken)
-    monkeypatch.setattr("shared.federation.registry.load_algorithm", lambda name: algorithm)
+    monkeypatch.setattr("shared.results.reader.pictures_of_algorithm", lambda name: broken)
     info = a_run(run="r9")
     write_results(tmp_path / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     drawn = write_pictures(tmp_path / "r9", tmp_path / "r9" / "plots", "png", SCREEN)

@@ -9,7 +9,7 @@ import pytest
 from shared.plots.subnetworks import sizes_of
 from shared.results.folder import read_rounds
 from shared.results.manifest import Manifest
-from shared.results.reader import read_told
+from shared.results.reader import read_history
 from shared.results.report.figures import pictures
 from shared.results.writer import write_results
 from tests.strata.samples import a_round, a_run
@@ -28,7 +28,7 @@ def told(first: float, head: float) -> dict[str, object]:
 
 def pictured(folder: Path) -> set[str]:
     """Names of the pictures of a results folder."""
-    return {shown.picture.name for shown in pictures(folder, read_told(folder))}
+    return {shown.picture.name for shown in pictures(folder, read_history(folder))}
 
 
 def test_shares_of_the_supernet_are_read_back_and_drawn(tmp_path: Path) -> None:

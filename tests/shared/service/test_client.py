@@ -16,9 +16,11 @@ from fastapi import FastAPI, Request
 from starlette.responses import RedirectResponse, Response
 
 from shared.core.errors import (
+    Busy,
     Conflict,
     DeadlineExceeded,
     Garbled,
+    Lost,
     OutOfBound,
     PlacementUnknown,
     StrataError,
@@ -30,7 +32,7 @@ from shared.core.records import Nothing, Record, Tensor
 from shared.service import auth, bodies, order_headers, retry
 from shared.service import client as client_module
 from shared.service.bodies import BodyResponse, read_body
-from shared.service.client import Caller, remote_error
+from shared.service.client import Caller, remote_error, while_alive
 from shared.service.problems import install_problems
 from shared.wire import codec
 
@@ -43,7 +45,7 @@ class Parcel(Record):
 
 
 def app(limit: int = LIMIT) -> FastAPI:
-    """Answers a parcel with its tensor plus one; raises on demand."""
+    """Answers a record with its tensor plus one; raises on demand."""
     found = FastAPI()
     install_problems(found)
 
@@ -150,7 +152,7 @@ async def test_a_body_in_pieces_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunks", "length", "status", "said"),
+    ("chunks", "length", "status", "text"),
     [
         ([GOOD], str(LIMIT + 1), 413, "a body of 1001 bytes, the limit is 1000"),
         ([GOOD], "9" * 5000, 413, "the limit is 1000"),
@@ -163,11 +165,11 @@ async def test_a_body_in_pieces_is_read_whole() -> None:
     ],
 )
 async def test_a_body_that_is_not_as_long_as_it_says_is_refused(
-    chunks: list[bytes], length: str | None, status: int, said: str
+    chunks: list[bytes], length: str | None, status: int, text: str
 ) -> None:
     found = await send_raw(chunks, length)
     assert found.status_code == status
-    assert said in found.json()["detail"]
+    assert text in found.json()["detail"]
 
 
 async def test_what_is_too_large_is_refused_before_it_is_read() -> None:
@@ -178,11 +180,11 @@ async def test_what_is_too_large_is_refused_before_it_is_read() -> None:
 async def test_a_garbled_body_is_refused() -> None:
     found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), codec.digest_of(GOOD))
     assert found.status_code == 400
-    assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body is not what its digest says")
+    assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body does not match its digest")
 
 
 async def test_an_answer_says_its_length_and_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "CHUNK", 10)
+    monkeypatch.setattr(bodies, "CHUNK_BYTES", 10)
     body = codec.encode(Parcel(tensor=torch.arange(9.0)))
     sent: list[Any] = []
 
@@ -215,7 +217,7 @@ async def test_an_answer_of_another_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(408, "too_slow"), (503, "busy")])
-async def test_a_refusal_that_passes_is_asked_again_until_the_deadline(status: int, code: str) -> None:
+async def test_a_passing_refusal_is_retried_until_the_deadline(status: int, code: str) -> None:
     busy = Scripted()
     passing = httpx.Response(status, json={"detail": "not now", "code": code})
     inner, busy.then = busy.then, lambda request: _first(busy.seen == 1, passing, inner, request)
@@ -243,14 +245,14 @@ async def test_the_tier_token_travels() -> None:
     assert seen == ["Bearer secret", None]
 
 
-async def test_broken_connections_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broken_connections_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "BACKOFF_S", (0.001,))
     script = Scripted(breaks=3)
     assert (await post("/plus", script)).record.tensor.tolist() == [2, 3]
     assert script.seen == 4
 
 
-async def test_the_deadline_names_who_did_not_answer_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_deadline_names_the_silent_side_and_the_last_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "BACKOFF_S", (0.01,))
     script = Scripted(breaks=10_000)
     with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0.1 s \(ConnectError: nobody"):
@@ -258,7 +260,7 @@ async def test_the_deadline_names_who_did_not_answer_and_why(monkeypatch: pytest
     assert 3 <= script.seen <= 20
 
 
-async def test_a_slow_answer_is_waited_for_up_to_the_deadline_and_not_asked_twice() -> None:
+async def test_a_slow_answer_is_awaited_until_the_deadline_and_requested_once() -> None:
     async def slow(request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(10)
         raise AssertionError
@@ -348,7 +350,7 @@ async def test_garbage_and_short_answers_are_refused() -> None:
 # ---- small JSON
 
 
-async def test_json_goes_and_comes_and_nothing_is_none() -> None:
+async def test_json_is_sent_and_received_and_an_empty_answer_is_none() -> None:
     assert await call("GET", "/json") == {"a": 1}
     assert await call("DELETE", "/json") is None
 
@@ -391,8 +393,52 @@ def test_an_address_lies_in_a_network_or_not(address: str | None, there: bool) -
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("text", "seconds"),
     [("1.5", 1.5), ("0", 0.0), ("-1", 0.0), ("nan", 0.0), ("1e400", 0.0), ("soon", 0.0), (None, 0.0)],
 )
-def test_seconds_beside_an_answer_are_a_number_that_can_be_added(said: str | None, seconds: float) -> None:
-    assert bodies.testing_s({} if said is None else {order_headers.TESTING_HEADER: said}) == seconds
+def test_seconds_beside_an_answer_are_a_number_that_can_be_added(text: str | None, seconds: float) -> None:
+    assert bodies.testing_s({} if text is None else {order_headers.TESTING_HEADER: text}) == seconds
+
+
+# ---- the wait for a live peer
+
+
+async def test_the_answer_of_a_live_peer_is_awaited_while_it_is_checked_again_and_again() -> None:
+    checks = 0
+    done = asyncio.Event()
+
+    def check() -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 3:
+            done.set()
+
+    async def request() -> str:
+        await done.wait()
+        return "answer"
+
+    assert await while_alive(request(), check, poll_s=0.001) == "answer"
+    assert checks >= 3
+
+
+async def test_a_request_to_a_lost_peer_is_cancelled_and_its_own_error_passes() -> None:
+    ended = asyncio.Event()
+
+    async def request() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def lost() -> None:
+        raise Lost("silent")
+
+    with pytest.raises(Lost, match="silent"):
+        await while_alive(request(), lost, poll_s=0.001)
+    assert ended.is_set()
+
+    async def refused() -> None:
+        raise Busy("full")
+
+    with pytest.raises(Busy, match="full"):
+        await while_alive(refused(), lost)

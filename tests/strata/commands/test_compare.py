@@ -87,7 +87,7 @@ def test_target_that_nobody_reaches_is_a_dash(strata: Strata, runs: Path) -> Non
 
 def test_rounds_without_evaluation_still_cost(runs: Path) -> None:
     folder = in_folder(runs, "a", [None, None, 0.5, None, None, 0.7], spec={"eval_every": 3})
-    (course,) = compare([folder]).courses
+    (course,) = compare([folder]).curves
     assert [(point.round_no, point.simulated_s, point.bytes_up, point.accuracy) for point in course.points] == [
         (3, 12.0, 600, 0.5),
         (6, 24.0, 1200, 0.7),
@@ -98,8 +98,8 @@ def test_run_whose_headline_is_its_clients_is_compared_by_them(runs: Path) -> No
     clients = in_folder(runs, "a", [0.1, 0.2], accuracy_of="mean over clients")
     other = in_folder(runs, "b", [0.1, 0.2])
     comparison = compare([clients, other])
-    assert [point.accuracy for point in comparison.courses[0].points] == [0.6, 0.7]  # `client_accuracy` of the rounds
-    assert comparison.remarks == ("different accuracies (mean over clients; global model): they do not compare",)
+    assert [point.accuracy for point in comparison.curves[0].points] == [0.6, 0.7]  # `client_accuracy` of the rounds
+    assert comparison.remarks == ("Different accuracy measures (mean over clients; global model): not comparable.",)
 
 
 # ---- remarks
@@ -110,12 +110,12 @@ def test_different_data_steps_and_running_runs_are_said_aloud(strata: Strata, ru
     in_folder(runs, "b", [None, 0.7], spec={"eval_every": 2, "data": "mnist"}, status="running", num_rounds=9)
     said = strata("compare", "a", "b")
     assert said.code == 0
-    assert "note: different test sets (digits; mnist): their accuracies do not compare" in said.err
-    assert "note: evaluated every 1 or 2 rounds" in said.err
+    assert "note: Different test sets (digits; mnist): accuracies are not comparable." in said.err
+    assert "note: Evaluated every 1 or 2 rounds" in said.err
     assert "b: running, 2/9" in said.err
 
 
-def test_run_without_an_evaluation_has_a_line_and_no_say(strata: Strata, runs: Path) -> None:
+def test_run_without_an_evaluation_has_a_row_and_does_not_decide_the_target(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8])
     in_folder(runs, "b", [None], status="running", accuracy=None)
     in_folder(runs, "c", [], status="failed", reason="no device left", accuracy=None)
@@ -123,7 +123,7 @@ def test_run_without_an_evaluation_has_a_line_and_no_say(strata: Strata, runs: P
     found = json.loads(said.out)
     assert found["target"] == 0.8
     assert [row["accuracy"] for row in found["runs"]] == [0.8, None, None]
-    assert "without an evaluation, so in no panel and without a say in the target (b; c)" in said.err
+    assert "Not evaluated: left out of charts and target (b; c)." in said.err
 
 
 def test_nothing_evaluated_gives_a_table_and_no_picture(strata: Strata, runs: Path) -> None:
@@ -262,7 +262,7 @@ def test_run_looks_the_same_in_all_panels_and_axes_tell_their_units(
     assert len({line.get_color() for line in curves[0]}) == 3
     assert [list(lines[0].get_xdata()) for lines in curves] == [[1, 2, 3], [4, 8, 12], [200, 400, 600]]
     written = [entry.get_text().strip() for entry in figure.legends[0].get_texts()]
-    assert written == ["a", "_b", "c$d$", "target 90 %, and where a run first reaches it"]
+    assert written == ["a", "_b", "c$d$", "target 90 %, circled where a run first reaches it"]
 
 
 def test_a_run_over_another_with_the_same_accuracies_is_dashed_so_that_both_are_seen(

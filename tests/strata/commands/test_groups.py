@@ -62,7 +62,7 @@ def test_spreads_and_groups_are_read_back_and_drawn(folder: Path, strata: Strata
 def test_show_says_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
     said = strata("show", "r9", "--runs-dir", folder)
     assert said.code == 0
-    assert "70.00 % in the mean of 5, from 50.00 % to 90.00 %" in said.out
+    assert "70.00 % (mean of 5, 50.00 % to 90.00 %)" in said.out
     assert "edge-2 edge-3" in said.out
     assert "edge-4" in said.out
 

@@ -174,7 +174,7 @@ def test_state_of_somebody_else_is_neither_used_nor_removed(strata: Strata, spec
     said = strata("sweep", spec_file, "lr=0.1,0.2", "--into", "mine")
     assert (said.code, said.err) == (
         1,
-        "error: mine/state is there and no sweep's: choose another folder with --into\n",
+        "error: mine/state exists and belongs to no sweep: choose another folder with --into\n",
     )
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["small.yaml", "thesis.txt"]
     assert theirs.read_text() == "years of work"

@@ -160,12 +160,12 @@ def test_the_timeline_is_of_the_round_that_is_asked_for(folder: Path) -> None:
     with pytest.raises(NotFound, match="no round 7"):
         report([folder], round_no=7)
     assert "round 2, the slowest" in report([folder], round_no=2)
-    assert "who did what" not in report([folder], round_no=1)  # in which nothing took time
+    assert "timeline of" not in report([folder], round_no=1)  # in which nothing took time
 
 
 def test_a_run_without_a_round_has_a_page(tmp_path: Path) -> None:
     words = " ".join(Page(report([in_folder(tmp_path / "r1", [], rounds=0, accuracy=None, status="failed")])).text)
-    assert "There are none before the first round." not in words  # the partition is known
+    assert "No figures before the first round." not in words  # the partition is known
     assert "failed" in words
 
 
@@ -230,13 +230,13 @@ def test_a_timeline_of_the_longest_seats_marks_their_edges_alone(tmp_path: Path)
 def test_a_folder_of_an_earlier_version_has_no_rounds_of_edges_and_says_so(tmp_path: Path, folder: Path) -> None:
     (folder / "edges.ndjson").unlink()
     text = report([folder])
-    assert "tells of no edge (edges.ndjson): an earlier version wrote it" in text
+    assert "has no record of edges (edges.ndjson): an earlier version of StrataFL wrote it" in text
     assert text == report([folder])
     assert "an earlier version" not in report([in_folder(tmp_path / "r0", [], rounds=0)])
     part = in_folder(tmp_path / "r2")
     lines = (part / "edges.ndjson").read_bytes().splitlines(keepends=True)
     (part / "edges.ndjson").write_bytes(b"".join(lines[-2:]))
-    assert "Not told: rounds 1, 2" in report([part])
+    assert "Not recorded: rounds 1, 2" in report([part])
 
 
 def test_a_broken_line_is_named(folder: Path) -> None:

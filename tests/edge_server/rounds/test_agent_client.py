@@ -1,4 +1,4 @@
-"""A coded tensor that is none: it costs the update that holds it, and not those that came with it."""
+"""An invalid compressed tensor fails the update that holds it, and no other of the same answer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import torch
 
-from edge_server.rounds.agent_client import AgentClient
-from edge_server.rounds.wave import Wave
+from edge_server.rounds.agent_client import AgentClient, _Exchange
+from edge_server.rounds.wave import Deadline, Dispatch, Replies
 from shared.core.records import Tensor, TensorMap
 from shared.federation.aggregation import Accumulator
-from shared.federation.messages import Contribution, Outcome, Uploads, VisitAnswer, WaveId
+from shared.federation.messages import Contribution, Outcome, Task, Uploads, VisitAnswer, WaveId
 from shared.wire import codec
 from shared.wire.compression import Coded, Ternary
 from tests.shared.algorithms.ways import resolved
@@ -21,7 +21,7 @@ from tests.shared.algorithms.ways import resolved
 DATA = {"name": "digits", "n_train": 40, "n_test": 10}
 
 
-def test_a_scale_that_is_not_finite_costs_its_seat_alone(tmp_path: Path) -> None:
+def test_a_scale_that_is_not_finite_fails_its_seat_alone(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, data=DATA, num_devices=3, num_edges=1, compression={"up": "ternary"})
     kind: Any = experiment.algorithm.update
 
@@ -40,16 +40,14 @@ def test_a_scale_that_is_not_finite_costs_its_seat_alone(tmp_path: Path) -> None
         experiment.wire_types.visit_answer, codec.encode(answer).join(), model=experiment.shapes, n_seats=len(scales)
     )
 
-    order = SimpleNamespace(n_clients=3, edge=0)
-    devices = AgentClient(experiment, *cast("Any", (order, *(None,) * 9)))
-    wave, fold = (
-        Wave(WaveId(run_id="r", round_no=1), dict.fromkeys(scales, "train")),
-        Accumulator(kind, experiment.fixed_point),
-    )
-    devices._fold(wave, cast("Any", read).uploads, fold)
-    assert wave.used == {0, 2}
-    assert [(failure.seat, failure.reason) for failure in wave.failures] == [(1, "wire")]
+    order = SimpleNamespace(n_clients=3, edge=0, phase="train")
+    client = AgentClient(experiment, *cast("Any", (order, *(None,) * 9)))
+    accumulator, replies = Accumulator(kind, experiment.fixed_point), Replies()
+    dispatch = Dispatch(WaveId(run_id="r", round_no=1), dict.fromkeys(scales, Task()), [])
+    client._add(_Exchange(dispatch, replies, accumulator, Deadline()), cast("Any", read).uploads)
+    assert replies.used == {0, 2}
+    assert [(failure.seat, failure.reason) for failure in replies.failures] == [(1, "wire")]
     name = next(iter(experiment.shapes))
     place = f"uploads.contributions.1.update.delta.{name}"
-    assert wave.failures[0].detail == f"{place}: a tensor coded by ternary: the scale is nan"
-    assert (fold.n_updates, fold.n_samples) == (2, 10)
+    assert replies.failures[0].detail == f"{place}: a tensor coded by ternary: the scale is nan"
+    assert (accumulator.n_updates, accumulator.n_samples) == (2, 10)

@@ -1,16 +1,17 @@
-"""`clock: real` and planned shares: what was measured takes the place of what profiles say.
+"""`clock: real` with planned shares: measured seconds replace those that profiles imply.
 
 Measured seconds are laid down here, so that the plans that follow from them are known.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge_server.rounds.wave import Wave
+from edge_server.rounds.wave import Replies
 from shared.run_records.rounds import RoundDetail
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.digital_twin import TwinList
@@ -21,13 +22,13 @@ from tests.shared.algorithms.ways import Ended, ended, federation
 QUICK = {"compute_sps": 1e6, "latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
 SCALE = 0.5
 WALL_S = {0: 0.6, 1: 0.3, 2: 0.3, 3: 0.1}
-"""What a visit of each seat takes in the first round; seat 3 is the edge's own machine."""
+"""Wall seconds of each seat's visit in the first round; seat 3 is the edge's own machine."""
 LATER_S = 0.25
-"""What each takes in the second."""
+"""Wall seconds of every visit in the second round."""
 
 
 def measured_spec(schedule: str, **changes: Any) -> dict[str, Any]:
-    """Three devices and their edge, alike by their profiles, by the real clock."""
+    """By the real clock, three devices and their edge with equal profiles."""
     devices = {"profile": QUICK, "edge_latency_s": 0}
     alike = {"client": "edge", "schedule": schedule, "devices": devices, "edge_link": {"worker_sps": 1e6}}
     layout = {"num_devices": 3, "num_edges": 1, "num_rounds": 2}
@@ -35,13 +36,16 @@ def measured_spec(schedule: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def laid_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Visits take what is laid down for them, on this machine's clock."""
+def fixed_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the measured wall seconds by those above."""
 
-    def took(wave: Wave, seats: list[int], wall_s: float) -> None:
-        wave.measured |= {seat: WALL_S[seat] if wave.stage.round_no == 1 else LATER_S for seat in seats}
+    rounds: Counter[int] = Counter()
 
-    monkeypatch.setattr(Wave, "took", took)
+    def measure(replies: Replies, seats: list[int], wall_s: float) -> None:
+        rounds.update(seats)
+        replies.measured |= {seat: WALL_S[seat] if rounds[seat] == 1 else LATER_S for seat in seats}
+
+    monkeypatch.setattr(Replies, "measure", measure)
 
 
 async def planned(folder: Path, spec: dict[str, Any], tamper: Any = None) -> tuple[Ended, TwinList]:
@@ -57,8 +61,8 @@ def shares(detail: RoundDetail) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("schedule", ["free_compute", "finish_time"])
-@pytest.mark.usefixtures("laid_down")
-async def test_shares_follow_the_measured_compute_and_predictions_are_held_against_measured_seconds(
+@pytest.mark.usefixtures("fixed_seconds")
+async def test_shares_follow_the_measured_compute_and_errors_compare_predicted_with_measured_seconds(
     tmp_path: Path, schedule: str
 ) -> None:
     done, twins = await planned(tmp_path, measured_spec(schedule))
@@ -77,13 +81,13 @@ async def test_shares_follow_the_measured_compute_and_predictions_are_held_again
         assert twin.strikes == 0  # the first visit took far longer than a profile says, which says nothing
 
 
-async def test_by_the_simulated_clock_the_profiles_count(tmp_path: Path) -> None:
+async def test_with_the_simulated_clock_shares_follow_the_profiles(tmp_path: Path) -> None:
     done, twins = await planned(tmp_path, measured_spec("free_compute", clock="simulated", time_scale=1.0))
     assert [shares(detail) for detail in done.rounds] == [{0: 75, 1: 75, 2: 75, 3: 75}] * 2
     assert {twin.telemetry.free_sps for twin in twins.twins} == {1e6}
 
 
-async def test_who_is_late_by_the_wall_clock_is_known_to_be_that_slow(tmp_path: Path) -> None:
+async def test_the_twin_of_a_late_device_learns_how_slow_it_is(tmp_path: Path) -> None:
     spec = measured_spec("free_compute", num_rounds=1, round_deadline_s=4 / SCALE)
     done, twins = await planned(tmp_path, spec, Slow(1))
     (late,) = [row for row in done.rounds[0].seats if row.outcome == "failed"]
