@@ -1,7 +1,7 @@
-"""`python -m benchmarks [ROW,ROW...]`: the rows named, or all, as one table.
+"""`python -m benchmarks [ROW,ROW...]`: prints the named rows, or all, as one table.
 
-In measured rounds nothing is evaluated, neither in the product (`eval_every` lies beyond the last round, so that
-`Work.evaluate` is false and the judge has nothing to do) nor in the loops.
+Measured rounds evaluate nothing, neither in the product (`eval_every` is larger than the number of rounds, so that
+`Task.evaluate` is false and the cloud's evaluator is idle) nor in the loops.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MARK = "BENCH_ENVIRONMENT"
 def main() -> None:
     """Run the rows, each in a temporary folder."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="?", default="", help=f"of {', '.join(ROWS)}; none = all")
-    parser.add_argument("--tiny", action="store_true", help="as the tests run them; the figures say nothing")
+    parser.add_argument("rows", nargs="?", default="", help=f"any of {', '.join(ROWS)}; default: all")
+    parser.add_argument("--tiny", action="store_true", help="the tiny sizes of the tests; the figures mean nothing")
     options = parser.parse_args()
     rows = [row for row in options.rows.split(",") if row] or list(ROWS)
     unknown = sorted(set(rows) - set(ROWS))
     if unknown:
-        parser.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+        parser.error(f"no row {', '.join(unknown)}; the rows are {', '.join(ROWS)}")
     _as_the_product()
     _print(rows, tiny=options.tiny)
 
 
 def _as_the_product() -> None:
-    """Begin again with the environment of the product's processes: threads and memory are then the same for all."""
+    """Restart with the environment of the product's processes, so that threads and memory are the same for all."""
     if MARK not in os.environ:
         os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], common({MARK: "1"}, ""))  # noqa: S606
 

@@ -1,4 +1,4 @@
-"""A local topology beside the loops that do the same training."""
+"""Comparison of a local topology with loops that do the same training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTENDERS: tuple[Contender, ...] = (("plain", 1), ("plain", 2), ("own", 2))
 
 
 def beside_loops(row: str, folder: Path, job: Job, n_rounds: int, targets: dict[Contender, float]) -> list[Line]:
-    """Rounds of one cloud, two edges and two agents against those of loops in one and two processes."""
+    """The seconds of a round: one cloud, two edges and two agents against loops in one and two processes."""
     make_images(folder / "data", job.data, job.n_devices * job.n_samples)
     with ExitStack() as stack:
         ours = stack.enter_context(federation(folder, spec_of(job)))

@@ -1,7 +1,7 @@
 """A run by hooks alone: the hooks of all tiers in their order, in this process, without services.
 
-One edge, everybody in every round, no late updates, reports admitted as the algorithm says. It is there to look at
-what a device does in a run that is under way (`step_cost`), and at figures for which services are beside the point.
+One edge, all devices in every round, no late updates; the algorithm decides which reports it admits. `step_cost` uses
+it to measure the visits of a device in the middle of a run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ByHooks:
     """A run of one edge: the states of its tiers after some rounds.
 
     Args:
-        lab: of a resolved spec with `num_edges: 1`.
+        experiment: the experiment of a resolved spec with `num_edges: 1`.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -46,11 +46,11 @@ class ByHooks:
         return self.experiment.ctx(phase=phase, round_no=round_no, n_clients=len(self.seats))
 
     def collecting(self, round_no: int) -> bool:
-        """Whether nobody trains in that round."""
+        """Whether the round only collects data, without training."""
         return self.experiment.phase_of(round_no).kind == "collect"
 
     def visits(self) -> dict[int, Visit]:
-        """The visits of the next round by seat, each to be made as often as one likes."""
+        """The visits of the next round by seat; each can be repeated any number of times."""
         self._descend()
         return {seat: self._visit(self.seats[seat]) for seat in self.seats}
 
@@ -60,7 +60,7 @@ class ByHooks:
         self.edge = self.algorithm.edge.begin(ctx.at(edge=0), self.edge, broadcast).state
         return ctx
 
-    def _work(self, round_no: int) -> Task:
+    def _task(self, round_no: int) -> Task:
         kind, spec = self.experiment.phase_of(round_no).kind, self.experiment.spec
         return Task(kind=kind, epochs=spec.local_epochs, batch_size=spec.batch_size, evaluate=False)
 
@@ -70,7 +70,7 @@ class ByHooks:
         message = self.algorithm.edge.dispatch(ctx.at(seat=None), self.edge, seat)
         state, trainer = (
             self.devices[seat.number],
-            trainer_for(self.experiment, self._work(round_no), seat.train, seat.test),
+            trainer_for(self.experiment, self._task(round_no), seat.train, seat.test),
         )
 
         def visit() -> Local:
@@ -81,12 +81,12 @@ class ByHooks:
         return visit
 
     def round(self) -> dict[int, Local]:
-        """One round, up to the cloud's new state; what the visits left behind."""
+        """Run one round, up to the cloud's new state, and return the results of its visits."""
         visits = self.visits()
         self.round_no += 1
         n_samples = sum(len(self.seats[seat].train) for seat in visits)
         ctx = self.ctx(self.round_no).at(n_updates=len(visits), n_samples=n_samples)
-        at_edge, hooks, work = ctx.at(edge=0), self.algorithm.edge, self._work(self.round_no)
+        at_edge, hooks, task = ctx.at(edge=0), self.algorithm.edge, self._task(self.round_no)
         done = {seat: visit() for seat, visit in visits.items()}
         self.devices = {seat: local.state for seat, local in done.items()}
         reports = self._reports(at_edge, done)
@@ -95,8 +95,8 @@ class ByHooks:
         mean = self._mean({seat: local.update for seat, local in done.items()})
         if hooks.forms_model(at_edge):
             self.edge = hooks.aggregate(at_edge, self.edge, mean)
-        told = [Outcome[Any](seat=s, kind=work.kind, report=reports.get(s), figures=done[s].figures) for s in done]
-        self.edge = hooks.advance(at_edge, self.edge, dict.fromkeys(done, work), told).state
+        outcomes = [Outcome[Any](seat=s, kind=task.kind, report=reports.get(s), figures=done[s].figures) for s in done]
+        self.edge = hooks.advance(at_edge, self.edge, dict.fromkeys(done, task), outcomes).state
         finish = hooks.finish(at_edge, self.edge)
         self.edge = finish.state
         up = mean if finish.update is None else self._mean({next(iter(done)): finish.update})
@@ -112,7 +112,7 @@ class ByHooks:
         return {seat: device.report(ctx.at(seat=seat), local.state, local, message) for seat, local in done.items()}
 
     def _mean(self, updates: dict[int, Any]) -> Any:
-        fold = Accumulator(self.algorithm.update, self.experiment.fixed_point)
+        accumulator = Accumulator(self.algorithm.update, self.experiment.fixed_point)
         for seat, update in updates.items():
-            fold.add(update, len(self.seats[seat].train))
-        return mean_of(fold.result(), self.algorithm.update, self.experiment.fixed_point)
+            accumulator.add(update, len(self.seats[seat].train))
+        return mean_of(accumulator.result(), self.algorithm.update, self.experiment.fixed_point)

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.dashboard`: how heavy the dashboard is with 100 devices and 50 rounds, in a real browser.
+"""`python -m benchmarks.dashboard`: the load of the dashboard in a real browser, with 100 devices and 50 rounds.
 
-Starts a topology, opens the topology page and the run's page, runs 50 short rounds and prints, for each page, how many
-tasks of the browser took over 200 ms and the memory of its scripts after 5 and after 50 rounds, collected before. Wants
-Chromium on the path.
+Starts a topology, opens the topology page and the run's page, runs 50 short rounds and prints, for each page, the
+number of browser tasks over 200 ms, and the memory of its scripts after 5 and after 50 rounds (after a garbage
+collection). Needs Chromium on the path.
 """
 
 from __future__ import annotations

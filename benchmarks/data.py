@@ -1,4 +1,4 @@
-"""Made-up data sets under the names of known ones, in a folder of the benchmark's own: nothing is downloaded."""
+"""Random data sets under the names of known ones, in a temporary folder: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 N_TEST = 100
-"""Test images: few, since no evaluation takes place in a measured round."""
+"""Number of test images: few, since no evaluation takes place in a measured round."""
 SHAPES = {"mnist": (28, 28), "cifar10": (32, 32, 3)}
 
 
 def make_images(folder: Path, name: str, n_train: int) -> None:
-    """Write `<name>.npz` with random images and labels where `STRATA_DATA_DIR` will point."""
+    """Write `<name>.npz` with random images and labels into the folder that STRATA_DATA_DIR will name."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {}

@@ -1,14 +1,14 @@
 """`python -m benchmarks.es_afl_table RUNS SWEEP...`: table 2 of ES-AFL's paper from sweeps (docs/algorithms/es_afl.md).
 
-RUNS is the folder with the runs' results, each SWEEP one of `strata sweep`. Prints a row for each combination but for
-its seeds, mean and sample deviation over these:
+RUNS is the folder with the runs' results, each SWEEP a folder of `strata sweep`. Prints a row for each combination
+without its seeds, with the mean and the sample deviation over the seeds:
 
-    Acc_G        the global model on all samples of clients that were held out
-    Acc_L        a client's own model after its last training, before upload, on its own test samples; mean over clients
+    Acc_G        accuracy of the global model on all samples of held-out clients
+    Acc_L        accuracy of a client's own model after its last training, before upload, on its own test samples; mean
     weights, multiply-adds
-                 of the network that a client sends, means over clients of the last round; biases and batch-norm are not
-                 counted; without sub-networks those of the whole one, as a run of ES-AFL among the others tells them
-    up, down     bytes of an update and of what a device receives in a round, in the last round
+                 size of the network that a client sends, mean over the clients of the last round, without biases and
+                 batch-norm; without sub-networks that of the whole network, which runs of ES-AFL record
+    up, down     bytes of an update, and of all that a device receives, in the last round
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shared.run_records.runs import RunInfo
 
 HEAD = ("", "n", "Acc_G", "global test set", "Acc_L", "weights", "multiply-adds", "kB up", "kB down", "simulated s")
 DIGITS = (1, 1, 1, 3, 2, 0, 0, 1)
-"""Behind the point, of each figure."""
+"""Decimal places of each figure."""
 Values = tuple[float | None, ...]
 
 
@@ -61,13 +61,13 @@ def table(runs_dir: Path, folders: Sequence[Path]) -> str:
     for folder in folders:
         sweep = read_sweep(folder)
         if sweep is None:
-            raise SystemExit(f"{folder} is no sweep's folder")
+            raise SystemExit(f"{folder} is not the folder of a sweep")
         done = [each for each in sweep.combinations if each.status == "completed" and each.run]
         rows = [(each, read_run(runs_dir / str(each.run))) for each in done]
         for group, _ in over_seeds(rows):
             found = []
             for _, info in group:
-                if info is None:  # those that have no run were left out
+                if info is None:  # only combinations with a run are in `rows`
                     continue
                 rounds = read_rounds(runs_dir / info.run)
                 sizes = sizes_of(rounds)
@@ -82,9 +82,9 @@ def table(runs_dir: Path, folders: Sequence[Path]) -> str:
 
 
 def _name(info: RunInfo | None) -> str:
-    """The method of a run and the parameters that it was given."""
-    asked = info.spec.algorithm if info else None
-    return f"`{asked.name}` {described(asked.params)}".strip() if asked else ""
+    """The algorithm of a run with its parameters."""
+    algorithm = info.spec.algorithm if info else None
+    return f"`{algorithm.name}` {described(algorithm.params)}".strip() if algorithm else ""
 
 
 def _mean(each: Sequence[float | None], digits: int) -> str:

@@ -1,4 +1,4 @@
-"""A run in a local topology of real processes, a round at a time, so that other contenders can have their turn."""
+"""A run in a local topology of real processes, one round at a time, so that contenders can take turns."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from strata.launcher.environment import Modules
 from strata.launcher.topology import Topology
 
 NEVER = 100_000
-"""Rounds of a run, and rounds between evaluations: neither its end nor an evaluation comes within a benchmark."""
+"""Rounds of a run and rounds between evaluations: more than any benchmark reaches."""
 READY_S = 300.0
 ROUND_S = 600.0
 
 
 def spec_of(job: Job) -> dict[str, Any]:
-    """The spec of a run that trains what a loop trains: two edges, everybody takes part, one epoch."""
+    """The spec of a run with the same training as a loop: two edges, all devices take part, one epoch."""
     return {
         "data": job.data,
         "model": job.model,
@@ -33,15 +33,15 @@ def spec_of(job: Job) -> dict[str, Any]:
 
 
 class Federation:
-    """A paused run, of which one round is trained on demand.
+    """A paused run that trains one round on demand.
 
     Args:
-        topology: started and ready.
-        client: of its cloud.
-        spec: of the run; its evaluations and its end are put off.
+        topology: a started topology that is ready.
+        client: client of its cloud.
+        spec: spec of the run; its evaluations and its end are postponed.
 
     Attributes:
-        measured: begin and end (monotonic) of the round that was measured last.
+        measured: begin and end (monotonic seconds) of the round that was measured last.
     """
 
     def __init__(self, topology: Topology, client: Client, spec: Mapping[str, Any]) -> None:
@@ -50,12 +50,12 @@ class Federation:
         self._seen: str | None = None
         self.measured = (0.0, 0.0)
         self._run = client.create_run(endless).run
-        self.first_s = self._one_round()
+        self._one_round()
 
     def round(self) -> float:
-        """Train on; the seconds from one commit to the next, the results folder of the one before included.
+        """Train one round; returns the seconds from one commit to the next, including the previous results folder.
 
-        What resuming and pausing cost is in the rounds before and after.
+        The cost of resuming and pausing falls into the rounds before and after.
         """
         self.client.resume(self._run)
         return self._one_round()
@@ -70,10 +70,10 @@ class Federation:
         return self.measured[1] - began
 
     def _until(self, wanted: Callable[[Event], bool]) -> None:
-        """Wait for an event that has not been waited for before.
+        """Wait for the next matching event.
 
         Raises:
-            RuntimeError: the run failed, or the time ran out.
+            RuntimeError: the run failed or lost a contribution, or the time ran out.
         """
         ends = time.monotonic() + ROUND_S
         for event in self.client.events(self._run, after=self._seen):
@@ -84,12 +84,12 @@ class Federation:
                 continue
             self._seen = event.id
             if event.kind in ("contribution.lost", "run.status") and event.data.get("status") in (None, "failed"):
-                raise RuntimeError(f"a round that is measured must not lose anything: {event.data}")
+                raise RuntimeError(f"a measured round must not lose a contribution: {event.data}")
             if wanted(event):
                 return
 
     def pids(self) -> list[int]:
-        """Of all processes, Redis included."""
+        """Ids of all processes, Redis included."""
         return [self.topology.redis.pid, *(process.pid for process in self.topology.processes.values())]
 
 
@@ -106,14 +106,14 @@ def federation(
     modules: Modules | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Federation]:
-    """A run of this spec on a topology of its own, after its first round.
+    """A run of this spec on its own topology, after the first round.
 
     Args:
-        folder: holds `data/` and takes cache, state and results.
-        spec: names its numbers of edges and devices.
-        agents: processes that host the devices.
-        modules: what is run for each tier.
-        env: more environment.
+        folder: contains `data/`; cache, state and results are written into it.
+        spec: the spec, with its numbers of edges and devices.
+        agents: number of agent processes that host the devices.
+        modules: the module that runs for each tier.
+        env: additional environment variables.
     """
     variables = {"STRATA_DATA_DIR": str(folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache"), **(env or {})}
     with Topology(

@@ -1,7 +1,7 @@
 """`python -m benchmarks.fig7 [PICTURE]`: Fig. 7 of the digital-twin paper (docs/scheduler.md), as table and picture.
 
-Time until all users have trained, by samples a device: what the population of experiments/dtpfl_fig7.yaml takes on the
-simulated clock with each schedule, and the closed form. Nobody trains: shares and what they cost are all that counts.
+Time until all users have trained, against the samples per device: for the population of experiments/dtpfl_fig7.yaml on
+the simulated clock with each schedule, and in closed form. No device trains: only planned shares and costs matter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks.schedules import Home, counted_lab
+from benchmarks.schedules import EdgeSimulation, counted_experiment
 from shared.federation.experiment import Experiment
 from shared.spec.experiment import ExperimentSpec
 from strata.spec_files import read_spec
@@ -20,19 +20,22 @@ SIZES = tuple(range(100, 1001, 100))
 
 
 def spec_of(n_a_device: int, name: str, seed: int = 1) -> ExperimentSpec:
-    """The experiment with so many samples a device and this schedule."""
+    """The spec of the experiment with `n_a_device` samples per device and the schedule `name`."""
     overrides = [f"data.n_train={100 * n_a_device}", f"schedule={name}", f"seed={seed}"]
     return read_spec(SPEC, overrides).resolved(n_devices=1, n_edges=1)
 
 
 def simulated_s(experiment: Experiment) -> float:
     """Simulated seconds until all users have trained in the first round."""
-    return max(Home(experiment, home.number).round_s() for home in experiment.population.edges)
+    return max(EdgeSimulation(experiment, edge.number).round_s() for edge in experiment.population.edges)
 
 
 def closed_form_s(experiment: Experiment) -> float:
-    """The paper's: max n_j / (100 c_j) over all devices; scheduled, sum n / (100 (sum c + 20)) of a user, at most."""
-    users = [experiment.population.at(home) for home in range(len(experiment.population.edges))]
+    """The paper's closed form: the maximum of n_j / (100 c_j) over devices.
+
+    With a schedule it is the maximum of sum n / (100 (sum c + 20)) over users.
+    """
+    users = [experiment.population.at(edge) for edge in range(len(experiment.population.edges))]
     if experiment.spec.schedule == "own_data":
         return max(len(s.train) / s.profile.compute_sps for seats in users for s in seats if s.role == "train")
     return max(sum(len(s.train) for s in seats) / sum(s.profile.compute_sps for s in seats) for seats in users)
@@ -44,10 +47,10 @@ def one_sample_s(experiment: Experiment) -> float:
 
 
 def rows() -> list[list[float]]:
-    """By samples a device: for each schedule what the clock says, then both closed forms."""
+    """For each number of samples per device, the simulated seconds of each schedule, then both closed forms."""
     found = []
     for n in SIZES:
-        experiments = {name: counted_lab(spec_of(n, name)) for name in SCHEDULES}
+        experiments = {name: counted_experiment(spec_of(n, name)) for name in SCHEDULES}
         clock = [simulated_s(experiments[name]) for name in SCHEDULES]
         found.append([n, *clock, *(closed_form_s(experiments[name]) for name in SCHEDULES[:2])])
     return found
@@ -62,7 +65,7 @@ def table(found: list[list[float]]) -> str:
 
 
 def draw(found: list[list[float]], limit_s: float, path: Path) -> None:
-    """Two panels over samples a device: seconds, the clock as marks on the closed forms; and how far above they are."""
+    """Draw two panels over the samples per device: simulated seconds on the closed forms, and their differences."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -92,4 +95,4 @@ if __name__ == "__main__":
     measured = rows()
     print(table(measured))
     if len(sys.argv) > 1:
-        draw(measured, one_sample_s(counted_lab(spec_of(SIZES[0], SCHEDULES[0]))), Path(sys.argv[1]))
+        draw(measured, one_sample_s(counted_experiment(spec_of(SIZES[0], SCHEDULES[0]))), Path(sys.argv[1]))

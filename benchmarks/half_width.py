@@ -1,7 +1,7 @@
 """What training a sub-network of half the units costs beside the whole network: operations, bytes and seconds.
 
 Both are trained by `shared.training.loop` on the same made-up images, in this process, in turns. Operations are those
-of ES-AFL's simulated time (`Units.training_flops`), bytes those of an update as it travels (`shared.sparse`).
+of ES-AFL's simulated time (`Units.training_flops`), bytes those of an update as it is sent (`shared.wire.sparse`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Half:
     """A sub-network of half the units, as parts of the whole network.
 
     Attributes:
-        operations: of a training step.
+        operations: operations of a training step.
         upload: bytes of an update.
-        seconds: of a training step, the median over the turns of the ratio in the same turn.
-        spent: seconds of its step in each turn.
+        seconds: seconds of a training step: the median over turns of the ratio within a turn.
+        spent: absolute seconds of a step in each turn.
     """
 
     operations: float
@@ -43,7 +43,7 @@ class Half:
 
 
 def half(case: Case, n_turns: int) -> Half:
-    """Measure one model; of each group every second unit is kept."""
+    """Measure one model; every second unit of each group is kept."""
     whole = build(case.model, case.shape, 10, 0, case.projection)
     units, state = units_of(whole, case.shape), read_state(whole)
     kept = {group: torch.arange(0, n, 2) for group, n in units.groups.items()}
@@ -60,13 +60,13 @@ def half(case: Case, n_turns: int) -> Half:
 
 
 def _upload_bytes(units: Units, part: TensorMap, state: TensorMap, kept: TensorMap) -> int:
-    """Of values and their places."""
+    """Bytes of an update: its values and their positions."""
     ones = {name: torch.ones_like(tensor) for name, tensor in part.items() if tensor.is_floating_point()}
     return sum(sparse.n_bytes(mask, 4) for mask in units.spread(ones, state, kept).values())
 
 
 def _step_s(model: nn.Module, case: Case) -> float:
-    """Seconds of a step in one epoch."""
+    """Mean seconds of a step over one epoch."""
     x, y = made_up(case)
     generator = torch.Generator().manual_seed(0)
     drawn = batches(x, y, np.arange(len(y)), batch_size=case.batch_size, generator=generator, epochs=1)

@@ -1,7 +1,7 @@
-"""The loops that a researcher would write instead: FedAvg over devices in one process, or split over several.
+"""Hand-written FedAvg loops for comparison: all devices in one process, or split over several.
 
-Each process has one torch thread. The global model and each process's weighted sum of trained models lie in shared
-memory, so that nothing is encoded or sent between the processes: this is as fast as splitting gets.
+Each process has one torch thread. The global model and each process's weighted sum of trained models are in shared
+memory, so that nothing is encoded or sent between the processes: splitting cannot be faster.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ LR = 0.05
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained: a model on equal shares of a data set, one share a device; batches of 32, one epoch."""
+    """The training of a round: each device trains one epoch on an equal share of a data set, in batches of 32."""
 
     data: str
     model: str
     n_devices: int
     n_samples: int
-    """Of each device."""
+    """Number of samples of each device."""
     batch_size: int = 32
 
 
 def plain_epoch(model: nn.Module, x: Tensor, y: Tensor, batch_size: int, momentum: float = 0.0) -> int:
-    """One epoch of the loop that everybody writes; answers with the number of steps."""
+    """One epoch of the usual PyTorch loop; returns the number of steps."""
     model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=LR, momentum=momentum)
     total = 0.0
@@ -57,13 +57,13 @@ def plain_epoch(model: nn.Module, x: Tensor, y: Tensor, batch_size: int, momentu
 
 
 class Loops:
-    """One process or several, which train their devices one after another."""
+    """One or several processes, each of which trains its devices one after another."""
 
     def __init__(self, pipes: Sequence[Connection], model: State, sums: Sequence[State]) -> None:
         self._pipes, self._model, self._sums = pipes, model, sums
 
     def round(self) -> float:
-        """Train every device from the global model, average; the seconds that took."""
+        """Train every device from the global model and average; returns the seconds."""
         began = time.perf_counter()
         for pipe in self._pipes:
             pipe.send_bytes(b"round")
@@ -76,13 +76,13 @@ class Loops:
 
 @contextmanager
 def loops(folder: Path, job: Job, *, code: Code, n_processes: int) -> Iterator[Loops]:
-    """Processes that have their data ready and have trained nothing yet.
+    """Processes with their data loaded, before their first round.
 
     Args:
-        folder: holds `data/` and `cache/`.
-        job: what is trained.
-        code: with which loop.
-        n_processes: over which the devices are split evenly.
+        folder: contains `data/` and `cache/`.
+        job: the training of a round.
+        code: which training loop is used.
+        n_processes: number of processes over which the devices are split evenly.
     """
     model = _shared(_model(folder, job).state_dict())
     sums = [_shared(model) for _ in range(n_processes)]
@@ -93,7 +93,7 @@ def loops(folder: Path, job: Job, *, code: Code, n_processes: int) -> Iterator[L
         here, there = context.Pipe()
         processes.append(context.Process(target=_work, args=(there, folder, job, code, share, model, mine)))
         processes[-1].start()
-        there.close()  # so that its end is noticed here
+        there.close()  # so that the end of the process is noticed here
         pipes.append(here)
     try:
         for pipe in pipes:
@@ -123,7 +123,7 @@ def _model(folder: Path, job: Job) -> nn.Module:
 def _work(
     pipe: Connection, folder: Path, job: Job, code: Code, devices: Sequence[int], start: State, mine: State
 ) -> None:
-    """A process: wait for a round, train the share of devices, leave their part of the mean behind."""
+    """The process' main: waits for a round, trains its devices, and writes their part of the mean to `mine`."""
     torch.set_num_threads(1)
     model = _model(folder, job)
     epoch = _plain(folder, job) if code == "plain" else _own(folder, job)
@@ -141,7 +141,7 @@ def _work(
 
 
 def _plain(folder: Path, job: Job) -> Callable[[nn.Module, int], object]:
-    """The plain loop; its images are float tensors beforehand, at no cost to it."""
+    """The plain loop; its images have been converted to float tensors beforehand, outside the timing."""
     data = load(job.data, data_dir=folder / "data", cache_dir=folder / "cache")
     x, y = as_batch(data.train_x), torch.from_numpy(np.array(data.train_y))
 
@@ -153,7 +153,7 @@ def _plain(folder: Path, job: Job) -> Callable[[nn.Module, int], object]:
 
 
 def _own(folder: Path, job: Job) -> Callable[[nn.Module, int], object]:
-    """The product's loop, from the mapped bytes as the product has them."""
+    """The product's loop, reading memory-mapped bytes as the product does."""
     data = load(job.data, data_dir=folder / "data", cache_dir=folder / "cache")
     generator = torch.Generator().manual_seed(0)
 

@@ -1,4 +1,4 @@
-"""Memory of some processes: the sum of their proportional set sizes, in which what they share counts once."""
+"""Memory of processes: the sum of their proportional set sizes, in which shared pages count once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY_S = 0.02
 
 
 def pss_bytes(pids: Sequence[int]) -> int:
-    """PSS of all together, from `/proc/<pid>/smaps_rollup`; a process that has ended counts nothing."""
+    """Total PSS of the processes, from `/proc/<pid>/smaps_rollup`; a process that has ended counts as 0."""
     total = 0
     for pid in pids:
         with suppress(OSError):
@@ -21,14 +21,14 @@ def pss_bytes(pids: Sequence[int]) -> int:
 
 
 class Peak:
-    """The most seen so far."""
+    """The largest value seen so far."""
 
     n_bytes = 0
 
 
 @contextmanager
 def watched(pids: Sequence[int]) -> Iterator[Peak]:
-    """Look every 20 ms. The looking takes time: not in rounds that are timed."""
+    """Sample the memory every 20 ms. Sampling takes time: do not use it in timed rounds."""
     peak, done = Peak(), threading.Event()
 
     def look() -> None:

@@ -1,7 +1,7 @@
 """`python -m benchmarks.schedules`: simulated seconds of an edge's round with each schedule (docs/scheduler.md).
 
-A user with ten devices and a server, ten rounds, three seeds. Twins, shares and costs are the product's; nobody trains,
-since how long it takes does not depend on what comes out of it.
+A user has ten devices and a server; ten rounds, three seeds. Twins, planned shares and costs are computed by the
+product's code; no device trains, since simulated time does not depend on the trained values.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from edge_server.rounds.twins import Twins
 from edge_server.rounds.wave import Wave
 from edge_server.rounds.wave_timing import Cutoff, WaveTiming
 from shared.federation import scheduling, visit_estimates
+from shared.federation.context import EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, WaveId
 from shared.federation.spec_parser import parse_spec
@@ -33,21 +34,23 @@ DELAY = {"delay_s": {"name": "uniform", "low": 0, "high": 4}}
 TAIL = {"delay_s": {"name": "pareto", "shape": 1.5, "scale": 0.5}}
 LOAD = {"load": {"name": "steps", "every_s": 5, "low": 0.2, "high": 1}}
 CASES: dict[str, list[dict[str, Any]]] = {
-    "only compute takes time": [{**COMPUTE, **NEAR}],
-    "and compute that is free goes up and down": [{**COMPUTE, **NEAR, **LOAD}],
-    "and visits are delayed by 0 to 4 s": [{**COMPUTE, **NEAR, **DELAY}],
-    "and so they are, by 0.5 s and a heavy tail": [{**COMPUTE, **NEAR, **TAIL}],
+    "compute only": [{**COMPUTE, **NEAR}],
+    "compute, with a varying load": [{**COMPUTE, **NEAR, **LOAD}],
+    "compute, with delays of 0 to 4 s": [{**COMPUTE, **NEAR, **DELAY}],
+    "compute, with heavy-tailed delays from 0.5 s": [{**COMPUTE, **NEAR, **TAIL}],
     "all on Ethernet": [{**COMPUTE, "link": "ethernet"}],
     "all on Wi-Fi": [{**COMPUTE, "link": "wifi"}],
-    "half on Wi-Fi, half on LTE": [{**COMPUTE, "link": "wifi"}, {**COMPUTE, "link": "lte"}],
-    "so, with that load and delay": [{**COMPUTE, **LOAD, **DELAY, "link": link} for link in ("wifi", "lte")],
+    "half Wi-Fi, half LTE": [{**COMPUTE, "link": "wifi"}, {**COMPUTE, "link": "lte"}],
+    "half Wi-Fi, half LTE, with load and delays": [
+        {**COMPUTE, **LOAD, **DELAY, "link": name} for name in ("wifi", "lte")
+    ],
 }
-"""By case, the devices' profiles, in equal parts."""
+"""The profiles of the devices in each case; each profile describes an equal part of the devices."""
 
 
 @dataclass
-class Home:
-    """One home of a lab, round after round."""
+class EdgeSimulation:
+    """One edge of an experiment, round after round on the simulated clock."""
 
     experiment: Experiment
     number: int = 0
@@ -55,38 +58,39 @@ class Home:
     twins: Twins = field(default_factory=Twins)
 
     def round_s(self, round_no: int = 1) -> float:
-        """Simulated seconds of its next round, in which everybody does its share; the links to the cloud aside."""
+        """Simulated seconds of the next round, in which every device does its share; without the links to the cloud."""
         experiment, clock = self.experiment, EdgeClock(self.experiment, self.number, round_no=round_no, at_s=self.at_s)
         numbers = [seat.number for seat in experiment.population.at(self.number)]
         self.twins.look(clock, numbers, new_edge_round=True)
-        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number).at(twins=self.twins.known)
-        tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers])
+        ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number)
+        view = EdgeView(twins=self.twins.known)
+        tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers], view)
         wave = Wave(WaveId(run_id="counted", round_no=round_no))
         wave.predicted = self.twins.predict(ctx, clock, tasks)
-        for number, work in tasks.items():
-            seat, body = clock.seat(number), ctx.model_bytes + visit_estimates.HEAD_BYTES
-            n_trained = visit_estimates.samples_due(ctx, work, seat)
+        for number, task in tasks.items():
+            seat, body = clock.seat(number), ctx.model.n_bytes + visit_estimates.HEAD_BYTES
+            n_trained = visit_estimates.samples_due(ctx, task, seat)
             wave.outcomes[number] = Outcome[Any](seat=number, kind="train", n_trained=n_trained)
             if seat.role == "train":
-                wave.links[number] = LinkUse(down_bytes=body + experiment.moved_bytes(number, work), up_bytes=body)
+                wave.links[number] = LinkUse(down_bytes=body + experiment.moved_bytes(number, task), up_bytes=body)
         wave.used |= tasks.keys()
-        arrivals = WaveTiming(clock, cast("Any", None), Cutoff(), ctx, tasks)  # nobody is asked: no client to agents
-        arrivals.answers(wave)
-        lines = [seat_line(wave, clock.seat(number), None, arrivals.paid(wave, number)) for number in tasks]
-        self.twins.note(ctx, wave, arrivals, lines)
-        self.at_s += arrivals.lasted_s(wave)
-        return arrivals.lasted_s(wave)
+        timing = WaveTiming(clock, cast("Any", None), Cutoff(), ctx, tasks)  # no request is sent: no client of agents
+        timing.answers(wave)
+        lines = [seat_line(wave, clock.seat(number), None, timing.paid(wave, number)) for number in tasks]
+        self.twins.note(ctx, wave, timing, lines)
+        self.at_s += timing.lasted_s(wave)
+        return timing.lasted_s(wave)
 
 
-def counted_lab(spec: ExperimentSpec) -> Experiment:
-    """A lab of MNIST's shapes, with as many samples as are asked for, of which only the number is known."""
+def counted_experiment(spec: ExperimentSpec) -> Experiment:
+    """An experiment with MNIST's shapes and the spec's number of samples, all of them zeros."""
     n = spec.data.n_train or 0
     x, y = np.broadcast_to(np.zeros((28, 28), np.uint8), (n, 28, 28)), np.arange(n, dtype=np.int64) % 10
     return Experiment(spec, Dataset("mnist", x, y, x[:1000], y[:1000], None, None, 10, (1, 28, 28), "only counted"))
 
 
 def spec_of(profiles: list[dict[str, Any]], schedule: str, seed: int) -> ExperimentSpec:
-    """Ten devices with 600 samples each, on which they train five epochs, beside a server of 2000 samples a second."""
+    """A spec of ten devices that train five epochs on 600 samples each, and a server of 2000 samples per second."""
     mixture = [{"profile": profile, "share": 1 / len(profiles)} for profile in profiles]
     spec = {
         "seed": seed,
@@ -105,14 +109,14 @@ def spec_of(profiles: list[dict[str, Any]], schedule: str, seed: int) -> Experim
 
 
 def mean_s(profiles: list[dict[str, Any]], schedule: str, seed: int) -> float:
-    """Seconds of a round, on average over the rounds."""
-    home = Home(counted_lab(spec_of(profiles, schedule, seed)))
-    return statistics.fmean(home.round_s(round_no) for round_no in range(1, ROUNDS + 1))
+    """Mean simulated seconds of a round."""
+    edge = EdgeSimulation(counted_experiment(spec_of(profiles, schedule, seed)))
+    return statistics.fmean(edge.round_s(round_no) for round_no in range(1, ROUNDS + 1))
 
 
 def row(case: str) -> list[float]:
-    """By schedule, the mean over seeds; then by how many percent finish_time is sooner than free_compute, at the least
-    and at the most of a seed."""
+    """The mean seconds over seeds for each schedule; then the smallest and the largest gain of a seed, in percent, of
+    finish_time over free_compute."""
     found = {name: [mean_s(CASES[case], name, seed) for seed in SEEDS] for name in SCHEDULES}
     pairs = zip(found["free_compute"], found["finish_time"], strict=True)
     sooner = [100 * (1 - ours / papers) for papers, ours in pairs]

@@ -1,4 +1,4 @@
-"""How large the rows are: as reported, and as the tests run them."""
+"""Sizes of the benchmark rows: as reported (`FULL`), and as the tests run them (`TINY`)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from benchmarks.step_cost import Case
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of all rows.
+    """Sizes of all rows.
 
     Attributes:
         n_rounds: timed rounds of each contender, after its first.
-        scale: numbers of devices; the slope is taken from the second to the last.
-        scale_samples: of each of these devices: few, so that the cost of a device is what is measured.
-        long: rounds after which memory is looked at: early, late.
+        scale: numbers of devices; the slope is fitted from the second to the last.
+        scale_samples: samples of each of these devices: few, so that the overhead of a device is measured.
+        long: rounds after which memory is measured: early, late.
         train_s: seconds for each model of the training loop's row.
-        methods: on what the steps of the methods are measured.
-        half: on what sub-networks of half the units are.
+        methods: cases for the steps of the methods.
+        half: cases for sub-networks of half the units.
     """
 
     n_rounds: int

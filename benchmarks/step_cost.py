@@ -1,12 +1,12 @@
 """What a step of a method costs beside FedAvg's: operations and seconds, in this process, in turns.
 
-One device goes through some rounds by the hooks of all tiers, so that its state and its message are those of a run
-under way; then its next visit is made again and again, in turn with the other methods': a ratio is of one process and
-one time.
+One device goes through some rounds with the hooks of all tiers, so that its state and its message are those of a
+running experiment; then its next visit is repeated, in turns with the visits of the other methods, so that each ratio
+compares the same process at the same time.
 
-Operations are those of `shared.training.flops`, counted while the visit runs; seconds are the whole visit's. Both are
-divided by the steps of the local training. What a visit does beside them is so shared out among them: the passes in
-which LAFL-CPN learns W, the loading of a state.
+Operations are those of `shared.training.flops`, counted while the visit runs; seconds are those of the whole visit.
+Both are divided by the number of local training steps, which therefore include the visit's other work: the passes in
+which LAFL-CPN learns W, and loading a state.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from shared.training.flops import Operations
 from shared.training.models import Shape
 
 WARM_ROUNDS = 2
-"""Rounds of training before the visit that is measured: it then has a last model, controls and a drift to work with."""
+"""Rounds of training before the measured visit, so that it has a previous model, controls and a drift."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained: a model on made-up images, some batches a visit."""
+    """A model and the random images that it trains on in a visit."""
 
     model: str
     shape: Shape
@@ -48,11 +48,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one step.
+    """The cost of one step.
 
     Attributes:
-        operations: as a multiple of FedAvg's.
-        seconds: in each turn.
+        operations: operations as a multiple of FedAvg's.
+        seconds: seconds in each turn.
         ratio: the median over the turns of seconds divided by FedAvg's in the same turn.
     """
 
@@ -87,8 +87,8 @@ def costs(methods: Mapping[str, Any], case: Case, n_turns: int) -> list[Cost]:
 
 
 def _visit(algorithm: Any, case: Case) -> Callable[[], Local]:
-    """A visit of a method's only device in a run that is under way, to be made as often as one likes."""
-    run, n_trained = ByHooks(_lab(algorithm, case)), 0
+    """A visit of the only device in the middle of a run; it can be repeated any number of times."""
+    run, n_trained = ByHooks(_experiment(algorithm, case)), 0
     while n_trained < WARM_ROUNDS:
         run.round()
         n_trained += not run.collecting(run.round_no)
@@ -114,7 +114,7 @@ def _steps(done: Local) -> int:
     return done.trained.n_steps
 
 
-def _lab(algorithm: Any, case: Case) -> Experiment:
+def _experiment(algorithm: Any, case: Case) -> Experiment:
     x, y = made_up(case)
     data = Dataset("cifar10", x, y, x[:10], y[:10], None, None, 10, case.shape, "made up")
     fields = {

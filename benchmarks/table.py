@@ -12,13 +12,13 @@ FORM = "{:<10}{:<48}{:>12}{:>18}{:>8}  {}"
 
 @dataclass(frozen=True)
 class Line:
-    """One line.
+    """One line of the table.
 
     Attributes:
-        figure: with its unit.
-        spread: least and most, where the figure is a median.
-        ratio: what the row compares, this line's part of it.
-        target: the most that the ratio, or the figure, may be; `met` says whether it is.
+        figure: the measured value with its unit.
+        spread: minimum and maximum, if the figure is a median.
+        ratio: ratio of this line's contender to the reference, if the row compares.
+        target: upper limit of the ratio or the figure; `met` says whether it holds.
     """
 
     row: str
@@ -37,12 +37,12 @@ class Line:
 
 
 def timed(row: str, what: str, seconds: Sequence[float]) -> Line:
-    """The median of some rounds."""
+    """A line with the median seconds of rounds."""
     return Line(row, what, f"{statistics.median(seconds):.3f} s", f"{min(seconds):.3f}-{max(seconds):.3f}")
 
 
 def compared(row: str, what: str, seconds: Sequence[float], ours: Sequence[float], most: float | None = None) -> Line:
-    """The median of a contender's rounds, and how many times as long ours take."""
+    """A line with the median seconds of a contender, and the ratio of our rounds to its."""
     line = timed(row, what, seconds)
     ratio = statistics.median(ours) / statistics.median(seconds)
     target = "" if most is None else f"{most:.2f}"
@@ -50,12 +50,12 @@ def compared(row: str, what: str, seconds: Sequence[float], ours: Sequence[float
 
 
 def at_most(row: str, what: str, figure: float, unit: str, most: float | None = None) -> Line:
-    """A figure that has a limit of its own."""
+    """A line with a figure that has its own limit."""
     target = "" if most is None else f"{most:g} {unit}".rstrip()
     return Line(row, what, f"{figure:.2f} {unit}".rstrip(), target=target, met=most is None or figure <= most)
 
 
 def show(lines: Iterable[Line]) -> None:
-    """Print lines as they come."""
+    """Print lines as soon as they are measured."""
     for line in lines:
         print(line.text(), flush=True)

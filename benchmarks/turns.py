@@ -1,15 +1,15 @@
-"""Contenders take turns, a round each, so that what disturbs one disturbs all."""
+"""Contenders take turns, one round each, so that a disturbance affects all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 Round = Callable[[], float]
-"""Does one round; answers with its seconds."""
+"""Runs one round and returns its seconds."""
 
 
 def in_turns(contenders: Mapping[str, Round], n_rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender's rounds, without its first; who begins changes from turn to turn."""
+    """Seconds of each contender's rounds, without its first; a different contender begins each turn."""
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(n_rounds + 1):

@@ -1,1 +1,1 @@
-"""What MkDocs needs beside the pages of docs/ to make a site of them."""
+"""The code with which MkDocs turns the pages of docs/ into a site."""

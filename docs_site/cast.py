@@ -1,7 +1,7 @@
-"""`make cast`: the moving picture of a terminal, `docs/cast.svg`, from a real run.
+"""`make cast`: draws `docs/cast.svg`, the animated picture of a terminal, from a real run.
 
-asciinema records the command, pyte says what stands on the screen at each moment, and an SVG shows one screen after
-another by a style sheet alone: no script, which a page that embeds it as a picture would not run.
+asciinema records the command, pyte computes the screen at each moment, and an SVG shows one screen after another by a
+style sheet alone: a page that embeds the picture would run no script.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ COMMAND = "strata run experiments/quickstart.yaml num_rounds=8"
 OUT = Path("docs/cast.svg")
 COLUMNS, ROWS = 100, 31
 LIMIT_S = 300.0
-"""A recording that takes longer is given up."""
+"""Longest recording, in seconds."""
 STEP_S, FIRST_S, PLAY_S, LAST_S = 0.1, 1.5, 14.0, 7.0
-"""Seconds of a screen at least, of the first, of all between (played faster if it took longer), and of the last."""
+"""Seconds: shortest screen, first screen, all screens in between (sped up if longer), and last screen."""
 WAIT_S = 2.0
-"""Seconds that remain of a time in which nothing moves, or a spinner alone."""
+"""Longest time, in seconds, in which nothing but a spinner moves; longer waits are cut."""
 
 CELL_X, CELL_Y, SIZE, EDGE, TOP = 8.4, 17.0, 14, 14, 36
-"""Pixels: a letter's room, its size, and the rim around all of them."""
+"""Pixels: width and height of a cell, font size, and the margins."""
 FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono','Liberation Mono',monospace"
 GROUND, PLAIN = "#1b1f27", "#d5dae3"
 COLOURS = {
@@ -43,7 +43,7 @@ HOST = re.compile(r"https?://(?!127\.0\.0\.1[:/]|www\.w3\.org/)[^\s\"'<]*")
 
 
 class Letter(NamedTuple):
-    """What stands in one place of the screen; the colour is a name, six hexadecimal digits, or `default`."""
+    """The content of one cell; the colour is a name, six hexadecimal digits, or `default`."""
 
     data: str
     colour: str = "default"
@@ -62,7 +62,7 @@ def main() -> None:
     shown, faster = paced(short_waits(list(screens(events))))
     picture = drawn(shown, "waits cut short" + (f", played {faster:.1f} times as fast" if faster > 1 else ""))
     if found := private(picture):
-        raise SystemExit(f"the picture would tell of this machine: {', '.join(found)}")
+        raise SystemExit(f"the picture would reveal details of this machine: {', '.join(found)}")
     OUT.write_text(picture, encoding="utf-8")
     print(f"{OUT}: {len(picture) / 1000:.0f} kB, {len(shown)} screens, {sum(s for _, s in shown):.0f} s")
 
@@ -79,7 +79,7 @@ def record(path: Path) -> None:
 
 
 def screens(events: Sequence[Sequence[Any]]) -> Iterator[tuple[float, Screen]]:
-    """Each time of an output, in seconds, with what the screen shows from then on."""
+    """The time of each output, in seconds, with the screen after it."""
     import pyte
 
     terminal = pyte.Screen(COLUMNS, ROWS)
@@ -96,7 +96,7 @@ def screens(events: Sequence[Sequence[Any]]) -> Iterator[tuple[float, Screen]]:
 
 
 def short_waits(timed: Sequence[tuple[float, Screen]]) -> list[tuple[float, Screen]]:
-    """The same with earlier times: no wait is longer than `WAIT_S`."""
+    """The same screens with waits cut to at most `WAIT_S`."""
     kept: list[tuple[float, Screen]] = []
     cut = waited = 0.0
     for before, (at, screen) in zip([timed[0], *timed], timed, strict=False):
@@ -117,7 +117,7 @@ def _still(screen: Screen) -> str:
 
 
 def paced(timed: Sequence[tuple[float, Screen]]) -> tuple[list[tuple[Screen, float]], float]:
-    """The screens with how long each is shown, in seconds, and by what factor that is faster than it was."""
+    """The screens with the seconds that each is shown, and the factor by which they are sped up."""
     began, ended = timed[0][0], timed[-1][0]
     faster = max((ended - began) / PLAY_S, 1.0)
     newest = {round((at - began) / faster / STEP_S): screen for at, screen in timed}
@@ -131,7 +131,7 @@ def paced(timed: Sequence[tuple[float, Screen]]) -> tuple[list[tuple[Screen, flo
 
 
 def drawn(shown: Sequence[tuple[Screen, float]], title: str) -> str:
-    """An SVG that shows one screen after another, for ever; for who wants no motion, the last alone."""
+    """An SVG that shows one screen after another in a loop; only the last one for readers who prefer no motion."""
     width, height = round(COLUMNS * CELL_X) + 2 * EDGE, round(ROWS * CELL_Y) + TOP + EDGE
     rows: dict[tuple[Letter, ...], int] = {}
     strip, stops, at, total = [], [], 0.0, sum(length for _, length in shown)
@@ -166,7 +166,7 @@ def drawn(shown: Sequence[tuple[Screen, float]], title: str) -> str:
 
 
 def _row(row: Sequence[Letter]) -> str:
-    """A row's words, each in its place whatever the font: words are parted by two blanks, or by another style."""
+    """A row's text, placed independently of the font; two blanks or a new style begin a new element."""
     parts = []
     x = 0
     for (colour, bold), letters in groupby(row, key=lambda letter: (letter.colour, letter.bold)):
@@ -186,7 +186,7 @@ def _hex(colour: str) -> str:
 
 
 def private(picture: str) -> list[str]:
-    """What of a picture tells of this machine: its name, its folders, its user, another host than loopback."""
+    """The parts of a picture that reveal this machine: host name, folders, user, or hosts other than loopback."""
     names = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(Path.cwd())}
     words = re.sub(r"<style>.*?</style>|<[^>]*>", " ", picture, flags=re.DOTALL)
     return sorted({name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", words)}) + HOST.findall(

@@ -25,7 +25,7 @@ STYLE = "site.css"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages that there are in the places of the navigation's patterns."""
+    """Replace the patterns in the navigation by the existing pages."""
     pages = [path.relative_to(config.docs_dir).as_posix() for path in sorted(Path(config.docs_dir).rglob("*.md"))]
     config.nav = expanded(config.nav or [], [*pages, REST, SCHEMAS])
     return config
@@ -34,8 +34,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def expanded(nav: list[Any], pages: list[str]) -> list[Any]:
     """A navigation with each pattern (`algorithms/*.md`) replaced by the pages that match and are not named elsewhere.
 
-    What matches nothing vanishes, and so does a section that holds nothing; a plain name stays, there or not, for
-    MkDocs to complain of.
+    A pattern without a match is removed, and so is an empty section; a plain name stays even if its page is missing, so
+    that MkDocs reports it.
     """
     named = set(_leaves(nav))
     return _filled(nav, [page for page in pages if page not in named])
@@ -65,7 +65,7 @@ def _filled(nav: list[Any], free: list[str]) -> list[Any]:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the REST reference, made from the code as it is, and the site's own style."""
+    """Add the REST reference, generated from the code, and the site's style sheet."""
     api = create_app(CloudSettings()).openapi()
     style = (Path(__file__).parent / STYLE).read_text(encoding="utf-8")
     for name, content in {REST: rest_page(api), SCHEMAS: schemas_page(api), STYLE: style}.items():
@@ -74,7 +74,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links that leave docs/ into links to the repository's pages, or into plain names where none are known."""
+    """Turn links that leave docs/ into links to the repository, or into plain text if its URL is not known."""
     return outward(markdown, page.file.src_uri, config.repo_url)
 
 
@@ -82,11 +82,11 @@ def outward(markdown: str, page: str, repo_url: str | None) -> str:
     """The page with each link out of docs/ rewritten; code blocks stay as they are.
 
     Args:
-        page: its path in docs/.
-        repo_url: of the repository, if it has one that is known.
+        page: path of the page in docs/.
+        repo_url: URL of the repository, if it is known.
 
     Raises:
-        PluginError: a link leads nowhere in the repository.
+        PluginError: a link points to nothing in the repository.
     """
 
     def rewritten(match: re.Match[str]) -> str:
@@ -95,7 +95,7 @@ def outward(markdown: str, page: str, repo_url: str | None) -> str:
         if path.startswith("docs/"):
             return match[0]
         if path.startswith("..") or not (ROOT / path).exists():
-            raise PluginError(f"{page}: {match['to']} leads to nothing in the repository")
+            raise PluginError(f"{page}: {match['to']} points to nothing in the repository")
         if repo_url:
             return f"[{text}]({repo_url.rstrip('/')}/blob/main/{path})"
         return text if path in text.replace("`", "").rstrip("/") else f"{text} (`{path}`)"

@@ -11,11 +11,11 @@ Json = Mapping[str, Any]
 REST, SCHEMAS = "rest.md", "rest-schemas.md"
 METHODS = ("get", "post", "put", "patch", "delete")
 INTERNAL = "tiers"
-"""The tag of what tiers alone ask of each other."""
+"""The tag of operations that only tiers call."""
 
 
 def rest_page(api: Json) -> str:
-    """Every operation, by tag: what it does, its parameters, body, answers and the errors of its own."""
+    """The page with every operation by tag: description, parameters, body, responses and specific errors."""
     tags: dict[str, list[str]] = {}
     everywhere = _errors_of_all(api)
     for path, operations in api["paths"].items():
@@ -31,17 +31,17 @@ def rest_page(api: Json) -> str:
 
 
 def schemas_page(api: Json) -> str:
-    """Every schema that an operation names: its fields, their types, bounds and defaults."""
-    parts = ["# Schemas", f"What travels in the bodies of the [REST API]({REST})."]
+    """The page with every schema: its fields with their types, bounds and defaults."""
+    parts = ["# Schemas", f"Schemas of the request and response bodies of the [REST API]({REST})."]
     parts += [_schema(name, schema) for name, schema in sorted(api["components"]["schemas"].items())]
     return "\n\n".join(parts) + "\n"
 
 
-_INTRODUCTION = """Made from the OpenAPI document of version {version}, which a running cloud serves as `/openapi.json`.
-Bodies are JSON and refuse fields that they do not know. Where tokens are set, a user shows the API's as
-`Authorization: Bearer`, a tier the tiers' ([security](security.md))."""
+_INTRODUCTION = """Generated from the OpenAPI document of version {version}, which a running cloud serves as
+`/openapi.json`. Bodies are JSON; unknown fields are rejected. If tokens are set, a user sends the API token as
+`Authorization: Bearer`, a tier sends the tier token ([security](security.md))."""
 _PROBLEMS = f"""An error is a [Problem]({SCHEMAS}#problem): `application/problem+json` with a `code` and,
-where one is at fault, the `field`. Any operation may answer with"""
+if one field caused the error, the `field`. Any operation may return"""
 
 
 # ---- operations
@@ -81,7 +81,7 @@ def _answers(responses: Json, everywhere: Mapping[str, str]) -> Iterator[tuple[s
 
 
 def _errors_of_all(api: Json) -> dict[str, str]:
-    """Errors that most operations may answer with: status and meaning, told once."""
+    """Errors that most operations may return (status and meaning), which the page lists once."""
     counted: dict[tuple[str, str], int] = {}
     operations = [operation for path in api["paths"].values() for name, operation in path.items() if name in METHODS]
     for operation in operations:
@@ -113,7 +113,7 @@ def _schema(name: str, schema: Json) -> str:
 
 
 def _described(text: str) -> tuple[str, dict[str, str]]:
-    """A docstring's text, and what its `Attributes` say of fields."""
+    """A docstring's text, and the descriptions of fields in its `Attributes` section."""
     about, _, attributes = text.partition("\nAttributes:\n")
     said: dict[str, str] = {}
     last = ""
@@ -128,7 +128,7 @@ def _described(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _type(schema: Json) -> str:
-    """A type in words, with links to the schemas that it is made of."""
+    """A type in words, with links to its schemas."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}]({SCHEMAS}#{name.lower()})"

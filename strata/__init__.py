@@ -1,5 +1,6 @@
-"""The `strata` command: a local topology of processes, and a client of the public REST API.
+"""The user's side: `strata.hooks` for algorithms of one's own, and the `strata` command, which starts a local topology
+of processes and is a client of the public REST API.
 
-Modules that import torch (all that know the API's models) are imported inside the commands that need them, so
-that `strata --help` answers at once.
+Modules that load torch (all that know the API's records) are imported inside the commands that need them, so that
+`strata --help` answers at once.
 """

@@ -1,4 +1,4 @@
-"""The checks of `strata doctor`. Each answers with what it found; none raises."""
+"""The checks of `strata doctor`. Each returns its findings; none raises."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ASK_S = 10.0
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, how it is, what was found, and what to do if it is not ok."""
+    """One row of the table: what was checked, its state, what was found, and what to do if it is not ok."""
 
     name: str
     state: State
@@ -32,7 +32,7 @@ class Check:
 
 
 def check_all(url: str | None, runs_dir: Path) -> list[Check]:
-    """All checks, in the order in which one would mend things."""
+    """Run all checks, in the order in which problems are best fixed."""
     return [
         python_version(),
         torch_version(),
@@ -50,7 +50,7 @@ def check_all(url: str | None, runs_dir: Path) -> list[Check]:
 
 
 def python_version() -> Check:
-    """Python is recent enough."""
+    """Check that Python is recent enough."""
     found = platform.python_version()
     if tuple(map(int, platform.python_version_tuple()[:2])) >= (3, 11):
         return Check("python", "ok", found)
@@ -58,27 +58,27 @@ def python_version() -> Check:
 
 
 def torch_version() -> Check:
-    """Torch can be imported."""
+    """Check that torch can be imported."""
     try:
         import torch
-    except Exception as error:  # a broken installation fails in its own way
+    except Exception as error:  # a broken installation may raise anything
         return Check("torch", "fail", _one_line(error), "make install")
     return Check("torch", "ok", torch.__version__)
 
 
 def torchvision_version() -> Check:
-    """Torchvision can be imported through the project's one door; only some models and downloads need it."""
+    """Check that torchvision can be imported; only some models and downloads need it."""
     try:
         from shared.training.torchvision_compat import torchvision
 
         return Check("torchvision", "ok", str(torchvision().__version__))
-    except Exception as error:  # a broken installation fails in its own way
-        todo = "make install; needed by the resnet and mobilenet models and by downloads"
+    except Exception as error:  # a broken installation may raise anything
+        todo = "make install; the resnet and mobilenet models and downloads need it"
         return Check("torchvision", "warn", _one_line(error), todo)
 
 
 def redis_server() -> Check:
-    """A redis-server for local topologies."""
+    """Check that there is a redis-server binary for local topologies."""
     from strata.launcher.redis_server import find_redis_server
 
     try:
@@ -88,26 +88,26 @@ def redis_server() -> Check:
 
 
 def algorithms() -> Check:
-    """The product's algorithms and those of STRATA_ALGORITHMS can be loaded."""
+    """Check that the built-in algorithms and those of STRATA_ALGORITHMS can be loaded."""
     from shared.federation.registry import all_algorithms
 
     try:
         return Check("algorithms", "ok", ", ".join(all_algorithms()))
-    except Exception as error:  # a plug-in fails in its own way
-        return Check("algorithms", "fail", _one_line(error), "see the package that STRATA_ALGORITHMS names")
+    except Exception as error:  # a plug-in may raise anything
+        return Check("algorithms", "fail", _one_line(error), "fix the package that STRATA_ALGORITHMS names")
 
 
 def data_sets() -> Iterator[Check]:
-    """A line for each data set: its file or folder, the bundle, a download, or what to put where."""
+    """One check per data set: its file or folder, the bundle, a download, or where to put the file."""
     from shared.training.data.digit_domains import FIVE, NAME
     from shared.training.data.sources import DATASETS
 
     named = os.environ.get("STRATA_DATA_DIR")
     folder = Path(named) if named else None
     if folder is None:
-        yield Check("STRATA_DATA_DIR", "warn", "not set", "set it to a folder with data sets as NAME.npz")
+        yield Check("STRATA_DATA_DIR", "warn", "not set", "set it to a folder that contains data sets as NAME.npz")
     elif not folder.is_dir():
-        yield Check("STRATA_DATA_DIR", "fail", f"{folder} is no folder", "make it, or set another")
+        yield Check("STRATA_DATA_DIR", "fail", f"{folder} is not a folder", "create it, or set another")
     lacking = []
     for name in DATASETS:
         found = _data_set(name, folder)
@@ -121,7 +121,7 @@ def data_sets() -> Iterator[Check]:
 
 
 def _data_set(name: str, folder: Path | None) -> Check:
-    """One data set, which `folder` may hold."""
+    """Check one data set, which `folder` may contain."""
     from shared.training.data.sources import DATASETS, folder_of, pictures_of
 
     what, file, known = f"data: {name}", folder and folder / f"{name}.npz", DATASETS[name]
@@ -132,84 +132,84 @@ def _data_set(name: str, folder: Path | None) -> Check:
         try:
             n = sum(map(len, pictures_of(name, pictures).values()))
         except StrataError as error:
-            return Check(what, "warn", error.detail, "unpack it anew")
-        return Check(what, "ok", f"folder {name}, {n} pictures")
+            return Check(what, "warn", error.detail, "unpack it again")
+        return Check(what, "ok", f"folder {name}, {n} images")
     if name == "digits":
         return Check(what, "ok", "bundled with scikit-learn")
     if name == "synth_digits":
-        return Check(what, "ok", "made here at first use")
+        return Check(what, "ok", "generated at first use")
     if known.fetch is not None:
-        todo = f"nothing if this machine may download; else put {name}.npz into STRATA_DATA_DIR"
+        todo = f"nothing, if this machine has internet access; else put {name}.npz into STRATA_DATA_DIR"
         return Check(what, "warn", "downloaded at first use", todo)
-    also = f", or the folder {name} as it is published" if known.pictures is not None else ""
-    return Check(what, "warn", "absent", f"put {name}.npz into STRATA_DATA_DIR{also}")
+    also = f", or the published folder {name}" if known.pictures is not None else ""
+    return Check(what, "warn", "not found", f"put {name}.npz into STRATA_DATA_DIR{also}")
 
 
 def cores() -> Check:
-    """Cores: one agent trains on each."""
+    """Check the number of cores: each trains one agent at a time."""
     count = os.cpu_count() or 1
     if count > 1:
-        return Check("cores", "ok", f"{count}: so many agents at once")
-    return Check("cores", "warn", "1", "visits run one after another; more cores train more agents at once")
+        return Check("cores", "ok", f"{count}, for as many agents at once")
+    return Check("cores", "warn", "1", "agents train one after another; more cores train more at once")
 
 
 def memory() -> Check:
-    """Memory: a process takes about 300 MB."""
+    """Check the memory: a process takes about 300 MB."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
-        return Check("memory", "warn", "unknown to this system", "each process takes about 300 MB")
+        return Check("memory", "warn", "unknown on this system", "each process takes about 300 MB")
     found = f"{total / 1e9:.1f} GB, for about {int(total * 0.8 / _PROCESS_BYTES)} processes"
     if total >= _MIN_MEMORY:
         return Check("memory", "ok", found)
-    return Check("memory", "warn", found, "fewer agents with more devices each: --agents")
+    return Check("memory", "warn", found, "use fewer agents with more devices each: --agents")
 
 
 def disk(name: str, folder: Path) -> Check:
-    """Free space where a folder is or will be made."""
+    """Check the free space where a folder is or will be created."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
     found = f"{free / 1e9:.1f} GB free in {there}"
     if free >= _MIN_DISK:
         return Check(name, "ok", found)
-    return Check(name, "warn", found, "free some space: state and results of a run may take gigabytes")
+    return Check(name, "warn", found, "free some space: the state and results of a run may take gigabytes")
 
 
 def docker() -> Iterator[Check]:
-    """Docker's engine and Compose; needed for containers only."""
+    """Check Docker's engine and Compose, which only containers need."""
     only = "needed only for containers (make up, make compose-test)"
     engine = _answer(["docker", "version", "--format", "{{.Server.Version}}"])
     if engine:
         yield Check("docker engine", "ok", engine)
     else:
-        yield Check("docker engine", "warn", "absent, or it does not answer", f"start or install it; {only}")
+        yield Check("docker engine", "warn", "not found, or it does not answer", f"start or install it; {only}")
     for command in (["docker", "compose"], ["docker-compose"]):
         version = _answer([*command, "version", "--short"])
         if version:
             yield Check("docker compose", "ok", f"{' '.join(command)} {version}")
             return
-    yield Check("docker compose", "warn", "absent", f"install it; {only}")
+    yield Check("docker compose", "warn", "not found", f"install it; {only}")
 
 
 def topology(url: str | None) -> Check:
-    """A running topology, and whether it is ready for a run."""
+    """Check whether a running topology is ready for a run."""
     from strata.api.client import Client
 
     if url is None:
-        return Check("topology", "ok", "none runs here; `strata run` starts its own, `strata up` one that stays")
+        return Check("topology", "ok", "none is running; `strata run` starts its own, `strata up` a lasting one")
     try:
         with Client(url, timeout_s=_ASK_S) as client:
             ready, info = client.readiness(), client.topology()
     except StrataError as error:
-        return Check("topology", "warn", error.detail, "start it (`strata up`), or name another with --url")
+        return Check("topology", "warn", error.detail, "start it (`strata up`), or give another address with --url")
     found = f"{url}: {len(info.edges)} edges, {info.n_agents} agents, {info.n_devices} devices"
     if ready.status == "ok":
         return Check("topology", "ok", found)
-    return Check("topology", "warn", found, f"missing: {', '.join(ready.missing) or 'not said'}")
+    return Check("topology", "warn", found, f"missing: {', '.join(ready.missing) or 'the cloud gives no reason'}")
 
 
 def _answer(command: list[str]) -> str | None:
-    """The first line that a command prints, None if it is absent, fails or takes too long."""
+    """The first line that a command prints, None if it is not installed, fails or takes too long."""
     program = shutil.which(command[0])
     if program is None:
         return None

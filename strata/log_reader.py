@@ -1,4 +1,4 @@
-"""Finding, merging and following the lines that processes logged: a folder of logs, a file, or what is piped in."""
+"""Reading, merging and following the log lines of several processes, from a folder, a file or a pipe."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Line = dict[str, Any]
 LATEST, ALL = "latest", "all"
 POLL_S = 0.2
 SETTLE_S = 1.0
-"""After the end of a run, how long the other processes' last lines are waited for."""
+"""How long to wait for the last lines of other processes after a run has ended."""
 MOST_BYTES = 2**20
-"""Of one line; what is longer is cut into several, none of which is ours."""
+"""Longest line in bytes; a longer one is split into several lines of plain text."""
 _PREFIX = re.compile(r"^[A-Za-z0-9_.-]{1,128} +\| ")
-"""What Compose writes before a line that it is not told to leave bare."""
+"""The prefix that Compose writes before each line unless `--no-log-prefix` is given."""
 
 
 @dataclass
 class Wanted:
-    """Which lines somebody wants to see.
+    """A filter for log lines.
 
     Attributes:
-        run: its id, or `latest`: the newest of which there are lines; or `all` lines, also those of no run.
-        round_no: of this round only.
-        tier: of this tier only.
-        newest: the newest run of which there was a line.
-        n_foreign: lines that were none of ours.
+        run: a run id; `latest` for the newest run that has lines; `all` for every line, including those of no run.
+        round_no: keeps only the lines of this round.
+        tier: keeps only the lines of this tier.
+        newest: the newest run seen so far.
+        n_foreign: number of lines that are not in our JSON format.
     """
 
     run: str = LATEST
@@ -42,7 +42,7 @@ class Wanted:
     n_foreign: int = 0
 
     def takes(self, line: Line) -> bool:
-        """Whether a line is wanted; a line of a newer run makes that the latest."""
+        """Whether the filter accepts a line; a line of a newer run makes that run the latest."""
         self.n_foreign += not line["at"]
         run = line.get("run")
         if isinstance(run, str) and run > self.newest:  # ids sort by time
@@ -54,19 +54,19 @@ class Wanted:
 
     @property
     def of(self) -> str:
-        """The run by its id; the latest as far as lines have told."""
+        """The id of the run; for `latest` the newest run seen so far."""
         return self.newest if self.run == LATEST else self.run
 
 
 def parsed(raw: str) -> Line:
-    """A line of ours, or what else a process wrote as a line without ids."""
+    """A parsed log line; other output of a process becomes a line of plain text without ids."""
     raw = raw.rstrip("\r\n")
     bare = _PREFIX.sub("", raw, count=1)
     return read(bare) or {"at": "", "level": "info", "tier": "", "process": "?", "event": "text", "text": raw}
 
 
 def history(lines: Iterable[Line], wanted: Wanted) -> list[Line]:
-    """The wanted ones in the order of their clocks; of `latest` nothing is kept of a run once a newer one is seen."""
+    """The accepted lines by time. With `latest`, lines of a run are dropped once a newer run is seen."""
     kept: list[Line] = []
     for line in lines:
         before = wanted.newest
@@ -89,14 +89,14 @@ class Files:
     """The growing logs of a folder (`*.log`), or one file.
 
     Attributes:
-        ends: how far each was read.
+        ends: the offset up to which each file has been read.
     """
 
     path: Path
     ends: dict[Path, int] = field(default_factory=dict)
 
     def new(self) -> Iterator[Line]:
-        """The lines that are complete since this was last asked, file by file; new files too."""
+        """The lines completed since the last call, file by file, including new files."""
         found = sorted(self.path.glob("*.log")) if self.path.is_dir() else [self.path]
         for path in found:
             yield from self._new_in(path)
@@ -105,12 +105,12 @@ class Files:
         try:
             with path.open("rb") as file:
                 begin = self.ends.get(path, 0)
-                if path.stat().st_size < begin:  # it was begun anew
+                if path.stat().st_size < begin:  # the file was truncated
                     begin = 0
                 file.seek(begin)
                 while raw := file.readline(MOST_BYTES):
                     if not raw.endswith(b"\n") and len(raw) < MOST_BYTES:
-                        break  # the rest of the line is still to come
+                        break  # the line is not complete yet
                     begin += len(raw)
                     yield parsed(raw.decode("utf-8", errors="replace"))
                 self.ends[path] = begin
@@ -119,7 +119,7 @@ class Files:
 
 
 def follow(files: Files, wanted: Wanted) -> Iterator[Line]:
-    """What there is, then what comes, until the run has ended (and was not taken up again); of `all` without end."""
+    """The existing lines, then new ones, until the run has ended and was not resumed; with `all` without end."""
     ended_at: float | None = None
     while True:
         lines = history(files.new(), wanted)

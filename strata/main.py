@@ -1,4 +1,4 @@
-"""`strata`: the command."""
+"""The `strata` command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ for _command in (
 
 
 def app_entry(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; an error of ours is one red line and exit status 1 (2 for usage, 130 for Ctrl-C)."""
+    """Run the command. A `StrataError` prints one red line; exit status 1 (2 for wrong usage, 130 for Ctrl-C)."""
     try:
         app(args=list(arguments) if arguments is not None else None, prog_name="strata")
     except StrataError as error:

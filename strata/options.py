@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they resolve to."""
+"""Options that several commands share, and the values that they resolve to."""
 
 from __future__ import annotations
 
@@ -17,40 +17,45 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How a command prints."""
+    """Output formats of a command."""
 
     table = "table"
     json = "json"
 
 
 class TableFormat(StrEnum):
-    """How a command prints a table."""
+    """Output formats of a command that prints a table."""
 
     table = "table"
     json = "json"
     csv = "csv"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="For people, or one JSON value.")]
-TableFormatOption = Annotated[TableFormat, typer.Option("--format", help="For people, one JSON value, or CSV.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Print a table for people, or one JSON value.")]
+TableFormatOption = Annotated[
+    TableFormat, typer.Option("--format", help="Print a table for people, one JSON value, or CSV.")
+]
 UrlOption = Annotated[
-    str | None, typer.Option("--url", help="The cloud; else STRATA_URL, else what `strata up` started.")
+    str | None, typer.Option("--url", help="Address of the cloud; default: STRATA_URL, else the cloud of `strata up`.")
 ]
 ServerOption = Annotated[
-    str | None, typer.Option("--url", help="Run there; else STRATA_URL, else on a local topology.")
+    str | None, typer.Option("--url", help="Run on this cloud; default: STRATA_URL, else a local topology is started.")
 ]
 AgentsOption = Annotated[
-    int | None, typer.Option(min=1, help="Agent processes of the local topology; default: one a core.")
+    int | None, typer.Option(min=1, help="Number of agent processes of the local topology; default: one per core.")
 ]
-RunsDirOption = Annotated[Path, typer.Option("--runs-dir", help="Where results folders lie.")]
+RunsDirOption = Annotated[Path, typer.Option("--runs-dir", help="The folder that contains the results folders.")]
 RunsArgument = Annotated[
     list[str],
-    typer.Argument(metavar="RUN...", help="Ids, names (all runs of it), `latest`, folders of runs or sweeps."),
+    typer.Argument(
+        metavar="RUN...", help="Run ids, names (all runs with that name), `latest`, or folders of runs or sweeps."
+    ),
 ]
 FetchOption = Annotated[
-    str | None, typer.Option("--url", help="Fetch the runs from this cloud; else STRATA_URL; else they lie here.")
+    str | None,
+    typer.Option("--url", help="Fetch the runs from this cloud; default: STRATA_URL, else read local folders."),
 ]
-RunArgument = Annotated[str, typer.Argument(help="A run's id, or `latest`.")]
+RunArgument = Annotated[str, typer.Argument(help="A run id, or `latest`.")]
 
 RUNS_DIR = Path("runs")
 
@@ -61,14 +66,14 @@ def named_url(url: str | None) -> str | None:
 
 
 def server_of(url: str | None, agents: int | None) -> str | None:
-    """The cloud that shall run something, None for a local topology, whose agents alone can be chosen.
+    """The cloud on which to run, None for a local topology. Only a local topology lets the user choose `agents`.
 
     Raises:
-        BadParameter: agents for a cloud that has its own.
+        BadParameter: both a cloud and a number of agents were given.
     """
     cloud = named_url(url)
     if cloud and agents is not None:
-        raise typer.BadParameter("--agents is for a local topology; the cloud of --url has its own")
+        raise typer.BadParameter("--agents is only for a local topology; the cloud given by --url has its own agents")
     return cloud
 
 
@@ -82,14 +87,14 @@ def known_url(url: str | None) -> str | None:
 
 
 def connect(url: str | None) -> Client:
-    """A client of the cloud that is named or running.
+    """A client of the cloud that the user named, else of a running `strata up`.
 
     Raises:
-        NotFound: neither is there.
+        NotFound: no cloud was named and none runs here.
     """
     from strata.api.client import Client
 
     found = known_url(url)
     if found is None:
-        raise NotFound("no cloud is known: start one with `strata up`, or name it with --url or STRATA_URL")
+        raise NotFound("no cloud found: start one with `strata up`, or give its address with --url or STRATA_URL")
     return Client(found)

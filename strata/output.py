@@ -1,6 +1,6 @@
-"""What the commands print: results on stdout, progress and errors on stderr, numbers for people.
+"""Printing: results go to stdout, progress and errors to stderr.
 
-Tables that fit the terminal: rather than fold its cells, a table leaves out what is least needed, and says so.
+Tables fit the terminal: when it is too narrow, a table leaves out its least important columns and names them below.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.core.errors import StrataError
 
 _UNBOUNDED = 10_000
 _LONGEST = 24
-"""Letters; a longer word is broken."""
+"""Longest word, in characters, that is not broken across lines."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Column:
     """One column.
 
     Attributes:
-        name: its heading, in one or more lines.
-        cells: one for each row.
-        spare: how well a reader does without it; 0 = not at all, so that it stays in any terminal.
-        justify: where its cells stand.
-        fold: whether its cells may take several lines.
+        name: heading, in one or more lines.
+        cells: one cell per row.
+        spare: how dispensable the column is; 0 = it is always shown.
+        justify: alignment of the cells.
+        fold: whether a cell may take several lines.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Column:
 
 @dataclass(frozen=True)
 class FittedTable:
-    """A table that goes without columns where the terminal is too narrow, those that are `spare` most first.
+    """A table that drops columns when the terminal is too narrow, the one with the largest `spare` first.
 
     Attributes:
-        columns: all of them.
-        title: above it.
-        bold: numbers of rows, from 0.
-        lined: numbers of rows below which there is a line.
+        columns: all columns.
+        title: printed above the table.
+        bold: indices of bold rows, from 0.
+        lined: indices of rows with a line below them.
     """
 
     columns: Sequence[Column]
@@ -58,7 +58,7 @@ class FittedTable:
     lined: frozenset[int] = frozenset()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table, and below it what a wider terminal would show."""
+        """The table, and below it the names of the columns that were left out."""
         shown, left_out = list(self.columns), list[Column]()
         while _width(console, options, shown) > options.max_width:
             least = max(shown, key=lambda column: column.spare)
@@ -82,7 +82,7 @@ class FittedTable:
 
 
 def _width(console: Console, options: ConsoleOptions, columns: Sequence[Column]) -> int:
-    """What a table takes on one line a row; of cells that may be folded, their longest words count."""
+    """Width of a table with one line per row; a cell that may be folded counts as wide as its longest word."""
     bare = [replace(column, cells=_words(column.cells)) if column.fold else column for column in columns]
     table = FittedTable(bare)._table(bare)
     return table.__rich_measure__(console, options.update(max_width=_UNBOUNDED)).maximum
@@ -93,7 +93,7 @@ def _words(cells: Sequence[str | Text]) -> list[str]:
 
 
 _WIDE = 160
-"""Columns where no terminal says how many there are: a table in a log is not folded."""
+"""Width when the output is not a terminal, so that a table in a log keeps its columns."""
 
 _STATUS_STYLES = {
     "completed": "green",
@@ -105,7 +105,7 @@ _STATUS_STYLES = {
 
 
 def stdout() -> Console:
-    """A console on stdout as it is now (tests replace it)."""
+    """A console on the current `sys.stdout` (tests replace it)."""
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE)
 
 
@@ -115,13 +115,13 @@ def stderr() -> Console:
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """One JSON value on stdout; with `indent=None` on one line."""
+    """Print one JSON value to stdout; with `indent=None` on one line."""
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows of the same columns on stdout, under their names."""
+    """Print rows with equal columns to stdout as CSV, with a header."""
     from shared.core.formatting import csv_text
 
     sys.stdout.write(csv_text(rows))
@@ -129,7 +129,7 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_error(error: StrataError) -> None:
-    """The field and the cause in red on one line of stderr; the end of a log below it, plain."""
+    """Print the field and the cause in red on one line of stderr; the end of a log follows below, uncoloured."""
     cause, _, log = error.detail.strip().partition("\n")
     if error.field and error.field not in cause:
         cause = f"{error.field}: {cause}"
@@ -140,6 +140,6 @@ def print_error(error: StrataError) -> None:
 
 
 def status_text(status: str, reason: str | None = None) -> Text:
-    """A status in its colour, with its reason."""
+    """A status in its colour, followed by its reason."""
     words = status if not reason else f"{status} ({reason})"
     return Text(words, style=_STATUS_STYLES.get(status, ""))

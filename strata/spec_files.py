@@ -1,4 +1,4 @@
-"""Specs as people write them: YAML or JSON files, with overrides; trace files are read in."""
+"""Reading specs: YAML or JSON files with overrides and the trace files that they name."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     """Read a YAML or JSON file, apply `key=value` overrides (dotted keys, YAML values), validate.
 
     Raises:
-        BadInput: the file cannot be read, is no mapping, or a field is wrong.
+        BadInput: the file cannot be read or is not a mapping, or a field is invalid.
     """
     raw = parsing.load(_text_of(path), str(path))
     if not isinstance(raw, dict):
-        raise BadInput(f"{path}: a spec is a mapping of fields")
+        raise BadInput(f"{path}: a spec must be a mapping of fields")
     for override in overrides:
         override_field(raw, override)
     return parse_run_spec({**raw, "devices": _with_traces(raw["devices"], path.parent)} if "devices" in raw else raw)
 
 
 def _with_traces(raw: Any, folder: Path) -> Any:
-    """The `devices` of a spec, with the trace files that they name read in: a spec travels without its files."""
+    """The `devices` of a spec with the contents of its trace files, since a spec is sent without its files."""
     if isinstance(raw, list):
         return [_with_traces(item, folder) for item in raw]
     if not isinstance(raw, dict):
@@ -44,10 +44,10 @@ def _with_traces(raw: Any, folder: Path) -> Any:
 
 
 def _text_of(path: Path) -> str:
-    """The text of a file, if it is not too long.
+    """The text of a file of limited length.
 
     Raises:
-        BadInput: it cannot be read, or is no text.
+        BadInput: the file cannot be read, is not text, or is too long.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -55,9 +55,9 @@ def _text_of(path: Path) -> str:
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is no text: {error}") from None
+        raise BadInput(f"{path} is not text: {error}") from None
     if len(text) > parsing.MAX_CHARS:
-        raise BadInput(f"{path} is too long, the limit is {parsing.MAX_CHARS} characters")
+        raise BadInput(f"{path} is too long: the limit is {parsing.MAX_CHARS} characters")
     return text
 
 
@@ -65,7 +65,7 @@ def override_field(raw: dict[str, Any], override: str) -> None:
     """Set one dotted key of a raw spec: `partition.alpha=0.1`."""
     key, found, text = override.partition("=")
     if not found or not key:
-        raise BadInput(f"an override reads key=value, not {override!r}")
+        raise BadInput(f"an override has the form key=value, not {override!r}")
     value = parsing.load(text, f"the value of {key}")
     *parents, last = key.split(".")
     place = raw

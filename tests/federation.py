@@ -24,7 +24,8 @@ from edge_server.settings import EdgeSettings
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import FINAL, RunInfo, SeatPage
 from shared.service.settings import CommonSettings
-from shared.storage.key_value import MemoryStore, StoreUnavailable
+from shared.storage.key_value import StoreUnavailable
+from tests.fakes.memory_store import MemoryStore
 
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
 PassOn = Callable[..., Awaitable[httpx.Response]]

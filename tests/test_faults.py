@@ -56,7 +56,7 @@ async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
         (garbage, PATIENT, "wire", "no JSON"),
         (half, PATIENT, "garbled", "broke off"),
         (half_order, PATIENT, "garbled", "broke off"),
-        (flipped, PATIENT, "garbled", "not what its checksum says"),
+        (flipped, PATIENT, "garbled", "does not match its checksum"),
         (ending_in(struct.pack("<f", math.nan)), PATIENT, "not_finite", "NaN"),
         (ending_in(struct.pack("<f", 1e6)), PATIENT, "out_of_bound", "1e+06"),
         (broken, PATIENT, "internal", "it is broken"),
@@ -273,4 +273,4 @@ async def test_orders_that_make_no_sense_are_refused_with_a_reason(tmp_path: Pat
         assert (got.status_code, got.json()["detail"]) == (400, "no profile 'abacus'")
         assert host.n_visits == n_visits  # it is refused before anything is trained
         got = await fed.client.post(url, content=orders[0], headers={"strata-digest": "0" * 64})
-        assert got.json()["detail"] == "the body is not what its digest says"
+        assert got.json()["detail"] == "the body does not match its digest"

@@ -22,7 +22,7 @@ from edge_server.roster import Roster
 from shared.service.client import Caller
 from shared.service.metrics import TierMetrics
 from shared.service.settings import CommonSettings
-from shared.storage.key_value import MemoryStore
+from tests.fakes.memory_store import MemoryStore
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")

@@ -466,7 +466,7 @@ def test_of_retired_seats_nothing_is_used_later() -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("probe_refuse", "it decides by reports"), ("probe_counter", r"speak of single clients \(visits\)")],
+    [("probe_refuse", "it decides by reports"), ("probe_counter", r"collected per client \(visits\)")],
 )
 def test_algorithms_for_which_another_rounds_update_says_nothing_refuse_it(name: str, why: str, counting: str) -> None:
     with pytest.raises(BadInput, match=why) as caught:

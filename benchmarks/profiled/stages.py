@@ -1,7 +1,7 @@
-"""Where a tier's time goes: named functions of the product, timed from outside, in processes of the benchmark's own.
+"""Profile of a tier: functions of the product are wrapped by timers, in processes that the benchmark starts.
 
-The product knows nothing of this. A stage's time is its own, without that of stages within it. A wait is a coroutine:
-its time is the clock's, and other stages run meanwhile.
+The product contains no profiling code. The time of a stage excludes the stages within it. A waiting stage is a
+coroutine: its time is wall-clock time, during which other stages run.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from typing import Any, NamedTuple
 FOLDER = "BENCH_STAGES"
 
 COMMON = {
-    "receive an order": "shared.transport:read_body",
-    "hash bodies": "shared.wire:digest_of",
-    "hash bodies ": "shared.wire:Body.digest",
-    "encode": "shared.wire:encode",
-    "decode": "shared.wire:decode",
+    "receive an order": "shared.service.bodies:read_body",
+    "hash bodies": "shared.wire.codec:digest_of",
+    "hash bodies ": "shared.wire.codec:Body.digest",
+    "encode": "shared.wire.codec:encode",
+    "decode": "shared.wire.codec:decode",
 }
 STAGES: dict[str, dict[str, str]] = {
     "cloud_server": {
         **COMMON,
-        "make orders": "cloud_server.rounds:CloudRound._order",
-        "wait for edges": "shared.transport:Caller.post_record",
-        "check sums": "cloud_server.rounds:CloudRound._check",
-        "add sums": "shared.sums.fold:Fold.merge",
-        "aggregate": "cloud_server.rounds:CloudRound._aggregate",
-        "write files": "shared.blobs:Blobs.put",
-        "commit": "cloud_server.archive:Archive.commit",
-        "results folder": "cloud_server.folder:ResultsFolder._write",
+        "make orders": "cloud_server.runs.round:CloudRound._order",
+        "wait for edges": "shared.service.client:Caller.post_record",
+        "check sums": "cloud_server.runs.round:CloudRound._check",
+        "add sums": "shared.federation.aggregation.accumulator:Accumulator.merge",
+        "aggregate": "cloud_server.runs.round:CloudRound._aggregate",
+        "write files": "shared.storage.blobs:Blobs.put",
+        "commit": "cloud_server.runs.repository:RunRepository.commit",
+        "results folder": "cloud_server.runs.results_writer:ResultsFolder._write",
     },
     "edge_server": {
         **COMMON,
-        "wait for agents": "shared.transport:Caller.post_record",
-        "take answers": "edge_server.devices:Devices._take_answer",
-        "check and add sums": "shared.sums.fold:Fold.merge",
-        "record of visits": "edge_server.book:Book.note",
-        "write files": "shared.blobs:Blobs.put",
+        "wait for agents": "shared.service.client:Caller.post_record",
+        "take answers": "edge_server.rounds.agent_client:AgentClient._take_answer",
+        "check and add sums": "shared.federation.aggregation.accumulator:Accumulator.merge",
+        "record of visits": "edge_server.rounds.round_log:RoundLog.note",
+        "write files": "shared.storage.blobs:Blobs.put",
     },
     "device_agent": {
         **COMMON,
-        "train": "shared.workbench:Workbench.fit",
-        "load states": "shared.versions.files:FileVersions.load",
-        "save states": "shared.versions.files:FileVersions.save",
-        "forget states": "shared.versions.files:FileVersions.forget_before",
-        "add updates up": "shared.uploads:Collector.take",
-        "visits, the rest": "device_agent.host:Host._visits",
+        "train": "shared.federation.visits.trainer:LocalTrainer.fit",
+        "load states": "shared.storage.states.files:FileStateStore.load",
+        "save states": "shared.storage.states.files:FileStateStore.save",
+        "forget states": "shared.storage.states.files:FileStateStore.forget_before",
+        "add updates up": "shared.federation.visits.uploads:UploadBuilder.take",
+        "visits, the rest": "device_agent.device_host:DeviceHost._visits",
     },
 }
-"""By tier: stage -> what does it."""
+"""By tier: name of a stage -> the function that performs it."""
 
 
 class Span(NamedTuple):
-    """One call: when it began (monotonic), how long it took by itself."""
+    """One call: its begin (monotonic seconds) and its own duration."""
 
     stage: str
     began: float
@@ -71,14 +71,14 @@ class Span(NamedTuple):
 
 
 class Clock:
-    """Collects spans; a stage within a stage is taken off the outer one."""
+    """Collects spans; the time of a nested stage is subtracted from the outer one."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self._open = threading.local()
 
     def timed(self, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, with its calls noted."""
+        """The same function, with its calls recorded."""
 
         @functools.wraps(work)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ class Clock:
         return call
 
     def waited(self, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same coroutine function, with its calls noted."""
+        """The same coroutine function, with its calls recorded."""
 
         @functools.wraps(work)
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ class Clock:
 
 
 def run_timed(tier: str) -> None:
-    """Run a tier as `python -m` does; its spans are written when it ends."""
+    """Run a tier as `python -m` does, and write its spans when it ends."""
     clock = Clock()
     for stage, place in STAGES[tier].items():
         _wrap(clock, stage.strip(), place)
@@ -128,7 +128,7 @@ def _wrap(clock: Clock, stage: str, place: str) -> None:
     wrapped = timed(stage, work)
     setattr(owner, name, wrapped)
     for user in [known for known in sys.modules.values() if getattr(known, name, None) is work]:
-        setattr(user, name, wrapped)  # who imported it by name before
+        setattr(user, name, wrapped)  # modules that imported it by name before
 
 
 def read_spans(folder: Path, tier: str) -> list[list[Span]]:

@@ -10,5 +10,5 @@ from benchmarks.table import Line
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
-    """At most 1.10 of the two-process loop with the same training code."""
+    """Target: at most 1.10 times the two-process loop with the same training code."""
     return beside_loops("cnn", folder, sizes.cnn, sizes.n_rounds, {("own", 2): 1.10})

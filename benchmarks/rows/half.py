@@ -1,4 +1,4 @@
-"""A training step and an upload of a sub-network of half the units, beside the whole network's."""
+"""Training step and upload of a sub-network of half the units, compared with the whole network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.table import Line
 
 
 def lines(folder: Path, sizes: Sizes) -> Iterator[Line]:
-    """Each model; nothing is written."""
+    """A line for each model."""
     for case in sizes.half:
         found = half(case, sizes.n_rounds)
         ms = [1000 * seconds for seconds in found.spent]

@@ -1,4 +1,4 @@
-"""What stays in memory as rounds go by."""
+"""Memory growth over the rounds of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.table import Line
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
-    """All processes of the MLP row's topology, late against early."""
+    """Memory of all processes of the MLP row's topology, after many rounds against after few."""
     make_images(folder / "data", sizes.mlp.data, sizes.mlp.n_devices * sizes.mlp.n_samples)
     found: dict[int, int] = {}
     with federation(folder, spec_of(sizes.mlp)) as ours:

@@ -1,4 +1,4 @@
-"""What a training step of a method costs beside FedAvg's: operations and seconds, in this process, in turns."""
+"""Cost of a training step of each method compared with FedAvg's: operations and seconds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ METHODS: dict[str, Any] = {
     **{name: name for name in ("fedavg", "fedprox", "scaffold", "fedbn", "moon", "feddc", "fedmix", "lafl_cpn")},
     **{f"fedser n={n}": {"name": "fedser", "params": {"n": n}} for n in (1, 2, 4)},
 }
-"""By name, what a spec says of the algorithm; parameters are the defaults but for those named."""
+"""The `algorithm` field of a spec, by name; parameters that are not named have their defaults."""
 
 
 def lines(folder: Path, sizes: Sizes) -> Iterator[Line]:
-    """Each method on each model; nothing is written."""
+    """A line for each method and model."""
     for case in sizes.methods:
         for cost in costs(METHODS, case, sizes.n_rounds):
             ms = [1000 * seconds for seconds in cost.seconds]

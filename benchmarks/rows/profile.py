@@ -1,4 +1,4 @@
-"""Where a round's time goes, by tier, in rounds of their own: timing costs time."""
+"""Profile of a round by tier, in separate rounds, since timing costs time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = Modules("benchmarks.profiled.cloud", "benchmarks.profiled.edge", "benc
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
-    """The stages of the CNN row's and the MLP row's rounds, and of the transport row's."""
+    """The stages of a round of the CNN, the MLP and the transport row."""
     transport = Job("cifar10", sizes.transport_model, sizes.transport_devices, 10)
     jobs = {"cnn": (sizes.cnn, "fedavg"), "mlp": (sizes.mlp, "fedavg"), "transport": (transport, "bench_transport")}
     found: list[Line] = []
@@ -27,7 +27,7 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
 
 
 def _profile(name: str, folder: Path, job: Job, algorithm: str, n_rounds: int) -> list[Line]:
-    """Milliseconds a round and process of a tier."""
+    """Milliseconds of each stage per round and process of a tier."""
     make_images(folder / "data", job.data, job.n_devices * job.n_samples)
     stages = folder / "stages"
     stages.mkdir()

@@ -1,4 +1,4 @@
-"""Many devices in two agents: what a device costs, in time and memory, when there are more of them."""
+"""Many devices in two agents: time and memory against the number of devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_GB = {1000: 3.0}
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
-    """Linear in the count; 1,000 devices in less than 3 GB."""
+    """Targets: time linear in the number of devices; 1,000 devices in less than 3 GB."""
     jobs = {n: Job("mnist", "mlp", n, sizes.scale_samples) for n in sizes.scale}
     found: list[Line] = []
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Our training loop beside the plain PyTorch loop, in this process, interleaved: a step of each model."""
+"""A training step of each model: our loop compared with the plain PyTorch loop, interleaved in this process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES: list[tuple[str, Shape, int, int]] = [
 
 
 def measure(case: tuple[str, Shape, int, int], seconds: float) -> tuple[float, float]:
-    """Median milliseconds a step of the plain loop and of ours."""
+    """Median milliseconds of a step of the plain loop and of ours."""
     name, shape, batch_size, n = case
     rng = np.random.default_rng(0)
     size = (n, *shape[1:]) if shape[0] == 1 else (n, *shape[1:], shape[0])
@@ -60,7 +60,7 @@ def measure(case: tuple[str, Shape, int, int], seconds: float) -> tuple[float, f
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
-    """A step of each model."""
+    """A line for each model."""
     found = []
     for case in CASES:
         theirs, ours = measure(case, sizes.train_s)

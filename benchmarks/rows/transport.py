@@ -24,7 +24,7 @@ ROUNDS_WATCHED = 2
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
-    """At most 2.5 times the copies, with less than 2.5 GB in all processes."""
+    """Targets: at most 2.5 times the in-memory copies; less than 2.5 GB in all processes."""
     n_devices = sizes.transport_devices
     make_images(folder / "data", DATA, 10 * n_devices)
     spec = {"data": DATA, "model": sizes.transport_model, "num_edges": 2, "num_devices": n_devices}
@@ -43,7 +43,7 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
 
 
 def copied(state: dict[str, Any], n_devices: int) -> float:
-    """For each device the model down, its update up; the seconds that took."""
+    """Copy the model and an update once per device; returns the seconds."""
     floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
     began = time.perf_counter()
     for _ in range(n_devices):

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shared.core.errors import Forbidden
-from shared.service.auth import Network, inside, refuse_foreign
+from shared.service.auth import Network, check_host, inside
 from shared.service.body_limit import KNOWN
 
 PREFIX = "/ui"
@@ -98,7 +98,7 @@ class Login:
             if not inside(host, self.networks):
                 return PlainTextResponse("in development mode only the allowed networks may ask", 403)
             try:
-                refuse_foreign(asked.headers.get("host", ""), self.hosts)
+                check_host(asked.headers.get("host", ""), self.hosts)
             except Forbidden as refusal:
                 return PlainTextResponse(f"Host: {refusal.detail}", refusal.status)
             own = {f"{PREFIX}/login": RedirectResponse(PREFIX), SESSION: Response(status_code=204)}

@@ -24,7 +24,7 @@ from shared.core.errors import StrataError
 from shared.core.records import Record, same_leaves
 from shared.federation import scheduling, selection, visit_estimates
 from shared.federation.aggregation import Accumulator, PartialSum, can_be_mean, mean_of, names_clients
-from shared.federation.context import Context
+from shared.federation.context import Context, EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Verdict
 from shared.federation.messages import Failure, RoundAnswer, RoundOrder, Task, WaveId
@@ -118,8 +118,8 @@ class EdgeRound:
         """A wave; where shares are planned, further ones until each sample was trained on, or nobody is left."""
         shares, all_chosen = SharedWorkload(), chosen
         while True:
-            ctx = self._planning(ctx, chosen, shares)
-            tasks = await self.worker.run(self.hooks.schedule, ctx, self.state, self._now(chosen)) if chosen else {}
+            view, schedule = self._view(ctx, chosen, shares), self.hooks.schedule
+            tasks = await self.worker.run(schedule, ctx, self.state, self._now(chosen), view) if chosen else {}
             tasks = in_phase(self.experiment, ctx, tasks)
             wave = await self._wave(ctx, tasks | self._held_out_work(ctx), fold)
             shares.take(tasks, wave)
@@ -133,21 +133,21 @@ class EdgeRound:
                 return ctx, shares
             chosen, ctx = others, ctx.at(wave=ctx.wave + 1)
 
-    def _planning(self, ctx: Context, chosen: list[Seat], shares: SharedWorkload) -> Context:
-        """What a schedule goes by now: twins as they are at this instant, and what is left to do."""
+    def _view(self, ctx: Context, chosen: list[Seat], shares: SharedWorkload) -> EdgeView:
+        """What a schedule may use: losses, twins as they are at this instant, and the samples that are left."""
         self.clock = self.clock.at(self.began_s + self.log.simulated_s)
         if not ctx.spec.keeps_twins:
-            return ctx
+            return EdgeView(self.late_updates.losses)
         new = shares.left is None and ctx.wave == 0
         self.twins.look(self.clock, [seat.number for seat in chosen], new_edge_round=new)
-        return ctx.at(twins=self.twins.known, unfinished=shares.left)
+        return EdgeView(self.late_updates.losses, self.twins.known, shares.left)
 
     def _now(self, chosen: list[Seat]) -> list[Seat]:
         """Seats as they are at this instant."""
         return [self.clock.seat(seat.number) for seat in chosen]
 
     def _select(self, ctx: Context) -> list[int]:
-        return self.hooks.select(ctx.at(losses=self.late_updates.losses), self.state, self.trainers)
+        return self.hooks.select(ctx, self.state, self.trainers, EdgeView(self.late_updates.losses))
 
     def _aggregate(self, ctx: Context, fold: Accumulator) -> None:
         mean = mean_of(

@@ -37,7 +37,10 @@ class Twins:
     def predict(self, ctx: Context, clock: EdgeClock, tasks: Mapping[int, Task]) -> dict[int, tuple[float, float]]:
         """Seconds that visits are predicted to take, with their standard deviation."""
         known = {seat: task for seat, task in tasks.items() if seat in self.known and task.kind == "train"}
-        return {seat: visit_estimates.predicted(ctx, clock.seat(seat), task) for seat, task in known.items()}
+        return {
+            seat: visit_estimates.predicted(ctx, clock.seat(seat), task, self.known[seat])
+            for seat, task in known.items()
+        }
 
     def note(self, ctx: Context, wave: Wave, arrivals: WaveTiming, lines: Sequence[VisitRecord]) -> None:
         """Learn from a wave whose visits have been written down."""

@@ -1,18 +1,18 @@
 """An evolution strategy of many (1+1) searches that share one covariance (ES-AFL, section 3.3).
 
     x_k' = x_k + s_k y_k,  y_k ~ N(0, C)                                     the child of client k                (6)
-    C    = 1/K sum_k y_k y_k^T                     over the directions that won last in each client              (7)
+    C    = 1/K sum_k y_k y_k^T                     over each client's last winning direction                     (7)
     p_k <- (1 - a) p_k + sqrt(1 - (1 - a)^2) C^(-1/2) y_k                                                       (10)
     s_k <- s_k exp(a (|p_k| / E|N(0, I)| - 1))                                                                  (11)
 
-Clients minimise different functions, so that each has its own place, step size and path. Pure functions on records;
-vectors are tuples of Python's floats, which travel and are kept exactly.
+Clients minimise different functions, so each has its own position, step size and path. The functions are pure, on
+records; vectors are tuples of Python floats, which are sent and stored exactly.
 
-Readings (the paper is silent): genes are clipped to [0, `max_gene`], and y_k is the move made, after clipping. Where
-the parent wins, y_k, p_k and s_k stay as they are. Clients that have not won yet have no part in (7); while nobody has,
-C is I. C is kept positive definite by shrinkage, (1 - c) C + c I. In (10) C is that with which y_k was drawn.
+Readings, since the paper is silent: genes are clipped to [0, `max_gene`], and y_k is the actual move, after clipping.
+If the parent wins, y_k, p_k and s_k do not change. Clients that have not won yet do not count in (7); as long as none
+has, C is I. C is kept positive definite by shrinkage, (1 - c) C + c I. In (10) C is the one with which y_k was drawn.
 
-A client's trials in ES-AFL (`es_afl.py`, algorithm 2): sub-networks cut by a chromosome, trained and compared.
+Also a client's trials (`es_afl.py`, algorithm 2): sub-networks pruned by a chromosome, trained and compared.
 """
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shared.core.records import Record, TensorMap
-from shared.core.scores import Score
-from shared.federation.context import Context
-from shared.federation.hooks import Trainer
-from shared.federation.test_sets import Samples
-from shared.training.loop import Trained
+from shared.federation.hooks import Context, Record, Samples, Score, TensorMap, Trained, Trainer
 from shared.training.subnetworks.pruning import heaviest, kept_units, rates_of
 from shared.training.subnetworks.units import Units
 
@@ -40,14 +35,14 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Strategy:
-    """How the search goes.
+    """Constants of the search.
 
     Attributes:
         alpha: a of (10) and (11).
-        max_gene: genes lie in [0, this].
-        max_sigma: step sizes stay at or below it.
+        max_gene: upper bound of genes; the lower is 0.
+        max_sigma: upper bound of step sizes.
         shrinkage: c.
-        adapted: whether C is (7); else it stays I, as in the paper's ablation.
+        adapted: whether C is that of (7); else it is I, as in the paper's ablation.
     """
 
     alpha: float = 0.2
@@ -62,10 +57,10 @@ class Search(Record):
 
     Attributes:
         parent: x_k.
-        child: the offspring that is to be tried.
+        child: its offspring, which is tried next.
         direction: y_k of the child.
-        whitened: C^(-1/2) y_k, of the C with which it was drawn.
-        won: the direction that won last; empty before the first.
+        whitened: C^(-1/2) y_k, with the C with which y_k was drawn.
+        won: the last winning direction; empty before the first.
         path: p_k.
         sigma: s_k.
     """
@@ -79,8 +74,8 @@ class Search(Record):
     sigma: float
 
 
-def begun(start: Vector, sigma: float, covariance: Array, strategy: Strategy, rng: np.random.Generator) -> Search:
-    """A search before its first trial: the parent is the start."""
+def new_search(start: Vector, sigma: float, covariance: Array, strategy: Strategy, rng: np.random.Generator) -> Search:
+    """Returns a search before its first trial, with `start` as the parent."""
     still = Search(
         parent=start, child=start, direction=_zeros(start), whitened=_zeros(start), path=_zeros(start), sigma=sigma
     )
@@ -88,7 +83,7 @@ def begun(start: Vector, sigma: float, covariance: Array, strategy: Strategy, rn
 
 
 def with_child(search: Search, covariance: Array, strategy: Strategy, rng: np.random.Generator) -> Search:
-    """The search with a new child of its parent; with step size 0 the child is the parent."""
+    """Returns the search with a new child of its parent; with step size 0 the child equals the parent."""
     if not search.sigma:
         return search.replace(child=search.parent)
     half, inverse = _roots(covariance)
@@ -99,8 +94,8 @@ def with_child(search: Search, covariance: Array, strategy: Strategy, rng: np.ra
     return search.replace(child=_vector(child), direction=_vector(direction), whitened=_vector(inverse @ direction))
 
 
-def judged(search: Search, child_won: bool, strategy: Strategy) -> Search:
-    """The search after its trial: the winner is the next parent."""
+def after_trial(search: Search, child_won: bool, strategy: Strategy) -> Search:
+    """Returns the search after its trial, whose winner is the next parent."""
     if not child_won:
         return search
     a, n = strategy.alpha, len(search.parent)
@@ -111,7 +106,7 @@ def judged(search: Search, child_won: bool, strategy: Strategy) -> Search:
 
 
 def covariance_of(searches: Iterable[Search], n_genes: int, strategy: Strategy) -> Array:
-    """C, symmetric and positive definite, (n_genes, n_genes)."""
+    """Returns C, symmetric and positive definite, (n_genes, n_genes)."""
     won = [search.won for search in searches if search.won]
     if not won or not strategy.adapted:
         return np.eye(n_genes)
@@ -121,12 +116,12 @@ def covariance_of(searches: Iterable[Search], n_genes: int, strategy: Strategy) 
 
 
 def expected_length(n: int) -> float:
-    """E|N(0, I)| in n dimensions, by the series that CMA-ES uses (Hansen, 2016, The CMA Evolution Strategy)."""
+    """Returns E|N(0, I)| in n dimensions, by the series that CMA-ES uses (Hansen, 2016, The CMA Evolution Strategy)."""
     return math.sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n**2))
 
 
 def _roots(covariance: Array) -> tuple[Array, Array]:
-    """C^(1/2) and C^(-1/2), both symmetric."""
+    """Returns C^(1/2) and C^(-1/2), both symmetric."""
     values, vectors = np.linalg.eigh(covariance)
     half = np.sqrt(values)
     return (vectors * half) @ vectors.T, (vectors / half) @ vectors.T
@@ -145,27 +140,28 @@ class Trial:
     """A trained sub-network.
 
     Attributes:
-        model: its state, lightest weights 0.
-        whole: the same at its places in the supernet, 0 elsewhere.
-        stays: its parameters and statistics that are not left out, 0/1, at their places in the supernet.
+        model: the sub-network's tensors, with pruned weights 0.
+        whole: the same tensors at their positions in the supernet, 0 elsewhere.
+        mask: 0/1 masks of the supernet's shapes, 1 where a parameter or statistic was kept.
+        trained: what its training counted.
         score: on the validation samples.
-        n_weights: by layer, weights that are not left out.
+        n_weights: number of kept weights by layer.
     """
 
     model: TensorMap
     whole: TensorMap
-    stays: TensorMap
+    mask: TensorMap
     trained: Trained
     score: Score
     n_weights: dict[str, int]
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Fitness, and of equals the smaller."""
+        """Fitness, then fewer weights; the larger rank wins."""
         return self.score.accuracy or 0.0, -sum(self.n_weights.values())
 
 
-def tried(
+def run_trial(
     ctx: Context,
     start: TensorMap,
     chromosome: Vector,
@@ -173,11 +169,19 @@ def tried(
     trainer: Trainer,
     parts: tuple[Samples, Samples],
 ) -> Trial:
-    """Cut a sub-network from the supernet, train it, leave out its lightest weights, and test it; lines 2 to 4.
+    """Cuts a sub-network from the supernet, trains it, prunes its smallest weights and evaluates it; lines 2 to 4.
 
-    Without validation samples all are equally fit.
+    Without validation samples all sub-networks have the same fitness.
+
+    Args:
+        ctx: context of the visit.
+        start: the supernet.
+        chromosome: the share that is pruned, by gene.
+        counts: importance of each unit, by group.
+        trainer: of the client.
+        parts: training and validation samples.
     """
-    units, (training, validation) = ctx.units, parts
+    units, (training, validation) = ctx.model.units, parts
     kept = kept_units(counts, rates_of(units, chromosome, "units"))
     fit = trainer.fit(ctx, units.cut(start, kept), samples=training)
     stays = {name: torch.ones_like(tensor, dtype=torch.float32) for name, tensor in fit.model.items()}
@@ -188,20 +192,20 @@ def tried(
     return Trial(
         model=left,
         whole=units.spread(left, start, kept),
-        stays=units.spread(stays, start, kept),
+        mask=units.spread(stays, start, kept),
         trained=fit.trained,
         score=trainer.evaluate(left, validation),  # (12)
         n_weights={layer.name: int(stays[f"{layer.name}.weight"].sum()) for layer in units.layers},
     )
 
 
-def divided(ctx: Context, trainer: Trainer) -> tuple[Samples, Samples]:
-    """A client's samples of this round: to train on, and to validate.
+def split_samples(ctx: Context, trainer: Trainer, share: float) -> tuple[Samples, Samples]:
+    """Returns a client's training and validation samples of this round; `share` of them validate.
 
-    One at least validates, unless training needs them all: a batch-norm may want two.
+    At least one sample validates, unless training needs them all (batch-norm needs two).
     """
     n = trainer.n_samples
-    n_validation = max(min(max(math.floor(ctx.params.validation * n), 1), n - ctx.least_batch), 0)
+    n_validation = max(min(max(math.floor(share * n), 1), n - ctx.model.least_batch), 0)
     order = torch.randperm(n, generator=ctx.rng("validation")).numpy()
     chosen = np.zeros(n, dtype=bool)
     chosen[order[:n_validation]] = True
@@ -209,8 +213,8 @@ def divided(ctx: Context, trainer: Trainer) -> tuple[Samples, Samples]:
     return Samples(samples.part, samples.indices[~chosen]), Samples(samples.part, samples.indices[chosen])
 
 
-def n_trained(units: Units, start: TensorMap, trials: Sequence[Trial], n_validation: int) -> int:
-    """On how many samples the supernet could have been trained in the operations of a visit."""
+def equivalent_samples(units: Units, start: TensorMap, trials: Sequence[Trial], n_validation: int) -> int:
+    """Returns the number of samples on which the supernet could be trained in as many operations as this visit took."""
     whole = units.training_flops(start)
     flops = 2 * n_validation * sum(units.multiply_adds(start).values())  # the ranking
     for trial in trials:

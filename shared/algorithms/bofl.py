@@ -8,36 +8,38 @@ An edge and its devices are an environment. In every round, in each environment:
     top    = the device of the highest training accuracy, the leader                              (2), (6)
     b(w)   = 1 where w > 0, else 0                                                                algorithm 1, 1-3
     d(v,w) = number of positions in which b(v) and b(w) differ                                    (5)
-    sigma  = d(w_top, w), where w is the global model that the devices began from                 algorithm 2, 8
+    sigma  = d(w_top, w), where w is the global model from which the devices started              algorithm 2, 8
     rho_i  = d(w_i, w_top)
     A: rho_i inside the steady margin phi: device i uploads                                       (3)
     B: inside the swing margin omega: it uploads with probability 0.5                             (4)
-    C: outside: it is refused; delta refusals retire it
-    edge   = mean of what was uploaded; class C devices adjust to it                              algorithm 2, 21-23
-    w     <- w + mean over the edges                                                              algorithm 2, 24
+    C: outside: it is refused; after delta refusals it is retired
+    edge   = mean of the uploaded models; class C devices adjust to it                            algorithm 2, 21-23
+    w     <- w + mean over the edges' updates                                                     algorithm 2, 24
 
-The leader always uploads. With margins so wide that all are class A, and weighting "samples", it is FedAvg; in one
-environment of equal counts also with "one".
+The leader always uploads. With margins so wide that all devices are class A, and weighting "samples", it is FedAvg;
+with one environment and equal sample counts also with weighting "one".
 
 Deviations and readings:
 
-- Algorithm 2 picks the leader, and sigma against the first model w_0, before the local updates; here devices train
-  first, and sigma is taken against the round's own model (step 3 of the text). Training accuracy is that counted while
-  training. Equal accuracies: the lower training loss, then the lower number.
-- The extracted (5) sums I(u_k = v_k); a distance counts what differs.
+- Algorithm 2 picks the leader, and takes sigma against the first model w_0, before the local updates. Here devices
+  train first, and sigma is taken against the round's own global model (step 3 of the text). Training accuracy is the
+  one counted during training. Of equal accuracies the lower training loss wins, then the lower number.
+- (5), as extracted, sums I(u_k = v_k); a distance counts differences.
 - The text writes rho < phi sigma, but calls phi the share by which sigma is expanded: margin "expanded" reads
-  rho <= (1 + phi) sigma, "literal" rho <= phi sigma; omega likewise. Bounds are inclusive: where sigma is 0, a device
-  equal to its leader is class A.
-- compare "parameters" (algorithm 1): trainable parameters, no buffers. "update" (the text speaks of gradient vectors):
-  trained minus received, sigma against the cloud's last update; in round 1, where there is none, all are class A.
-- Algorithm 2, 24 adds edge models to the global model, which would grow without bound: updates (trained minus global)
-  are averaged, at both tiers. An environment from which nothing came does not count in |ES|. Means are plain as in the
-  paper (weighting "one"), or by samples.
-- How class C adjusts is left open. adjust "start": it starts its next round from the edge model in place of the global
-  one; its update is still trained minus global. "train" (algorithm 2, 22-23): it trains once more, from the edge model,
-  and keeps the result as its own model; nothing of that travels.
-- Refusals are counted in total, or since the last upload ("consecutive"); a class B device's lost draw: with count_b.
-- Before the decision only a report travels: accuracy, loss, and signs packed eight to a byte.
+  rho <= (1 + phi) sigma, "literal" rho <= phi sigma; likewise for omega. Bounds are inclusive, so that with sigma = 0 a
+  device equal to its leader is class A.
+- compare "parameters" (algorithm 1) compares trainable parameters, not buffers. "update" (the text speaks of gradient
+  vectors) compares trained minus received, with sigma against the cloud's last update; in round 1, which has none, all
+  devices are class A.
+- Algorithm 2, 24 adds edge models to the global model, which would grow without bound. Here updates (trained minus
+  global) are averaged, at both tiers. |ES| does not count environments without uploads. Means are plain as in the paper
+  (weighting "one"), or by samples.
+- The paper leaves open how class C adjusts. adjust "start": a class C device starts its next round from the edge model
+  instead of the global one; its update is still trained minus global. "train" (algorithm 2, 22-23): it trains once
+  more, from the edge model, and keeps the result as its own model, which is not sent.
+- Refusals are counted in total, or since the last upload ("consecutive"). A class B device that loses the draw counts
+  as refused with count_b.
+- Before the decision only a report is sent: accuracy, loss, and signs packed eight to a byte.
 - The optimiser is not named: Adam, whose usual rate is the paper's 0.001, or the spec's SGD.
 """
 
@@ -45,49 +47,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self, cast
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add, n_bytes, overlay
-from shared.federation.context import Context
 from shared.federation.hooks import (
+    Adam,
     Admission,
     Advance,
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Outcome,
     OwnBuffers,
+    PerClient,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
-    Update,
     Verdict,
-    default_local,
+    add,
     delta_of,
+    n_bytes,
+    overlay,
+    own_buffers,
     starting_model,
     travelling,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
 from shared.plots.declared import labels_by_round
-from shared.training.optimizers import Adam
 
 # ---- parameters and records
 
 
 class Params(Record):
-    """Margins phi and omega, delta; which reading of the paper (see above); the optimiser of the devices.
+    """The paper's parameters, with its values as defaults, and the readings above.
 
-    Both optimisers take the spec's `lr` and `weight_decay`; `momentum` is SGD's alone.
+    Attributes:
+        phi: the steady margin.
+        omega: the swing margin, at least phi.
+        delta: number of refusals after which a device is retired.
+        margin, compare, weighting, adjust, refusals, count_b: the reading of the paper, see above.
+        optimiser: of the devices; both take the spec's `lr` and `weight_decay`, and SGD its `momentum`.
     """
 
     phi: Annotated[float, Field(ge=0, le=1e9)] = 0.2
@@ -108,23 +124,21 @@ class Params(Record):
         return self
 
 
-class Down(Record):
-    """Cloud to edge: the model, the refusals of its seats so far, the last update's signs if updates are compared."""
+class Down(Broadcast):
+    """Cloud to edge: the model, the refusals of its seats so far, and with compare "update" the last update's signs."""
 
-    model: ModelState
     refusals: dict[int, Count] = Field(default_factory=dict)
     moved: Tensor | None = None
 
 
-class Message(Record):
-    """Edge to device: the model, and to class C the edge model from which it starts instead."""
+class Message(Broadcast):
+    """Edge to device: the model, and for a class C device the edge model from which it starts instead."""
 
-    model: ModelState
     edge_model: ModelState = Field(default_factory=dict)
 
 
 class Report(Record):
-    """Before an upload: accuracy and loss while training, and signs, eight to a byte."""
+    """Sent before an upload: accuracy and loss in training, and signs packed eight to a byte."""
 
     accuracy: Annotated[float, Field(ge=0, le=1)]
     loss: float
@@ -132,7 +146,7 @@ class Report(Record):
 
 
 class Change(Record):
-    """Up: trained minus received, in the field that is averaged as `weighting` says; an edge adds refusals by seat."""
+    """Up: trained minus received, in the field for the spec's `weighting`; from an edge also its devices' refusals."""
 
     plain: Annotated[ModelState | None, Mean(weight="one")] = None
     by_samples: Annotated[ModelState | None, Mean(weight="samples")] = None
@@ -140,12 +154,17 @@ class Change(Record):
 
     @property
     def delta(self) -> TensorMap:
-        """Trained minus received; empty where nobody uploaded."""
+        """Trained minus received; empty if no device uploaded."""
         return self.plain or self.by_samples or {}
 
 
 class Federation(GlobalModel):
-    """The cloud's state: also the refusals of all seats, which so count wherever a seat visits, and `Down.moved`."""
+    """The cloud's state.
+
+    Attributes:
+        refusals: by client, so that they count at whichever edge a device is placed.
+        moved: the signs of the last update, with compare "update".
+    """
 
     refusals: dict[str, Count] = Field(default_factory=dict)
     moved: Tensor | None = None
@@ -155,10 +174,11 @@ class Environment(EdgeModel):
     """An edge's state.
 
     Attributes:
-        refusals: by seat, so far.
-        refused: the seats that were class C when they last reported here.
-        edge_model: from which these start their next round.
+        refusals: number of refusals by seat.
+        refused: the seats that were class C in their last report to this edge.
+        edge_model: the model from which these seats start their next round.
         formed: the last round in which the edge formed a model.
+        moved: the signs of the cloud's last update, with compare "update".
     """
 
     refusals: dict[int, Count] = Field(default_factory=dict)
@@ -169,7 +189,7 @@ class Environment(EdgeModel):
 
 
 class Own(OwnBuffers):
-    """A device's state: what a class C device made of the edge model (adjust "train")."""
+    """A device's state: the model that a class C device trained from the edge model (adjust "train")."""
 
     own: ModelState = Field(default_factory=dict)
 
@@ -177,39 +197,39 @@ class Own(OwnBuffers):
 # ---- signs, distances, classes
 
 
-def signs(ctx: Context, model: Mapping[str, Tensor]) -> Tensor:
-    """b(w) of all parameters, names sorted, eight to a byte: uint8, (ceil(n / 8),)."""
-    names = sorted(model.keys() - ctx.buffer_names)
+def signs(ctx: Context[Params], model: Mapping[str, Tensor]) -> Tensor:
+    """Returns b(w) of all parameters, names sorted, packed eight to a byte: uint8, (ceil(n / 8),)."""
+    names = sorted(model.keys() - ctx.model.buffer_names)
     bits = np.concatenate([(model[name] > 0).flatten().cpu().numpy() for name in names])  # algorithm 1, 1-3
     return torch.from_numpy(np.packbits(bits))
 
 
 def hamming(a: Tensor, b: Tensor) -> int:
-    """d: in how many positions two packed rows of signs of one length differ."""
+    """Returns d: the number of positions in which two packed rows of signs of one length differ."""
     return int(np.bitwise_count(a.numpy() ^ b.numpy()).sum())  # (5)
 
 
 def bounds(params: Params, sigma: int) -> tuple[float, float]:
-    """The largest distances of class A and class B; 1.13 * 100 is 113, whatever floating point makes of it."""
+    """Returns the largest distances of class A and of class B, rounded so that 1.13 * 100 is 113 exactly."""
     whole = 1.0 if params.margin == "expanded" else 0.0
     return round((whole + params.phi) * sigma, 6), round((whole + params.omega) * sigma, 6)
 
 
 def class_of(params: Params, rho: int, sigma: int | None) -> Literal["A", "B", "C"]:
-    """The class of a device at a distance from its leader; without a sigma all are class A."""
+    """Returns the class of a device at distance rho from its leader; without a sigma all are class A."""
     steady, swing = (np.inf, np.inf) if sigma is None else bounds(params, sigma)
     return "A" if rho <= steady else "B" if rho <= swing else "C"  # (3), (4)
 
 
 def refusals_after(params: Params, before: int, label: str, *, upload: bool) -> int:
-    """The refusals of a device after a verdict."""
+    """Returns a device's number of refusals after a verdict."""
     if upload:
         return 0 if params.refusals == "consecutive" else before
     return before + 1 if label == "C" or params.count_b else before
 
 
-def change(ctx: Context, delta: TensorMap | None, refusals: Mapping[str, int] | None = None) -> Change:
-    """An update in the field of the spec's weighting."""
+def change(ctx: Context[Params], delta: TensorMap | None, refusals: Mapping[str, int] | None = None) -> Change:
+    """Returns an update whose `delta` is in the field for the spec's weighting."""
     field = "plain" if ctx.params.weighting == "one" else "by_samples"
     return Change.model_validate({field: delta, "refusals": dict(refusals or {})})
 
@@ -217,45 +237,45 @@ def change(ctx: Context, delta: TensorMap | None, refusals: Mapping[str, int] | 
 # ---- the three tiers
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[Federation, Down, Change]):
     """Adds the mean of the edges' updates to its model."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
-        there = {seat.number: state.refusals.get(ctx.at(seat=seat.number).client_id, 0) for seat in seats}
-        return Down(model=state.model, refusals=there, moved=state.moved)
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Down:
+        refusals = {seat.number: state.refusals.get(ctx.at(seat=seat.number).client_id, 0) for seat in seats}
+        return Down(model=state.model, refusals=refusals, moved=state.moved)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         moved = signs(ctx, update.delta) if update.delta and ctx.params.compare == "update" else state.moved
         model = add(state.model, update.delta)  # algorithm 2, 24
         return Federation(model=model, refusals=state.refusals | update.refusals, moved=moved)
 
 
-class Edge(EdgeHooks):
-    """Finds the leader, admits by distance to it, hands the edge model to class C, retires who is refused too often."""
+class Edge(EdgeHooks[Environment, Down, Change, Message, Report]):
+    """Finds the leader, admits by distance to it, sends the edge model to class C, retires often refused devices."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Environment:
         return Environment()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Environment, broadcast: Down) -> Begin[Environment]:
         here = tuple(seat for seat in state.refused if seat in broadcast.refusals)
         known = state.replace(refusals=broadcast.refusals, refused=here, moved=broadcast.moved)
         return super().begin(ctx, known, broadcast)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Environment, seat: Seat) -> Message:
         if ctx.wave:
             return Message(model=state.model)  # algorithm 2, 22-23
         adjusts = seat.number in state.refused and state.formed == ctx.round_no - 1
         return Message(model=state.start, edge_model=state.edge_model if adjusts else {})
 
-    def admit(self, ctx: Context, state: Any, reports: Mapping[int, Any]) -> Admission:
+    def admit(self, ctx: Context[Params], state: Environment, reports: Mapping[int, Report]) -> Admission[Environment]:
         own = signs(ctx, state.start)
         kind = own.dtype, own.shape
-        strange = {seat for seat, report in reports.items() if (report.signs.dtype, report.signs.shape) != kind}
-        verdicts = {seat: Verdict(upload=False, reason="signs of another model") for seat in sorted(strange)}
-        reports = {seat: report for seat, report in reports.items() if seat not in strange}
+        foreign = {seat for seat, report in reports.items() if (report.signs.dtype, report.signs.shape) != kind}
+        verdicts = {seat: Verdict(upload=False, reason="signs of another model") for seat in sorted(foreign)}
+        reports = {seat: report for seat, report in reports.items() if seat not in foreign}
         if not reports:
             return Admission(state, verdicts)
         top = min(reports, key=lambda seat: (-reports[seat].accuracy, reports[seat].loss, seat))  # (2), (6)
@@ -270,8 +290,8 @@ class Edge(EdgeHooks):
         refused = tuple(sorted((set(state.refused) - reports.keys()) | outside))
         return Admission(state.replace(refusals=state.refusals | counts, refused=refused), verdicts)
 
-    def _verdict(self, ctx: Context, label: str, rho: int, sigma: int | None, before: int) -> Verdict:
-        """What becomes of a seat's update, and why."""
+    def _verdict(self, ctx: Context[Params], label: str, rho: int, sigma: int | None, before: int) -> Verdict:
+        """Returns the decision on a seat's update, and its reason."""
         upload, reason = label != "C", None
         if label == "B" and ctx.numpy_rng("swing").random() >= 0.5:  # (4)
             upload, reason = False, "class B lost the draw"
@@ -281,20 +301,22 @@ class Edge(EdgeHooks):
         figures = {"rho": rho, "sigma": sigma, "refusals": count}
         return Verdict(upload=upload, label=label, reason=reason, figures=figures)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Environment, update: Change) -> Environment:
         return state.replace(model=add(state.start, update.delta), formed=ctx.round_no)  # algorithm 2, 21
 
-    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
-        told = [outcome.seat for outcome in outcomes if outcome.report is not None]
-        counts = {seat: state.refusals.get(seat, 0) for seat in told}
+    def advance(
+        self, ctx: Context[Params], state: Environment, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Report]]
+    ) -> Advance[Environment]:
+        reported = [outcome.seat for outcome in outcomes if outcome.report is not None]
+        counts = {seat: state.refusals.get(seat, 0) for seat in reported}
         how = " in a row" if ctx.params.refusals == "consecutive" else ""
         out = {seat: f"refused {n} times{how}" for seat, n in counts.items() if n >= ctx.params.delta}
-        again = [seat for seat in told if seat in state.refused and seat not in out]
+        again = [seat for seat in reported if seat in state.refused and seat not in out]
         if ctx.params.adjust == "train" and state.formed == ctx.round_no and again:
             return Advance(state, again=again, retire=out)
         return replace(super().advance(ctx, state, tasks, outcomes), retire=out)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Environment) -> Finish[Environment, Change]:
         formed = state.formed == ctx.round_no
         delta = delta_of(ctx, state.model, state.received) if formed else None
         counts = {ctx.at(seat=seat).client_id: n for seat, n in sorted(state.refusals.items())}
@@ -303,35 +325,42 @@ class Edge(EdgeHooks):
         return Finish(between, change(ctx, delta, counts))
 
 
-class Device(DeviceHooks):
-    """Trains, reports, waits for the verdict."""
+class Device(DeviceHooks[Own, Message, Change, Report]):
+    """Trains, reports and waits for the verdict."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Message, trainer: Trainer) -> Local[Own, Change]:
         received = starting_model(state, message)
         start = overlay(message.edge_model, state.buffers) if message.edge_model else received
         step = Adam(ctx.spec.lr, ctx.spec.weight_decay) if ctx.params.optimiser == "adam" else None
         fit = trainer.fit(ctx, start, step=step)
-        local = default_local(ctx, received, fit)
-        buffers, moved = local.state.buffers, cast("Update", local.update).delta
+        buffers = own_buffers(ctx, fit.model)
         adjusts = message.model if ctx.wave else message.edge_model
         figures = {"accuracy": fit.trained.n_correct / max(fit.trained.n_samples, 1), "loss": fit.trained.loss}
         figures |= {"edge_model_bytes": n_bytes(adjusts)} if adjusts else {}
         if ctx.wave:
-            return replace(local, state=Own(buffers=buffers, own=fit.model), update=None, figures=figures)
-        return replace(local, state=Own(buffers=buffers), update=change(ctx, moved), figures=figures)
+            return Local(Own(buffers=buffers, own=fit.model), None, fit.model, fit.trained, figures=figures)
+        update = change(ctx, delta_of(ctx, fit.model, received))
+        return Local(Own(buffers=buffers), update, fit.model, fit.trained, figures=figures)
 
-    def report(self, ctx: Context, state: Any, local: Local, message: Any) -> Any:
+    def report(self, ctx: Context[Params], state: Own, local: Local[Own, Change], message: Message) -> Report:
         compared = cast("Change", local.update).delta if ctx.params.compare == "update" else local.model or {}
         return Report(accuracy=local.figures["accuracy"], loss=local.figures["loss"], signs=signs(ctx, compared))
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Message, local: Local[Own, Change] | None, trainer: Trainer
     ) -> TensorMap | None:
         return local.model if local else state.own or None
 
+
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """All that travels, in the field that is averaged as `weighting` says."""
+    return {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)}
+
+
+PICTURES = labels_by_round("classes", "BOFL: classes of devices by round", ("leader", "A", "B", "C"))
 
 ALGORITHM = Algorithm(
     name="bofl",
@@ -347,7 +376,6 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=Environment,
     device_state=Own,
-    sends=lambda ctx, model: {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)},
     needs={"client": "device"},
-    pictures=labels_by_round("classes", "BOFL: classes of devices by round", ("leader", "A", "B", "C")),
+    footprint=Footprint(sends=sends),
 )

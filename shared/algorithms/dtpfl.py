@@ -2,10 +2,11 @@
 
 Y. Liu, X. Wu, C. Liu: Research on Personalized Federated Learning Algorithm in Industrial Internet of Things. Journal
 of Chinese Computer Systems (Xiaoxing Weixing Jisuanji Xitong) 46(1), 2025, 209-216, in Chinese. Equations 7 to 9,
-algorithms 1 and 2. (The paper gives it no name. Its scheduler is the business of spec and edge, not of this file.)
+algorithms 1 and 2. (The paper does not name its method. Its scheduler is part of spec and edge server, not of this
+file.)
 
-A client is a user: an edge, whose devices and own worker train shares of its samples. A model is base layers, near the
-input, and personal layers: the last P. DS_j are user j's training samples.
+A client is a user: an edge, whose devices and own worker train on shares of its samples. A model is base layers, near
+the input, and personal layers: the last P. DS_j are user j's training samples.
 
     pretrain, R1 rounds    base     <- sum_j |DS_j| base_j / sum_j |DS_j|                                  (7)
                            personal_j stays with user j                                              algorithm 1
@@ -15,98 +16,108 @@ input, and personal layers: the last P. DS_j are user j's training samples.
     group, R2 rounds       base as in (7)
                            personal_C <- sum_{j in C} |DS_j| personal_j / sum_{j in C} |DS_j|              (9)
 
-R1 are `pretrain_rounds` (at most the spec's `num_rounds`), R2 the rest. TH = 0 (R1 >= 1) is FedPer of R1 + R2 rounds;
-TH = 2 is FedAvg from the mean of the personal layers on, and with R1 = 0 altogether.
+R1 is `pretrain_rounds` (at most the spec's `num_rounds`), R2 the remaining rounds. TH = 0 (with R1 >= 1) is FedPer for
+R1 + R2 rounds. TH = 2 is FedAvg from the mean of the personal layers on; with R1 = 0 as well, the whole run is FedAvg.
 
 Deviations and readings:
 
-- The users' personal layers travel up in the round that ends the pre-training, and are averaged by (9) before the
-  first group round (algorithm 2, line 2).
-- TH "auto" is the paper's advice (section 3.4.2): the middle of the largest gap between the sorted distances if it is
-  clear (its upper end at least twice its lower), else their 20 % quantile.
-- With R1 = 0 all last layers are equal: all users are one group from the beginning.
-- A user that is away when the others are clustered, or comes later, first goes through R1 rounds of pre-training of its
-  own: its base layers are averaged with all, its personal layers stay. Then it joins the group to whose members' last
-  layers, as they were clustered, its own has the least mean distance, and begins from that group's layers; if that is
-  beyond TH it is a group of its own. (Average linkage; the paper leaves it open.)
-- Personal layers travel down in every round; before the clustering they are the initial ones, from which a user
-  without a state begins.
-- A layer is a convolution or linear module with the batch-norm that follows it; buffers go with their layer.
-- Tested is the model that a user holds before it trains on.
+- The users' personal layers are sent up in the last round of pre-training, and averaged by (9) before the first group
+  round (algorithm 2, line 2).
+- TH "auto" follows the paper's advice (section 3.4.2): the middle of the largest gap between sorted distances if that
+  gap is clear (its upper end at least twice its lower), else the 20 % quantile of the distances.
+- With R1 = 0 all last layers are equal: all users are one group from the start.
+- A user that is offline at the clustering, or joins later, first pre-trains for R1 rounds of its own: its base layers
+  are averaged with all, its personal layers stay. Then it joins the group with the least mean distance between its last
+  layer and those by which the group's members were grouped, and starts from that group's layers; if this distance is
+  above TH, it becomes a group of its own. (This is average linkage; the paper leaves it open.)
+- Personal layers are sent down in every round; before the clustering they are the initial ones, from which a user
+  without a state starts.
+- A layer is a convolution or linear module with the batch-norm that follows it; buffers belong to their layer.
+- A user's model is tested before it trains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
 from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import add, only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    ExperimentSpec,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    OwnBuffers,
+    PerClient,
     Phase,
+    Record,
+    Score,
+    Seat,
+    Tensor,
+    TensorMap,
     Trainer,
-    Update,
+    add,
     delta_of,
     last_layers,
+    only,
+    overlay,
+    own_buffers,
+    starting_model,
     travelling,
+    without,
 )
-from shared.federation.population import Seat
 from shared.plots.groups import dendrogram
-from shared.spec.experiment import ExperimentSpec
 
 MOST_LISTED = 64
-"""Users whose distances stand in the record one by one; of more, the merges alone."""
+"""With at most this many users the round's record lists all pairwise distances; with more, only the merges."""
 
 # ---- parameters and records
 
 
 class Params(Record):
-    """P, R1 and TH (cosine distances are between 0 and 2)."""
+    """P (`personal_layers`), R1 (`pretrain_rounds`) and TH (`threshold`; cosine distances are between 0 and 2)."""
 
     personal_layers: Annotated[int, Field(ge=1, le=1000)] = 1
     pretrain_rounds: Annotated[int, Field(ge=0, le=100_000)] = 10
     threshold: Annotated[float, Field(ge=0, le=2)] | Literal["auto"] = "auto"
 
 
-class Down(Record):
-    """Cloud to user: the base with its group's personal layers; without a group yet, with the initial ones."""
+class Down(Broadcast):
+    """Cloud to user: the base, with the personal layers of the user's group; without a group with the initial ones."""
 
-    model: ModelState
     group: str | None = None
 
 
 class Sent(Record):
-    """A user's personal layers on their way to a group, and |DS_j|."""
+    """The personal layers of a user that needs a group, and |DS_j|."""
 
     layers: ModelState
     samples: Annotated[int, Field(ge=1)]
 
 
 class Change(Record):
-    """Up: trained minus received. From devices all of it; from users the base, and one of the others.
+    """Up: trained minus received, from devices for all layers, from users for the base and in one of the other fields.
 
     Attributes:
-        grouped: the personal layers' change, by group.
-        users: by user, the personal layers themselves, where it is to be given a group.
+        delta: trained minus received.
+        grouped: trained minus received of the personal layers, by group.
+        users: by user, the personal layers themselves, if the user needs a group.
     """
 
     delta: Annotated[ModelState, Mean(weight="samples")]
@@ -115,14 +126,14 @@ class Change(Record):
 
 
 class Federation(GlobalModel):
-    """The cloud's state: the base (in `model`, with the initial personal layers), and the groups once there are any.
+    """The cloud's state: the base (in `model`, with the initial personal layers), and the groups after the clustering.
 
     Attributes:
-        groups: by user, the name of its group.
-        personal: by group, its personal layers.
-        last: by user, the last layer by which it was grouped.
-        threshold: TH, as it was found.
-        clustered, changed: the rounds in which users were clustered, and in which a user was last put into a group.
+        groups: name of each user's group.
+        personal: each group's personal layers.
+        last: the last layer by which each user was grouped.
+        threshold: the TH that was used.
+        clustered, changed: the round of the clustering, and the last round in which a user was put into a group.
     """
 
     groups: dict[str, str] = Field(default_factory=dict)
@@ -137,9 +148,9 @@ class User(EdgeModel):
     """An edge's state.
 
     Attributes:
-        personal: its personal layers while it pre-trains.
-        rounds: of its pre-training so far.
-        group: None while it pre-trains.
+        personal: the user's personal layers in pre-training; empty afterwards.
+        rounds: number of rounds that it has pre-trained.
+        group: name of its group; None in pre-training.
     """
 
     personal: ModelState = Field(default_factory=dict)
@@ -148,12 +159,12 @@ class User(EdgeModel):
 
 
 def n_pretraining(spec: ExperimentSpec, params: Params) -> int:
-    """R1; of a run that is no longer than that, all its rounds."""
+    """Returns R1, at most the rounds of the run."""
     return min(params.pretrain_rounds, spec.num_rounds)
 
 
 def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
-    """Pre-training, and what is left; rounds that are added to a run are the second phase's."""
+    """Returns pre-training and group training; rounds added to a run later belong to the second phase."""
     first = n_pretraining(spec, params)
     return Phase("pretrain", first), Phase("group", spec.num_rounds - first)
 
@@ -161,23 +172,23 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 # ---- grouping
 
 
-def last_layer(ctx: Context, personal: Mapping[str, Tensor]) -> Tensor:
-    """v: weight and bias of the last layer in a row."""
-    return torch.cat([personal[name].flatten() for name in ctx.layers[-1].parameters])
+def last_layer(ctx: Context[Params], personal: Mapping[str, Tensor]) -> Tensor:
+    """Returns v: weight and bias of the last layer, flattened into one row."""
+    return torch.cat([personal[name].flatten() for name in ctx.model.layers[-1].parameters])
 
 
 def rows(last: Mapping[str, Tensor], users: Sequence[str]) -> Floats:
-    """The last layers of some users, (n_users, n)."""
+    """Returns the last layers of some users, float64, (n_users, n)."""
     return np.stack([last[user].numpy().astype(np.float64) for user in users])
 
 
 def by_number(users: Iterable[str]) -> list[str]:
-    """Users in the order of their numbers: edge-2 before edge-10."""
+    """Returns users in the order of their numbers: edge-2 before edge-10."""
     return sorted(users, key=lambda user: int(user.rpartition("-")[2]))
 
 
 def mean_layers(models: Sequence[TensorMap], weights: Sequence[int]) -> TensorMap:
-    """The mean by weights, in float64 and in the order given; of whole numbers (counters) the first."""
+    """Returns the weighted mean, summed in float64 in the given order; integer tensors (counters) are the first's."""
     total = max(sum(weights), 1)
 
     def mean(name: str) -> Tensor:
@@ -190,15 +201,15 @@ def mean_layers(models: Sequence[TensorMap], weights: Sequence[int]) -> TensorMa
     return {name: mean(name) for name in models[0]}
 
 
-def whole(ctx: Context, update: Change) -> dict[str, Sent]:
-    """Who sent all of its personal layers, in the order of numbers; who did not has no group, and sends again."""
+def complete_layers(ctx: Context[Params], update: Change) -> dict[str, Sent]:
+    """Returns what users sent that need a group, by number; one with incomplete layers is ignored and sends again."""
     mine = last_layers(ctx, ctx.params.personal_layers)
     users = (ctx.at(edge=edge).client_id for edge in range(ctx.n_clients))
     return {user: sent for user in users if (sent := update.users.get(user)) and sent.layers.keys() == mine}
 
 
-def clustered(ctx: Context, state: Federation, sent: Mapping[str, Sent]) -> Federation:
-    """The first groups."""
+def cluster_users(ctx: Context[Params], state: Federation, sent: Mapping[str, Sent]) -> Federation:
+    """Returns the state after the clustering of these users."""
     users, layers = list(sent), [each.layers for each in sent.values()]
     last = {user: last_layer(ctx, sent[user].layers) for user in users}
     apart = cosine_distances(rows(last, users))  # (8)
@@ -213,8 +224,8 @@ def clustered(ctx: Context, state: Federation, sent: Mapping[str, Sent]) -> Fede
     return state.replace(groups=groups, personal=personal, last=last, threshold=threshold, **now)
 
 
-def placed(ctx: Context, state: Federation, sent: Mapping[str, Sent]) -> Federation:
-    """Those who come later, one after another: each into the nearest group, or one of its own."""
+def add_users(ctx: Context[Params], state: Federation, sent: Mapping[str, Sent]) -> Federation:
+    """Returns the state after later users, one after another, joined the nearest group or became one of their own."""
     groups, personal, last = dict(state.groups), dict(state.personal), dict(state.last)
     for user in sent:
         last[user] = last_layer(ctx, sent[user].layers)
@@ -234,7 +245,7 @@ def _mean_distance(user: str, group: str, groups: Mapping[str, str], last: Mappi
 
 
 def _tree(state: Federation) -> dict[str, Any]:
-    """What the groups rest on: from the merges follow the groups at any threshold."""
+    """Returns distances and merges for the round's record; the groups at any threshold follow from the merges."""
     users = by_number(state.last)
     apart = cosine_distances(rows(state.last, users))
     gap = Gap.of(apart)
@@ -245,39 +256,40 @@ def _tree(state: Federation) -> dict[str, Any]:
 # ---- the three tiers
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """From a device all that travels, from a user personal layers apart from the others."""
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """A device sends all layers in `delta`; a user sends its personal layers separately, in `grouped`."""
     moved, mine = travelling(ctx, model), last_layers(ctx, ctx.params.personal_layers)
     return {"delta": moved} if ctx.seat is not None else {"delta": moved - mine, "grouped": moved & mine}
 
 
-class Cloud(CloudHooks):
-    """Averages base layers over all users and personal layers within groups; clusters once."""
+class Cloud(CloudHooks[Federation, Down, Change]):
+    """Averages base layers over all users and personal layers within groups; clusters users once."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
-        mine = last_layers(ctx, ctx.params.personal_layers)  # refuses more than there are
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
+        mine = last_layers(ctx, ctx.params.personal_layers)  # raises if the model has fewer layers
         if ctx.params.pretrain_rounds:
             return Federation(model=model)
         users = {ctx.at(edge=edge).client_id: "0" for edge in range(ctx.n_clients)}
         return Federation(model=model, groups=users, personal={"0": only(model, mine)}, changed=1)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Down:
         group = state.groups.get(ctx.at(edge=edge).client_id)
-        return Down(model=overlay(state.model, state.personal.get(group, {})), group=group)
+        personal = {} if group is None else state.personal.get(group, {})
+        return Down(model=overlay(state.model, personal), group=group)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         personal = {name: add(layers, update.grouped.get(name, {})) for name, layers in state.personal.items()}  # (9)
         after = state.replace(model=add(state.model, update.delta), personal=personal)  # (7)
-        sent = whole(ctx, update)
+        sent = complete_layers(ctx, update)
         if not sent:
             return after
-        return placed(ctx, after, sent) if after.groups else clustered(ctx, after, sent)
+        return add_users(ctx, after, sent) if after.groups else cluster_users(ctx, after, sent)
 
-    def models(self, ctx: Context, state: Any) -> dict[str, TensorMap]:
+    def models(self, ctx: Context[Params], state: Federation) -> dict[str, TensorMap]:
         own = {user: overlay(state.model, state.personal[group]) for user, group in state.groups.items()}
         return {"global": state.model, **own}
 
-    def figures(self, ctx: Context, state: Any) -> dict[str, Any]:
+    def figures(self, ctx: Context[Params], state: Federation) -> dict[str, Any]:
         if ctx.round_no != state.changed:
             return {}
         names = sorted(set(state.groups.values()), key=int)
@@ -285,22 +297,22 @@ class Cloud(CloudHooks):
         found = {"groups": members, "threshold": state.threshold}
         return found | (_tree(state) if state.clustered == ctx.round_no else {})
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+    def evaluate(self, ctx: Context[Params], state: Federation, trainer: Trainer) -> dict[str, Score]:
         return {}
 
 
-class Edge(EdgeHooks):
+class Edge(EdgeHooks[User, Down, Change, Broadcast]):
     """The user: trains the whole model with its devices; keeps its personal layers until it has a group."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> User:
         return User()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: User, broadcast: Down) -> Begin[User]:
         own = state.personal if broadcast.group is None else {}
-        held = Broadcast(model=overlay(broadcast.model, own))  # algorithm 1, line 12; algorithm 2, line 14
+        held = broadcast.replace(model=overlay(broadcast.model, own))  # algorithm 1, line 12; algorithm 2, line 14
         return super().begin(ctx, state.replace(group=broadcast.group), held)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: User) -> Finish[User, Change]:
         mine = last_layers(ctx, ctx.params.personal_layers)
         moved, own = delta_of(ctx, state.model, state.received), only(state.model, mine)
         sent = Change(delta=without(moved, mine))
@@ -313,23 +325,29 @@ class Edge(EdgeHooks):
                 sent = sent.replace(users={ctx.client_id: Sent(layers=own, samples=ctx.n_samples)})
         return Finish(after, sent, {"group": state.group, "pretrained": after.rounds})
 
-    def own_model(self, ctx: Context, state: Any) -> TensorMap | None:
+    def own_model(self, ctx: Context[Params], state: User) -> TensorMap | None:
         return state.received or None
 
 
-def _wants_group(ctx: Context, rounds: int) -> bool:
-    """With all who are there in the last round of pre-training; who was not there, after as many rounds of its own."""
+def _wants_group(ctx: Context[Params], rounds: int) -> bool:
+    """Returns whether a user asks for a group: after R1 rounds of the run, or, if it joined later, R1 of its own."""
     needed = n_pretraining(ctx.spec, ctx.params)
     return ctx.round_no == needed or (ctx.round_no > needed and rounds >= needed)
 
 
-class Device(DeviceHooks):
-    """Trains its share of the user's whole model."""
+class Device(DeviceHooks[OwnBuffers, Broadcast, Change]):
+    """Trains the user's whole model on its share of the samples."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
-        local = super().local_update(ctx, state, message, trainer)
-        return replace(local, update=Change(delta=cast("Update", local.update).delta))
+    def local_update(
+        self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer
+    ) -> Local[OwnBuffers, Change]:
+        start = starting_model(state, message)
+        fit = trainer.fit(ctx, start)
+        own = OwnBuffers(buffers=own_buffers(ctx, fit.model))
+        return Local(own, Change(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
 
+
+PICTURES = dendrogram
 
 ALGORITHM = Algorithm(
     name="dtpfl",
@@ -345,8 +363,7 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=User,
     phases=phases,
-    sends=sends,
     headline="mean over clients",
     needs={"client": "edge"},
-    pictures=dendrogram,
+    footprint=Footprint(sends=sends),
 )

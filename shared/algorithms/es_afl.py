@@ -4,29 +4,32 @@ M. Gong, Y. Gao, J. Wang, Y. Zhang, S. Wang, F. Xie: Adaptive federated learning
 strategies. SCIENTIA SINICA Informationis, 2023, in Chinese; algorithms 1 and 2, equations 6 to 12.
 
     supernet      the global model, over-parameterised; a client trains sub-networks of it
-    chromosome    of each group of units (channels, neurons) and of the weights of each linear layer, which share of it
-                  is left out
-    parent, child two chromosomes a round; a client trains both sub-networks                          algorithm 2
+    chromosome    a gene for each group of units (channels, neurons), and one for the weights of each linear layer: the
+                  share that is pruned
+    parent, child a client's two chromosomes in a round; it trains both sub-networks                  algorithm 2
     fitness       accuracy on the client's validation samples; of equals the smaller sub-network wins          (12)
-    supernet     <- position by position the mean, by samples, of those who trained it                algorithm 1
+    supernet     <- each position is the mean, by samples, of the clients that trained it             algorithm 1
     child        <- parent + sigma y, y ~ N(0, C)                     `shared/algorithms/_evolution.py`, (6) to (11)
 
-A client draws its validation samples anew in each round, ranks all units on them, leaves out the least important
+A client draws its validation samples anew in each round, ranks all units on them, prunes the least important ones
 (`shared/training/subnetworks/pruning.py`), and copies the kept weights into a physically smaller network
-(`shared/training/subnetworks/units.py`). After training it leaves out the lightest weights of linear layers. What was
-left out, of either kind, has no part in the mean, and where nobody kept a position the supernet stays as it is.
+(`shared/training/subnetworks/units.py`). After training it prunes the smallest weights of linear layers. Pruned units
+and weights are excluded from the mean; a position that no client kept stays as it is in the supernet.
 
 `start: 0` with `sigma: 0` is FedAvg on the same training samples, bit for bit.
 
 Deviations and readings:
 
-- The paper says that FedAvg is the case "rate always 1"; everywhere else larger rates leave out more: all genes 0.
-- One gene a group: of what residuals add up one for all its layers; a depthwise convolution has its input's. The
-  output layer keeps its classes and has the weights' gene only; the first layer keeps its image channels.
-- floor(gene * units) are left out, and one unit always stays. Biases are never left out alone.
-- Weights are left out before fitness is measured: else nothing would hold these genes back.
-- Parent and child train on the same batches. A tie of equal size goes to the parent. The cloud keeps both.
-- Batch-norm parameters and statistics are averaged by position like all else.
+- The paper says that FedAvg is the case "rate always 1"; everywhere else larger rates prune more, so here FedAvg is the
+  case that all genes are 0.
+- A group of units has one gene. Layers that a residual connection adds up are one group; a depthwise convolution
+  belongs to the group of its input. The output layer keeps its classes and has only the gene of its weights; the first
+  layer keeps its image channels.
+- floor(gene * units) units are pruned, and at least one is kept. Biases are never pruned alone.
+- Weights are pruned before fitness is measured: otherwise nothing would limit these genes.
+- Parent and child train on the same batches. If they are equal in fitness and size, the parent wins. The cloud stores
+  both.
+- Batch-norm parameters and statistics are averaged by position, like all other tensors.
 - Simulated time counts both trainings, and the passes over validation samples, by the sub-networks' operations.
 """
 
@@ -45,50 +48,58 @@ from shared.algorithms._evolution import (
     Strategy,
     Trial,
     Vector,
-    begun,
+    after_trial,
     covariance_of,
-    divided,
-    judged,
-    n_trained,
-    tried,
+    equivalent_samples,
+    new_search,
+    run_trial,
+    split_samples,
     with_child,
 )
-from shared.core.aggregation_rules import MaskOf, Mean, PerClient
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, TensorMap
-from shared.core.tensors import only, overlay
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    MaskOf,
+    Mean,
+    ModelState,
     OwnBuffers,
+    Passes,
+    PerClient,
+    Record,
+    Seat,
+    TensorMap,
     Trainer,
+    WireError,
     delta_of,
+    only,
+    overlay,
     starting_model,
 )
-from shared.federation.population import Seat
 from shared.plots.subnetworks import sub_networks
-from shared.simulation.cost_model import Passes
 from shared.training.subnetworks.pruning import genes_of
 
 
 class Params(Record):
-    """What the paper does not give is ours.
+    """Parameters of the search; the paper gives only the share of validation samples.
 
     Attributes:
-        start: every gene of a client's first parent.
-        sigma: first step size; 0 = chromosomes stay as they are.
+        start: value of every gene of a client's first parent.
+        sigma: first step size; 0 = chromosomes do not change.
         alpha: learning rate of path and step size.
-        max_gene: the largest share that is left out.
-        max_sigma: the largest step size.
-        shrinkage: of the covariance, towards the identity.
+        max_gene: upper bound of genes.
+        max_sigma: upper bound of step sizes.
+        shrinkage: weight of the identity in the covariance.
         covariance: `shared` by all clients as in (7), or the `identity` (the paper's ablation).
         validation: share of a client's training samples on which units are ranked and sub-networks compared.
     """
@@ -111,7 +122,7 @@ class Params(Record):
 
     @property
     def strategy(self) -> Strategy:
-        """How the search goes."""
+        """These parameters, as the evolution strategy takes them."""
         adapted = self.covariance == "shared"
         return Strategy(self.alpha, self.max_gene, self.max_sigma, self.shrinkage, adapted)
 
@@ -120,28 +131,26 @@ class Params(Record):
 
 
 class Pair(Record):
-    """A client's chromosomes of a round."""
+    """A client's chromosomes in a round."""
 
     parent: Vector
     child: Vector
 
 
-class Down(Record):
-    """To an edge: the supernet, and the chromosomes of its clients."""
+class Down(Broadcast):
+    """Cloud to edge: the supernet, and the chromosomes of its clients."""
 
-    model: ModelState
     pairs: dict[str, Pair] = Field(default_factory=dict)
 
 
-class Order(Record):
-    """To a seat: the supernet and its chromosomes; one that only evaluates has none."""
+class Order(Broadcast):
+    """Edge to seat: the supernet and the seat's chromosomes; None for a seat that only evaluates."""
 
-    model: ModelState
     pair: Pair | None = None
 
 
 class Choice(Record):
-    """Whether the child won; of the winner, by layer, weights that are not left out, and what a sample costs."""
+    """Whether the child won; by layer of the winner, the kept weights and the multiply-adds for one sample."""
 
     child: bool
     n_weights: dict[str, Count]
@@ -149,7 +158,7 @@ class Choice(Record):
 
 
 class Change(Record):
-    """Up: trained minus received where the winner has it, and the choice."""
+    """Up: trained minus received at the positions that the winner kept (`mask` 1), and the client's choice."""
 
     delta: Annotated[ModelState, Mean(weight="samples", per_position="mask")]
     mask: Annotated[ModelState, MaskOf()]
@@ -157,7 +166,7 @@ class Change(Record):
 
 
 class Population(GlobalModel):
-    """The cloud's state: the supernet, each client's search, the covariance, and what the clients last said."""
+    """The cloud's state: the supernet, each client's search, the covariance, and the choices of the last round."""
 
     searches: dict[str, Search] = Field(default_factory=dict)
     covariance: tuple[Vector, ...] = ()
@@ -165,34 +174,34 @@ class Population(GlobalModel):
 
 
 class Relay(EdgeModel):
-    """The edge's state: within a round the chromosomes of its clients."""
+    """The edge's state within a round: the chromosomes of its clients."""
 
     pairs: dict[str, Pair] = Field(default_factory=dict)
 
 
-# ---- what may come in
+# ---- validation of updates
 
 
-def check(ctx: Context, update: Any) -> None:
-    """Every tensor has its mask, and a client's sub-network has no more of each layer than was kept of it.
+def check(ctx: Context[Params], update: Change) -> None:
+    """Validates that each tensor has its mask, and that no choice claims more of a layer than its mask keeps.
 
-    Of a sum the masks are where anybody kept a position.
+    The mask of a sum is 1 where any client kept the position.
     """
     odd = sorted(update.mask.keys() ^ update.delta.keys())
     if odd:
         raise WireError(f"of delta and mask of {ctx.client_id} only one holds {odd[0][:80]!r}", field="mask")
-    weights = {layer.name: int(update.mask[f"{layer.name}.weight"].count_nonzero()) for layer in ctx.units.layers}
-    whole = {"n_weights": weights, "multiply_adds": ctx.units.multiply_adds(update.mask)}
+    weights = {layer.name: int(update.mask[f"{layer.name}.weight"].count_nonzero()) for layer in ctx.model.units.layers}
+    whole = {"n_weights": weights, "multiply_adds": ctx.model.units.multiply_adds(update.mask)}
     for client, choice in update.choices.items():
         for figure, most in whole.items():
             _check_layers(f"choices of {client}: {figure}", getattr(choice, figure), most)
 
 
-def _check_layers(what: str, told: Mapping[str, int], most: Mapping[str, int]) -> None:
-    odd = sorted(told.keys() ^ most.keys())
+def _check_layers(what: str, claimed: Mapping[str, int], most: Mapping[str, int]) -> None:
+    odd = sorted(claimed.keys() ^ most.keys())
     if odd:
         raise WireError(f"{what} are not those of the model's layers, see {odd[0][:80]!r}", field="choices")
-    for name, n in told.items():
+    for name, n in claimed.items():
         if n > most[name]:
             raise WireError(f"{what} of {name} are {n}, there can be {most[name]}", field="choices")
 
@@ -200,21 +209,23 @@ def _check_layers(what: str, told: Mapping[str, int], most: Mapping[str, int]) -
 # ---- the tiers
 
 
-class Cloud(CloudHooks):
-    """Algorithm 1: merges by position, and breeds."""
+class Cloud(CloudHooks[Population, Down, Change]):
+    """Algorithm 1: averages by position, and makes new children."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
-        return Population(model=model, covariance=_rows(np.eye(len(genes_of(ctx.units)))))
+    def init(self, ctx: Context[Params], model: TensorMap) -> Population:
+        return Population(model=model, covariance=_rows(np.eye(len(genes_of(ctx.model.units)))))
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Population, edge: int, seats: Sequence[Seat]) -> Down:
         searches = {name: _search(ctx, state, name) for name in _clients(ctx, seats)}
         pairs = {name: Pair(parent=one.parent, child=one.child) for name, one in searches.items()}
         return Down(model=state.model, pairs=pairs)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Population, update: Change) -> Population:
         after = super().aggregate(ctx, state, update)
         strategy = ctx.params.strategy
-        now = {name: judged(_search(ctx, state, name), won.child, strategy) for name, won in update.choices.items()}
+        now = {
+            name: after_trial(_search(ctx, state, name), won.child, strategy) for name, won in update.choices.items()
+        }
         searches = {**state.searches, **now}
         each = [searches[name] for name in sorted(searches)]
         covariance = covariance_of(each, len(state.covariance), strategy)  # (7)
@@ -222,20 +233,20 @@ class Cloud(CloudHooks):
             searches[name] = with_child(now[name], covariance, strategy, ctx.numpy_rng(f"child of {name}"))  # (6)
         return after.replace(searches=searches, covariance=_rows(covariance), choices=update.choices)
 
-    def figures(self, ctx: Context, state: Any) -> dict[str, Any]:
-        told = list(state.choices.values())
-        if not told:
+    def figures(self, ctx: Context[Params], state: Population) -> dict[str, Any]:
+        choices = list(state.choices.values())
+        if not choices:
             return {}
         supernet = {
-            "n_weights": ctx.units.n_weights(state.model),
-            "multiply_adds": ctx.units.multiply_adds(state.model),
+            "n_weights": ctx.model.units.n_weights(state.model),
+            "multiply_adds": ctx.model.units.multiply_adds(state.model),
         }
         return {
             "supernet": supernet,
-            "children_won": sum(choice.child for choice in told),
+            "children_won": sum(choice.child for choice in choices),
             "sigma": float(np.mean([state.searches[name].sigma for name in state.choices])),
-            "n_weights": _by_layer([choice.n_weights for choice in told]),
-            "multiply_adds": _by_layer([choice.multiply_adds for choice in told]),
+            "n_weights": _by_layer([choice.n_weights for choice in choices]),
+            "multiply_adds": _by_layer([choice.multiply_adds for choice in choices]),
         }
 
 
@@ -244,66 +255,75 @@ def _rows(covariance: Array) -> tuple[Vector, ...]:
 
 
 def _by_layer(each: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """The mean over clients, by layer."""
+    """Returns the mean over clients, by layer."""
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
-def _clients(ctx: Context, seats: Sequence[Seat]) -> list[str]:
-    """Names of the seats that train."""
+def _clients(ctx: Context[Params], seats: Sequence[Seat]) -> list[str]:
+    """Returns the client ids of the seats that train."""
     return [ctx.at(seat=seat.number).client_id for seat in seats if seat.role != "held_out"]
 
 
-def _search(ctx: Context, state: Population, client: str) -> Search:
-    """A client's search; of one that has told nothing yet, a new one."""
+def _search(ctx: Context[Params], state: Population, client: str) -> Search:
+    """Returns a client's search; a new one before its first choice."""
     if client in state.searches:
         return state.searches[client]
     start, covariance = (ctx.params.start,) * len(state.covariance), np.asarray(state.covariance)
-    return begun(start, ctx.params.sigma, covariance, ctx.params.strategy, ctx.numpy_rng(f"first child of {client}"))
+    return new_search(
+        start, ctx.params.sigma, covariance, ctx.params.strategy, ctx.numpy_rng(f"first child of {client}")
+    )
 
 
-class Edge(EdgeHooks):
-    """Hands each seat its chromosomes; the sums of its seats go up as they are."""
+class Edge(EdgeHooks[Relay, Down, Change, Order]):
+    """Sends each seat its chromosomes; the sum of its seats' updates goes up unchanged."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Relay:
         return Relay()
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return False
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Relay, broadcast: Down) -> Begin[Relay]:
         return super().begin(ctx, state.replace(pairs=broadcast.pairs), broadcast)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Relay, seat: Seat) -> Order:
         return Order(model=state.start, pair=state.pairs.get(ctx.at(seat=seat.number).client_id))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Relay) -> Finish[Relay, Change]:
         return super().finish(ctx, state.replace(pairs={}))
 
 
-class Device(DeviceHooks):
-    """Algorithm 2: two sub-networks, of which the better one goes up."""
+class Device(DeviceHooks[OwnBuffers, Order, Change]):
+    """Algorithm 2: trains two sub-networks and sends the better one."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
-        start, parts = starting_model(state, message), divided(ctx, trainer)
-        counts, pair = trainer.importance(start, parts[1]), message.pair
-        trials = [tried(ctx, start, pair.parent, counts, trainer, parts)]
+    def local_update(
+        self, ctx: Context[Params], state: OwnBuffers, message: Order, trainer: Trainer
+    ) -> Local[OwnBuffers, Change]:
+        pair = message.pair
+        if pair is None:
+            raise WireError(f"{ctx.client_id} is to train, but got no chromosomes", field="pair")
+        start, parts = starting_model(state, message), split_samples(ctx, trainer, ctx.params.validation)
+        counts = trainer.importance(start, parts[1])
+        trials = [run_trial(ctx, start, pair.parent, counts, trainer, parts)]
         if pair.child != pair.parent:
-            trials.append(tried(ctx, start, pair.child, counts, trainer, parts))
+            trials.append(run_trial(ctx, start, pair.child, counts, trainer, parts))
         child = trials[-1].rank > trials[0].rank
         best = trials[-1] if child else trials[0]
-        return _told(ctx, start, best, child, n_trained(ctx.units, start, trials, len(parts[1])))
+        return _contribution(ctx, start, best, child, equivalent_samples(ctx.model.units, start, trials, len(parts[1])))
 
 
-def _told(ctx: Context, start: TensorMap, best: Trial, child: bool, n_equal: int) -> Local:
-    """The winner's contribution; lines 5 to 8."""
-    whole = {name: torch.where(best.stays[name] > 0, best.whole[name], start[name]) for name in start}
+def _contribution(
+    ctx: Context[Params], start: TensorMap, best: Trial, child: bool, n_equal: int
+) -> Local[OwnBuffers, Change]:
+    """Returns what the winner contributes; lines 5 to 8."""
+    whole = {name: torch.where(best.mask[name] > 0, best.whole[name], start[name]) for name in start}
     delta = delta_of(ctx, whole, start)
-    operations = ctx.units.multiply_adds(best.model)
+    operations = ctx.model.units.multiply_adds(best.model)
     choice = Choice(child=child, n_weights=best.n_weights, multiply_adds=operations)
     sizes = {"n_weights": sum(best.n_weights.values()), "multiply_adds": sum(operations.values())}
     return Local(
-        OwnBuffers(buffers=only(overlay(start, whole), ctx.buffer_names) if ctx.buffers == "local" else {}),
-        Change(delta=delta, mask=only(best.stays, delta), choices={ctx.client_id: choice}),
+        OwnBuffers(buffers=only(overlay(start, whole), ctx.model.buffer_names) if ctx.buffers == "local" else {}),
+        Change(delta=delta, mask=only(best.mask, delta), choices={ctx.client_id: choice}),
         best.model,
         best.trained,
         n_trained=n_equal,
@@ -312,10 +332,12 @@ def _told(ctx: Context, start: TensorMap, best: Trial, child: bool, n_equal: int
 
 
 def passes(params: Params) -> Passes:
-    """Of the whole supernet; so it is at most what parent and child, and the passes over validation samples, cost."""
+    """Returns what is expected of a visit, as passes of the whole supernet: parent, child and validation samples."""
     n_trials = 2 if params.sigma else 1
     return Passes(of_step=n_trials, beside=params.validation * (1 + n_trials) / 3)  # a pass forward is a third
 
+
+PICTURES = sub_networks
 
 ALGORITHM = Algorithm(
     name="es_afl",
@@ -332,6 +354,5 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     needs={"client": "device", "edge_rounds": 1, "schedule": "own_data"},
     check=check,
-    passes=passes,
-    pictures=sub_networks,
+    footprint=Footprint(passes=passes),
 )

@@ -3,122 +3,131 @@
 X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization. ICLR 2021, algorithm 1.
 
-    w_k^l  <- SGD on client k's samples, all layers l
-    w^l     = sum_k n_k / n * w_k^l     for each layer l that is no batch-norm; batch-norm layers stay as they are
+    w_k^l  <- SGD on client k's samples, for all layers l
+    w^l     = sum_k n_k / n * w_k^l     for each layer l that is no batch-norm; batch-norm layers stay local
 
-Scale, shift and running statistics of batch-norm stay in the client's state. A model without batch-norm: FedAvg, bit
-for bit.
+Scale, shift and running statistics of batch-norm are part of the client's state. For a model without batch-norm it is
+FedAvg, bit for bit.
 
 Deviations and readings:
 
-- The paper's algorithm averages plainly, its digits have as many samples at every client; here by samples, as FedAvg.
-- Down travels the whole model: from its initial batch-norm a client begins that comes later or has lost its state.
-- Tested is the model that a client holds before it trains on: what it received with its own batch-norm. The global
-  model, whose batch-norm nobody trains, is not. With `tested: trained` a client's own model is the one that it has just
-  trained, as in methods without personal layers, and the one held is the model received.
+- Clients are weighted by samples, as in FedAvg. The paper's algorithm takes the plain mean; its clients all have the
+  same number of samples.
+- The whole model is sent down: a client that joins later, or has lost its state, starts from the initial batch-norm.
+- A client's model is tested before it trains: the model received with the client's own batch-norm. The global model is
+  not tested, since nobody trains its batch-norm. With `tested: trained` the own model is the one just trained, as in
+  methods without personal layers, and the model held before is reported as the one received.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Literal
 
 from pydantic import Field
 
-from shared.core.records import ModelState, Record, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
+    Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
+    Footprint,
+    GlobalModel,
     Local,
+    ModelState,
     OwnBuffers,
+    Record,
+    Score,
+    TensorMap,
     Trainer,
     Update,
-    default_local,
+    delta_of,
+    only,
+    overlay,
+    own_buffers,
     starting_model,
     travelling,
+    without,
 )
 
 
 class Params(Record):
-    """No parameter of the paper.
+    """The paper has no parameters of its own.
 
     Attributes:
-        tested: which model of a client is tested as its own: `held`, before it trains on; or `trained`, when it has.
+        tested: which model of a client is tested as its own: the one `held` before training, or the `trained` one.
     """
 
     tested: Literal["held", "trained"] = "held"
 
 
 class Own(OwnBuffers):
-    """A device's state: scale and shift of its batch-norm, once it has trained, beside the statistics.
+    """A device's state.
 
-    `began`: with which batch-norm, statistics included, its last visit began, where that is still to be tested.
+    Attributes:
+        norm: scale and shift of its batch-norm; empty before its first training.
+        began: batch-norm, statistics included, with which its last visit started; kept with `tested: trained` only.
     """
 
     norm: ModelState = Field(default_factory=dict)
     began: ModelState = Field(default_factory=dict)
 
 
-def norm_names(ctx: Context) -> frozenset[str]:
-    """Names of batch-norm's parameters: those of the modules that have running statistics."""
-    modules = {name.rpartition(".")[0] for name in ctx.buffer_names}
-    parameters = (name for layer in ctx.layers for name in layer.parameters)
+def norm_names(ctx: Context[Params]) -> frozenset[str]:
+    """Returns the names of the batch-norm parameters, which are those of modules with running statistics."""
+    modules = {name.rpartition(".")[0] for name in ctx.model.buffer_names}
+    parameters = (name for layer in ctx.model.layers for name in layer.parameters)
     return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """From a device all parameters but those of batch-norm; an edge that forms a model has those as they were."""
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """A device sends all but batch-norm; the update of an edge that forms a model has zeros for it."""
     return {"delta": travelling(ctx, model) - (norm_names(ctx) if ctx.seat is not None else frozenset())}
 
 
 class Cloud(CloudHooks):
-    """Averages all but batch-norm; where there is some, it has no model to test."""
+    """Averages all layers but batch-norm; with batch-norm in the model there is no global model to test."""
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+    def evaluate(self, ctx: Context[Params], state: GlobalModel, trainer: Trainer) -> dict[str, Score]:
         return {} if norm_names(ctx) else super().evaluate(ctx, state, trainer)
 
 
-class Device(DeviceHooks):
-    """Trains the whole model, keeps its batch-norm back."""
+class Device(DeviceHooks[Own]):
+    """Trains the whole model and keeps its batch-norm local."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
         start, mine = _held(state, message), norm_names(ctx)
         fit = trainer.fit(ctx, start)
-        local = default_local(ctx, start, fit)
         held = ctx.params.tested == "held"
-        began = {} if held else only(start, mine | ctx.buffer_names)
-        own = Own(buffers=local.state.buffers, norm=only(fit.model, mine), began=began)
-        update = Update(delta=without(cast("Update", local.update).delta, mine))
-        return replace(local, state=own, update=update, model=start if held else fit.model)
+        began = {} if held else only(start, mine | ctx.model.buffer_names)
+        own = Own(buffers=own_buffers(ctx, fit.model), norm=only(fit.model, mine), began=began)
+        update = Update(delta=without(delta_of(ctx, fit.model, start), mine))
+        return Local(own, update, start if held else fit.model, fit.trained)
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Broadcast, local: Local[Own] | None, trainer: Trainer
     ) -> TensorMap | None:
         if local:
             return local.model
         return _held(state, message) if ctx.params.tested == "held" else None
 
     def evaluate(
-        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Broadcast, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
         if ctx.params.tested == "held":
             held = trainer.evaluate(own or _held(state, message))
             return held, held
-        if own is None:  # nobody has trained: what is held now
+        if own is None:  # the visit only evaluates
             return trainer.evaluate(_held(state, message)), None
         return trainer.evaluate(overlay(message.model, state.began)), trainer.evaluate(own)
 
 
-def _held(state: Any, message: Any) -> TensorMap:
-    """The model received with the client's own batch-norm."""
+def _held(state: Own, message: Broadcast) -> TensorMap:
+    """Returns the model received with the client's own batch-norm."""
     return overlay(starting_model(state, message), state.norm)
 
 
@@ -131,6 +140,6 @@ ALGORITHM = Algorithm(
     device_state=Own,
     buffers="local",
     headline="mean over clients",
-    sends=sends,
     needs={"client": "device"},
+    footprint=Footprint(sends=sends),
 )

@@ -3,86 +3,105 @@
 L. Gao, H. Fu, L. Li, Y. Chen, M. Xu, C.-Z. Xu: FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling
 and Correction. CVPR 2022, algorithm 1; its objective is equation (4) with the terms R and G.
 
-    F_i(t)  = L_i(t) + alpha/2 |h_i + t - w|^2 + <t, g_i - g> / (eta K)     t: the local model, begins at w
-    g_i    <- t_i+ - w                  what the last local training moved; g: mean of all clients' g_i
-    h_i    <- h_i + g_i                 the drift variable, begins at 0; h: mean of all clients' h_i
-    w      <- mean of t_i+ + h          means weigh a client by |D_i|
+    F_i(t)  = L_i(t) + R + G            t: the local model, which starts from the global model w
+    R       = alpha/2 |h_i + t - w|^2   pulls t towards w - h_i
+    G       = <t, g_i - g> / (eta K)    corrects the gradients by the mean update direction
+    g_i    <- t_i+ - w                  the last local update; g: mean of all clients' g_i
+    h_i    <- h_i + g_i                 the local drift, initially 0; h: mean of all clients' h_i
+    w      <- mean of t_i+ + h          all means weight a client by its samples |D_i|
 
-h_i and g_i are in the device's state, h and g in the cloud's. A client whose update was not used keeps its old ones, so
-that h and g stay the means of all. `drift: false` leaves all h_i at 0, `gradient: false` leaves G out: without both it
-is FedProx with mu = alpha, and with alpha 0 besides FedAvg, bit for bit.
+Devices keep h_i and g_i, the cloud keeps h and g. A client whose update was not used restores its previous h_i and g_i,
+so that h and g stay the means over all clients. `drift: false` keeps all h_i at 0, `gradient: false` leaves G out. With
+both it is FedProx with mu = alpha, and with alpha = 0 as well it is FedAvg, bit for bit.
 
 Deviations and readings:
 
-- t_i+ are those of the clients that took part, h and g of all, as in the authors' code: means over those who took part
-  diverge where these change from round to round. Weights by |D_i| are the paper's; the code's means are plain.
-- A client sends t_i+ - w, which is also what its h_i changed, and by what the mean of the g_i changed; down travel w
-  and g.
-- g_i is kept and sent for a single step, as g_i / (eta K) with the K of that training; the paper's clients all take
-  equally many. With momentum `reach` is in the place of K. The code adds up g_i - g too, as SCAFFOLD's option II does.
-- alpha is tuned by data set in the paper; the default is that of the code's CIFAR-10 runs. These add weight decay.
-- Only parameters drift; buffers follow `buffers`. With `edge_rounds` above 1 an edge averages the t_i+ of each of its
-  edge rounds, with the cloud's g, and sends on by what all of them changed h and g.
-- A client weighs the same in each round, else h and g would not stay the means: specs in which samples arrive or are
-  dealt anew, or in which late updates weigh less, are refused.
-- A client that has lost its state begins with h_i = g_i = 0 again, while h and g remember its old ones: they are off
-  the means from then on, and training settles beside where it would have.
+- The mean of t_i+ is over participating clients, h and g are means over all clients, as in the authors' code. Means
+  over participants only would diverge when these change from round to round. Weights by |D_i| are the paper's; the code
+  takes plain means.
+- A client sends t_i+ - w, which is also the change of its h_i, and its share of the change of g. The cloud sends w and
+  g.
+- g_i is stored and sent per unit step, as g_i / (eta K) with the K of that training, since clients may take different
+  numbers of steps; the paper's take equally many. With momentum, `reach` takes the place of K. The authors' code
+  accumulates g_i - g, as SCAFFOLD's option II does.
+- The paper tunes alpha for each data set; the default is that of its code's CIFAR-10 runs, which also use weight decay.
+- Drift and corrections concern parameters only; buffers follow `buffers`. With `edge_rounds` above 1 an edge averages
+  the t_i+ of each edge round, all of them with the cloud's g, and sends the total change of h and g.
+- A client must weigh the same in each round, or h and g would not stay the means. Specs in which samples arrive or are
+  divided anew, and those in which late updates weigh less, are rejected.
+- A client that has lost its state starts with h_i = g_i = 0 again, while h and g still contain its previous values.
+  From then on they are not exactly the means, and training converges to a slightly different point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
 from shared.algorithms.fedprox import pull_towards
 from shared.algorithms.scaffold import plus
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add, subtract, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
+    Context,
+    Correct,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Outcome,
     OwnBuffers,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
-    default_local,
+    add,
     delta_of,
+    own_buffers,
+    reach,
     starting_model,
+    subtract,
     travelling,
+    without,
 )
-from shared.federation.population import Seat
-from shared.training.loop import Correct
-from shared.training.optimizers import reach
 
 
 class Params(Record):
-    """alpha: weight of the drift's penalty R; drift, gradient: whether h_i is learned, and G is there."""
+    """Parameters of the objective.
+
+    Attributes:
+        alpha: weight of the penalty R.
+        drift: whether the drifts h_i are learned.
+        gradient: whether the objective contains G.
+    """
 
     alpha: Annotated[float, Field(ge=0, le=1e3)] = 0.01
     drift: bool = True
     gradient: bool = True
 
 
-class Steered(Record):
-    """Down: w and g; g is empty before there is one."""
+class Steered(Broadcast):
+    """Down: w (`model`) and g (`moved`); g is empty before the first aggregation."""
 
-    model: ModelState
     moved: ModelState = Field(default_factory=dict)
 
 
 class Corrected(Record):
-    """Up: t_i+ - w, and by what g changed; from an edge that forms a model also by what h did."""
+    """Up: t_i+ - w, and the change of g; from an edge that forms a model also the change of h."""
 
     delta: Annotated[ModelState, Mean(weight="samples")]
     moved: Annotated[ModelState, Mean(weight="one")] = Field(default_factory=dict)
@@ -97,14 +116,19 @@ class Federation(GlobalModel):
 
 
 class Changes(Record):
-    """By what some visits changed h and g."""
+    """By how much visits changed h and g."""
 
     drift: ModelState = Field(default_factory=dict)
     moved: ModelState = Field(default_factory=dict)
 
 
 class Relay(EdgeModel):
-    """An edge's state within a round: g, and what its devices changed: before this edge round, and in all."""
+    """An edge's state within a round.
+
+    Attributes:
+        moved: g.
+        before, changed: by how much its devices changed h and g, before the present edge round and in total.
+    """
 
     moved: ModelState = Field(default_factory=dict)
     before: Changes = Changes()
@@ -112,95 +136,98 @@ class Relay(EdgeModel):
 
 
 class Own(OwnBuffers):
-    """A device's state: h_i and g_i; empty while they are 0."""
+    """A device's state: h_i (`drift`) and g_i (`moved`); empty while they are 0."""
 
     drift: ModelState = Field(default_factory=dict)
     moved: ModelState = Field(default_factory=dict)
 
 
-def changes(ctx: Context, update: Any, before: Any) -> tuple[TensorMap, TensorMap]:
-    """h and g, or what they have changed so far, with what the visits behind a mean update changed of them."""
+def changes(ctx: Context[Params], update: Corrected, before: Federation | Changes) -> tuple[TensorMap, TensorMap]:
+    """Returns h and g of `before` plus the changes that the visits behind a mean update made."""
     drift = before.drift
     if ctx.params.drift and update.drift:
         drift = plus(drift, update.drift, ctx.n_updates)
     elif ctx.params.drift:
-        drift = plus(drift, without(update.delta, ctx.buffer_names), ctx.n_samples / ctx.total_samples)
+        drift = plus(drift, without(update.delta, ctx.model.buffer_names), ctx.n_samples / ctx.total_samples)
     return drift, plus(before.moved, update.moved, ctx.n_updates)
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """Of g all parameters, from an edge also of h."""
-    parameters = frozenset(model.keys() - ctx.buffer_names)
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """The change of g has all parameters; so has that of h, which only edges send."""
+    parameters = frozenset(model.keys() - ctx.model.buffer_names)
     found = {"delta": travelling(ctx, model), "moved": parameters, "drift": parameters}
     there = {"delta": True, "moved": ctx.params.gradient, "drift": ctx.params.drift and ctx.seat is None}
     return {field: names for field, names in found.items() if there[field]}
 
 
-class Cloud(CloudHooks):
-    """The mean of the models with the mean of all drifts is the new model."""
+class Cloud(CloudHooks[Federation, Steered, Corrected]):
+    """The new global model is the mean of the models plus the mean of the drifts."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Steered:
         return Steered(model=state.model, moved=state.moved)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Corrected) -> Federation:
         drift, moved = changes(ctx, update, state)
         return Federation(model=add(add(state.model, update.delta), drift), drift=drift, moved=moved)
 
 
-class Edge(EdgeHooks):
-    """Hands g on; where it forms a model, it adds up what its devices change of h and g."""
+class Edge(EdgeHooks[Relay, Steered, Corrected]):
+    """Forwards g; if it forms a model, it adds up its devices' changes of h and g."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Relay:
         return Relay()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Relay, broadcast: Steered) -> Begin[Relay]:
         return super().begin(ctx, Relay(moved=broadcast.moved), broadcast)
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return self.spec_forms_model(ctx)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Relay, seat: Seat) -> Steered:
         return Steered(model=state.start, moved=state.moved)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Relay, update: Corrected) -> Relay:
         drift, moved = changes(ctx, update, state.before)
         return super().aggregate(ctx, state, update).replace(changed=Changes(drift=drift, moved=moved))
 
-    def advance(self, ctx: Context, state: Any, tasks: Any, outcomes: Any) -> Advance:
+    def advance(
+        self, ctx: Context[Params], state: Relay, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Relay]:
         return super().advance(ctx, state.replace(before=state.changed), tasks, outcomes)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Relay) -> Finish[Relay, Corrected]:
         if not self.forms_model(ctx):
             return Finish(Relay())
         delta = delta_of(ctx, state.model, state.received)
         return Finish(Relay(), Corrected(delta=delta, moved=state.changed.moved, drift=state.changed.drift))
 
 
-class Device(DeviceHooks):
-    """Trains on F_i, and learns its drift."""
+class Device(DeviceHooks[Own, Steered, Corrected]):
+    """Trains on F_i and updates its drift."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(
+        self, ctx: Context[Params], state: Own, message: Steered, trainer: Trainer
+    ) -> Local[Own, Corrected]:
         start = starting_model(state, message)
         fit = trainer.fit(ctx, start, correct=steer(ctx, state, message.moved, start))
-        local: Any = default_local(ctx, start, fit)
-        gone = subtract(without(fit.model, ctx.buffer_names), start)  # g_i
+        gone = subtract(without(fit.model, ctx.model.buffer_names), start)  # g_i
         length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
         moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
         drift = plus(gone, state.drift) if ctx.params.drift else {}  # h_i
-        own = Own(buffers=local.state.buffers, drift=drift, moved=moved)
+        own = Own(buffers=own_buffers(ctx, fit.model), drift=drift, moved=moved)
         change = plus({}, plus(moved, state.moved, -1.0), trainer.n_samples / ctx.total_samples)
-        return Local(own, Corrected(delta=local.update.delta, moved=change), fit.model, fit.trained)
+        return Local(own, Corrected(delta=delta_of(ctx, fit.model, start), moved=change), fit.model, fit.trained)
 
 
-def steer(ctx: Context, state: Any, moved: TensorMap, start: TensorMap) -> Correct | None:
-    """What R and G add to the gradients; None where that is nothing."""
-    names = [name for name in start if name not in ctx.buffer_names]
+def steer(ctx: Context[Params], state: Own, moved: TensorMap, start: TensorMap) -> Correct | None:
+    """Returns the correction that adds the gradients of R and G; None if both are zero."""
+    names = [name for name in start if name not in ctx.model.buffer_names]
     anchor = add(start, {name: -tensor for name, tensor in state.drift.items()})  # w - h_i
     pull = pull_towards(anchor, names, ctx.params.alpha) if ctx.params.alpha else None
     zero = torch.zeros(())
@@ -230,6 +257,6 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    sends=sends,
     needs={"client": "device", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
+    footprint=Footprint(sends=sends),
 )

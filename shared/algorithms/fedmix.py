@@ -3,29 +3,30 @@
 T. Yoon, S. Shin, S. J. Hwang, E. Yang: FedMix: Approximation of Mixup under Mean Augmented Federated Learning. ICLR
 2021, algorithms 1 (the framework, MAFL) and 2 (FedMix), equation 4.
 
-    collect, one round    client k averages its images and its labels, M_k at a time, and sends the means: the mash
-    train                 every client holds everybody's mash; for each batch (x, y) it draws one entry (xg, yg) of it
+    phase mash, one round    client k averages its images and its labels, M_k at a time, and sends these means
+    phase train              every client holds the means of all clients, the mash; for each batch (x, y) it draws one
+                             entry (xg, yg) of the mash
 
     l = (1 - lam) l(f((1 - lam) x), y) + lam l(f((1 - lam) x), yg) + lam dl/dx . xg                       (4)
 
-dl/dx is taken at (1 - lam) x and y: the first-order term of mixing x with the images behind xg. `mix: naive` is the
-paper's NaiveMix, mixup with the means themselves: (1 - lam) l(f(m), y) + lam l(f(m), yg) at m = (1 - lam) x + lam xg.
-lam = 0 collects nothing and is FedAvg, bit for bit.
+dl/dx is taken at (1 - lam) x and y; the last term is the first-order term of mixing x with the images averaged in xg.
+`mix: naive` is the paper's NaiveMix, mixup with the means themselves: (1 - lam) l(f(m), y) + lam l(f(m), yg) at
+m = (1 - lam) x + lam xg. With lam = 0 nothing is collected and it is FedAvg, bit for bit.
 
-The mash goes once to each edge, which keeps it, and once to each device, which has it in its state: both are records
-in the messages of the training rounds and so in the link bytes. An update says which edge the device was at and how
-many entries it holds: so the cloud knows which edges have the mash.
+The mash is sent once to each edge, which stores it, and once to each device, which keeps it in its state. It is part of
+the first messages of the training rounds and counted in their bytes. An update says at which edge the device is and how
+many entries it holds; from that the cloud knows which edges have the mash.
 
 Deviations and readings:
 
-- M_k is by default all samples of a client, as in the paper's experiments: one entry a client. A smaller M_k takes
-  them in shuffled order; the last mean is of those left over.
-- lam: 0.05 for CIFAR-10 in the paper (CIFAR-100: 0.1, FEMNIST: 0.2), for NaiveMix 0.1 (0.1, 0.2).
+- M_k is by default the number of all samples of a client, as in the paper's experiments: one entry for each client.
+  With a smaller M_k samples are averaged in shuffled order, and the last mean is of the remaining ones.
+- The paper's lam is 0.05 for CIFAR-10 (CIFAR-100: 0.1, FEMNIST: 0.2), and 0.1 for NaiveMix (0.1, 0.2).
 - Images are averaged as the model gets them, from -1 to 1.
-- The mash holds the means of those who answered in the round that collects; it does not grow later. In that round
-  everybody is asked, whatever `select` says.
-- A device that holds no mash (its state or its edge's was lost) trains as in FedAvg, and says so; it gets the mash
-  in its next visit, and its edge in the next round.
+- The mash has the means of the clients that answered in the phase `mash`; it does not grow later. In that phase all
+  seats are selected, whatever the spec's `select` says.
+- A device without the mash (its state or its edge's was lost) trains as in FedAvg and reports that. It gets the mash
+  with its next visit, and its edge gets it in the next round.
 """
 
 from __future__ import annotations
@@ -33,50 +34,66 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
+    ExperimentSpec,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Objective,
+    Outcome,
     OwnBuffers,
+    PerClient,
     Phase,
+    Record,
+    Samples,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
-    Update,
-    default_local,
+    WireError,
+    delta_of,
     one_phase,
+    operations,
+    own_buffers,
     starting_model,
     travelling,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
-from shared.spec.experiment import ExperimentSpec
-from shared.training.flops import operations
-from shared.training.loop import Objective
 
 ROUNDED = 1e-3
-"""So far from what they are may means of floats be."""
+"""Bounds the rounding error of averaged pixels and label shares."""
 
 
 class Params(Record):
-    """lam: mixup ratio; mash: M_k, how many samples an average is of; mix: the loss."""
+    """Parameters of the mix.
+
+    Attributes:
+        lam: mixup ratio.
+        mash: M_k, the number of samples in one mean.
+        mix: the loss, (4) or NaiveMix.
+    """
 
     lam: Annotated[float, Field(ge=0, le=1)] = 0.05
     mash: Annotated[int, Field(ge=2, le=10**9)] | Literal["all"] = "all"
@@ -84,9 +101,11 @@ class Params(Record):
 
 
 class Mash(Record):
-    """Averaged images, float32 (entries, channels, height, width), and labels, float32 (entries, classes).
+    """Averaged images and labels.
 
-    Images are from -1 to 1, the labels of an entry are shares; but for rounding.
+    Attributes:
+        images: float32, (entries, channels, height, width), from -1 to 1.
+        labels: float32, (entries, classes); the shares of an entry add up to 1.
     """
 
     images: Tensor
@@ -100,7 +119,7 @@ class Mash(Record):
             raise ValueError(f"images and labels are float32 of 4 and 2 dimensions, not {found}")
         if len(images) != len(labels) or not labels.numel() or not images.numel():
             raise ValueError(f"images are {tuple(images.shape)}, labels {tuple(labels.shape)}")
-        if images.abs().max() > 1 + ROUNDED:  # NaN is told where it is added up
+        if images.abs().max() > 1 + ROUNDED:  # NaN passes here: summation rejects it
             raise ValueError("an image is not from -1 to 1")
         if labels.min() < -ROUNDED or (labels.sum(1) - 1).abs().max() > ROUNDED:
             raise ValueError("the labels of an entry are no shares")
@@ -108,21 +127,20 @@ class Mash(Record):
 
 
 class Held(Record):
-    """What a device says of the mash that it holds: how many entries, and at which edge it is."""
+    """The number of mash entries that a device holds, and the edge at which it is."""
 
     edge: int
     entries: Count
 
 
-class Mixed(Record):
-    """Down: the model, and the mash for those who do not have it yet."""
+class Mixed(Broadcast):
+    """Down: the model, and the mash for edges and devices that do not have it yet."""
 
-    model: ModelState
     mash: Mash | None = None
 
 
 class Change(Record):
-    """Up: trained minus received; by client, in the first phase its averages, later what it holds."""
+    """Up: trained minus received; by client, its means in the phase `mash`, and later what it holds of the mash."""
 
     delta: Annotated[ModelState, Mean(weight="samples")]
     averages: Annotated[dict[str, Mash], PerClient()] = Field(default_factory=dict)
@@ -130,14 +148,14 @@ class Change(Record):
 
 
 class Federation(GlobalModel):
-    """The cloud's state: the model, everybody's mash, and the edges that have it."""
+    """The cloud's state: the model, the mash of all clients, and the edges that have it."""
 
     mash: Mash | None = None
     edges: tuple[int, ...] = ()
 
 
 class Relay(EdgeModel):
-    """An edge's state: the mash, and the seats that have it; within a round what its devices said of it."""
+    """An edge's state: the mash, the seats that have it, and within a round what its devices reported to hold."""
 
     mash: Mash | None = None
     seats: tuple[int, ...] = ()
@@ -145,13 +163,13 @@ class Relay(EdgeModel):
 
 
 class Own(OwnBuffers):
-    """A device's state: the mash, once it has got it."""
+    """A device's state: the mash, once received."""
 
     mash: Mash | None = None
 
 
 def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
-    """One round that collects, before the spec's; with nothing to mix none."""
+    """Returns one round of collecting before the spec's rounds; none if lam is 0."""
     if not params.lam:
         return one_phase(spec, params)
     return Phase("mash", 1, kind="collect"), Phase("train", spec.num_rounds)
@@ -160,8 +178,8 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 # ---- the mash
 
 
-def averaged(ctx: Context, trainer: Trainer, n_classes: int) -> Mash:
-    """A client's images and labels, averaged M_k at a time."""
+def averaged(ctx: Context[Params], trainer: Trainer, n_classes: int) -> Mash:
+    """Returns the means of a client's images and labels, of M_k samples each."""
     labels = trainer.arrays("train")[1]
     order = torch.randperm(trainer.n_samples, generator=ctx.rng("mash"))
     size = trainer.n_samples if ctx.params.mash == "all" else ctx.params.mash
@@ -172,7 +190,7 @@ def averaged(ctx: Context, trainer: Trainer, n_classes: int) -> Mash:
 
 
 def united(parts: Mapping[str, Mash]) -> Mash | None:
-    """Everybody's mash, in the order of the clients' names."""
+    """Returns the mash of all clients, in the order of the clients' names; None if there are no means."""
     each = [parts[client] for client in sorted(parts)]
     if not each:
         return None
@@ -180,7 +198,7 @@ def united(parts: Mapping[str, Mash]) -> Mash | None:
 
 
 def mixing(mash: Mash, params: Params, generator: torch.Generator) -> Objective:
-    """The loss of a batch mixed with one entry of the mash, which the generator draws."""
+    """Returns the objective that mixes a batch with one entry of the mash, drawn by the generator."""
     lam = params.lam
 
     def entry(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,7 +210,7 @@ def mixing(mash: Mash, params: Params, generator: torch.Generator) -> Objective:
         scaled = ((1 - lam) * x).requires_grad_()
         logits = model(scaled)
         loss = cross_entropy(logits, y)
-        (slope,) = torch.autograd.grad(loss, scaled, create_graph=True)  # of each image's loss, over the batch size
+        (slope,) = torch.autograd.grad(loss, scaled, create_graph=True)  # each image's, divided by the batch size
         return (1 - lam) * loss + lam * cross_entropy(logits, yg) + lam * (slope * xg).sum(), logits  # (4)
 
     def naive(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -204,7 +222,7 @@ def mixing(mash: Mash, params: Params, generator: torch.Generator) -> Objective:
 
 
 def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Operations of a step on (4); images are shapes alone, so that there are no values to check."""
+    """Returns the operations of a step on (4); the images have shapes but no values, so the mash is not validated."""
     if not params.lam:
         return operations(lambda: cross_entropy(model(x), y))
     n_classes = model(x).shape[1]
@@ -213,26 +231,26 @@ def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> f
     return operations(lambda: mix(model, x, y)[0])
 
 
-def gathers(ctx: Context) -> Mapping[str, int]:
-    """The mash, at least twice: as it came, and whole."""
+def gathers(ctx: Context[Params]) -> Mapping[str, int]:
+    """A process holds the mash at least twice: as received from clients, and concatenated."""
     params = ctx.params
     entries = ctx.n_clients if params.mash == "all" else ctx.total_samples / params.mash
-    entry_bytes = 4 * (prod(ctx.image_shape) + ctx.n_classes)
+    entry_bytes = 4 * (prod(ctx.model.image_shape) + ctx.model.n_classes)
     return {"mash": ceil(2 * entries * entry_bytes)} if params.lam else {}
 
 
-def check(ctx: Context, update: Any) -> None:
-    """In its phase an update holds averages of the run's images, at most as many as there can be; then what is held."""
+def check(ctx: Context[Params], update: Change) -> None:
+    """Validates means in the phase `mash` (shape and number) and what is held of the mash in later phases."""
     of_another_phase = "held" if ctx.phase == "mash" else "averages"
     if getattr(update, of_another_phase):
         raise WireError(f"{of_another_phase}: none are sent in the phase {ctx.phase}", field=of_another_phase)
     most = 1 if ctx.params.mash == "all" else ceil(ctx.total_samples / ctx.params.mash)
     for client, mash in update.averages.items():
         shape, n_classes = tuple(mash.images.shape[1:]), mash.labels.shape[1]
-        if (shape, n_classes) != (ctx.image_shape, ctx.n_classes) or len(mash.images) > most:
+        if (shape, n_classes) != (ctx.model.image_shape, ctx.model.n_classes) or len(mash.images) > most:
             found = f"{len(mash.images)} of images {shape} and {n_classes} classes"
-            told = f"at most {most} of images {ctx.image_shape} and {ctx.n_classes} classes"
-            raise WireError(f"averages of {client}: {found}, there can be {told}", field="averages")
+            allowed = f"at most {most} of images {ctx.model.image_shape} and {ctx.model.n_classes} classes"
+            raise WireError(f"averages of {client}: {found}, there can be {allowed}", field="averages")
     for client, held in update.held.items():
         if held.edge != ctx.edge:
             raise WireError(f"held of {client}: it is at edge {ctx.edge}, not {held.edge}", field="held")
@@ -241,78 +259,85 @@ def check(ctx: Context, update: Any) -> None:
 # ---- the three tiers
 
 
-class Cloud(CloudHooks):
-    """Unites the averages, and hands the mash to edges that do not have it."""
+class Cloud(CloudHooks[Federation, Mixed, Change]):
+    """Concatenates the means of all clients, and sends the mash to edges that do not have it."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Mixed:
         return Mixed(model=state.model, mash=None if edge in state.edges else state.mash)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         after = super().aggregate(ctx, state, update)
         if update.averages:
             return after.replace(mash=united(update.averages))
-        said = update.held.values()
-        lacking = {held.edge for held in said if not held.entries}
-        return after.replace(edges=tuple(sorted(({*state.edges} | {held.edge for held in said}) - lacking)))
+        reported = update.held.values()
+        lacking = {held.edge for held in reported if not held.entries}
+        return after.replace(edges=tuple(sorted(({*state.edges} | {held.edge for held in reported}) - lacking)))
 
 
-class Edge(EdgeHooks):
-    """Keeps the mash, and hands it to devices that do not have it."""
+class Edge(EdgeHooks[Relay, Mixed, Change]):
+    """Stores the mash, and sends it to devices that do not have it."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Relay:
         return Relay()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Relay, broadcast: Mixed) -> Begin[Relay]:
         begun = super().begin(ctx, state.replace(mash=broadcast.mash or state.mash), broadcast)
         return replace(begun, edge_rounds=1) if ctx.phase == "mash" else begun
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return ctx.phase != "mash" and self.spec_forms_model(ctx)
 
-    def select(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> list[int]:
-        return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats)
+    def select(self, ctx: Context[Params], state: Relay, seats: Sequence[Seat], view: EdgeView) -> list[int]:
+        return [seat.number for seat in seats] if ctx.phase == "mash" else super().select(ctx, state, seats, view)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Relay, seat: Seat) -> Mixed:
         has_it = seat.number in state.seats or seat.role == "held_out"
         return Mixed(model=state.start, mash=None if has_it else state.mash)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Relay, update: Change) -> Relay:
         return super().aggregate(ctx, state, update).replace(held=state.held | update.held)
 
-    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
-        told = {outcome.seat: outcome.figures.get("mash", 0) for outcome in outcomes if not outcome.failure}
-        have = {*state.seats} - told.keys() | {seat for seat, entries in told.items() if entries}
+    def advance(
+        self, ctx: Context[Params], state: Relay, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Relay]:
+        entries_of = {outcome.seat: outcome.figures.get("mash", 0) for outcome in outcomes if not outcome.failure}
+        have = {*state.seats} - entries_of.keys() | {seat for seat, entries in entries_of.items() if entries}
         return super().advance(ctx, state.replace(seats=tuple(sorted(have))), tasks, outcomes)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
-        done = super().finish(ctx, state.replace(held={}))
-        if done.update is None:
-            return done
-        return Finish(done.state, Change(delta=cast("Update", done.update).delta, held=state.held))
+    def finish(self, ctx: Context[Params], state: Relay) -> Finish[Relay, Change]:
+        between = state.replace(start={}, received={}, model={}, held={})
+        if not self.forms_model(ctx):
+            return Finish(between)
+        return Finish(between, Change(delta=delta_of(ctx, state.model, state.received), held=state.held))
 
 
-class Device(DeviceHooks):
-    """First averages its samples; then trains on (4)."""
+class Device(DeviceHooks[Own, Mixed, Change]):
+    """Averages its samples in the phase `mash`, then trains on (4)."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Mixed, trainer: Trainer) -> Local[Own, Change]:
         if ctx.phase == "mash":
-            n_classes = len(message.model[ctx.layers[-1].parameters[0]])
+            n_classes = len(message.model[ctx.model.layers[-1].parameters[0]])
             mine = {ctx.client_id: averaged(ctx, trainer, n_classes)} if trainer.n_samples else {}
             return Local(state, Change(delta={}, averages=mine))
         start, mash = starting_model(state, message), message.mash or state.mash
         mix = mixing(mash, ctx.params, ctx.rng("mix")) if mash else None
-        local = default_local(ctx, start, trainer.fit(ctx, start, objective=mix))
+        fit = trainer.fit(ctx, start, objective=mix)
         entries = len(mash.images) if mash else 0
         held = {ctx.client_id: Held(edge=ctx.edge or 0, entries=entries)} if ctx.params.lam else {}
-        own = Own(buffers=local.state.buffers, mash=mash)
-        update = Change(delta=cast("Update", local.update).delta, held=held)
-        return replace(local, state=own, update=update, figures={"mash": entries} if ctx.params.lam else {})
+        own = Own(buffers=own_buffers(ctx, fit.model), mash=mash)
+        update = Change(delta=delta_of(ctx, fit.model, start), held=held)
+        return Local(own, update, fit.model, fit.trained, figures={"mash": entries} if ctx.params.lam else {})
+
+
+def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """The deltas of all that travels; nothing while the mash is collected."""
+    return {"delta": travelling(ctx, model)} if ctx.phase != "mash" else {}
 
 
 ALGORITHM = Algorithm(
@@ -329,9 +354,7 @@ ALGORITHM = Algorithm(
     device_state=Own,
     phases=phases,
     own_objective=lambda params: params.lam > 0,
-    flops=mean_operations,
-    sends=lambda ctx, model: {"delta": travelling(ctx, model)} if ctx.phase != "mash" else {},
     check=check,
-    gathers=gathers,
     needs={"client": "device"},
+    footprint=Footprint(sends=sends, gathers=gathers, flops=mean_operations),
 )

@@ -7,143 +7,148 @@ arXiv, 2019 (1912.00818), algorithms 1 and 2.
     (B_j, P_j)    <- SGD on client j's samples from (W_B, P_j)                                   algorithm 1 (client)
     W_B           <- sum_j gamma_j B_j, gamma_j = n_j / n                                        algorithm 2 (server)
 
-P_j stays with client j. `personal_layers` 0 is FedAvg, bit for bit.
+P_j stays with client j. `personal_layers: 0` is FedAvg, bit for bit.
 
-The client is a device (its personal layers are in the device's state), or with `client: edge` an edge: its devices
-train shares of the whole model from (W_B, P_j), the edge averages them by share, keeps P_j and sends B_j.
+The client is a device, which keeps its personal layers in its state, or with `client: edge` an edge: its devices train
+the whole model from (W_B, P_j) on shares of its samples, and the edge averages them, keeps P_j and sends B_j.
 
 Deviations and readings:
 
-- Every client begins from the same personal layers, those of the initial model. They travel down with the base, so
-  that a client that comes later, or has lost its state, begins from them too; the paper's message is smaller by them.
-- A layer is a convolution or linear module with the batch-norm that follows it; buffers go with their layer.
-- Tested is the model that a client holds before it trains on: the base received and its own personal layers.
+- All clients start from the same personal layers, those of the initial model. These are sent down with the base, so
+  that a client that joins later, or has lost its state, starts from them too; the paper's message is smaller by them.
+- A layer is a convolution or linear module with the batch-norm that follows it; buffers belong to their layer.
+- A client's model is tested before it trains: the base received with its own personal layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 from pydantic import Field
 
-from shared.core.records import ModelState, Record, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
+    GlobalModel,
     Local,
+    ModelState,
     OwnBuffers,
+    Record,
+    Score,
+    TensorMap,
     Trainer,
     Update,
-    default_local,
+    delta_of,
     last_layers,
+    only,
+    overlay,
+    own_buffers,
     starting_model,
     travelling,
+    without,
 )
 
 
 class Params(Record):
-    """personal_layers: K_P, how many of the last layers are personal; the paper tries 1 to 4 for its networks."""
+    """personal_layers: K_P, the number of personal layers, counted from the output; the paper tries 1 to 4."""
 
     personal_layers: Annotated[int, Field(ge=0, le=1000)] = 1
 
 
 class User(EdgeModel):
-    """The state of an edge that is a client: its personal layers, once it has trained."""
+    """The state of an edge that is a client: its personal layers; empty before its first training."""
 
     personal: ModelState = Field(default_factory=dict)
 
 
 class Own(OwnBuffers):
-    """The state of a device that is a client: its personal layers, once it has trained."""
+    """The state of a device that is a client: its personal layers; empty before its first training."""
 
     personal: ModelState = Field(default_factory=dict)
 
 
-def stays_here(ctx: Context) -> frozenset[str]:
-    """Names of the personal layers where the client is, at an edge or at a device; none elsewhere."""
+def personal_names(ctx: Context[Params]) -> frozenset[str]:
+    """Returns the names of the personal layers at the tier that is the client; none at the other tier."""
     here = "edge" if ctx.seat is None else "device"
     return last_layers(ctx, ctx.params.personal_layers) if ctx.spec.client == here else frozenset()
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """All that travels but the client's personal layers."""
-    return {"delta": travelling(ctx, model) - stays_here(ctx)}
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """A client sends all but its personal layers."""
+    return {"delta": travelling(ctx, model) - personal_names(ctx)}
 
 
 class Cloud(CloudHooks):
-    """Averages base layers; its personal layers stay the initial ones, so that it has no model to test."""
+    """Averages base layers. Its personal layers stay the initial ones, so there is no global model to test."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
-        last_layers(ctx, ctx.params.personal_layers)  # refuses more than there are
+    def init(self, ctx: Context[Params], model: TensorMap) -> GlobalModel:
+        last_layers(ctx, ctx.params.personal_layers)  # raises if the model has fewer layers
         return super().init(ctx, model)
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
+    def evaluate(self, ctx: Context[Params], state: GlobalModel, trainer: Trainer) -> dict[str, Score]:
         return {} if ctx.params.personal_layers else super().evaluate(ctx, state, trainer)
 
 
-class Edge(EdgeHooks):
-    """Between cloud and devices FedAvg's; as a client it keeps its personal layers back."""
+class Edge(EdgeHooks[User]):
+    """As a client it keeps its personal layers; otherwise it is FedAvg's edge."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> User:
         return User()
 
-    def forms_model(self, ctx: Context) -> bool:
-        return ctx.spec.edge_rounds > 1 or bool(stays_here(ctx))
+    def forms_model(self, ctx: Context[Params]) -> bool:
+        return ctx.spec.edge_rounds > 1 or bool(personal_names(ctx))
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: User, broadcast: Broadcast) -> Begin[User]:
         held = overlay(broadcast.model, state.personal)  # (W_B, P_j)
         return super().begin(ctx, state, Broadcast(model=held))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
-        done, mine = super().finish(ctx, state), stays_here(ctx)
+    def finish(self, ctx: Context[Params], state: User) -> Finish[User]:
+        done, mine = super().finish(ctx, state), personal_names(ctx)
         if not mine:
             return done
-        delta = without(cast("Update", done.update).delta, mine)
+        delta = without(delta_of(ctx, state.model, state.received), mine)
         return Finish(done.state.replace(personal=only(state.model, mine)), Update(delta=delta))
 
-    def own_model(self, ctx: Context, state: Any) -> TensorMap | None:
+    def own_model(self, ctx: Context[Params], state: User) -> TensorMap | None:
         return state.received or None
 
 
-class Device(DeviceHooks):
-    """Trains the whole model; as a client it keeps its personal layers back."""
+class Device(DeviceHooks[Own]):
+    """Trains the whole model; as a client it keeps its personal layers."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
-        start, mine = _held(state, message), stays_here(ctx)
+    def local_update(self, ctx: Context[Params], state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
+        start, mine = _held(state, message), personal_names(ctx)
         fit = trainer.fit(ctx, start)  # algorithm 1 (client)
-        local = default_local(ctx, start, fit)
-        own = Own(buffers=local.state.buffers, personal=only(fit.model, mine))
-        update = Update(delta=without(cast("Update", local.update).delta, mine))
-        return replace(local, state=own, update=update, model=start)
+        own = Own(buffers=own_buffers(ctx, fit.model), personal=only(fit.model, mine))
+        update = Update(delta=without(delta_of(ctx, fit.model, start), mine))
+        return Local(own, update, start, fit.trained)
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Broadcast, local: Local[Own] | None, trainer: Trainer
     ) -> TensorMap | None:
         return local.model if local else _held(state, message)
 
     def evaluate(
-        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Broadcast, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
         held = trainer.evaluate(own or _held(state, message))
         return held, held
 
 
-def _held(state: Any, message: Any) -> TensorMap:
-    """(W_B, P_j): the model received with the personal layers of the client, and its own buffers if they stay local."""
+def _held(state: Own, message: Broadcast) -> TensorMap:
+    """Returns (W_B, P_j): the model received with the client's personal layers, and its buffers if they stay local."""
     return overlay(starting_model(state, message), state.personal)
 
 
@@ -157,5 +162,5 @@ ALGORITHM = Algorithm(
     edge_state=User,
     device_state=Own,
     headline="mean over clients",
-    sends=sends,
+    footprint=Footprint(sends=sends),
 )

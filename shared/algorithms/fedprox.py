@@ -5,22 +5,36 @@ MLSys 2020, algorithm 2.
 
     h_k(w; w_t) = F_k(w) + mu/2 * |w - w_t|^2                                                        (2)
 
-A device minimises h_k instead of F_k: its gradient gains mu * (w - w_t). mu = 0 is FedAvg, bit for bit.
+A device minimises h_k instead of F_k: mu * (w - w_t) is added to its gradient. mu = 0 is FedAvg, bit for bit.
 
-Deviations: clients are weighted by samples, as in FedAvg, and drawn without replacement (the paper draws them by
-sample share and averages plainly). Partial work is the spec's business (`local_epochs`), not the algorithm's.
+Deviations:
+
+- Clients are weighted by samples and drawn without replacement, as in FedAvg. The paper draws them in proportion to
+  their samples and takes plain means.
+- Partial work of stragglers is set by the spec (`partial_work`, `local_epochs`), not by the algorithm.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from shared.core.records import Record, Tensor, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, Local, Trainer, default_local, starting_model
-from shared.training.loop import Correct
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    Context,
+    Correct,
+    DeviceHooks,
+    Local,
+    OwnBuffers,
+    Record,
+    Tensor,
+    TensorMap,
+    Trainer,
+    default_local,
+    starting_model,
+)
 
 
 class Params(Record):
@@ -30,7 +44,7 @@ class Params(Record):
 
 
 def pull_towards(anchor: TensorMap, names: list[str], mu: float) -> Correct:
-    """A gradient correction that adds mu * (w - anchor)."""
+    """Returns a gradient correction that adds mu * (w - anchor) for the parameters of these names."""
     anchors = [anchor[name] for name in names]
 
     def correct(parameters: list[Tensor], gradients: list[Tensor]) -> None:
@@ -43,9 +57,9 @@ def pull_towards(anchor: TensorMap, names: list[str], mu: float) -> Correct:
 class Device(DeviceHooks):
     """Local SGD on h_k."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
         start = starting_model(state, message)
-        names = [name for name in start if name not in ctx.buffer_names]
+        names = [name for name in start if name not in ctx.model.buffer_names]
         correct = pull_towards(start, names, ctx.params.mu) if ctx.params.mu else None
         return default_local(ctx, start, trainer.fit(ctx, start, correct=correct))
 

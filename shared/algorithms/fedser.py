@@ -2,30 +2,31 @@
 
 M. Zhang, M. Liang, Z. Xue, Z. Guan, Z. Pan, Z. Zhao: Regularization Optimization Algorithm for Heterogeneous Data
 Federated Learning Model Based on Structure Enhancement. Pattern Recognition and Artificial Intelligence, 2023, in
-Chinese; algorithms 1 and 2. The method is GradAug (T. Yang, S. Zhu, C. Chen: GradAug. NeurIPS 2020) in a client.
+Chinese; algorithms 1 and 2. It is GradAug (T. Yang, S. Zhu, C. Chen: GradAug. NeurIPS 2020) as a client's training.
 
     F_w            the sub-network of width w: the first ceil(w c) of the c channels of every layer, with F's weights
     w_i            ~ U[alpha, 1], i = 1..n                                                            algorithm 1
-    T_i            a random view of the batch                                                         algorithm 1
+    T_i            a random transform of the batch                                                    algorithm 1
     L              = CE(F(x), y) + mu sum_i KL(F(x) || F_w_i(T_i(x)))                                 section 2.3
 
-A device minimises L instead of CE, in one step of SGD for each mini-batch. Nothing else differs from FedAvg: other
-algorithms can train their devices with it too (`algorithm: {name: bofl, local: fedser}`).
-n = 0 or mu = 0 is FedAvg, bit for bit: widths and views draw from streams of their own.
+A device minimises L instead of CE, with one SGD step for each mini-batch. Everything else is FedAvg. Other algorithms
+can train their devices with this objective too (`algorithm: {name: bofl, local: fedser}`). n = 0 or mu = 0 is FedAvg,
+bit for bit: widths and transforms draw from random streams of their own.
 
-Deviations and readings (where the paper is silent, GradAug's way):
+Deviations and readings (where the paper is silent, GradAug is followed):
 
-- Section 2.3 may be read as training F first and the sub-networks after it; algorithm 1 adds the losses up and goes
-  back once. Here each term goes back as soon as it is made: the gradients add up to the same, in one pass's memory.
-- mu weighs the sum over i, as in the equation; algorithm 1 leaves it out. KL is summed over classes and averaged over
-  the batch, temperature 1. F(x) is a soft label: no gradient flows through it.
-- Image channels and classes are never cut, all else is, a projection head too
-  (`shared/training/subnetworks/width_slices.py`). First channels, since so larger sub-networks hold
-  the smaller ones; rounded up (GradAug: to the nearest).
-- "Fixed" batch-norm: sub-networks leave running statistics alone. They normalise with those of their batch (bn
-  "batch"), or with the running ones of the kept channels ("running").
-- T_i is a random resolution, 32, 28, 24 or 20 of 32 pixels for the whole batch, and the network is fed at that size; a
-  network that takes one size only gets the image scaled back. Crop, rotation and flip are options. F sees x itself.
+- Section 2.3 may be read as training F first and the sub-networks after it; algorithm 1 adds the losses up and
+  back-propagates once. Here each term is back-propagated as soon as it is computed: the gradients add up to the same,
+  in the memory of one pass.
+- mu weights the sum over i, as in the equation; algorithm 1 omits it. KL is summed over classes and averaged over the
+  batch, at temperature 1. F(x) is a soft label: no gradient flows through it.
+- Image channels and classes are never cut; all other units are, those of a projection head included
+  (`shared/training/subnetworks/width_slices.py`). The first channels are kept, so that larger sub-networks contain
+  smaller ones; their number is rounded up (GradAug: to the nearest).
+- "Fixed" batch-norm means that sub-networks do not update running statistics. They normalise with the statistics of the
+  batch (bn "batch") or with the running statistics of the kept channels ("running").
+- T_i is by default a random resolution, 32, 28, 24 or 20 of 32 pixels for the whole batch, and the network is fed at
+  that size; if it takes only one size, the image is scaled back. Crop, rotation and flip are options. F gets x itself.
 """
 
 from __future__ import annotations
@@ -41,20 +42,21 @@ from pydantic import AfterValidator, Field
 from torch import nn
 from torch.nn import functional
 
-from shared.core.records import Record, Tensor
 from shared.core.validation import no_repeats
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm
+from shared.federation.hooks import Algorithm, Context, Footprint, Objective, Record, Tensor, operations
 from shared.training.data.augmentation import View, other_sizes, resized, view
-from shared.training.flops import operations
-from shared.training.loop import Objective
 from shared.training.subnetworks.width_slices import Statistics, narrowed, takes
 
 
 class Params(Record):
-    """mu: weight of the sum of the KL terms. n: sub-networks a step. alpha: least width. transforms: what T_i may be.
+    """Parameters of L; the defaults are the paper's.
 
-    bn: with which statistics batch-norm normalises in a sub-network.
+    Attributes:
+        mu: weight of the sum of the KL terms.
+        n: number of sub-networks in a step.
+        alpha: the smallest width.
+        transforms: the transforms of which T_i is composed.
+        bn: the statistics with which batch-norm normalises in a sub-network.
     """
 
     mu: Annotated[float, Field(ge=0, le=1e3)] = 1.75
@@ -64,16 +66,16 @@ class Params(Record):
     bn: Statistics = "batch"
 
 
-def structure_enhanced(ctx: Context) -> Objective | None:
-    """L, or None where it is the cross-entropy."""
-    p: Params = ctx.params
+def structure_enhanced(ctx: Context[Params]) -> Objective | None:
+    """Returns L, or None if it is the cross-entropy."""
+    p = ctx.params
     if not p.mu or not p.n:
         return None
     widths, views = ctx.rng("widths"), ctx.rng("views")
     fits: dict[tuple[int, ...], bool] = {}
 
     def transformed(model: nn.Module, x: Tensor) -> Tensor:
-        """T_i(x), of a size that the network takes."""
+        """Returns T_i(x), in a size that the network takes."""
         seen = view(x, p.transforms, views)
         shape = tuple(seen.shape)
         if shape not in fits:
@@ -98,13 +100,13 @@ def structure_enhanced(ctx: Context) -> Objective | None:
 
 
 def _back(term: Tensor) -> Tensor:
-    """Add the gradient of a term of the loss to the parameters'; its value."""
+    """Adds the gradient of one term of the loss to those of the parameters; returns the term's value."""
     term.backward()  # type: ignore[no-untyped-call]
     return term.detach()
 
 
 def mean_operations(p: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Operations of a step on a batch: the network's, and n times a sub-network's in the mean of widths and sizes."""
+    """Returns the operations of a step: the network's, and n times the mean sub-network's over widths and sizes."""
     whole = (x.shape[2], x.shape[3])
     sizes = other_sizes(*whole) if "resolution" in p.transforms else [whole]
 
@@ -122,7 +124,7 @@ def mean_operations(p: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def _two_widths(alpha: float) -> tuple[float, float]:
-    """Gauss's two points: what grows with the square of the width has there the mean that it has over U[alpha, 1]."""
+    """Returns two Gauss points, whose mean cost is that over U[alpha, 1] for costs quadratic in the width."""
     middle, half = (1 + alpha) / 2, (1 - alpha) / 2
     return middle - half / math.sqrt(3), middle + half / math.sqrt(3)
 
@@ -133,5 +135,5 @@ ALGORITHM = Algorithm(
     "on Structure Enhancement. Pattern Recognition and Artificial Intelligence 2023",
     params=Params,
     objective=structure_enhanced,
-    flops=mean_operations,
+    footprint=Footprint(flops=mean_operations),
 )

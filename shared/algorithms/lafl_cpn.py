@@ -3,92 +3,102 @@
 Y. Zhao, S. Chen: Local Adaptive Federated Learning with Channel Personalized Normalization. Journal of Electronics &
 Information Technology, 2024 (in Chinese), equations 2 to 9, algorithm 1.
 
-    z          = (x - mean_c) / std_c, of each colour channel over all of a client's training images        (3)-(5)
+    z          = (x - mean_c) / std_c, for each colour channel c over all of a client's training images     (3)-(5)
     init_i     = theta_i + (theta_g - theta_i) * [1, ..., 1; W_i]                                           (6), (7)
     W_i       <- W_i - eta * dL(init_i)/dW_i on s % of the client's images, all else frozen                     (8)
     theta_i   <- SGD on all images from init_i                                                         algorithm 1
     theta_g    = sum_i n_i / n * theta_i                                                                   (2), (9)
 
-theta_g is the global model received, theta_i the client's own of its last visit; W_i has the shape of the top `p`
-layers and begins at 1. The third part of the method, RandAugment, is the spec's `augment`, since the paper gives it to
-all methods. `p: 0` and `normalise: fixed` are FedAvg, bit for bit.
+theta_g is the global model received, theta_i the client's own model of its last visit. W_i has the shape of the top `p`
+layers and is initially 1. The third part of the method, RandAugment, is set by the spec's `augment`, since the paper
+gives it to all methods. `p: 0` with `normalise: fixed` is FedAvg, bit for bit.
 
-Readings, where the paper is silent those of FedALA (J. Zhang et al., AAAI 2023), whose step (6)-(8) is:
+Readings; where the paper is silent, those of FedALA (J. Zhang et al., AAAI 2023), from which (6)-(8) come:
 
-- dL/dW = dL/d(init) * (theta_g - theta_i), by the chain rule; a step a mini-batch, then the mix anew. The network runs
-  in training mode, what that makes of its statistics is thrown away. W is clamped to [0, 1] after each step (`clamp`).
-- Rounds are counted in each client. In its first visit there is nothing to mix; in the second W is learned until the
-  standard deviation of the last 10 passes' losses is below 0.1, at most `max_passes`; later in one pass. The numbers
-  are FedALA's, the rule is ours: a pass's loss is its mean (in public copies of FedALA that of its last batch), and
-  10 passes are enough (there it takes more than 10).
+- dL/dW = dL/d(init) * (theta_g - theta_i), by the chain rule, one step for each mini-batch, after which the mix is
+  recomputed. The network runs in training mode, and the batch-norm statistics of these passes are discarded. W is
+  clamped to [0, 1] after each step (`clamp`).
+- Rounds are counted for each client. In its first visit there is nothing to mix. In the second, W is learned until the
+  losses of the last 10 passes have a standard deviation below 0.1, for at most `max_passes`; later in one pass. The
+  numbers are FedALA's, the rule differs: the loss of a pass is its mean (in public copies of FedALA that of its last
+  batch), and 10 passes are enough (FedALA takes more than 10).
 - Lower layers are copied from the global model, buffers too. A layer is a convolution or linear module with the
-  batch-norm that follows it; a `p` beyond the model is all of it.
-- Mean and std are taken once, before the first training, from one augmented draw of all images (`stats: raw`: as they
-  are), as whole-number sums of pixels and of their squares, in one pass.
-  A client that has lost its state goes by those that the cloud hands round as its own.
-- Test images of a client are prepared with *its* statistics, which the cloud therefore hands round (`test_stats: own`:
-  with the tester's); those of nobody with the tester's, at the cloud with the pool of all. Only sums travel, never
-  images. In a client's first visit it knows none but its own.
+  batch-norm that follows it; a `p` larger than the model means all of it.
+- Mean and std are measured once, before the first training, on one augmented draw of all images (`stats: raw`: on the
+  images as they are), as integer sums of pixels and of their squares, in one pass. A client that has lost its state
+  uses its statistics as the cloud broadcasts them.
+- A client's test images are normalised with the statistics of that client, which the cloud therefore broadcasts
+  (`test_stats: own`: with the tester's). Images of no client are normalised with the tester's, at the cloud with the
+  pooled statistics of all clients. Only sums are sent, never images. In its first visit a client knows only its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.errors import WireError
-from shared.core.records import Count, ModelState, Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.core.tensors import add, only, overlay
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
+    Context,
+    Count,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
     OwnBuffers,
+    Passes,
+    PerClient,
+    Record,
+    Samples,
+    Score,
+    Seat,
+    Tensor,
+    TensorMap,
     Trainer,
+    Transform,
+    WireError,
+    add,
     delta_of,
     last_layers,
+    only,
+    overlay,
     own_buffers,
     starting_model,
     test_by_owner,
 )
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
 from shared.plots.declared import figure_by_client
-from shared.simulation.cost_model import Passes
 from shared.training.data.augmentation import as_pixels
 from shared.training.data.channel_statistics import Statistics, measured, normaliser, pooled
-from shared.training.loop import Transform
 
 SETTLED, WINDOW = 0.1, 10
-"""W has converged when the mean losses of so many passes have a standard deviation below that."""
+"""W has converged when the mean losses of the last `WINDOW` passes have a standard deviation below `SETTLED`."""
 
 
 class Params(Record):
     """The paper's values are the defaults.
 
     Attributes:
-        p: so many of the last layers are mixed; 0 = none, the client begins from the global model.
+        p: number of layers that are mixed, counted from the output; 0 = none, the client starts from the global model.
         eta: step size of W.
-        s: of a client's images, the per cent on which W is learned.
+        s: percentage of a client's images on which W is learned.
         clamp: whether W stays in [0, 1].
-        max_passes: over the draw, until W converges.
-        normalise: `own`: by the client's statistics; `fixed`: mean and std 0.5, as in all other methods.
-        stats: of which images they are.
-        test_stats: whose statistics prepare the test images of others.
+        max_passes: the most passes over these images until W converges.
+        normalise: by the client's `own` statistics, or by the `fixed` mean and std of 0.5 of all other methods.
+        stats: whether the statistics are those of augmented or of raw images.
+        test_stats: whether test images of other clients are normalised with their owner's statistics or the tester's.
     """
 
     p: Annotated[int, Field(ge=0, le=1000)] = 5
@@ -106,7 +116,7 @@ class Params(Record):
 
 @dataclass
 class Mixing:
-    """The mix of a client's own top layers with those received, and the weights W that it learns.
+    """The mix of a client's own top layers with those received, and its learned weights W.
 
     Attributes:
         own, received: theta_i and theta_g, the parameters of the top layers.
@@ -126,11 +136,11 @@ class Mixing:
         self.between = {name: tensor - self.own[name] for name, tensor in self.received.items()}
 
     def mixed(self) -> TensorMap:
-        """theta_i + (theta_g - theta_i) * W."""
+        """Returns theta_i + (theta_g - theta_i) * W."""
         return {name: self.own[name] + step * self.weights[name] for name, step in self.between.items()}  # (7)
 
     def learn(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        """One step of W at the mix that the parameters hold; they then hold the new mix."""
+        """Takes one step of W at the mix in `parameters`, then writes the new mix there."""
         for (name, step), parameter, gradient in zip(self.between.items(), parameters, gradients, strict=True):
             weight = self.weights[name] - self.eta * gradient * step  # (8), by the chain rule through (7)
             self.weights[name] = weight.clamp(0, 1) if self.clamp else weight
@@ -138,22 +148,21 @@ class Mixing:
 
 
 def converged(losses: Sequence[float]) -> bool:
-    """Whether the last passes' losses have come to rest."""
+    """Returns whether the losses of the last passes have converged."""
     return len(losses) >= WINDOW and float(np.std(losses[-WINDOW:])) < SETTLED
 
 
 # ---- records
 
 
-class Down(Record):
-    """The global model, and the statistics of the clients that have told theirs."""
+class Down(Broadcast):
+    """Down: the global model, and the statistics of the clients that have reported them."""
 
-    model: ModelState
     known: dict[str, Statistics] = Field(default_factory=dict)
 
 
 class Up(Record):
-    """Trained minus received; a client's statistics, until the cloud has them."""
+    """Up: trained minus received; a client's statistics (`told`), as long as the cloud does not have them."""
 
     delta: Annotated[ModelState, Mean(weight="samples")]
     told: Annotated[dict[str, Statistics], PerClient()] = Field(default_factory=dict)
@@ -166,14 +175,14 @@ class Pool(GlobalModel):
 
 
 class Between(EdgeModel):
-    """An edge's state: within a round, whose statistics the cloud knew, and whose it was told."""
+    """An edge's state within a round: the statistics that the cloud knew, and those reported by devices (`told`)."""
 
     known: dict[str, Statistics] = Field(default_factory=dict)
     told: dict[str, Statistics] = Field(default_factory=dict)
 
 
 class Own(OwnBuffers):
-    """A client's state: its model of the last visit, W, how often it took part, its statistics."""
+    """A client's state: the model of its last visit, W, the number of its visits, its statistics."""
 
     previous: ModelState = Field(default_factory=dict)
     weights: ModelState = Field(default_factory=dict)
@@ -184,33 +193,33 @@ class Own(OwnBuffers):
 # ---- the tiers
 
 
-def check(ctx: Context, update: Any) -> None:
-    """Statistics are of the run's channels, and of no more pixels than there are."""
-    channels, height, width = ctx.image_shape
+def check(ctx: Context[Params], update: Up) -> None:
+    """Validates that statistics have the run's channels, and not more pixels than all training images."""
+    channels, height, width = ctx.model.image_shape
     most = ctx.total_samples * height * width
-    for client, told in update.told.items():
-        if len(told.sums) != channels or not 0 < told.n <= most:
-            found = f"{len(told.sums)} channels of {told.n} pixels"
+    for client, sums in update.told.items():
+        if len(sums.sums) != channels or not 0 < sums.n <= most:
+            found = f"{len(sums.sums)} channels of {sums.n} pixels"
             raise WireError(f"told of {client}: {found}, the data are {channels} of at most {most}", field="told")
 
 
-class Cloud(CloudHooks):
-    """Averages, and keeps the statistics of all clients."""
+class Cloud(CloudHooks[Pool, Down, Up]):
+    """Averages models, and keeps the statistics of all clients."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Pool:
         return Pool(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Pool, edge: int, seats: Sequence[Seat]) -> Down:
         return Down(model=state.model, known=state.known)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Pool, update: Up) -> Pool:
         return Pool(model=add(state.model, update.delta), known={**state.known, **update.told})  # (9)
 
-    def prepare(self, ctx: Context, state: Any, owner: str | None) -> Transform | None:
-        return normaliser(_of(ctx, state.known, owner) or pooled(state.known))
+    def prepare(self, ctx: Context[Params], state: Pool, owner: str | None) -> Transform | None:
+        return normaliser(_statistics_of(ctx, state.known, owner) or pooled(state.known))
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
-        """On all clients' test sets, each prepared by its owner's statistics."""
+    def evaluate(self, ctx: Context[Params], state: Pool, trainer: Trainer) -> dict[str, Score]:
+        """Tests on all clients' test sets, each normalised with its owner's statistics."""
 
         def prepare(owner: str | None) -> Transform | None:
             return self.prepare(ctx, state, owner)
@@ -218,45 +227,45 @@ class Cloud(CloudHooks):
         return {"global": test_by_owner(trainer, state.model, trainer.test_sets["union"], prepare)}
 
 
-class Edge(EdgeHooks):
-    """Averages, and hands statistics on in both directions."""
+class Edge(EdgeHooks[Between, Down, Up]):
+    """Averages models, and forwards statistics in both directions."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Between:
         return Between()
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return self.spec_forms_model(ctx)
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Between, broadcast: Down) -> Begin[Between]:
         return super().begin(ctx, state.replace(known=broadcast.known, told={}), broadcast)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Between, seat: Seat) -> Down:
         return Down(model=state.start, known=state.known)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Between, update: Up) -> Between:
         return super().aggregate(ctx, state.replace(told={**state.told, **update.told}), update)  # (2)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Between) -> Finish[Between, Up]:
         left = state.replace(start={}, received={}, model={}, known={}, told={})
         if not self.forms_model(ctx):
             return Finish(left)
         return Finish(left, Up(delta=delta_of(ctx, state.model, state.received), told=state.told))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own, Down, Up]):
     """Algorithm 1, lines 6 to 18."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Down, trainer: Trainer) -> Local[Own, Up]:
         own = ctx.params.normalise == "own"
-        found = _own(ctx, state, message) or _taken(ctx, trainer) if own else None
+        found = _own_statistics(ctx, state, message) or _measured(ctx, trainer) if own else None
         transform = normaliser(found)
         received = starting_model(state, message)
-        start, weights, figures = _aggregated(ctx, state, received, trainer, transform)
+        start, weights, figures = _mixed_start(ctx, state, received, trainer, transform)
         fit = trainer.fit(ctx, start, transform=transform)  # line 16
-        told = {ctx.client_id: found} if found and found.n and ctx.client_id not in message.known else {}
+        reported = {ctx.client_id: found} if found and found.n and ctx.client_id not in message.known else {}
         after = Own(
             buffers=own_buffers(ctx, fit.model),
             previous=fit.model if ctx.params.p else {},
@@ -264,49 +273,49 @@ class Device(DeviceHooks):
             participations=state.participations + 1,
             statistics=found,
         )
-        up = Up(delta=delta_of(ctx, fit.model, received), told=told)
+        up = Up(delta=delta_of(ctx, fit.model, received), told=reported)
         n_passed = int(figures["weights_n_samples"])
         return Local(after, up, fit.model, fit.trained, n_passed=n_passed, figures=figures)
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: Own, message: Down, local: Local[Own, Up] | None, trainer: Trainer
     ) -> TensorMap | None:
         return local.model if local else state.previous or None
 
-    def prepare(self, ctx: Context, state: Any, message: Any, owner: str | None) -> Transform | None:
-        theirs = None if owner == ctx.client_id else _of(ctx, message.known, owner)
-        return normaliser(theirs or _own(ctx, state, message) or pooled(message.known))
+    def prepare(self, ctx: Context[Params], state: Own, message: Down, owner: str | None) -> Transform | None:
+        theirs = None if owner == ctx.client_id else _statistics_of(ctx, message.known, owner)
+        return normaliser(theirs or _own_statistics(ctx, state, message) or pooled(message.known))
 
 
-def _own(ctx: Context, state: Any, message: Any) -> Statistics | None:
-    """The client's own as all know them; those that nobody knows yet lie in its state."""
+def _own_statistics(ctx: Context[Params], state: Own, message: Down) -> Statistics | None:
+    """Returns the client's statistics as the cloud broadcasts them, else those in its state."""
     found: Statistics | None = message.known.get(ctx.client_id) or state.statistics
     return found
 
 
-def _of(ctx: Context, known: Mapping[str, Statistics], owner: str | None) -> Statistics | None:
-    """The owner's, where the owner's count and are known."""
+def _statistics_of(ctx: Context[Params], known: Mapping[str, Statistics], owner: str | None) -> Statistics | None:
+    """Returns the owner's statistics if test images use them and they are known."""
     return known.get(owner) if owner is not None and ctx.params.test_stats == "owner" else None
 
 
-def _taken(ctx: Context, trainer: Trainer) -> Statistics:
-    """A client's statistics: of one augmented draw of all its images, or of these as they are."""
+def _measured(ctx: Context[Params], trainer: Trainer) -> Statistics:
+    """Measures a client's statistics: on one augmented draw of all its images, or on the images as they are."""
     drawn = trainer.batches(ctx, purpose="statistics", epochs=1, augment=ctx.params.stats == "augmented")
     return measured(as_pixels(x) for x, _ in drawn)
 
 
-def _aggregated(
-    ctx: Context, state: Any, received: TensorMap, trainer: Trainer, transform: Transform | None
+def _mixed_start(
+    ctx: Context[Params], state: Own, received: TensorMap, trainer: Trainer, transform: Transform | None
 ) -> tuple[TensorMap, TensorMap, dict[str, float]]:
-    """Where local training begins, W, and figures for the record: lines 10 to 15."""
+    """Returns the model from which local training starts, W, and figures for the record: lines 10 to 15."""
     visit, params = state.participations + 1, ctx.params
-    layers = last_layers(ctx, min(params.p, len(ctx.layers))) - ctx.buffer_names
+    layers = last_layers(ctx, min(params.p, len(ctx.model.layers))) - ctx.model.buffer_names
     if not state.previous or not layers:
         return received, {}, {"visit": visit, "passes": 0, "weights_n_samples": 0}
     top = only(received, layers)
     weights = state.weights or {name: torch.ones_like(tensor) for name, tensor in top.items()}
     mixing = Mixing(only(state.previous, layers), top, dict(weights), params.eta, params.clamp)
-    drawn, losses = _draw(ctx, trainer), list[float]()
+    drawn, losses = _drawn(ctx, trainer), list[float]()
     while not losses or (visit == 2 and len(losses) < params.max_passes and not converged(losses)):
         passed = trainer.fit(
             ctx,
@@ -328,12 +337,14 @@ def _aggregated(
     return overlay(received, mixing.mixed()), mixing.weights, figures
 
 
-def _draw(ctx: Context, trainer: Trainer) -> Samples:
-    """The s % of a client's images on which W is learned in this visit; line 7."""
+def _drawn(ctx: Context[Params], trainer: Trainer) -> Samples:
+    """Returns the s % of a client's images on which W is learned in this visit; line 7."""
     order = torch.randperm(trainer.n_samples, generator=ctx.rng("draw"))
     n = max(round(ctx.params.s / 100 * trainer.n_samples), 1)
     return Samples(trainer.samples.part, trainer.samples.indices[order[:n].numpy()])
 
+
+PICTURES = figure_by_client("mixing", "LAFL-CPN: weights of the global model in mixes", "weights_mean", "mean of W")
 
 ALGORITHM = Algorithm(
     name="lafl_cpn",
@@ -348,8 +359,7 @@ ALGORITHM = Algorithm(
     cloud_state=Pool,
     edge_state=Between,
     device_state=Own,
-    needs={"client": "device", "schedule": "own_data"},  # statistics and models are those of a device's own images
+    needs={"client": "device", "schedule": "own_data"},  # statistics are those of a device's own images
     check=check,
-    passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes),
-    pictures=figure_by_client("mixing", "LAFL-CPN: weights of the global model in mixes", "weights_mean", "mean of W"),
+    footprint=Footprint(passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes)),
 )

@@ -2,38 +2,54 @@
 
 Q. Li, B. He, D. Song: Model-Contrastive Federated Learning. CVPR 2021, algorithm 1, equations 3 and 4.
 
-    z, z_glob, z_prev   representation of x by the model in training, by the one received, by the client's last one
+    z, z_glob, z_prev   representation of x by the model in training, the model received, and the client's previous one
     l_con = -log(exp(sim(z, z_glob)/T) / (exp(sim(z, z_glob)/T) + exp(sim(z, z_prev)/T)))               (3)
     l     = l_sup(w; x, y) + mu * l_con(w; w_prev, w_t; x)                                               (4)
 
-sim is the cosine. The client's last model is in the device's state; nothing else travels than in FedAvg. mu = 0 is
-FedAvg, bit for bit.
+sim is the cosine similarity. The client's previous model is kept in the device's state; messages are FedAvg's. mu = 0
+is FedAvg, bit for bit.
 
 Deviations and readings:
 
-- The representation is what enters the model's last linear layer; a projection head is a matter of the model.
-- In a client's first visit there is no last model, and l_con is left out. (The authors' code takes initial weights of
-  the client's own for it.)
-- Both models that z is compared with are in evaluation mode: batch-norm uses their running statistics, which stay
-  as they are.
-- The paper tries mu 0.1, 1, 5, 10 and T 0.1, 0.5, 1; its T is 0.5. mu 1 is the authors' code's default.
+- The representation is the input of the model's last linear layer; whether there is a projection head is up to the
+  model.
+- In a client's first visit there is no previous model, and l_con is left out. (The authors' code takes the client's own
+  initial weights as the previous model.)
+- The two models with which z is compared are in evaluation mode: batch-norm uses their running statistics and does not
+  update them.
+- The paper tries mu 0.1, 1, 5 and 10 and T 0.1, 0.5 and 1, and uses T 0.5; mu 1 is the default of the authors' code.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import torch
 from pydantic import Field
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, Local, OwnBuffers, Trainer, default_local, starting_model
-from shared.training.flops import Operations, operations
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    Context,
+    DeviceHooks,
+    Footprint,
+    Local,
+    ModelState,
+    Operations,
+    OwnBuffers,
+    Record,
+    Tensor,
+    TensorMap,
+    Trainer,
+    Update,
+    delta_of,
+    operations,
+    own_buffers,
+    starting_model,
+)
 from shared.training.models import Classifier, write_state
 
 
@@ -45,26 +61,26 @@ class Params(Record):
 
 
 class Own(OwnBuffers):
-    """A device's state: the model that its last visit trained."""
+    """A device's state: the model that it trained in its last visit."""
 
     own: ModelState = Field(default_factory=dict)
 
 
 def contrastive(z: Tensor, z_glob: Tensor, z_prev: Tensor, temperature: float) -> Tensor:
-    """l_con, mean over the batch, of representations (batch, d)."""
+    """Returns l_con, averaged over the batch, of representations (batch, d)."""
     sims = torch.stack([cosine_similarity(z, z_glob), cosine_similarity(z, z_prev)], 1)  # (batch, 2)
     return cross_entropy(sims / temperature, torch.zeros(len(z), dtype=torch.int64, device=z.device))  # (3)
 
 
 class Contrast:
-    """Objective (4) of one visit; its two frozen models are made of the one in training when that is first seen."""
+    """Objective (4) of one visit; its two frozen models are copied from the one in training in the first step."""
 
-    def __init__(self, received: TensorMap, last: TensorMap, params: Any) -> None:
+    def __init__(self, received: TensorMap, last: TensorMap, params: Params) -> None:
         self.states, self.params = (received, last), params
         self.frozen: list[Classifier] = []
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of a batch, and its logits."""
+        """Returns the loss of a batch, and its logits."""
         mine = cast("Classifier", model)
         if not self.frozen:
             self.frozen = [_frozen(mine, state) for state in self.states]
@@ -77,33 +93,32 @@ class Contrast:
 
 
 def _frozen(model: Classifier, state: TensorMap) -> Classifier:
-    """A copy of a model with another state, for looking at."""
+    """Returns a copy of a model with another state, in evaluation mode and without gradients."""
     other = copy.deepcopy(model).requires_grad_(False).eval()
     write_state(other, state)
     return other
 
 
 def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Operations of a step on (4); a client's first visit, which has no last model, takes as long."""
+    """Returns the operations of a step on (4); a first visit, without a previous model, is counted the same."""
     own = operations(lambda: cross_entropy(model(x), y))
-    with Operations() as looking, torch.no_grad():
+    with Operations() as forward, torch.no_grad():
         cast("Classifier", model).features(x)
-    return own + (2 * looking.n if params.mu else 0)
+    return own + (2 * forward.n if params.mu else 0)
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[Own]):
     """Local SGD on (4)."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
         start = starting_model(state, message)
         contrast = Contrast(start, state.own, ctx.params) if ctx.params.mu and state.own else None
         fit = trainer.fit(ctx, start, objective=contrast)
-        local = default_local(ctx, start, fit)
-        own = fit.model if ctx.params.mu else {}
-        return replace(local, state=Own(buffers=local.state.buffers, own=own))
+        own = Own(buffers=own_buffers(ctx, fit.model), own=fit.model if ctx.params.mu else {})
+        return Local(own, Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
 
 
 ALGORITHM = Algorithm(
@@ -114,5 +129,5 @@ ALGORITHM = Algorithm(
     device_state=Own,
     needs={"client": "device"},
     own_objective=lambda params: params.mu > 0,
-    flops=mean_operations,
+    footprint=Footprint(flops=mean_operations),
 )

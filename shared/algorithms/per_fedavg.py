@@ -3,7 +3,7 @@
 A. Fallah, A. Mokhtari, A. Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach. NeurIPS 2020, algorithm 1, and its variants FO and HF.
 
-    F(w)   mean over clients of f_i(w - alpha grad f_i(w))      sought: a model that is good after one step of a client
+    F(w)   mean over clients of f_i(w - alpha grad f_i(w)): a model is sought that is good after one step of a client
     w~     <- w - alpha grad f(w; D)
     w      <- w - beta (I - alpha Hessian f(w; D'')) grad f(w~; D')                     algorithm 1, tau local steps
 
@@ -11,25 +11,26 @@ Meta-Learning Approach. NeurIPS 2020, algorithm 1, and its variants FO and HF.
     hessian_free (HF)   Hessian times v is [grad f(w + delta v; D'') - grad f(w - delta v; D'')] / (2 delta),
                         v = grad f(w~; D')
 
-beta is the spec's `lr`; D, D' and D'' are batches of `batch_size`, drawn apart. The server averages as FedAvg does. A
-client's own model, which is tested, is one step with alpha from the model received, on a batch of its training samples.
-alpha = 0 without `local_steps` is FedAvg, bit for bit.
+beta is the spec's `lr`; D, D' and D'' are batches of `batch_size`, drawn independently. The server averages as FedAvg
+does. A client's own model, which is tested, is one step of length alpha from the model received, on a batch of its
+training samples. alpha = 0 with `local_steps: null` is FedAvg, bit for bit.
 
 Deviations and readings:
 
-- Clients are weighted by samples, as in FedAvg (the paper: plain means over clients of equal weight).
-- Momentum and weight decay of the spec apply to the step with beta.
-- A held-out client has no training samples: it adapts on a seeded batch of those it holds (a half of them, if they are
-  fewer than two batches) and its own model is tested on the others; the one received on all, as with any method.
-- Batch-norm's statistics move in every pass.
-- D and D'' count as samples passed, and so take simulated time.
+- Clients are weighted by samples, as in FedAvg. The paper takes plain means over clients.
+- The spec's momentum and weight decay apply to the step with beta.
+- A held-out client has no training samples: it adapts on a seeded batch of its test samples (half of them, if they are
+  fewer than two batches), and its own model is tested on the others. The model received is tested on all, as in any
+  method.
+- Batch-norm's running statistics are updated in every pass.
+- Passes over D and D'' count as trained samples and take simulated time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -37,25 +38,42 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
-from shared.core.records import Record, Tensor, TensorMap
-from shared.core.scores import Score
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, EdgeHooks, Local, Trainer, default_local, starting_model
-from shared.federation.messages import Task
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
-from shared.simulation.cost_model import Passes
-from shared.training.loop import Batch, Objective, Sgd
+from shared.federation.hooks import (
+    Algorithm,
+    Batch,
+    Broadcast,
+    Context,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    EdgeView,
+    Footprint,
+    Local,
+    Objective,
+    OwnBuffers,
+    Passes,
+    Record,
+    Samples,
+    Score,
+    Seat,
+    Sgd,
+    Task,
+    Tensor,
+    TensorMap,
+    Trainer,
+    default_local,
+    starting_model,
+)
 
 
 class Params(Record):
-    """How a model is personalised, and how that is learned.
+    """Parameters of the personal step, and of the meta-learning.
 
     Attributes:
-        alpha: the step of a client.
-        hessian: what is done about second derivatives.
-        local_steps: tau, steps of a visit; None = the spec's epochs.
-        delta: of HF, how far the two gradients are taken from w, in units of v.
+        alpha: learning rate of the personal step.
+        hessian: how second derivatives are approximated.
+        local_steps: tau, the steps of a visit; None = the spec's epochs.
+        delta: HF's distance from w at which the two gradients are taken, in units of v.
     """
 
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.01
@@ -65,14 +83,17 @@ class Params(Record):
 
 
 def gradients(params: Params) -> int:
-    """Of batches as large as D', how many a step takes."""
+    """Returns the number of batches on which a step takes gradients."""
     if not params.alpha:
         return 1
     return 4 if params.hessian == "hessian_free" else 2
 
 
-def meta_objective(ctx: Context, first: Iterator[Batch], second: Iterator[Batch] | None) -> Objective:
-    """The gradient of algorithm 1 in the place of that of the loss; `first` gives D, `second` D'', the batch is D'."""
+def meta_objective(ctx: Context[Params], first: Iterator[Batch], second: Iterator[Batch] | None) -> Objective:
+    """Returns the objective whose gradient is that of algorithm 1.
+
+    The batch of a step is D'; `first` yields D, `second` yields D'' (None = first order).
+    """
     alpha, delta = ctx.params.alpha, ctx.params.delta
 
     def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,7 +118,7 @@ def meta_objective(ctx: Context, first: Iterator[Batch], second: Iterator[Batch]
 
 
 def _gradient(model: nn.Module, weights: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Gradients of the mean cross-entropy of a batch where the model stands, the loss, and the logits."""
+    """Returns gradients of the mean cross-entropy of a batch at the present weights, the loss, and the logits."""
     x, y = batch
     logits = model(x)
     loss = functional.cross_entropy(logits, y)
@@ -106,23 +127,25 @@ def _gradient(model: nn.Module, weights: list[Tensor], batch: Batch) -> tuple[li
 
 
 def _move(weights: list[Tensor], start: list[Tensor], direction: list[Tensor], length: float) -> None:
-    """Put the model to `start + length * direction`."""
+    """Sets the weights to `start + length * direction`."""
     for p, at, way in zip(weights, start, direction, strict=True):
         p.data.copy_(at).add_(way, alpha=length)
 
 
 class Edge(EdgeHooks):
-    """Asks for tau steps."""
+    """Gives each device tau steps in place of the spec's epochs."""
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
-        tasks, tau = super().schedule(ctx, state, seats), ctx.params.local_steps
+    def schedule(
+        self, ctx: Context[Params], state: EdgeModel, seats: Sequence[Seat], view: EdgeView
+    ) -> dict[int, Task]:
+        tasks, tau = super().schedule(ctx, state, seats, view), ctx.params.local_steps
         return tasks if tau is None else {seat: task.replace(epochs=None, steps=tau) for seat, task in tasks.items()}
 
 
 class Device(DeviceHooks):
-    """Learns a model from which one step is enough, and takes that step before it is tested."""
+    """Learns a model that is good after one step, and takes that step before it is tested."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
         start = starting_model(state, message)
         if not ctx.params.alpha:
             return default_local(ctx, start, trainer.fit(ctx, start))
@@ -134,26 +157,26 @@ class Device(DeviceHooks):
         return replace(default_local(ctx, start, fit), n_passed=passed)
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, local: Local | None, trainer: Trainer
     ) -> TensorMap | None:
         if not ctx.params.alpha:
             return super().personalise(ctx, state, message, local, trainer)
-        start, (adapt, _) = starting_model(state, message), divided(ctx, trainer)
-        if len(adapt) < ctx.least_batch:
+        start, (adapt, _) = starting_model(state, message), adaptation_split(ctx, trainer)
+        if len(adapt) < ctx.model.least_batch:
             return start
         step = Sgd(ctx.params.alpha, momentum=0.0, weight_decay=0.0)
         return trainer.fit(ctx, start, samples=adapt, purpose="personalise", epochs=1, step=step).model
 
     def evaluate(
-        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
+        self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
-        tests = divided(ctx, trainer)[1] if ctx.params.alpha else trainer.tests
+        tests = adaptation_split(ctx, trainer)[1] if ctx.params.alpha else trainer.tests
         received = trainer.evaluate(starting_model(state, message), trainer.tests)
         return received, trainer.evaluate(own, tests) if own is not None else None
 
 
-def divided(ctx: Context, trainer: Trainer) -> tuple[Samples, Samples]:
-    """The batch on which a client adapts, and the samples on which it is tested."""
+def adaptation_split(ctx: Context[Params], trainer: Trainer) -> tuple[Samples, Samples]:
+    """Returns the batch on which a client adapts, and the samples on which its own model is tested."""
     here, n = trainer.samples if trainer.n_samples else trainer.tests, trainer.task.batch_size
     order = ctx.numpy_rng("adapt").permutation(here.indices)
     if trainer.n_samples:
@@ -172,5 +195,5 @@ ALGORITHM = Algorithm(
     headline="mean over clients",
     needs={"client": "device", "sync": "round"},
     own_objective=lambda params: params.alpha > 0,
-    passes=lambda params: Passes(of_step=gradients(params)),
+    footprint=Footprint(passes=lambda params: Passes(of_step=gradients(params))),
 )

@@ -3,78 +3,87 @@
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging
 for Federated Learning. ICML 2020, algorithm 1, equations 3 to 5.
 
-    x, c         global model and control variate, y_i, c_i: those of client i; c and c_i begin at 0
+    x, c         global model and control variate, y_i, c_i: those of client i; c and c_i are initially 0
     y_i         <- y_i - eta_l (g_i(y_i) - c_i + c)         K steps from x                              (3)
     c_i+         = I.  g_i(x)                                                                           (4)
                    II. c_i - c + (x - y_i) / (K eta_l)
     x           <- x + eta_g / |S| sum_S (y_i - x)                                                      (5)
     c           <- c + 1 / N sum_S (c_i+ - c_i)                                                         (5)
 
-c_i is in the device's state. A client whose update was not used keeps its old one, so that c stays the mean of all
-c_i; N counts all clients of the run, those too who are not there at the moment. `option: none` leaves all controls at
-0; with `server_lr` 1 that is FedAvg with plain means, bit for bit.
+Devices keep c_i. A client whose update was not used restores its previous one, so that c stays the mean of all c_i; N
+counts all training clients of the run, offline ones included. `option: none` keeps all controls at 0; with `server_lr:
+1` that is FedAvg with plain means, bit for bit.
 
 Deviations and readings:
 
-- Clients weigh alike, as in the paper; so do edges that form models of their own (`edge_rounds` above 1).
-- A client sends its part (c_i+ - c_i) / N. An edge that forms a model sends the sum of those of all its edge rounds;
-  during these c is that of the cloud's round.
-- I: one pass over the client's samples at x, in batches; it costs simulated time as an epoch does.
-- II with momentum: `reach` in the place of K, so that it stays a mean of the gradients on the way.
-- Only parameters have controls; buffers follow `buffers`. eta_g moves parameters, buffers are averaged as they are.
-- A client that has lost its state begins with c_i = 0 again, while c remembers its old one: by 1 / N of that c is off
-  the mean from then on, and training settles beside where it would have.
+- Clients have equal weights, as in the paper; so have edges that form models of their own (`edge_rounds` above 1).
+- A client sends its part (c_i+ - c_i) / N. An edge that forms a model sends the sum of these parts over all its edge
+  rounds, which all use the c of the cloud's round.
+- I is one pass over the client's samples at x, in batches; it takes simulated time like an epoch.
+- With momentum, II has `reach` in the place of K, so that c_i+ stays a mean of gradients.
+- Only parameters have controls; buffers follow `buffers`. eta_g applies to parameters; buffers are averaged.
+- A client that has lost its state starts with c_i = 0 again, while c still contains its previous one. From then on c
+  differs from the mean by 1 / N of it, and training converges to a slightly different point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add, subtract, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
+    Broadcast,
     CloudHooks,
+    Context,
+    Correct,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Finish,
+    Footprint,
     GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Outcome,
     OwnBuffers,
+    Passes,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
-    default_local,
+    add,
     delta_of,
+    own_buffers,
+    reach,
     starting_model,
+    subtract,
     travelling,
+    without,
 )
-from shared.federation.population import Seat
-from shared.simulation.cost_model import Passes
-from shared.training.loop import Correct
-from shared.training.optimizers import reach
 
 
 class Params(Record):
-    """option: how a client renews its control; server_lr: eta_g, 1 in the paper's experiments."""
+    """option: how a client updates its control; server_lr: eta_g, 1 in the paper's experiments."""
 
     option: Literal["I", "II", "none"] = "II"
     server_lr: Annotated[float, Field(gt=0, le=1e3)] = 1.0
 
 
-class Controlled(Record):
+class Controlled(Broadcast):
     """Down: x and c; c is empty while it is 0."""
 
-    model: ModelState
     control: ModelState = Field(default_factory=dict)
 
 
@@ -92,7 +101,12 @@ class Federation(GlobalModel):
 
 
 class Relay(EdgeModel):
-    """An edge's state: c, and within a round what its devices changed of c: before this edge round, and in all."""
+    """An edge's state within a round.
+
+    Attributes:
+        control: c.
+        before, changed: by how much its devices changed c, before the present edge round and in total.
+    """
 
     control: ModelState = Field(default_factory=dict)
     before: ModelState = Field(default_factory=dict)
@@ -109,13 +123,13 @@ class Own(OwnBuffers):
 
 
 def plus(a: TensorMap, b: TensorMap, factor: float = 1.0) -> TensorMap:
-    """a + factor * b."""
+    """Returns a + factor * b."""
     scaled = {name: tensor * factor for name, tensor in b.items()}
     return add(a, scaled) if a and b else a or scaled
 
 
 def correction(own: TensorMap, all_: TensorMap, names: Sequence[str]) -> Correct | None:
-    """Adds c - c_i to the gradients of the parameters of these names; None where both are 0."""
+    """Returns the correction that adds c - c_i to the gradients of these parameters; None if both are 0."""
     shift = plus(all_, own, -1.0)
     shifts = [shift[name] for name in names] if shift else []
 
@@ -126,21 +140,21 @@ def correction(own: TensorMap, all_: TensorMap, names: Sequence[str]) -> Correct
 
 
 class Sum:
-    """A step that goes nowhere and adds the gradients up."""
+    """A step that leaves the parameters as they are and sums the gradients."""
 
     def __init__(self) -> None:
         self.total: list[Tensor] = []
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        """Add a batch's gradients."""
+        """Adds a batch's gradients."""
         if self.total:
             torch._foreach_add_(self.total, gradients)
         else:
             self.total = gradients
 
 
-def gradient_at(ctx: Context, start: TensorMap, trainer: Trainer) -> TensorMap:
-    """g_i(x): the gradient of the mean loss over the client's samples, at one model."""
+def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> TensorMap:
+    """Returns g_i(x), the gradient of the mean loss over the client's samples at one model."""
     n, total = trainer.n_samples, Sum()
 
     def part(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,85 +162,89 @@ def gradient_at(ctx: Context, start: TensorMap, trainer: Trainer) -> TensorMap:
         return cross_entropy(logits, y, reduction="sum") / n, logits
 
     trainer.fit(ctx, start, epochs=1, purpose="control", objective=part, step=total)
-    names = (name for name in start if name not in ctx.buffer_names)
+    names = (name for name in start if name not in ctx.model.buffer_names)
     return dict(zip(names, total.total, strict=True)) if total.total else {}
 
 
 # ---- the three tiers
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """Of c all parameters."""
-    controls = model.keys() - ctx.buffer_names if ctx.params.option != "none" else ()
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """Updates have a change of c for each parameter, unless `option` is `none`."""
+    controls = model.keys() - ctx.model.buffer_names if ctx.params.option != "none" else ()
     return {"delta": travelling(ctx, model), "control": frozenset(controls)}
 
 
-class Cloud(CloudHooks):
+class Cloud(CloudHooks[Federation, Controlled, Change]):
     """Steps along the mean update; c stays the mean of all c_i."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
         return Federation(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Controlled:
         return Controlled(model=state.model, control=state.control)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         rate = ctx.params.server_lr
-        step = {name: delta if name in ctx.buffer_names else delta * rate for name, delta in update.delta.items()}
+        step = {name: delta if name in ctx.model.buffer_names else delta * rate for name, delta in update.delta.items()}
         model = add(state.model, step)  # (5)
         return Federation(model=model, control=plus(state.control, update.control, ctx.n_updates))  # (5)
 
 
-class Edge(EdgeHooks):
-    """Hands c on; where it forms a model, it adds up what its devices change of c."""
+class Edge(EdgeHooks[Relay, Controlled, Change]):
+    """Forwards c; if it forms a model, it adds up its devices' changes of c."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Relay:
         return Relay()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: Relay, broadcast: Controlled) -> Begin[Relay]:
         return super().begin(ctx, Relay(control=broadcast.control), broadcast)
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return self.spec_forms_model(ctx)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context[Params], state: Relay, seat: Seat) -> Controlled:
         return Controlled(model=state.start, control=state.control)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Relay, update: Change) -> Relay:
         changed = plus(state.before, update.control, ctx.n_updates)
         return super().aggregate(ctx, state, update).replace(changed=changed)
 
-    def advance(self, ctx: Context, state: Any, tasks: Any, outcomes: Any) -> Advance:
+    def advance(
+        self, ctx: Context[Params], state: Relay, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Relay]:
         return super().advance(ctx, state.replace(before=state.changed), tasks, outcomes)
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: Relay) -> Finish[Relay, Change]:
         if not self.forms_model(ctx):
             return Finish(Relay())
         return Finish(Relay(), Change(delta=delta_of(ctx, state.model, state.received), control=state.changed))
 
 
-class Device(DeviceHooks):
-    """Corrects each gradient by c - c_i, and renews c_i."""
+class Device(DeviceHooks[Own, Controlled, Change]):
+    """Corrects each gradient by c - c_i, then updates c_i."""
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(
+        self, ctx: Context[Params], state: Own, message: Controlled, trainer: Trainer
+    ) -> Local[Own, Change]:
         start = starting_model(state, message)
-        names = [name for name in start if name not in ctx.buffer_names]
+        names = [name for name in start if name not in ctx.model.buffer_names]
         fit = trainer.fit(ctx, start, correct=correction(state.control, message.control, names))
         control = state.control
         if ctx.params.option == "I":
             control = gradient_at(ctx, start, trainer)  # (4), I
         elif ctx.params.option == "II" and fit.trained.n_steps:
-            moved = subtract(without(start, ctx.buffer_names), fit.model)
+            moved = subtract(without(start, ctx.model.buffer_names), fit.model)
             length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
             control = plus(plus(state.control, message.control, -1.0), moved, 1 / length)  # (4), II
-        local: Any = default_local(ctx, start, fit)
         zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}
         change = plus(plus(zeros, control), state.control, -1.0)
-        update = Change(delta=local.update.delta, control=plus({}, change, 1 / ctx.total_clients))
-        own, passed = Own(buffers=local.state.buffers, control=control), trainer.n_samples * (ctx.params.option == "I")
+        update = Change(delta=delta_of(ctx, fit.model, start), control=plus({}, change, 1 / ctx.total_clients))
+        own = Own(buffers=own_buffers(ctx, fit.model), control=control)
+        passed = trainer.n_samples * (ctx.params.option == "I")
         return Local(own, update, fit.model, fit.trained, n_passed=passed)
 
 
@@ -243,8 +261,7 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    sends=sends,
     needs={"client": "device"},
-    passes=lambda params: Passes(beside=float(params.option == "I")),
     own_objective=lambda params: params.option == "I",
+    footprint=Footprint(sends=sends, passes=lambda params: Passes(beside=float(params.option == "I"))),
 )

@@ -3,82 +3,96 @@
 J. Xu, W. Du, Y. Jin, W. He, R. Cheng: Ternary Compression for Communication-Efficient Federated Learning. IEEE
 Transactions on Neural Networks and Learning Systems, 2020, algorithm 1 (FTTQ, a client) and algorithm 2 (T-FedAvg).
 
-    theta       latent weights of a layer, full precision; w: its quantization factor; both are trained
+    theta       latent weights of a layer, in full precision; w: its quantization factor; both are trained
     Delta       T mean |theta|                                                                  threshold
     I           sign(theta) where |theta| > Delta, else 0
     W           w I, with which the client computes                                             algorithm 1
     dJ/dw       sum of I dJ/dW; the step takes its mean over I
     dJ/dtheta   w dJ/dW where I is not 0, else dJ/dW
 
-A round: clients begin from the model received, train by FTTQ, send I and w; the server averages w I by samples, makes
-the mean ternary again and broadcasts that. Both ways 2 bits a weight and 4 bytes a layer. `quantise: false` is FedAvg,
-bit for bit.
+In a round clients start from the model received, train by FTTQ, and send I and w. The server averages w I by samples,
+makes the mean ternary again and broadcasts it. In both directions 2 bits a weight and 4 bytes a layer are sent.
+`quantise: false` is FedAvg, bit for bit.
 
-Where values come from: T = 0.7 at clients is that of Ternary Weight Networks (Li, Zhang, Liu, arXiv 1605.04711),
-and w begins as their best one, the mean of |theta| beyond Delta. 0.05 at the server, there of the largest magnitude, is
-that of Trained Ternary Quantization (Zhu, Han, Mao, Dally, ICLR 2017).
+Constants: T = 0.7 at clients is that of Ternary Weight Networks (Li, Zhang, Liu, arXiv 1605.04711), and w starts as
+their best one, the mean of |theta| above Delta. At the server the threshold is 0.05 of the largest magnitude, as in
+Trained Ternary Quantization (Zhu, Han, Mao, Dally, ICLR 2017).
 
-Deviations and readings (written from abstract, citations and what the authors' published program does; the paper's
-text was not at hand, so that its equation numbers and its own thresholds could not be checked):
+Deviations and readings (written from the abstract, citations and the behaviour of the authors' published program; the
+paper's text was not available, so its equation numbers and its own thresholds could not be checked):
 
-- Weights are the tensors of two or more dimensions, in all layers; biases and batch-norm travel in full, as in FedAvg.
-- The factor w in dJ/dtheta is that of Trained Ternary Quantization, and of the authors' program, in which w of the
-  gradient begins as 1. Here it begins as the best one, far below, so that it wants a larger learning rate;
-  `gradient: straight_through` leaves it out.
-- The authors' server compares the ternary model with the mean on test data, and broadcasts the mean in full where the
-  ternary one is worse by 3 % (strategy II). A cloud here does not evaluate before it broadcasts: `download: full` does
-  so always, `ternary` never.
-- The step of w goes along the mean over the positions of I, not their sum: that is as many times as long as there are
-  positions, and at the learning rate of the other weights w runs away.
-- theta begins from the weights received (they are all that a client has).
-- The server's model is what it sends: that is tested, downloaded and trained from.
-- With several edge rounds an edge makes its model ternary as the server does; to the cloud its mean travels in full.
+- Ternary are tensors of two or more dimensions, in all layers; biases and batch-norm are sent in full, as in FedAvg.
+- The factor w in dJ/dtheta is that of Trained Ternary Quantization and of the authors' program. There the w in this
+  gradient starts as 1; here it starts as the best one, far below 1, and so needs a larger learning rate.
+  `gradient: straight_through` leaves the factor out.
+- The authors' server compares the ternary model with the mean on test data, and broadcasts the mean in full if the
+  ternary model is worse by 3 % (strategy II). A cloud here does not evaluate before it broadcasts: `download: full`
+  always broadcasts the mean, `ternary` never.
+- The step of w follows the mean over the positions of I instead of their sum: the sum grows with the number of
+  positions, and with the learning rate of the other weights w diverges.
+- theta starts from the weights received, since a client gets nothing else.
+- The server's model is the one that it sends: this model is tested, downloaded and trained from.
+- With several edge rounds an edge makes its model ternary as the server does; it sends its mean to the cloud in full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import only, overlay, without
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
     Begin,
     Broadcast,
     CloudHooks,
+    CodecSpec,
+    Context,
     DeviceHooks,
     Direction,
     EdgeHooks,
+    EdgeModel,
     Finish,
+    Fit,
+    Footprint,
+    GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Outcome,
+    OwnBuffers,
+    Record,
+    Seat,
+    Sgd,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
     Update,
-    default_local,
     delta_of,
+    only,
+    overlay,
+    own_buffers,
     starting_model,
     travelling,
+    without,
 )
-from shared.federation.population import Seat
-from shared.training.loop import Sgd
-from shared.wire.compression import CodecSpec, Ternary, mean_magnitude, ternary_of
+from shared.wire.compression import Ternary, mean_magnitude, ternary_of
 
 
 class Params(Record):
-    """Whether anything is made ternary, and by which thresholds.
+    """Whether weights are made ternary, and with which thresholds.
 
     Attributes:
-        quantise: false is FedAvg.
-        threshold: T of the clients, times the mean magnitude.
-        server_threshold: of the server (and of edges that form a model), times the largest magnitude.
-        gradient: of theta: that of W, times w where W is not 0, or as it is.
-        download: the server's model, `ternary` again or in `full`.
+        quantise: whether weights are made ternary; false is FedAvg.
+        threshold: T, the clients' threshold in units of the mean magnitude.
+        server_threshold: threshold of the server, and of edges that form a model, in units of the largest magnitude.
+        gradient: whether the gradient of theta is that of W `scaled` by w where W is not 0, or `straight_through`.
+        download: whether the server's model is made `ternary` again or sent in `full`.
     """
 
     quantise: bool = True
@@ -89,30 +103,30 @@ class Params(Record):
 
 
 class Ternaries(Update):
-    """Up: `delta` of what is not ternary, and the ternary weights themselves."""
+    """Up: trained minus received of the other tensors (`delta`), and the ternary weights themselves."""
 
     weights: Annotated[ModelState, Mean(weight="samples")] = Field(default_factory=dict)
 
 
-def ternary_names(ctx: Context, model: Mapping[str, Tensor]) -> list[str]:
-    """Which of a model's tensors are made ternary."""
+def ternary_names(ctx: Context[Params], model: Mapping[str, Tensor]) -> list[str]:
+    """Returns the names of the tensors that are made ternary."""
     if not ctx.params.quantise:
         return []
-    return [name for name, tensor in model.items() if name not in ctx.buffer_names and tensor.dim() >= 2]
+    return [name for name, tensor in model.items() if name not in ctx.model.buffer_names and tensor.dim() >= 2]
 
 
 def pattern(theta: Tensor, least: float) -> Tensor:
-    """I: the signs of what is beyond `least`."""
+    """Returns I: the signs of the entries with magnitudes above `least`, 0 elsewhere."""
     return theta.sign() * (theta.abs() > least)
 
 
 def best_factor(theta: Tensor, signs: Tensor) -> Tensor:
-    """w: of all factors that for which w I is nearest to theta."""
+    """Returns the factor w for which w I is nearest to theta."""
     return torch.tensor(mean_magnitude(theta[signs != 0]), dtype=torch.float32).to(theta.device)
 
 
-def as_ternary(ctx: Context, model: TensorMap) -> TensorMap:
-    """A model as the server sends it: its weights in ternary form; what is ternary already stays the same."""
+def as_ternary(ctx: Context[Params], model: TensorMap) -> TensorMap:
+    """Returns a model as the server sends it, its weights ternary; weights that are ternary already do not change."""
     found = dict(model)
     if ctx.params.download == "full":
         return found
@@ -125,13 +139,13 @@ def as_ternary(ctx: Context, model: TensorMap) -> TensorMap:
 
 
 class Fttq:
-    """The state of one training by algorithm 1, and its step."""
+    """The state of one training by algorithm 1; `step` is its optimiser."""
 
-    def __init__(self, ctx: Context, start: TensorMap) -> None:
-        """From the weights received; a layer's w begins as the best one."""
+    def __init__(self, ctx: Context[Params], start: TensorMap) -> None:
+        """Starts from the weights received; a layer's w starts as the best one."""
         self.threshold, self.scaled = ctx.params.threshold, ctx.params.gradient == "scaled"
         wanted = set(ternary_names(ctx, start))
-        parameters = [name for name in start if name not in ctx.buffer_names]
+        parameters = [name for name in start if name not in ctx.model.buffer_names]
         self.at = {number: name for number, name in enumerate(parameters) if name in wanted}
         self.theta = {name: start[name].detach().clone() for name in self.at.values()}
         self.signs = {name: self._signs(name) for name in self.theta}
@@ -144,17 +158,17 @@ class Fttq:
 
     @property
     def weights(self) -> TensorMap:
-        """W of each layer, in full."""
+        """W of each layer, in full precision."""
         return {name: self.w[name] * signs for name, signs in self.signs.items()}
 
     @property
-    def short(self) -> TensorMap:
+    def ternary(self) -> TensorMap:
         """W of each layer, in ternary form."""
         signs = {name: (self.signs[name] * w.sign()).cpu() for name, w in self.w.items()}
         return {name: ternary_of(signs[name], w.abs().cpu(), self.theta[name].shape) for name, w in self.w.items()}
 
     def step(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        """SGD on theta, w and what is not ternary; then W anew."""
+        """Takes an SGD step of theta, w and all other parameters, then recomputes W."""
         trained, slopes = list(parameters), list(gradients)
         for number, name in self.at.items():
             signs, w, slope = self.signs[name], self.w[name], gradients[number]
@@ -169,49 +183,51 @@ class Fttq:
             parameters[number].copy_(self.w[name] * self.signs[name])
 
 
-def codes(ctx: Context, model: TensorMap, way: Direction) -> Mapping[str, CodecSpec]:
-    """What is ternary travels so up, and down unless the server's model goes down in full."""
+def codes(ctx: Context[Params], model: TensorMap, way: Direction) -> Mapping[str, CodecSpec]:
+    """Ternary weights are sent in the ternary codec; not down, if the server's model is sent in full."""
     full = way == "down" and ctx.params.download == "full"
     return {} if full else dict.fromkeys(ternary_names(ctx, model), Ternary())
 
 
-def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """What is ternary travels as it is, the rest as a difference."""
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """Ternary weights are sent themselves, other tensors as differences."""
     names = frozenset(ternary_names(ctx, model))
     return {"delta": travelling(ctx, model) - names, "weights": names}
 
 
-class Cloud(CloudHooks):
-    """Averages ternary weights and makes the mean ternary again (algorithm 2)."""
+class Cloud(CloudHooks[GlobalModel, Broadcast, Ternaries]):
+    """Averages ternary weights, and makes the mean ternary again (algorithm 2)."""
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+    def init(self, ctx: Context[Params], model: TensorMap) -> GlobalModel:
         return super().init(ctx, _plain(as_ternary(ctx, model)))
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context[Params], state: GlobalModel, edge: int, seats: Sequence[Seat]) -> Broadcast:
         return Broadcast(model=as_ternary(ctx, state.model))
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: GlobalModel, update: Ternaries) -> GlobalModel:
         mean = overlay(super().aggregate(ctx, state, update).model, update.weights)
         return state.replace(model=_plain(as_ternary(ctx, mean)))
 
 
-class Edge(EdgeHooks):
-    """Hands the ternary model on; where it forms a model, it makes that ternary."""
+class Edge(EdgeHooks[EdgeModel, Broadcast, Ternaries]):
+    """Forwards the ternary model; if it forms a model, it makes that ternary."""
 
-    def forms_model(self, ctx: Context) -> bool:
+    def forms_model(self, ctx: Context[Params]) -> bool:
         return self.spec_forms_model(ctx)
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context[Params], state: EdgeModel, broadcast: Broadcast) -> Begin:
         return super().begin(ctx, state, Broadcast(model=as_ternary(ctx, broadcast.model)))
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: EdgeModel, update: Ternaries) -> EdgeModel:
         after = super().aggregate(ctx, state, update)
         return after.replace(model=overlay(after.model, update.weights))
 
-    def advance(self, ctx: Context, state: Any, tasks: Any, outcomes: Any) -> Advance:
+    def advance(
+        self, ctx: Context[Params], state: EdgeModel, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance:
         return Advance(state.replace(start=as_ternary(ctx, state.model)))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context[Params], state: EdgeModel) -> Finish[EdgeModel, Ternaries]:
         if not self.forms_model(ctx):
             return super().finish(ctx, state)
         names = ternary_names(ctx, state.model)
@@ -220,24 +236,30 @@ class Edge(EdgeHooks):
         return Finish(done, Ternaries(delta=delta, weights=_plain(only(state.model, names))))
 
 
-class Device(DeviceHooks):
+class Device(DeviceHooks[OwnBuffers, Broadcast, Ternaries]):
     """Trains ternary weights (algorithm 1)."""
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(
+        self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer
+    ) -> Local[OwnBuffers, Ternaries]:
         start = starting_model(state, message)
         names = ternary_names(ctx, start)
         if not names:
-            local: Any = default_local(ctx, start, trainer.fit(ctx, start))
-            return Local(local.state, Ternaries(delta=local.update.delta), local.model, local.trained)
+            fit = trainer.fit(ctx, start)
+            return _local(ctx, fit, Ternaries(delta=delta_of(ctx, fit.model, start)))
         fttq = Fttq(ctx, start)
         fit = trainer.fit(ctx, start | fttq.weights, step=fttq.step)
-        local = default_local(ctx, start, fit)
-        update = Ternaries(delta=without(local.update.delta, names), weights=fttq.short)
-        return Local(local.state, update, fit.model, fit.trained)
+        delta = without(delta_of(ctx, fit.model, start), names)
+        return _local(ctx, fit, Ternaries(delta=delta, weights=fttq.ternary))
+
+
+def _local(ctx: Context[Params], fit: Fit, update: Ternaries) -> Local[OwnBuffers, Ternaries]:
+    """Returns what a visit leaves behind that trained this model and sends this update."""
+    return Local(OwnBuffers(buffers=own_buffers(ctx, fit.model)), update, fit.model, fit.trained)
 
 
 def _plain(model: TensorMap) -> TensorMap:
-    """A model that is kept: in full."""
+    """Returns a model as it is stored: with weights in full precision instead of ternary form."""
     return {name: tensor.detach() for name, tensor in model.items()}
 
 
@@ -249,6 +271,5 @@ ALGORITHM = Algorithm(
     edge=Edge(),
     device=Device(),
     update=Ternaries,
-    sends=sends,
-    codes=codes,
+    footprint=Footprint(sends=sends, codes=codes),
 )

@@ -1,4 +1,4 @@
-"""What a type says of its fields: how each of them travels up."""
+"""Aggregation rules: annotations that say how each field of an update is aggregated on its way up."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from shared.core.records import Record, holds_model_state
 
 @dataclass(frozen=True)
 class Mean:
-    """The field is averaged: an exact sum with its weight, level upon level.
+    """The field is averaged, as an exact sum and its weight that are added up at each tier.
 
     The field is a tensor, a float, a map of tensors, or any of these under group names (`by_group`).
     `per_position` and `by_group` do not go together.
 
     Attributes:
         weight: `samples` weighs a contribution by its number of training samples, `one` gives each the weight 1.
-        per_position: name of a sibling field, a map of 0/1 masks of the same shapes: a position is averaged over
-            the contributions whose mask is 1 there (and is 0 where nobody's is). In the aggregate the sibling
-            is 1 where anybody contributed.
-        by_group: the field is a map from group name to what is averaged; each group is averaged by itself.
+        per_position: name of another field, a map of 0/1 masks of the same shapes. Each position is averaged over the
+            contributions whose mask is 1 there; it is 0 where no mask is. In the aggregate the mask is 1 wherever at
+            least one contribution had a 1.
+        by_group: the field is a map from group name to such a value; each group is averaged on its own.
     """
 
     weight: Literal["samples", "one"] = "samples"
@@ -34,56 +34,56 @@ class Mean:
 
 @dataclass(frozen=True)
 class PerClient:
-    """The field is a map from client id to a value; maps are united on the way up, nothing is averaged."""
+    """The field is a map from client id to a value; aggregation unites the maps and averages nothing."""
 
 
 @dataclass(frozen=True)
 class MaskOf:
-    """The field is the 0/1 mask of the sibling that names it in `per_position`; it does not travel by itself."""
+    """The field is the 0/1 mask of the field that names it in `per_position`, with which it travels."""
 
 
 @dataclass(frozen=True)
 class KeptBy:
-    """Of the field, a map of tensors, only the positions travel at which the sibling of this name is not 0.
+    """The field is a map of tensors that are 0 wherever the field of this name is 0; only the other positions travel.
 
-    It is 0 at all others. So are the sibling's, of the same shapes.
+    The named field is a map of tensors of the same shapes, of which likewise only these positions travel.
     """
 
     field: str
 
 
 def rule_of(kind: type[Record], name: str) -> Mean | PerClient | MaskOf | None:
-    """How a field travels up."""
-    marks = [item for item in kind.model_fields[name].metadata if isinstance(item, Mean | PerClient | MaskOf)]
-    return marks[0] if marks else None
+    """Returns the aggregation rule of a field, None if it has none."""
+    rules = [item for item in kind.model_fields[name].metadata if isinstance(item, Mean | PerClient | MaskOf)]
+    return rules[0] if rules else None
 
 
 @lru_cache(maxsize=256)
-def fields_with(kind: type[Record], mark: type[Any]) -> Mapping[str, Any]:
-    """Field name -> its mark, for the fields that carry one of this class."""
-    found = {name: rule_of(kind, name) for name in kind.model_fields}
-    return MappingProxyType({name: how for name, how in found.items() if isinstance(how, mark)})
+def fields_with(kind: type[Record], rule_type: type[Any]) -> Mapping[str, Any]:
+    """Returns field name -> aggregation rule, for the fields whose rule is of this type."""
+    rules = {name: rule_of(kind, name) for name in kind.model_fields}
+    return MappingProxyType({name: rule for name, rule in rules.items() if isinstance(rule, rule_type)})
 
 
 @lru_cache(maxsize=256)
 def coded_fields(kind: type[Record]) -> tuple[str, ...]:
-    """The fields of an update whose parameters the spec's codec shortens: those averaged, but not by position."""
+    """Returns the fields of an update that the spec's codec compresses: model states averaged, but not per position."""
     averaged = fields_with(kind, Mean).items()
-    return tuple(name for name, how in averaged if not how.per_position and holds_model_state(kind, name))
+    return tuple(name for name, rule in averaged if not rule.per_position and holds_model_state(kind, name))
 
 
 def can_be_mean(kind: type[Record]) -> bool:
-    """Whether a mean with its two weights says as much as the sum: not where positions or groups weigh apart."""
-    return not any(how.per_position or how.by_group for how in fields_with(kind, Mean).values())
+    """Whether a mean and its two weights hold as much as the sum: not if positions or groups have own weights."""
+    return not any(rule.per_position or rule.by_group for rule in fields_with(kind, Mean).values())
 
 
 def names_clients(update: Record) -> bool:
-    """Whether an update says something of single clients, which counts though nothing was averaged."""
+    """Whether an update holds values of single clients, which count also where nothing was averaged."""
     return any(getattr(update, name) for name in fields_with(type(update), PerClient))
 
 
 def unexpected_client(update: Record, clients: Collection[str]) -> tuple[str, str] | None:
-    """A field of an update that holds a value of another client than these, and that client's id; None: none does."""
+    """Returns a field with a value of a client that is not among these, and that client's id; None if there is none."""
     for name in fields_with(type(update), PerClient):
         others = (getattr(update, name) or {}).keys() - clients
         if others:
@@ -92,33 +92,33 @@ def unexpected_client(update: Record, clients: Collection[str]) -> tuple[str, st
 
 
 def check_update_type(kind: type[Record]) -> None:
-    """Every field must say how it travels up.
+    """Checks that every field of an update has an aggregation rule.
 
     Raises:
-        TypeError: names the field that does not.
+        TypeError: names the field without one, or with one that does not fit.
     """
     masks = fields_with(kind, MaskOf)
-    marked = {*fields_with(kind, Mean), *fields_with(kind, PerClient), *masks}
+    with_rule = {*fields_with(kind, Mean), *fields_with(kind, PerClient), *masks}
     for name in kind.model_fields:
-        if name not in marked:
-            raise TypeError(f"{kind.__name__}.{name} does not say how it travels up: Mean, Each or MaskOf")
-    for name, how in fields_with(kind, Mean).items():
-        if how.per_position and how.per_position not in masks:
-            raise TypeError(f"{kind.__name__}.{name}: {how.per_position} is no MaskOf field")
-        if how.per_position and how.by_group:
+        if name not in with_rule:
+            raise TypeError(f"{kind.__name__}.{name} has no aggregation rule: Mean, PerClient or MaskOf")
+    for name, rule in fields_with(kind, Mean).items():
+        if rule.per_position and rule.per_position not in masks:
+            raise TypeError(f"{kind.__name__}.{name}: {rule.per_position} is no MaskOf field")
+        if rule.per_position and rule.by_group:
             raise TypeError(f"{kind.__name__}.{name}: per_position and by_group do not go together")
 
 
-def averaged_type(kind: type[Record], name: str, how: Mean) -> Any:
-    """`float`, `Tensor` or a map: what a field averages, its group layer and `| None` taken off."""
+def averaged_type(kind: type[Record], name: str, rule: Mean) -> Any:
+    """Returns the type that a field averages, without groups and `| None`: `float`, `Tensor` or a map."""
     annotation = _bare(kind.model_fields[name].annotation)
-    if how.by_group:
+    if rule.by_group:
         annotation = _bare(typing.get_args(annotation)[1])
     return typing.get_origin(annotation) or annotation
 
 
 def _bare(annotation: Any) -> Any:
-    """An annotation without its `Annotated` and its `| None`."""
+    """Returns an annotation without `Annotated` and `| None`."""
     args = typing.get_args(annotation)
     if typing.get_origin(annotation) is typing.Annotated:
         return _bare(args[0])

@@ -1,4 +1,4 @@
-"""Shares of a whole number."""
+"""Apportionment of a whole number."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 
 def largest_remainder(weights: npt.NDArray[Any], total: int) -> npt.NDArray[np.int64]:
-    """Whole numbers in proportion to the weights that add up to `total`; ties go to the first.
+    """Returns whole numbers in proportion to the weights that add up to `total` (largest-remainder method).
 
-    All weights zero: all to the first.
+    Of equal remainders the first is rounded up. If all weights are zero, the first gets everything.
     """
     if not weights.sum():
         weights = np.eye(1, len(weights))[0]

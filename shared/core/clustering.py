@@ -1,6 +1,6 @@
-"""Agglomerative clustering by cosine distance and average linkage, and where to cut.
+"""Agglomerative clustering by cosine distance and average linkage, and the distance at which to cut the tree.
 
-scipy is imported late: agents and edges load every algorithm, and none of them clusters.
+scipy is imported when it is used: agents and edges load every algorithm, and none of them clusters.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Groups = list[list[int]]
-MOST_USUAL = 0.2
-"""The quantile of all distances at which to cut where they show no clear gap."""
+USUAL_QUANTILE = 0.2
+"""The quantile of all distances at which to cut where they have no clear gap."""
 
 
 def cosine_distances(vectors: Floats) -> Floats:
-    """1 - cos of each pair of rows, in the order of scipy's condensed form: (n * (n - 1) / 2,).
+    """Returns 1 - cos of each pair of rows, in scipy's condensed order: (n * (n - 1) / 2,).
 
-    A row of zeros has no direction: it is at distance 1 of every other.
+    A row of zeros has no direction; its distance to every other row is 1.
     """
     from scipy.spatial.distance import pdist
 
@@ -31,7 +31,7 @@ def cosine_distances(vectors: Floats) -> Floats:
 
 
 def average_linkage(distances: Floats) -> Floats:
-    """The merges, nearest first: rows of two clusters, their distance, and how many are in both; (n - 1, 4)."""
+    """Returns the merges, nearest first: two clusters, their distance, and their number of members; (n - 1, 4)."""
     from scipy.cluster.hierarchy import linkage
 
     merges: Floats = linkage(distances, method="average") if len(distances) else np.empty((0, 4))
@@ -39,7 +39,7 @@ def average_linkage(distances: Floats) -> Floats:
 
 
 def groups_at(merges: Sequence[Sequence[float]] | Floats, threshold: float) -> Groups:
-    """Groups whose merges are at most at this distance, each in order, in the order of their lowest members."""
+    """Returns the groups that merge at most at this distance: ascending members, groups in order of their first."""
     if not len(merges):
         return [[0]]
     from scipy.cluster.hierarchy import fcluster
@@ -56,9 +56,9 @@ class Gap:
     """The largest gap between neighbours of the sorted distances, and where to cut.
 
     Attributes:
-        lower, upper: its ends.
-        threshold: its middle where it is clear, that is `upper` at least twice `lower`; else the 20 % quantile of
-            all distances.
+        lower, upper: the distances at its ends.
+        threshold: the middle of the gap if it is clear (`upper` at least twice `lower`), else the 20 % quantile of all
+            distances.
     """
 
     lower: float
@@ -67,7 +67,7 @@ class Gap:
 
     @classmethod
     def of(cls, distances: Floats) -> Gap:
-        """The gap of some distances; without any, nothing is near."""
+        """Returns the gap of these distances; all zeros if there are none."""
         if not len(distances):
             return cls(0.0, 0.0, 0.0)
         ordered = np.sort(distances)
@@ -76,4 +76,4 @@ class Gap:
         widest = int(np.diff(ordered).argmax())
         lower, upper = float(ordered[widest]), float(ordered[widest + 1])
         clear = upper >= 2 * lower and upper > lower
-        return cls(lower, upper, (lower + upper) / 2 if clear else float(np.quantile(ordered, MOST_USUAL)))
+        return cls(lower, upper, (lower + upper) / 2 if clear else float(np.quantile(ordered, USUAL_QUANTILE)))

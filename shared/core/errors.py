@@ -1,38 +1,40 @@
-"""The errors of StrataFL, drawn once.
+"""The errors of StrataFL.
 
-Every error that a person or another tier may see derives from `StrataError`; it knows its HTTP status and
-a stable code, so that one handler turns all of them into `application/problem+json`.
+Every error that a person or another tier may see derives from `StrataError`. It has an HTTP status and a stable code,
+so that one handler turns all of them into `application/problem+json`. Each class says when it is raised.
 
-    StrataError                500 internal
-      BadInput                 422 bad_input          a field of a spec, query or body is wrong
-        UnknownName            422 unknown_name       no algorithm, model, data set, policy ... of that name
-      WireError                400 wire               a body is no record of the expected type
-        Garbled                400 garbled            a body was cut off, or is not what was sent; asked for again
-        TooLarge               413 too_large          a body exceeds the limit, refused before it is parsed
-        HeadTooLarge           431 too_large          so does the head of a request
-      NotFinite                422 not_finite         NaN or infinity where a number must stand
-      OutOfBound               422 out_of_bound       an element of an update exceeds the stated bound of the exact sum
-      NotFound                 404 not_found
-      Conflict                 409 conflict           the thing is not in a state that allows this
-      SeatingUnknown           428 seating_unknown    the edge does not (any more) know the seating of this round
-      Unauthorised             401 unauthorised
-      Forbidden                403 forbidden          for instance an agent outside the allowed networks
-      Unreachable              502 unreachable        a tier did not answer or broke off
-        DeadlineExceeded       504 deadline           a wait ended; the message says for whom
-      Lost                     502 lost               an agent or edge fell silent, or was taken away
-      NotReady                 503 not_ready          too few edges or devices; the message says which
-      Busy                     503 busy               more connections than this process takes
-      TooSlow                  408 too_slow           a body came too slowly
-      TooMany                  429 too_many           more runs than are kept; the message names the setting
-      Misdirected              421 misdirected        an order for somebody else, who had this address before
-      Cancelled                409 cancelled          nobody waits for this work any more
+    StrataError             500  internal
+      BadInput              422  bad_input
+        UnknownName         422  unknown_name
+      WireError             400  wire
+        Garbled             400  garbled
+        TooLarge            413  too_large
+        HeadTooLarge        431  too_large
+      NotFinite             422  not_finite
+      OutOfBound            422  out_of_bound
+      NotFound              404  not_found
+      Conflict              409  conflict
+      PlacementUnknown      428  seating_unknown
+      Unauthorised          401  unauthorised
+      Forbidden             403  forbidden
+      Unreachable           502  unreachable
+        DeadlineExceeded    504  deadline
+      Lost                  502  lost
+      NotReady              503  not_ready
+      Busy                  503  busy
+      TooSlow               408  too_slow
+      TooMany               429  too_many
+      Misdirected           421  misdirected
+      Cancelled             409  cancelled
+
+The stores add errors of their own: `shared.storage.blobs`, `shared.storage.key_value`.
 """
 
 from __future__ import annotations
 
 
 class StrataError(Exception):
-    """An error with an HTTP status, a stable code and, where there is one, the path of the field at fault."""
+    """An error with an HTTP status, a stable code and, where one field is at fault, its path."""
 
     status: int = 500
     code: str = "internal"
@@ -44,136 +46,136 @@ class StrataError(Exception):
 
 
 class BadInput(StrataError):
-    """A field of a spec, query or body is wrong."""
+    """A field of a spec, query or body is wrong (422)."""
 
     status, code = 422, "bad_input"
 
 
 class UnknownName(BadInput):
-    """Nothing of that name exists; the message lists what does."""
+    """No algorithm, model, data set, policy or the like has that name (422); the message lists the known ones."""
 
     code = "unknown_name"
 
     def __init__(self, kind: str, name: str, known: list[str], *, field: str | None = None) -> None:
-        place = f"{field}: " if field else ""
-        super().__init__(f"{place}unknown {kind} {name!r}; known: {', '.join(sorted(known))}", field=field)
+        prefix = f"{field}: " if field else ""
+        super().__init__(f"{prefix}unknown {kind} {name!r}; known: {', '.join(sorted(known))}", field=field)
 
 
 class WireError(StrataError):
-    """A body is no record of the expected type."""
+    """A body is no record of the expected type (400)."""
 
     status, code = 400, "wire"
 
 
 class Garbled(WireError):
-    """A body was cut off, or is not what its digest says: asked for again, the answer may be whole."""
+    """A body was cut off or does not match its digest (400); the request is repeated."""
 
     code = "garbled"
 
 
 class TooLarge(WireError):
-    """A body exceeds the limit."""
+    """A body exceeds its limit, and is refused before it is parsed (413)."""
 
     status, code = 413, "too_large"
 
 
 class HeadTooLarge(WireError):
-    """The head of a request exceeds the limit."""
+    """The head of a request exceeds its limit (431)."""
 
     status, code = 431, "too_large"
 
 
 class NotFinite(StrataError):
-    """NaN or infinity where a number must stand."""
+    """A number is NaN or infinite (422)."""
 
     status, code = 422, "not_finite"
 
 
 class OutOfBound(StrataError):
-    """An element exceeds the bound up to which sums are exact."""
+    """An element of an update exceeds the bound up to which sums are exact (422)."""
 
     status, code = 422, "out_of_bound"
 
 
 class NotFound(StrataError):
-    """There is no such thing."""
+    """The requested thing does not exist (404)."""
 
     status, code = 404, "not_found"
 
 
 class Conflict(StrataError):
-    """The thing is not in a state that allows this."""
+    """The thing is not in a state that allows the request (409)."""
 
     status, code = 409, "conflict"
 
 
 class PlacementUnknown(StrataError):
-    """The edge does not know the seating that a round names; the cloud sends it and asks again."""
+    """The edge does not have the placement that a round names (428); the cloud sends it and repeats the order."""
 
     status, code = 428, "seating_unknown"
 
 
 class Unauthorised(StrataError):
-    """The token is missing or wrong."""
+    """The token is missing or wrong (401)."""
 
     status, code = 401, "unauthorised"
 
 
 class Forbidden(StrataError):
-    """The caller may not do this."""
+    """The caller may not do this, as an agent outside the allowed networks (403)."""
 
     status, code = 403, "forbidden"
 
 
 class Unreachable(StrataError):
-    """A tier did not answer, or broke off in the middle."""
+    """A tier did not answer, or the connection broke (502)."""
 
     status, code = 502, "unreachable"
 
 
 class DeadlineExceeded(Unreachable):
-    """A wait ended without what was waited for; the message names it."""
+    """A deadline passed (504); the message says for which tier or device this one waited."""
 
     status, code = 504, "deadline"
 
 
 class Lost(StrataError):
-    """An agent or an edge fell silent, or was taken away, while it was waited for."""
+    """An agent or edge fell silent, or was removed, while this tier waited for it (502)."""
 
     status, code = 502, "lost"
 
 
 class NotReady(StrataError):
-    """Too few edges or devices are there; the message says which."""
+    """Too few edges or devices are connected (503); the message says which."""
 
     status, code = 503, "not_ready"
 
 
 class Busy(StrataError):
-    """More connections than this process takes."""
+    """The process has as many connections as it accepts (503)."""
 
     status, code = 503, "busy"
 
 
 class TooSlow(StrataError):
-    """A request's body came too slowly."""
+    """The body of a request arrived too slowly (408)."""
 
     status, code = 408, "too_slow"
 
 
 class TooMany(StrataError):
-    """More than a limit allows; the message names the setting."""
+    """A limit is reached, as that of runs (429); the message names the setting."""
 
     status, code = 429, "too_many"
 
 
 class Misdirected(StrataError):
-    """An order for somebody else: addresses change hands when containers restart."""
+    """An order arrived at another recipient than its own (421): addresses change hands when containers restart."""
 
     status, code = 421, "misdirected"
 
 
 class Cancelled(StrataError):
-    """Nobody waits for this work any more."""
+    """The work was stopped, since no caller waits for it any more (409)."""
 
     status, code = 409, "cancelled"

@@ -1,9 +1,4 @@
-"""Figures as people read them.
-
-Seconds and bytes in the unit that suits their size.
-
-Rows as CSV (RFC 4180, with line feeds).
-"""
+"""Numbers as text for people, units for axes, and rows as CSV."""
 
 from __future__ import annotations
 
@@ -18,13 +13,13 @@ _SIZES = ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e3, 1e3, "kB
 
 
 def scale(unit: Literal["bytes", "seconds"], most: float) -> tuple[float, str]:
-    """The unit for values up to `most`: how much one is, and its name."""
+    """Returns the unit for values up to `most`: its worth in bytes or seconds, and its name."""
     units = _TIMES if unit == "seconds" else _SIZES
     return next((worth, name) for least, worth, name in units if most >= least)
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of the same columns under their names; None is an empty cell, lists and booleans stand as JSON."""
+    """Returns rows as CSV (RFC 4180, line feeds), with a header; None is an empty cell, lists and booleans are JSON."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     for row in rows[:1]:
@@ -40,17 +35,17 @@ def _cell(value: Any) -> Any:
 
 
 def percent(share: float | None) -> str:
-    """An accuracy as people read it."""
+    """Formats a share: `97.50 %`, a dash for None."""
     return "-" if share is None else f"{100 * share:.2f} %"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A figure, or a dash where there is none."""
+    """Formats a number with fixed digits, a dash for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def size(n_bytes: int) -> str:
-    """Bytes in the unit that leaves one to three digits before the point."""
+    """Formats bytes in the unit that leaves one to three digits before the point."""
     value = float(n_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 999.5:
@@ -60,7 +55,7 @@ def size(n_bytes: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people read them: `0.063 s`, `8.3 s`, `2:05`, `1:02:05`."""
+    """Formats seconds: `0.063 s`, `8.3 s`, `2:05`, `1:02:05`."""
     if seconds is None:
         return "-"
     if seconds < 1:

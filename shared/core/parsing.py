@@ -1,12 +1,8 @@
-"""JSON from elsewhere, within limits: no NaN, no halves of surrogate pairs, no more items than memory has room for.
+"""JSON and YAML from other processes and users, within limits that hold before any value is made.
 
-A few bytes of JSON take hundreds as objects, so that the size of a text bounds nothing; the number of its commas and
-brackets does, and is counted before anything is parsed.
-
-YAML from elsewhere, within limits: aliases may not multiply, and what cannot be read is one error.
-
-A few lines of aliases to aliases stand for more values than any memory holds; so the nodes are weighed, each as
-often as it is referred to, before a value is made of any.
+The length of a text does not bound the memory of its values. A few bytes of JSON take hundreds as objects, so its
+commas and brackets are counted before it is parsed. A few lines of YAML with aliases to aliases stand for more values
+than any memory holds, so its nodes are counted, each as often as it is referred to.
 """
 
 from __future__ import annotations
@@ -21,33 +17,47 @@ import yaml
 from shared.core.errors import BadInput, TooLarge, WireError
 
 MAX_ITEMS = 2**22
-"""How many commas and brackets a text may have."""
+"""Most commas and brackets of a JSON text."""
+MAX_CHARS = 2**20
+"""Most characters of a YAML text."""
+MAX_NODES = 2**20
+"""Most values of a YAML text, with aliases written out."""
+_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What PyYAML raises: its own errors, and those of the functions that make values."""
+
+
+# ---- JSON
 
 
 def within(n: int, most: int, what: str) -> None:
-    """Refuse more than a limit.
+    """Refuses a number above its limit.
 
     Raises:
-        TooLarge: naming both numbers.
+        TooLarge: names both.
     """
     if n > most:
         raise TooLarge(f"{n} {what}, the limit is {most}")
 
 
 def check_items(text: str) -> None:
-    """Refuse what takes too much memory as objects.
+    """Refuses a JSON text that would take too much memory as objects.
 
     Raises:
-        TooLarge: more than `MAX_ITEMS`.
+        TooLarge: it has more than `MAX_ITEMS` items.
     """
     within(sum(text.count(mark) for mark in ",[{"), MAX_ITEMS, "items of JSON")
 
 
 def parse(text: str | bytes, what: str) -> Any:
-    """The value of a text; `what` names it in errors. Lone surrogates are left for whoever walks over the value.
+    """Returns the value of a JSON text. Lone surrogates pass; `check_text` refuses them.
+
+    Args:
+        text: in UTF-8 if bytes.
+        what: names the text in errors.
 
     Raises:
-        WireError: it is no JSON, or holds a number that is none.
+        WireError: it is no JSON, or has a number that is NaN or infinite.
+        TooLarge: it has more than `MAX_ITEMS` items.
     """
     try:
         plain = text if isinstance(text, str) else text.decode()
@@ -58,7 +68,7 @@ def parse(text: str | bytes, what: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    """A JSON number; also `1e999` is none."""
+    """Returns a JSON number; refuses NaN, infinity, and numbers beyond a double, as `1e999`."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is no finite number")
@@ -66,7 +76,11 @@ def _finite(text: str) -> float:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Refuse keys that are no text, and those that begin with `$`, which are the codec's own."""
+    """Refuses keys with a lone surrogate, and those that begin with `$`, which the codec uses itself.
+
+    Raises:
+        WireError: a key is refused.
+    """
     for key in keys:
         if key.startswith("$"):
             raise WireError("a key of a record may not begin with $")
@@ -74,7 +88,11 @@ def check_keys(keys: Iterable[str]) -> None:
 
 
 def check_text(text: str) -> None:
-    """Refuse half of a surrogate pair: JSON can say it, but it can be neither stored nor answered."""
+    """Refuses a lone surrogate: JSON can write half of a pair, but UTF-8 cannot.
+
+    Raises:
+        WireError: the text has one.
+    """
     if not text.isascii():
         try:
             text.encode()
@@ -82,18 +100,18 @@ def check_text(text: str) -> None:
             raise WireError("a text holds a lone surrogate") from None
 
 
-MAX_CHARS = 2**20
-MAX_NODES = 2**20
-"""With aliases written out."""
-_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What PyYAML raises: besides its own errors those of the functions that make values."""
+# ---- YAML
 
 
 def load(text: str, what: str) -> Any:
-    """The value of a text; `what` names it in errors.
+    """Returns the value of a YAML text.
+
+    Args:
+        text: of one document.
+        what: names the text in errors.
 
     Raises:
-        BadInput: it is no YAML, too long, or stands for too much.
+        BadInput: it is no YAML, too long, or has too many values.
     """
     if len(text) > MAX_CHARS:
         raise BadInput(f"{what} has {len(text)} characters, the limit is {MAX_CHARS}")
@@ -103,8 +121,8 @@ def load(text: str, what: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _weight(node, {}) > MAX_NODES:
-            raise BadInput(f"{what} stands for more than {MAX_NODES} values: too many aliases, or one of itself")
+        if _n_nodes(node, {}) > MAX_NODES:
+            raise BadInput(f"{what} stands for more than {MAX_NODES} values: too many aliases, or one within itself")
         return loader.construct_document(node)
     except _UNREADABLE as error:
         raise BadInput(f"{what} is no YAML: {str(error)[:300] or type(error).__name__}") from None
@@ -112,11 +130,11 @@ def load(text: str, what: str) -> Any:
         loader.dispose()
 
 
-def _weight(node: Any, known: dict[int, int]) -> int:
-    """How many nodes there are below, aliases written out; of a node within itself more than any limit."""
+def _n_nodes(node: Any, known: dict[int, int]) -> int:
+    """Returns the number of nodes from this one downwards, aliases written out; too many for a node within itself."""
     if id(node) not in known:
-        known[id(node)] = MAX_NODES + 1  # until it is known: whoever meets it meanwhile is inside it
+        known[id(node)] = MAX_NODES + 1  # until it is counted: an alias that meets it now is inside it
         below = node.value if isinstance(node, yaml.CollectionNode) else ()
         parts = [part for item in below for part in (item if isinstance(item, tuple) else (item,))]
-        known[id(node)] = 1 + sum(_weight(part, known) for part in parts)
+        known[id(node)] = 1 + sum(_n_nodes(part, known) for part in parts)
     return known[id(node)]

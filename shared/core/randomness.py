@@ -1,7 +1,7 @@
-"""torch's default generator, which is the whole process's: lent to one thread at a time.
+"""Seeds of random streams, and exclusive use of torch's default generator.
 
-Initial weights and torchvision's transforms draw from it and take no other; services that share a process, as in tests,
-would else take each other's draws.
+Initial weights and torchvision's transforms draw from the default generator of the process and accept no other.
+Services that share a process, as in tests, must not take each other's draws; so it is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import torch
 
 
 def stream_seed(key: str) -> int:
-    """63 bits of sha256 over a stream's key."""
+    """Returns the seed of a random stream: 63 bits of the sha256 of its key."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
 
-_LENT = threading.Lock()
+_LOCK = threading.Lock()
 
 
 @contextmanager
 def lent(seed: int) -> Iterator[None]:
-    """Within, draws follow from this seed; then the generator is as it was."""
-    with _LENT, torch.random.fork_rng(devices=[]):
+    """Seeds the default generator for the body of a `with`, and restores its state afterwards."""
+    with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
 def reseed(seed: int) -> None:
-    """Begin anew from this seed, for what a training draws (dropout): one at a time in a process."""
-    with _LENT:
+    """Seeds the default generator for a training (dropout); a process trains one model at a time."""
+    with _LOCK:
         torch.default_generator.manual_seed(seed)

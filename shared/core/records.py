@@ -1,10 +1,10 @@
-"""Typed, frozen records: what travels between tiers, and what a tier remembers.
+"""Typed, frozen records: messages between tiers, and states that a tier keeps.
 
-A record's leaves are JSON values and tensors. Anything else is refused when the record is made, so that
-whatever a hook returns can be sent, stored and read again.
+The leaves of a record are JSON values and tensors. Any other value is refused when the record is made, so that whatever
+a hook returns can be sent, stored and read again.
 
-Every field of an *update* says how it travels up (`Mean` or `Each`); from that alone an agent, an edge and the
-cloud add updates up without knowing the algorithm.
+Every field of an *update* has an aggregation rule (`shared.core.aggregation_rules`), by which agent, edge and cloud add
+updates up without knowing the algorithm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 def _like_model(value: TensorMap, info: ValidationInfo) -> TensorMap:
-    """Compare names, shapes and dtypes with the run's model, where the reader of the record gave one."""
+    """Compares names, shapes and dtypes with the run's model, if the validation's context has one."""
     template: Mapping[str, Tensor] | None = (info.context or {}).get("model")
     if template is None:
         return value
@@ -40,12 +40,12 @@ def _like_model(value: TensorMap, info: ValidationInfo) -> TensorMap:
 
 
 ModelState = Annotated[TensorMap, AfterValidator(_like_model)]
-"""Tensors of the run's model by name, parameters and buffers, or some of them; checked where they arrive."""
+"""Tensors of the run's model by name (parameters, buffers, or some of them), checked when a body is decoded."""
 _IS_MODEL_STATE = AfterValidator(_like_model)
 
 
 def holds_model_state(kind: type[BaseModel], name: str) -> bool:
-    """Whether a field of a record is a `ModelState`, may be one, or holds several by name."""
+    """Whether a field is a `ModelState`, an optional one, or a map of them."""
     field = kind.model_fields[name]
     return _IS_MODEL_STATE in field.metadata or _mentions_model_state(field.annotation)
 
@@ -56,7 +56,7 @@ def _mentions_model_state(annotation: Any) -> bool:
 
 
 def _fail_fast(schema: Any) -> None:
-    """Set pydantic's `fail_fast` on all collections of a core schema, in place."""
+    """Sets pydantic's `fail_fast` on all collections of a core schema, in place."""
     if isinstance(schema, list | tuple):
         for item in schema:
             _fail_fast(item)
@@ -71,30 +71,30 @@ def _fail_fast(schema: Any) -> None:
 class Record(BaseModel):
     """A frozen, closed set of fields; unknown fields, NaN and infinity are refused.
 
-    Of a list or map only the first wrong item is told: a body of a few megabytes could have millions of them, and
-    an error of each takes a thousand times the memory of what is wrong.
+    Of a list or map only the first wrong item is reported: a body of a few megabytes could have millions of them, and
+    an error takes a thousand times the memory of the item.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The fields' schema, in which collections end at their first wrong item."""
+        """Returns the schema of the fields, in which validation of a collection ends at its first wrong item."""
         schema = handler(source)
         _fail_fast(schema)
         return schema
 
     def replace(self, **changes: object) -> Self:
-        """A copy with some fields changed, validated like a new one (pydantic's `model_copy` validates nothing)."""
+        """Returns a copy with some fields changed, validated (pydantic's `model_copy` validates nothing)."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_validate({**fields, **changes})
 
 
 def copy_tensors(value: Any) -> Any:
-    """A record, or values in lists and maps, with tensors copied into torch's own memory.
+    """Returns a record, or nested lists and maps, with all tensors copied into torch's own memory.
 
-    Views of a body would change bits in training, and keep the whole body in memory. A tensor that stands in several
-    places is copied once.
+    Training on views of a body would give other bits (torch's kernels depend on alignment) and keep the whole body in
+    memory. A tensor that occurs several times is copied once.
     """
     made: dict[int, Tensor] = {}
 
@@ -107,7 +107,7 @@ def copy_tensors(value: Any) -> Any:
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A record, or values in lists and maps, with each tensor changed and all else as it is."""
+    """Returns a record, or nested lists and maps, with `change` applied to each tensor."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Record):
@@ -123,7 +123,7 @@ def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def same_leaves(a: object, b: object) -> bool:
-    """Whether two values hold the same tensors (not copies of them) and equal JSON values, in the same places."""
+    """Whether two values have the same structure, identical tensors (not copies) and equal JSON values."""
     if a is b:
         return True
     if type(a) is not type(b) or isinstance(a, Tensor):
@@ -138,9 +138,9 @@ def same_leaves(a: object, b: object) -> bool:
 
 
 class Nothing(Record):
-    """The state of a tier that remembers nothing, the report of a visit that reports nothing."""
+    """The empty record: the state of a tier that keeps none, the report of a visit that has none."""
 
 
 def canonical(record: Record) -> str:
-    """A record without tensors as JSON with sorted keys and no spaces."""
+    """Returns a record without tensors as JSON with sorted keys and no spaces, whose digest identifies it."""
     return json.dumps(record.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))

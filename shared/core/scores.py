@@ -1,4 +1,4 @@
-"""`Spread`: how figures of clients spread, in a few numbers however many clients there are."""
+"""Scores of evaluations, and the distribution of accuracies over clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.core.records import Count, Record
 
 
 class Score(Record):
-    """What one evaluation counted. Scores add up.
+    """The counts of one evaluation; scores can be added.
 
     Attributes:
         n: number of samples.
@@ -24,12 +24,12 @@ class Score(Record):
 
     @property
     def accuracy(self) -> float | None:
-        """Share of correct samples, None without samples."""
+        """Share of correctly classified samples, None without samples."""
         return self.n_correct / self.n if self.n else None
 
     @property
     def loss(self) -> float | None:
-        """Mean cross-entropy, None without samples."""
+        """Mean cross-entropy in nats, None without samples."""
         return self.loss_sum / self.n if self.n else None
 
     def __add__(self, other: Score) -> Score:
@@ -41,7 +41,7 @@ class Score(Record):
 
 
 class Spread(Record):
-    """How accuracies spread over clients, each counted once: what a box plot shows."""
+    """The distribution of accuracies over clients, unweighted: the numbers of a box plot."""
 
     n: int
     mean: float
@@ -53,6 +53,6 @@ class Spread(Record):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of at least one value; quartiles between two values are interpolated."""
+        """Returns the spread of at least one value; quartiles are interpolated linearly."""
         low, q1, median, q3, high = np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()
         return cls(n=len(values), mean=sum(values) / len(values), min=low, q1=q1, median=median, q3=q3, max=high)

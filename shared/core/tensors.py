@@ -1,8 +1,8 @@
-"""Tensor algebra: a dozen small functions over maps of tensors, and the exact addition.
+"""Tensor algebra over maps of tensors, and exact summation.
 
-Exact addition: a term `n * delta` is rounded to a grid of steps 2^-g and accumulated as whole grid steps in
-float64. While every partial sum stays below 2^53 steps, each addition is exact, hence associative: the result
-does not depend on order, nor on how terms were grouped on the way.
+Exact summation: a term `n * delta` is rounded to steps of 2^-g and accumulated as a whole number of steps in
+float64. While every partial sum stays below 2^53 steps, each addition is exact, hence associative: the result depends
+neither on the order of the terms nor on how the tiers group them.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from shared.core.errors import NotFinite, OutOfBound
 from shared.core.records import Tensor, TensorMap
 
 BLOCK = 65_536
-"""Elements added at a time: small enough to stay in the cache between scaling and addition."""
+"""Elements that are scaled and added at a time, few enough to stay in the cache."""
 
 
 def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> TensorMap:
-    """a - b, name by name, for the names of `a`."""
+    """Returns a - b for the names of `a`."""
     return {name: tensor - b[name] for name, tensor in a.items()}
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> TensorMap:
-    """a + b for the names in `b`, `a` elsewhere."""
+    """Returns a + b for the names in `b`, and `a` for its other names."""
     return {name: tensor + b[name] if name in b else tensor for name, tensor in a.items()}
 
 
 def overlay(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> TensorMap:
-    """`a` with the tensors of `b` in place of its own of the same name."""
+    """Returns `a`, with the tensors of `b` in place of those of the same name."""
     return {name: b.get(name, tensor) for name, tensor in a.items()}
 
 
 def only(a: Mapping[str, Tensor], names: Iterable[str]) -> TensorMap:
-    """The tensors of these names, in the order of `a`."""
+    """Returns the tensors of these names, in the order of `a`."""
     wanted = set(names)
     return {name: tensor for name, tensor in a.items() if name in wanted}
 
 
 def without(a: Mapping[str, Tensor], names: Iterable[str]) -> TensorMap:
-    """The tensors of all other names."""
+    """Returns the tensors of all other names."""
     unwanted = set(names)
     return {name: tensor for name, tensor in a.items() if name not in unwanted}
 
 
 def owned(a: Mapping[str, Tensor]) -> TensorMap:
-    """Copies in torch's own memory: what is trained or evaluated must not be a view of a body."""
+    """Returns copies in torch's own memory: views of a body must not be trained or evaluated."""
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in a.items()}
 
 
 def n_bytes(a: Mapping[str, Tensor]) -> int:
-    """Bytes of all tensors."""
+    """Returns the bytes of all tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in a.values())
 
 
 def digest(a: Mapping[str, Tensor]) -> str:
-    """sha256 over names, dtypes, shapes and bytes, names sorted: the digest of a model."""
+    """Returns the digest of a model: sha256 over names (sorted), dtypes, shapes and bytes."""
     sha = hashlib.sha256()
     for name in sorted(a):
         tensor = a[name]
@@ -69,20 +69,20 @@ def digest(a: Mapping[str, Tensor]) -> str:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """The tensor's bytes in row-major order; a view where it is contiguous."""
+    """Returns a tensor's bytes in row-major order; a view if it is contiguous."""
     flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)
 
 
 def memory_of(tensor: Tensor) -> tuple[object, ...]:
-    """What tells a tensor from others that live: its memory and how it lies there; of empty ones the shape."""
+    """Returns a key that identifies a tensor among those alive: its memory and layout; for an empty one its shape."""
     if not tensor.numel():  # without memory of its own
         return tensor.dtype, tuple(tensor.shape)
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
-def grid_exponent(total_weight: int, bound: float) -> int:
-    """The finest g at which sums of elements up to `bound`, of weights up to `total_weight`, are exact.
+def fixed_point_exponent(total_weight: int, bound: float) -> int:
+    """Returns the largest g at which sums of elements up to `bound`, with weights up to `total_weight`, are exact.
 
     60,000 samples and a bound of 2^7 give g = 30: steps of 1e-9.
     """
@@ -91,7 +91,7 @@ def grid_exponent(total_weight: int, bound: float) -> int:
 
 
 def check_bound(term: Tensor, bound: float, what: str) -> None:
-    """Refuse a tensor of which an exact sum could not be made.
+    """Refuses a tensor that cannot be summed exactly.
 
     Raises:
         NotFinite: an element is NaN or infinite.
@@ -106,28 +106,28 @@ def check_bound(term: Tensor, bound: float, what: str) -> None:
         raise OutOfBound(f"{what} holds {max(low, high, key=abs):g}, sums are exact up to {bound:g}")
 
 
-def add_on_grid(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
-    """into += weight * round(term * 2^exponent), exactly if `check_bound` let the term pass.
+def add_in_steps(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
+    """into += weight * round(term * 2^exponent), which is exact for a term that `check_bound` accepts.
 
     Args:
-        into: float64, contiguous, whole numbers of grid steps.
-        term: the same shape, any float or integer dtype.
+        into: float64, contiguous, whole numbers of steps.
+        term: of the same shape, any float or integer dtype.
         weight: a whole number.
-        exponent: of the grid.
+        exponent: g, for steps of 2^-g.
     """
     flat, acc = term.detach().reshape(-1), into.view(-1)
     if not flat.is_floating_point():
         flat = flat.to(torch.float64)
     elif flat.element_size() < 4:
         flat = flat.to(torch.float32)
-    small = flat.numel() <= BLOCK  # as most are: not cut up
+    small = flat.numel() <= BLOCK  # as most are
     blocks = [(flat, acc)] if small else zip(torch.split(flat, BLOCK), torch.split(acc, BLOCK), strict=True)
     for block, sums in blocks:
         sums.add_((block * 2.0**exponent).round_(), alpha=weight)
 
 
 def check_steps(steps: Tensor, limit: float, what: str) -> None:
-    """Refuse a tensor that is no exact sum: grid steps are whole and within the limit.
+    """Refuses a tensor that is no exact sum, whose steps are whole and within the limit.
 
     Raises:
         NotFinite, OutOfBound: an element is not finite, no whole number, or beyond `limit`.
@@ -137,11 +137,11 @@ def check_steps(steps: Tensor, limit: float, what: str) -> None:
         block = flat[begin : begin + BLOCK]
         check_bound(block, limit, what)
         if not torch.equal(block, block.round()):
-            raise OutOfBound(f"{what} holds parts of a grid step")
+            raise OutOfBound(f"{what} holds a fraction of a step")
 
 
-def from_grid(steps: Tensor, weight: int | Tensor, exponent: int, dtype: torch.dtype) -> Tensor:
-    """The mean `steps * 2^-exponent / weight`; 0 where the weight is 0. A block at a time: nothing large in between."""
+def mean_of_steps(steps: Tensor, weight: int | Tensor, exponent: int, dtype: torch.dtype) -> Tensor:
+    """Returns the mean `steps * 2^-exponent / weight`, 0 where the weight is 0, computed block by block."""
     if steps.numel() <= BLOCK:
         return _mean(steps, weight, exponent).to(dtype)
     mean, flat = torch.empty(steps.numel(), dtype=dtype), steps.reshape(-1)

@@ -1,4 +1,4 @@
-"""Installed versions: of StrataFL, of Python and of the packages that compute."""
+"""Installed versions of StrataFL, of Python and of the packages that compute."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _DISTRIBUTIONS = ("stratafl", "torch", "numpy", "torchvision")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that compute; `absent` where one is not installed."""
+    """Returns the versions of Python and of the packages that compute; `absent` if one is not installed."""
     return dict(_versions())
 
 
 @cache
 def _versions() -> dict[str, str]:
-    """Looked up once: it is asked for after every round."""
+    """Looks the versions up once: each round records them."""
     found = {"python": platform.python_version()}
     for name in _DISTRIBUTIONS:
         try:
@@ -29,7 +29,7 @@ def _versions() -> dict[str, str]:
 
 
 def version() -> str:
-    """The installed version of the package."""
+    """Returns the installed version of StrataFL."""
     try:
         return package_version("stratafl")
     except PackageNotFoundError:

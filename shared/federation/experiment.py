@@ -7,6 +7,7 @@ model serves one training or evaluation at a time.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from shared.core.randomness import stream_seed
 from shared.core.records import Record, Tensor, TensorMap
 from shared.core.tensors import n_bytes
 from shared.federation.aggregation import FixedPoint
-from shared.federation.context import Context
+from shared.federation.context import Context, ModelInfo
 from shared.federation.data_arrival import collected
 from shared.federation.hooks import Algorithm, Direction, Phase
 from shared.federation.memory_check import check_memory
@@ -71,14 +72,14 @@ class Experiment:
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
         self.compressor = Compressor(spec.compression, self.buffer_names)
-        self._model_uses: dict[str, LinkUse] = {}
+        self._model_infos: dict[str, ModelInfo] = {}
         per_seat = 2 if spec.late == "next_round" else 1  # updates in a sum: the present one, and a late one
         self.fixed_point = FixedPoint(per_seat * self.population.total_samples, self.buffer_names)
         self._check_memory()
 
     def _check_memory(self) -> None:
         n_clients = sum(seat.role != "held_out" for seat in self.population.seats)
-        gathered = self.algorithm.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients))
+        gathered = self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients))
         check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
 
     @property
@@ -113,10 +114,11 @@ class Experiment:
     @cached_property
     def flops(self) -> int:
         """Operations of training the model on one sample; a mean if the objective is random."""
-        if self.local.flops is None:
+        flops = self.local.footprint.flops
+        if flops is None:
             return training_flops(*self._design)
         model, x, y = on_shapes(*self._design)
-        return round(self.local.flops(self.local_params, model, x, y) / len(y))
+        return round(flops(self.local_params, model, x, y) / len(y))
 
     @cached_property
     def units(self) -> Units:
@@ -164,19 +166,16 @@ class Experiment:
             return 0
         return int((~np.isin(task.samples.numpy(), seat.train)).sum()) * self.sample_bytes
 
-    def _model_use(self, ctx: Context) -> LinkUse:
-        """Bytes of the model that a device receives and of the tensors that it sends; constant within a phase."""
-        if ctx.phase not in self._model_uses:
-            visit = ctx.at(edge=0, seat=0)
-            sent, coded = self.algorithm.sends(visit, self.shapes), coded_fields(self.algorithm.update)
-            up = (self._carried(visit, names, field in coded, "up") for field, names in sent.items())
-            down_bytes = self._carried(visit, self.shapes, True, "down")
-            self._model_uses[ctx.phase] = LinkUse(down_bytes=down_bytes, up_bytes=sum(up))
-        return self._model_uses[ctx.phase]
+    def _link_use(self, ctx: Context) -> LinkUse:
+        """Bytes of the model that a device receives and of the tensors that it sends."""
+        sent, coded = self.algorithm.footprint.sends(ctx, self.shapes), coded_fields(self.algorithm.update)
+        up = (self._carried(ctx, names, field in coded, "up") for field, names in sent.items())
+        down_bytes = self._carried(ctx, self.shapes, True, "down")
+        return LinkUse(down_bytes=down_bytes, up_bytes=sum(up))
 
     def _carried(self, ctx: Context, names: Collection[str], coded: bool, direction: Direction) -> int:
         """Bytes of these tensors, in the algorithm's own codecs where it has one, else, if `coded`, in the spec's."""
-        own = self.algorithm.codes(ctx, self.shapes, direction)
+        own = self.algorithm.footprint.codes(ctx, self.shapes, direction)
         rest = {name: self.shapes[name] for name in names if name not in own}
         codec = getattr(self.spec.compression, direction) if coded else None
         own_bytes = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))
@@ -191,21 +190,30 @@ class Experiment:
             round_no=round_no,
             n_clients=n_clients,
             edge=edge,
-            buffer_names=self.buffer_names,
-            layers=self.layers,
-            read_units=lambda: self.units,
+            model=self._model_info,
             buffers=self.algorithm.buffers,
-            flops=self.flops,
-            least_batch=self.least_batch,
-            passes=self.algorithm.passes(self.params),
-            model_bytes=n_bytes(self.shapes),
-            sample_bytes=self.sample_bytes,
             total_samples=self.population.total_samples,
             total_clients=max(sum(seat.role == "train" for seat in self.population.seats), 1),
+        )
+        if phase not in self._model_infos:  # the same in all of a phase
+            self._model_infos[phase] = replace(self._model_info, link_use=self._link_use(ctx.at(edge=0, seat=0)))
+        return ctx.at(model=self._model_infos[phase])
+
+    @cached_property
+    def _model_info(self) -> ModelInfo:
+        """All that hooks may know of the model but its `link_use`, which is that of a phase."""
+        return ModelInfo(
+            buffer_names=self.buffer_names,
+            layers=self.layers,
             image_shape=self.data.input_shape,
             n_classes=self.data.n_classes,
+            n_bytes=n_bytes(self.shapes),
+            flops=self.flops,
+            least_batch=self.least_batch,
+            passes=self.algorithm.footprint.passes(self.params),
+            sample_bytes=self.sample_bytes,
+            read_units=lambda: self.units,
         )
-        return ctx.at(model_use=self._model_use(ctx))
 
 
 def _shape(tensor: Tensor) -> Tensor:

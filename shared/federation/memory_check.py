@@ -6,7 +6,7 @@ The estimate is a lower bound of what one process holds at a time. For every ele
 - 8 bytes for each update that is kept singly (4 as it arrives, 4 in the copy kept): one for each device if updates are
   held until they are admitted, one for each client if a `PerClient` field holds tensors by name (taken as a model);
 
-plus the data that the algorithm gathers from all clients (its lower bound).
+plus the data that the algorithm gathers from all clients (`Footprint.gathers`, its lower bound).
 
 Training, data and Python itself come on top: a run that is refused could not have run, and one that is accepted may
 still be too large.

@@ -1,11 +1,7 @@
-"""The algorithms, one file for each paper. `shared.federation.registry` loads them by module name.
+"""Finds algorithms by name.
 
-The algorithms, one file for each paper. `shared.federation.registry` loads them by module name.
-
-The algorithms, one paper a file; found by module name.
-
-A module `<name>.py` without a leading underscore holds `ALGORITHM`. Packages of one's own are searched too when
-`STRATA_ALGORITHMS` names them (comma-separated, importable).
+A module `<name>.py` without a leading underscore holds `ALGORITHM`, and `PICTURES` if the algorithm has pictures of
+its own. `shared.algorithms` is searched, and the packages that `STRATA_ALGORITHMS` lists (comma-separated, importable).
 """
 
 from __future__ import annotations
@@ -13,7 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from shared.core.errors import BadInput, UnknownName
 from shared.core.records import Record
@@ -22,15 +20,29 @@ from shared.spec.experiment import ExperimentSpec
 
 
 def load_algorithm(name: str, field: str = "algorithm.name") -> Algorithm:
-    """The algorithm that this field of a spec names. An error inside its module is shown as it is, never as "unknown".
+    """The algorithm that this field of a spec names. An error inside its module is raised unchanged.
 
     Raises:
-        UnknownName: listing the names there are.
+        UnknownName: listing the known names.
+        BadInput: the module defines no algorithm of its name, or `PICTURES` that cannot be called.
     """
+    return _load(_module_of(name, field))[0]
+
+
+def pictures_of_algorithm(name: str) -> Callable[..., Any] | None:
+    """`PICTURES` of an algorithm's module, a `shared.plots.declared.Pictures`; None where it defines none.
+
+    Raises:
+        UnknownName, BadInput: as `load_algorithm` does.
+    """
+    return _load(_module_of(name))[1]
+
+
+def _module_of(name: str, field: str = "algorithm.name") -> str:
     known = _modules(os.environ.get("STRATA_ALGORITHMS", ""))
     if name not in known:
         raise UnknownName("algorithm", name, list(known), field=field)
-    return _load(known[name])
+    return known[name]
 
 
 def all_algorithms() -> dict[str, Algorithm]:
@@ -42,7 +54,7 @@ def load_local(spec: ExperimentSpec) -> tuple[Algorithm, Record]:
     """The algorithm whose objective devices minimise, and its parameters: `algorithm.local`, else the spec's own.
 
     Raises:
-        BadInput: `local` names an algorithm without an objective, or stands beside one that has its own.
+        BadInput: `local` names an algorithm without an objective, or the spec's own algorithm has one itself.
     """
     own, local = load_algorithm(spec.algorithm.name), spec.algorithm.local
     if local is None:
@@ -57,7 +69,7 @@ def load_local(spec: ExperimentSpec) -> tuple[Algorithm, Record]:
 
 @cache
 def _modules(more: str) -> dict[str, str]:
-    """Algorithm name -> module."""
+    """Names of modules by algorithm; `more` is the value of `STRATA_ALGORITHMS`."""
     found = {}
     for package in ("shared.algorithms", *(part.strip() for part in more.split(",") if part.strip())):
         for module in pkgutil.iter_modules(_folders(package)):
@@ -67,10 +79,10 @@ def _modules(more: str) -> dict[str, str]:
 
 
 def _folders(package: str) -> list[str]:
-    """Where a package's modules lie.
+    """The folders of a package's modules.
 
     Raises:
-        BadInput: there is no such package. An error inside it is shown as it is.
+        BadInput: there is no such package. An error inside the package is raised unchanged.
     """
     try:
         return list(importlib.import_module(package).__path__)
@@ -83,8 +95,12 @@ def _folders(package: str) -> list[str]:
 
 
 @cache
-def _load(module: str) -> Algorithm:
-    found = getattr(importlib.import_module(module), "ALGORITHM", None)
-    if not isinstance(found, Algorithm) or found.name != module.rpartition(".")[2]:
+def _load(module: str) -> tuple[Algorithm, Callable[..., Any] | None]:
+    """`ALGORITHM` and `PICTURES` of a module; None for pictures that it does not define."""
+    found = importlib.import_module(module)
+    algorithm, pictures = getattr(found, "ALGORITHM", None), getattr(found, "PICTURES", None)
+    if not isinstance(algorithm, Algorithm) or algorithm.name != module.rpartition(".")[2]:
         raise BadInput(f"{module}.ALGORITHM is no Algorithm of the module's name")
-    return found
+    if pictures is not None and not callable(pictures):
+        raise BadInput(f"{module}.PICTURES cannot be called: it must be a function from a run's history to pictures")
+    return algorithm, pictures

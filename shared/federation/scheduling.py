@@ -21,10 +21,10 @@ import numpy.typing as npt
 import torch
 
 from shared.core.apportionment import largest_remainder
-from shared.federation.context import Context
+from shared.federation.context import Context, EdgeView
 from shared.federation.messages import Task
 from shared.federation.population import Seat
-from shared.federation.visit_estimates import _twin, expected, plain_task
+from shared.federation.visit_estimates import expected, plain_task, twin_of
 from shared.simulation import digital_twin
 
 Indices = npt.NDArray[np.int64]
@@ -126,12 +126,12 @@ def _not_empty(shares: Shares) -> Shares:
     return {seat: np.sort(share) for seat, share in shares.items() if len(share)}
 
 
-def schedule(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
+def schedule(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
     """The task of each selected seat, by the spec's `schedule`."""
-    return SCHEDULE[ctx.spec.schedule](ctx, seats)
+    return SCHEDULE[ctx.spec.schedule](ctx, seats, view)
 
 
-def _own_data(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
+def _own_data(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
     """Every seat trains on its own samples; one without samples (an edge's worker) is not visited."""
     task = plain_task(ctx)
     return {seat.number: task for seat in seats if len(seat.train)}
@@ -173,7 +173,7 @@ def _tasks(ctx: Context, shares: Shares) -> dict[int, Task]:
     return {seat: one.replace(epochs=None, steps=1, batch_size=len(shares[seat])) for seat, one in found.items()}
 
 
-def _equal(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
+def _equal(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
     """Pools the selected seats' samples, shuffles them and deals them out evenly."""
     if not seats:
         return {}
@@ -185,20 +185,20 @@ def _equal(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
 Divide = Callable[[Sequence[Worker], Indices, np.random.Generator], Shares]
 
 
-def _planned(divide: Divide, ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
+def _planned(divide: Divide, ctx: Context, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
     """Divides the task among the seats whose twins let work be planned onto them; among all seats if there are none."""
-    task = task_of(ctx, seats) if ctx.unfinished is None else ctx.unfinished
+    task = task_of(ctx, seats) if view.unfinished is None else view.unfinished
     if not seats or not len(task):
         return {}
-    fit = [seat for seat in seats if _twin(ctx, seat).caution] or list(seats)
-    return _tasks(ctx, divide([_worker(ctx, seat, task) for seat in fit], task, ctx.numpy_rng("shares")))
+    fit = [seat for seat in seats if twin_of(view, seat).caution] or list(seats)
+    workers = [_worker(ctx, seat, task, twin_of(view, seat)) for seat in fit]
+    return _tasks(ctx, divide(workers, task, ctx.numpy_rng("shares")))
 
 
-def _worker(ctx: Context, seat: Seat, task: Indices) -> Worker:
+def _worker(ctx: Context, seat: Seat, task: Indices, twin: digital_twin.Twin) -> Worker:
     """A seat as a worker: its free compute by telemetry, its seconds by its twin."""
-    twin = _twin(ctx, seat)
     caution = twin.caution or 1.0
-    a_sample = ctx.passes.of(1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit, 1)
+    a_sample = ctx.model.passes.of(1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit, 1)
     cost, moving = expected(ctx, seat, a_sample), expected(ctx, seat, 0, n_moved=1)
     fixed = expected(ctx, seat, 0)
     work_s, _ = digital_twin.predict(twin, cost.compute_s - fixed.compute_s)
@@ -213,7 +213,7 @@ def _worker(ctx: Context, seat: Seat, task: Indices) -> Worker:
     )
 
 
-SCHEDULE: dict[str, Callable[[Context, Sequence[Seat]], dict[int, Task]]] = {
+SCHEDULE: dict[str, Callable[[Context, Sequence[Seat], EdgeView], dict[int, Task]]] = {
     "own_data": _own_data,
     "equal": _equal,
     "free_compute": bound(_planned, proportional),

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shared.federation.context import Context
+from shared.federation.context import Context, EdgeView
 from shared.federation.population import Seat
 from shared.federation.visit_estimates import expected, plain_task, samples_due
 
-Choice = Callable[[Context, Sequence[Seat]], list[int]]
+Choice = Callable[[Context, Sequence[Seat], EdgeView], list[int]]
 
 
-def select(ctx: Context, seats: Sequence[Seat]) -> list[int]:
+def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """The numbers of the seats that train in this edge round, by the spec's `select`."""
-    return SELECTION[ctx.spec.select](ctx, seats)
+    return SELECTION[ctx.spec.select](ctx, seats, view)
 
 
 def n_wanted(ctx: Context, seats: Sequence[Seat]) -> int:
@@ -27,7 +27,7 @@ def n_wanted(ctx: Context, seats: Sequence[Seat]) -> int:
     return sum(_fraction_of(ctx, n) for n in Counter(seat.home_edge for seat in seats).values())
 
 
-def _all(ctx: Context, seats: Sequence[Seat]) -> list[int]:
+def _all(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     return [seat.number for seat in seats]
 
 
@@ -37,29 +37,29 @@ def _by_home_edge(choose: Choice) -> Choice:
     Guests, whose home edge is lost, are selected as they would have been there: faults do not change the selection.
     """
 
-    def select(ctx: Context, seats: Sequence[Seat]) -> list[int]:
+    def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
         edges = sorted({seat.home_edge for seat in seats})
-        parts = [choose(ctx.at(edge=edge), [seat for seat in seats if seat.home_edge == edge]) for edge in edges]
+        parts = [choose(ctx.at(edge=edge), [seat for seat in seats if seat.home_edge == edge], view) for edge in edges]
         return sorted(number for part in parts for number in part)
 
     return select
 
 
-def _random(ctx: Context, seats: Sequence[Seat]) -> list[int]:
+def _random(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """Draws `fraction_train` of the seats (FedAvg's C), at least one, without replacement."""
     n = _n_chosen(ctx, len(seats))
     chosen = ctx.numpy_rng("select").choice(len(seats), size=n, replace=False)
     return [seats[i].number for i in chosen]
 
 
-def _fastest(ctx: Context, seats: Sequence[Seat]) -> list[int]:
+def _fastest(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """As many seats as `random`: those with the shortest expected visits; of equals the lower seats."""
     task = plain_task(ctx)
     took = {seat.number: expected(ctx, seat, samples_due(ctx, task, seat)).simulated_s for seat in seats}
     return sorted(took, key=lambda number: (took[number], number))[: _n_chosen(ctx, len(seats))]
 
 
-def _power_of_choice(ctx: Context, seats: Sequence[Seat]) -> list[int]:
+def _power_of_choice(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """As many seats as `random`: those with the highest known loss among candidates drawn in proportion to samples.
 
     Cho, Wang, Joshi: Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection
@@ -75,7 +75,7 @@ def _power_of_choice(ctx: Context, seats: Sequence[Seat]) -> list[int]:
         return []
     drawn = ctx.numpy_rng("select").choice(len(holds), size=d, replace=False, p=weights / weights.sum())
     candidates = [holds[i].number for i in drawn]
-    return sorted(candidates, key=lambda number: (-ctx.losses.get(number, math.inf), number))[:n]
+    return sorted(candidates, key=lambda number: (-view.losses.get(number, math.inf), number))[:n]
 
 
 def _n_chosen(ctx: Context, n: int) -> int:

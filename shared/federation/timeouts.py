@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shared.core.errors import Cancelled
 from shared.federation import visit_estimates
-from shared.federation.context import Context
+from shared.federation.context import Context, EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Task
 from shared.federation.population import Seat
@@ -76,7 +76,7 @@ def longest_s(experiment: Experiment, ctx: Context, seat: Seat, task: Task, down
     """An upper bound, in wall seconds, of a visit with this task, whatever is drawn at random and the update's size."""
     if task.kind == "evaluate":
         return 0.0
-    n_passed = AT_MOST * visit_estimates.samples_due(ctx, task, seat) + ctx.passes.at_most_beside(len(seat.train))
+    n_passed = AT_MOST * visit_estimates.samples_due(ctx, task, seat) + ctx.model.passes.at_most_beside(len(seat.train))
     return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_passed, down_bytes)
 
 
@@ -91,8 +91,8 @@ def longest_round_s(experiment: Experiment, waves: int) -> float:
         experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=1, edge=0),
         experiment.population.total_samples,
     )
-    n_passed = AT_MOST * _most_due(experiment, ctx) + ctx.passes.at_most_beside(n_samples)
-    down_bytes = AT_MOST * (ctx.model_bytes + visit_estimates.HEAD_BYTES) + n_samples * ctx.sample_bytes
+    n_passed = AT_MOST * _most_due(experiment, ctx) + ctx.model.passes.at_most_beside(n_samples)
+    down_bytes = AT_MOST * (ctx.model.n_bytes + visit_estimates.HEAD_BYTES) + n_samples * ctx.model.sample_bytes
     slowest = max(
         _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_passed, down_bytes)
         for seat in experiment.population.seats
@@ -106,16 +106,16 @@ def _most_due(experiment: Experiment, ctx: Context) -> float:
         experiment.algorithm.edge,
         {seat.number: seat for seat in experiment.population.seats if seat.role != "held_out"},
     )
-    tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
+    tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()), EdgeView())
     scheduled = (visit_estimates.samples_due(ctx, task, seats[number]) for number, task in tasks.items())
     n_samples = experiment.population.total_samples
-    return max(ctx.passes.of(ctx.spec.local_epochs * n_samples, n_samples), *scheduled, 0)
+    return max(ctx.model.passes.of(ctx.spec.local_epochs * n_samples, n_samples), *scheduled, 0)
 
 
 def _longest_s(ctx: Context, seat: Seat, latency_s: float, n_passed: float, down_bytes: int) -> float:
-    up_bytes = AT_MOST * (ctx.model_bytes + visit_estimates.HEAD_BYTES)
+    up_bytes = AT_MOST * (ctx.model.n_bytes + visit_estimates.HEAD_BYTES)
     use = LinkUse(down_bytes=down_bytes, up_bytes=up_bytes)
-    cost: Cost = visit_cost(seat.profile, latency_s, use, n_passed * ctx.flops, lambda purpose: (1 << 63) - 1)
+    cost: Cost = visit_cost(seat.profile, latency_s, use, n_passed * ctx.model.flops, lambda purpose: (1 << 63) - 1)
     return min(cost.simulated_s * ctx.spec.time_scale, MOST_S)
 
 

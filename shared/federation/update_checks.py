@@ -57,8 +57,8 @@ def _check_clients(ctx: Context, update: Record, clients: Collection[str]) -> No
 
 
 def _check_names(experiment: Experiment, ctx: Context, update: Record) -> None:
-    """Checks that averaged maps hold exactly the tensors that `Algorithm.sends` names."""
-    kind, sends = type(update), experiment.algorithm.sends(ctx, experiment.shapes)
+    """Checks that averaged maps hold exactly the tensors that `Footprint.sends` names."""
+    kind, sends = type(update), experiment.algorithm.footprint.sends(ctx, experiment.shapes)
     for field, how in fields_with(kind, Mean).items():
         value = getattr(update, field)
         if value is None or not issubclass(averaged_type(kind, field, how), Mapping):
@@ -69,5 +69,5 @@ def _check_names(experiment: Experiment, ctx: Context, update: Record) -> None:
             if odd:
                 has = "holds" if odd[0] in tensors else "lacks"
                 what = f"{field} {group[:40]}".strip()
-                cause = f"{has} {odd[0][:80]!r}, other than `Algorithm.sends` says"
+                cause = f"{has} {odd[0][:80]!r}, other than `Footprint.sends` says"
                 raise WireError(f"{what} of {ctx.client_id} {cause}", field=field)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from shared.federation.context import Context
+from shared.federation.context import Context, EdgeView
 from shared.federation.messages import Task
 from shared.federation.population import Seat
 from shared.simulation import REFERENCE_FLOPS, digital_twin
@@ -27,7 +27,7 @@ def evaluation_due(ctx: Context) -> bool:
 
 def samples_due(ctx: Context, task: Task, seat: Seat) -> int:
     """Samples that a complete visit passes through the model; each counts once for every pass."""
-    return math.ceil(ctx.passes.of(n_trained(ctx, task, seat), n_held(task, seat)))
+    return math.ceil(ctx.model.passes.of(n_trained(ctx, task, seat), n_held(task, seat)))
 
 
 def n_held(task: Task, seat: Seat) -> int:
@@ -42,7 +42,7 @@ def n_trained(ctx: Context, task: Task, seat: Seat) -> int:
         return 0
     if task.steps is None:
         return n * (ctx.spec.epochs_a_visit if task.epochs is None else task.epochs)
-    full, rest = divmod(task.steps, len(batch_sizes(n, task.batch_size, ctx.least_batch)))
+    full, rest = divmod(task.steps, len(batch_sizes(n, task.batch_size, ctx.model.least_batch)))
     return full * n + rest * task.batch_size
 
 
@@ -66,24 +66,24 @@ def expected(ctx: Context, seat: Seat, n_passed: float, *, update: bool = True, 
         update: whether the answer brings the update; else it brings a report, which is small.
         n_moved: samples that are sent to the seat because it lacks them.
     """
-    down_bytes = ctx.model_use.down_bytes + HEAD_BYTES + n_moved * ctx.sample_bytes
-    linked = LinkUse(down_bytes=down_bytes, up_bytes=HEAD_BYTES + (ctx.model_use.up_bytes if update else 0))
+    down_bytes = ctx.model.link_use.down_bytes + HEAD_BYTES + n_moved * ctx.model.sample_bytes
+    linked = LinkUse(down_bytes=down_bytes, up_bytes=HEAD_BYTES + (ctx.model.link_use.up_bytes if update else 0))
     use = LinkUse() if seat.role == "worker" else linked
-    return expected_cost(seat.profile, seat.latency_to(ctx.edge), use, n_passed * ctx.flops)
+    return expected_cost(seat.profile, seat.latency_to(ctx.edge), use, n_passed * ctx.model.flops)
 
 
-def predicted(ctx: Context, seat: Seat, task: Task) -> tuple[float, float]:
+def predicted(ctx: Context, seat: Seat, task: Task, twin: digital_twin.Twin) -> tuple[float, float]:
     """Duration of a visit in seconds as its seat's twin predicts it, and its standard deviation."""
     n_moved = 0 if task.samples is None else int((~np.isin(task.samples.numpy(), seat.train)).sum())
     cost = expected(ctx, seat, samples_due(ctx, task, seat), n_moved=n_moved)
-    work_s, sd_s = digital_twin.predict(_twin(ctx, seat), cost.compute_s)
+    work_s, sd_s = digital_twin.predict(twin, cost.compute_s)
     return cost.simulated_s - cost.compute_s + work_s, sd_s
 
 
-def _twin(ctx: Context, seat: Seat) -> digital_twin.Twin:
+def twin_of(view: EdgeView, seat: Seat) -> digital_twin.Twin:
     """The twin of a seat; without one, a twin that only knows its profile."""
     telemetry = digital_twin.Telemetry(free_sps=seat.profile.compute_sps)
-    return ctx.twins.get(seat.number) or digital_twin.Twin(seat=seat.number, telemetry=telemetry)
+    return view.twins.get(seat.number) or digital_twin.Twin(seat=seat.number, telemetry=telemetry)
 
 
 def partial(ctx: Context, task: Task, seat: Seat, left_s: float, *, update: bool = True) -> Task:
@@ -92,12 +92,12 @@ def partial(ctx: Context, task: Task, seat: Seat, left_s: float, *, update: bool
     `update` says whether that answer brings the update; else it brings a report.
     """
     due = samples_due(ctx, task, seat)
-    speed = seat.profile.compute_sps * REFERENCE_FLOPS / max(ctx.flops, 1)  # samples of this model a second
+    speed = seat.profile.compute_sps * REFERENCE_FLOPS / max(ctx.model.flops, 1)  # samples of this model a second
     fit = max(left_s - expected(ctx, seat, 0, update=update).simulated_s, 0.0) * speed
     if fit >= due:
         return task
     n = n_held(task, seat)
-    epochs, rest = divmod(int(max(fit - ctx.passes.beside * n, 0.0) / ctx.passes.of_step), n)
-    an_epoch = len(batch_sizes(n, task.batch_size, ctx.least_batch))
+    epochs, rest = divmod(int(max(fit - ctx.model.passes.beside * n, 0.0) / ctx.model.passes.of_step), n)
+    an_epoch = len(batch_sizes(n, task.batch_size, ctx.model.least_batch))
     steps = epochs * an_epoch + min(rest // task.batch_size, an_epoch - 1)
     return task.replace(epochs=None, steps=max(steps, 1))

@@ -1,4 +1,4 @@
-"""Pictures that an algorithm's module declares in one line."""
+"""Pictures that an algorithm's module declares in one line, as `PICTURES` beside its `ALGORITHM`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from shared.plots.history import RunHistory
 from shared.plots.picture import Axis, Bars, Cells, Lines, Picture, Series, Value
 
 Pictures = Callable[[RunHistory], Sequence[Picture]]
-
-
-def no_pictures(history: RunHistory) -> Sequence[Picture]:
-    """The default: no pictures beside those of every run."""
-    return ()
+"""Type of `PICTURES`: the pictures of one run, beside those that every run has."""
 
 
 def labels_by_round(name: str, title: str, labels: Sequence[str]) -> Pictures:

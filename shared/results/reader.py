@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from shared.core.errors import NotFound, UnknownName
 from shared.core.records import Record
-from shared.federation.registry import load_algorithm
+from shared.federation.registry import pictures_of_algorithm
 from shared.plots.curves import accuracy, bytes_on_links, clients
+from shared.plots.declared import Pictures
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.picture import Picture
 from shared.results.folder import DEVICES, EDGES, SEATS, read_rounds, read_run
@@ -133,7 +134,8 @@ def pictures_of(history: RunHistory) -> list[Picture]:
 def own_pictures(history: RunHistory) -> list[Picture]:
     """The pictures of the run's algorithm; empty if the algorithm is missing or fails, since a picture stops no run."""
     try:
-        return list(load_algorithm(history.info.algorithm).pictures(history))
+        pictures: Pictures | None = pictures_of_algorithm(history.info.algorithm)
+        return list(pictures(history)) if pictures else []
     except UnknownName:  # a plug-in that is not installed here
         return []
     except Exception:

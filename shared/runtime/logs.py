@@ -1,8 +1,8 @@
-"""Lines of log: one event a line, with the ids by which a round is followed through the tiers.
+"""The log: one event a line, with the ids by which a round is followed through the tiers.
 
-A line is a JSON object or, for people at a terminal, a text that says the same (`STRATA_LOG_FORMAT`). Whatever a name
-or a message holds, it stays one line and moves no cursor: in JSON everything beyond ASCII is escaped, in text whatever
-cannot be printed. Lines are for people; nothing that decides a result reads them.
+A line is a JSON object or, for people at a terminal, a text with the same content (`STRATA_LOG_FORMAT`). Whatever names
+and messages contain, an event stays one line and moves no cursor: JSON escapes everything beyond ASCII, text everything
+that cannot be printed. No result depends on the log.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ log = logging.getLogger("strata.events")
 FORMATS = ("json", "text")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 IDS = ("run", "round", "edge_round", "wave", "home", "edge", "agent", "seat")
-"""In this order on every line that has them."""
+"""The ids of a line, in their order."""
 FIRST = ("at", "level", "tier", "process", "event")
+"""The fields of every line, in their order."""
 MOST_CHARACTERS = 2000
-"""Of a value; a traceback may have four times as many."""
+"""Longest value; a traceback may be four times as long."""
 _BARE = re.compile(r"[A-Za-z0-9_.:/+@%-]+")
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 - never changed, only replaced
 
 
 @contextmanager
 def log_context(**ids: object) -> Iterator[None]:
-    """What is logged meanwhile here, in tasks begun here and in work for the computing thread, has these ids."""
+    """Adds ids to the lines logged within a `with`, in tasks begun there, and in work given to the compute thread."""
     token = _about.set({**_about.get(), **ids})
     try:
         yield
@@ -42,17 +43,18 @@ def log_context(**ids: object) -> Iterator[None]:
 
 
 def log_event(event: str, /, *, level: int = logging.INFO, **fields: object) -> None:
-    """Log an event, named by a word, with its fields; those that are None are left out."""
+    """Logs an event with its fields; fields that are None are left out."""
     if log.isEnabledFor(level):
         log.log(level, event, extra={"event": event, "fields": fields})
 
 
 def configure(tier: str, process: str) -> None:
-    """Let this process log to stderr as `STRATA_LOG_LEVEL` and `STRATA_LOG_FORMAT` say; without the latter as text
-    where stderr is a terminal, else as JSON.
+    """Lets this process log to stderr, as `STRATA_LOG_LEVEL` and `STRATA_LOG_FORMAT` say.
+
+    Without the latter, lines are text if stderr is a terminal, else JSON.
 
     Raises:
-        SystemExit: a variable has no known value.
+        SystemExit: a variable has an unknown value.
     """
     level = _chosen("STRATA_LOG_LEVEL", (os.environ.get("STRATA_LOG_LEVEL") or "INFO").upper(), LEVELS)
     usual = "text" if sys.stderr.isatty() else "json"
@@ -71,7 +73,7 @@ def _chosen(variable: str, value: str, known: tuple[str, ...]) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Makes one line of a record.
+    """Formats a record of `logging` as one line.
 
     Args:
         tier: of the process.
@@ -84,19 +86,19 @@ class LineFormatter(logging.Formatter):
         self.tier, self.process, self.form = tier, process, form
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Returns the line."""
         line = self.line(record)
         return shown(line) if self.form == "text" else json.dumps(line, ensure_ascii=True, default=str)
 
     def line(self, record: logging.LogRecord) -> dict[str, Any]:
-        """The record as what stands on its line: a plain message is the event `log`, with its `text`."""
+        """Returns the fields of a record's line; a message of another logger is the event `log`, with its `text`."""
         event = getattr(record, "event", None)
         fields = {**_about.get(), **getattr(record, "fields", {})}
         if event is None:
             fields |= {"text": record.getMessage(), "logger": record.name}
         if record.exc_info:
-            told = "".join(traceback.format_exception(*record.exc_info))
-            fields["traceback"] = told[-4 * MOST_CHARACTERS :]
+            text = "".join(traceback.format_exception(*record.exc_info))
+            fields["traceback"] = text[-4 * MOST_CHARACTERS :]
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         head = (at, record.levelname.lower(), self.tier, self.process, event or "log")
         ids = {name: fields.pop(name) for name in IDS if name in fields}
@@ -112,11 +114,11 @@ def _short(name: str, value: object) -> object:
     return str(value) if name == "traceback" else str(value)[:MOST_CHARACTERS]
 
 
-# ---- for people
+# ---- lines as text
 
 
 def shown(line: Mapping[str, Any]) -> str:
-    """A line as people read it: `18:04:09.123 cloud round.committed run=... round=3`, on one line of a terminal."""
+    """Returns a line as text: `18:04:09.123 cloud round.committed run=... round=3`."""
     at = str(line.get("at", ""))
     clock = at[11:23] if re.fullmatch(r"[0-9T:.+-]{20,40}", at) else "?"
     level = str(line.get("level", "info"))
@@ -131,14 +133,14 @@ def shown(line: Mapping[str, Any]) -> str:
 
 
 def unfolded(line: Mapping[str, Any]) -> str:
-    """A line as people read it, its traceback below it, every line of that marked as such."""
-    told = str(line.get("traceback", "")).splitlines()
+    """Returns a line as text, with its traceback on indented lines below it."""
+    frames = str(line.get("traceback", "")).splitlines()
     head = shown({name: value for name, value in line.items() if name != "traceback"})
-    return "\n".join([head, *(f"    | {plain(part)}" for part in told)])
+    return "\n".join([head, *(f"    | {plain(part)}" for part in frames)])
 
 
 def plain(text: str) -> str:
-    """A text in which nothing moves a cursor or turns the direction of writing: what cannot be printed is escaped."""
+    """Escapes all characters that cannot be printed, as those that move a cursor or reverse the writing direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
@@ -150,10 +152,10 @@ def _value(value: object) -> str:
 
 
 def read(raw: str) -> dict[str, Any] | None:
-    """A line that a process of ours wrote as JSON; None if it is none, whatever else it is."""
+    """Returns the fields of a line that a tier wrote as JSON, None for any other line."""
     try:
         line = json.loads(raw) if raw.startswith("{") else None
     except (ValueError, RecursionError):
         return None
-    told = isinstance(line, dict) and all(isinstance(line.get(name), str) for name in FIRST)
-    return line if told else None
+    ours = isinstance(line, dict) and all(isinstance(line.get(name), str) for name in FIRST)
+    return line if ours else None

@@ -1,4 +1,4 @@
-"""Free memory of the machine, and whether images and processes fit into it."""
+"""Free memory of the machine, and checks that images and processes fit into it."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ import os
 from shared.core.errors import BadInput
 
 PROCESS_BYTES = 150_000_000
-"""What a tier's process takes at least: Python, torch and the service."""
+"""Least memory of a tier's process: Python, torch and the service."""
 
 
 def check_images(n: int, size: int) -> None:
-    """Refuse to bring n colour images to a size at which they cannot fit into this machine's free memory.
+    """Refuses a size of colour images at which n of them cannot fit into the free memory.
 
     Raises:
-        BadInput: with the figures.
+        BadInput: names both amounts.
     """
-    needed, there = 2 * n * size**2 * 3, available_bytes()
-    if there is not None and needed > there:
+    needed, free = 2 * n * size**2 * 3, available_bytes()
+    if free is not None and needed > free:
         raise BadInput(
             f"data.size {size}: {n} images of {size}x{size} pixels need at least {needed / 1e9:.1f} GB, "
-            f"{there / 1e9:.1f} GB are free",
+            f"{free / 1e9:.1f} GB are free",
             field="data.size",
         )
 
 
 def check_processes(n: int, owed: int = 0) -> None:
-    """Refuse to start more processes than fit into this machine's free memory.
+    """Refuses to start more processes than fit into the free memory.
 
     Args:
-        n: processes that are to start.
-        owed: bytes of the free memory that processes which run already have yet to take.
+        n: number of processes to start.
+        owed: bytes of the free memory that running processes have yet to take.
 
     Raises:
-        BadInput: with the figures.
+        BadInput: names both amounts.
     """
-    found = available_bytes()
-    if found is None:
+    available = available_bytes()
+    if available is None:
         return
-    there = max(found - owed, 0)
-    if n * PROCESS_BYTES > there:
+    free = max(available - owed, 0)
+    if n * PROCESS_BYTES > free:
         raise BadInput(
-            f"{n} processes need at least {n * PROCESS_BYTES / 1e9:.1f} GB, {there / 1e9:.1f} GB are free; "
-            "fewer edges, or more devices an agent (--agents)"
+            f"{n} processes need at least {n * PROCESS_BYTES / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
+            "use fewer edges, or more devices an agent (--agents)"
         )
 
 
 def available_bytes() -> int | None:
-    """Free memory of this machine, None where the system does not tell."""
+    """Returns the free memory of this machine, None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") + _cached_bytes()
     except (ValueError, OSError):
@@ -55,7 +55,7 @@ def available_bytes() -> int | None:
 
 
 def _cached_bytes() -> int:
-    """What Linux would give back: `MemAvailable` beyond `MemFree`."""
+    """Returns the bytes of caches that Linux would give back: `MemAvailable` minus `MemFree`."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             lines = dict(line.split(":", 1) for line in file)

@@ -1,4 +1,4 @@
-"""The one thread of a process that computes: decoding, adding up, training, evaluation."""
+"""The compute thread of a process: decoding, aggregation, training, evaluation."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-# ---- the worker thread
-
-
 class Worker:
-    """The one thread of a process that computes; torch runs single-threaded in it."""
+    """The compute thread of a process; torch runs single-threaded in it."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Run a function there; works queue in the order of asking."""
-        context = contextvars.copy_context()  # ids for what it logs
+        """Runs a function in the thread and returns its result; functions run in the order of the calls."""
+        context = contextvars.copy_context()  # the ids of log lines
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: context.run(work, *args))
 
     def close(self) -> None:
-        """Let the present work end, drop what waits."""
+        """Waits for the running function and drops those that wait."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def pin_threads() -> None:
-    """One thread for torch: thread counts change bits. The libraries' variables are set before torch is imported."""
+    """Lets torch use one thread: the number of threads changes bits. (Variables of its libraries are set earlier.)"""
     import torch
 
     torch.set_num_threads(1)

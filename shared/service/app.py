@@ -1,4 +1,4 @@
-"""What the three services have in common: settings, tokens, health, the worker thread."""
+"""What the apps of the three tiers have in common: error answers, health, metrics."""
 
 from __future__ import annotations
 
@@ -16,23 +16,20 @@ from shared.service.problems import install_problems
 from shared.service.settings import TierSettings, log
 
 
-def say_mode(tier: str, settings: TierSettings) -> None:
-    """Say aloud at the start if the tier runs without the tokens that it would ask for: the API's, the cloud alone."""
+def log_mode(tier: str, settings: TierSettings) -> None:
+    """Logs a warning if a tier starts without the tokens that it would check (that of the API: the cloud only)."""
     tokens = {"tier": settings.common.tier_token} | ({"API": settings.common.api_token} if tier == "cloud" else {})
-    open_ones = [name for name, token in tokens.items() if not token]
-    if open_ones:
+    missing = [name for name, token in tokens.items() if not token]
+    if missing:
         log.warning(
             "%s: DEVELOPMENT MODE, no %s token set: only loopback and private networks are answered",
             tier,
-            " and no ".join(open_ones),
+            " and no ".join(missing),
         )
 
 
-# ---- the app
-
-
 def make_app(title: str, lifespan: Callable[[FastAPI], Any] | None = None) -> FastAPI:
-    """A tier's app before its routes. `app.state.closing` is set once the server is told to stop."""
+    """Returns a tier's app without routes. `app.state.closing` is set when the server begins to stop."""
     app = FastAPI(title=title, version=version(), lifespan=lifespan)
     app.state.closing = asyncio.Event()
     install_problems(app)
@@ -40,10 +37,10 @@ def make_app(title: str, lifespan: Callable[[FastAPI], Any] | None = None) -> Fa
 
 
 def metrics_response(registry: CollectorRegistry) -> Response:
-    """The tier's Prometheus metrics."""
+    """Returns a tier's metrics in Prometheus' text format."""
     return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def health(tier: str, missing: tuple[str, ...] = ()) -> Health:
-    """A health answer; with something missing it is not ready."""
+    """Returns a health answer: `not_ready` while something is missing."""
     return Health(status="not_ready" if missing else "ok", tier=tier, version=version(), missing=missing)

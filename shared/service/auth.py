@@ -1,10 +1,12 @@
-"""By which names a tier without tokens may be asked.
+"""Who may call a tier: callers with its token or, while no token is set (development mode), of the allowed networks.
 
-A page in a browser is kept from other sites by their names. A stranger may have a name of his own lead to this machine
-(DNS rebinding): his page then asks a tier here as if it were its own site, from an address that is trusted. What he
-cannot do is to have the browser send another `Host` than his name.
+In development mode a web page must be kept out that a browser in an allowed network shows. The browser's
+`Sec-Fetch-Site` header gives away pages of other sites. It does not where a stranger lets his own domain name resolve
+to this machine (DNS rebinding): his page then calls a tier as its own site, from an address that is trusted. He cannot
+change the `Host` header, which carries his name; so only names that no stranger can own are answered.
 
-Tokens that stand in files: what secrets of Docker, and of others, put beside a process.
+Starlette's `TrustedHostMiddleware` compares `Host` with a list of names, which can express neither "any IP address" nor
+"any name without a dot"; so the check is made here.
 """
 
 from __future__ import annotations
@@ -19,91 +21,57 @@ from fastapi import Request
 
 from shared.core.errors import Forbidden, Unauthorised
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+MOST_TOKEN_BYTES = 4096
+"""Largest file that is read as a token."""
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|(?P<name>[^\s:/?#@\\\[\]]*))(?::\d*)?")
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
-_OURS = (".localhost", ".local", ".internal", ".home.arpa")
-"""Ends of names that are nobody's on the internet (RFC 6761, 6762 and 8375, and ICANN's `internal`)."""
+_LOCAL = (".localhost", ".local", ".internal", ".home.arpa")
+"""Ends of names that nobody can own on the internet (RFC 6761, 6762 and 8375, and ICANN's `internal`)."""
 _QUOTED = 100
+"""Characters of a caller's text that a message quotes."""
 
 
-def host_name(text: object) -> str:
-    """A name as it stands in a setting, in small letters.
-
-    Raises:
-        ValueError: it is no name alone, as `cloud.example` is.
-    """
-    name = str(text).removesuffix(".").lower()
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{str(text)[:_QUOTED]!r} is no name of a host; one without a scheme and a port stands here")
-    return name
-
-
-def is_near(host: str, allowed: Sequence[str] = ()) -> bool:
-    """Whether a request's Host is an address, a name that no stranger can have lead here, or one of the allowed.
-
-    Names without a dot are services of a network of containers, or machines of this house. Without a Host no browser
-    asks.
+def guard(
+    token: str | None, networks: Sequence[Network], what: str, also: str | None = None, hosts: Sequence[str] = ()
+) -> Callable[[Request], None]:
+    """Returns a dependency of routes that refuses callers which may not call them.
 
     Args:
-        host: the header, with or without a port.
-        allowed: further names, as `host_name` gives them.
+        token: the token that callers must show; None or empty means development mode.
+        networks: the networks whose callers are let in in development mode.
+        what: the token's name in a refusal.
+        also: a second token that is accepted, where one is set.
+        hosts: further names that are accepted as `Host` in development mode, as `host_name` gives them.
+
+    The dependency raises `Unauthorised` for a missing or wrong token, `Forbidden` in development mode.
     """
-    found = _HOST.fullmatch(host)
-    if found is None:
-        return False
-    name = (found["six"] or found["name"]).removesuffix(".").lower()
-    if found["six"] is None and ("." not in name or name.endswith(_OURS) or name in allowed):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+
+    def check(request: Request) -> None:
+        shown = bearer(request).encode()
+        if also and hmac.compare_digest(shown, also.encode()):
+            return
+        if not token:
+            address = request.client.host if request.client else None
+            if not inside(address, networks):
+                raise Forbidden(f"in development mode only callers of the allowed networks are answered, not {address}")
+            if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+                raise Forbidden("in development mode web pages of other sites are not answered")
+            check_host(request.headers.get("host", ""), hosts)
+        elif not hmac.compare_digest(shown, token.encode()):
+            raise Unauthorised(f"the {what} token is missing or wrong")
+
+    return check
 
 
-def refuse_foreign(host: str, allowed: Sequence[str] = ()) -> None:
-    """Let nobody in who asks by a name that a stranger may have lead here.
-
-    Raises:
-        Forbidden: naming the field `Host`.
-    """
-    if not is_near(host, allowed):
-        raise Forbidden(
-            f"in development mode nobody may ask by the name {host[:_QUOTED]!r}, which may be another site's: ask by "
-            "an address or a name without dots, put it into ALLOWED_HOSTS (as CLOUD_ALLOWED_HOSTS), or set tokens",
-            field="Host",
-        )
+def bearer(request: Request) -> str:
+    """Returns the bearer token of a request, empty if it has none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
-MOST_BYTES = 4096
-
-
-def token_of(name: str, token: str | None, file: str | Path | None) -> str | None:
-    """The token that the variable `name` holds, else what the file holds that `name`_FILE names; None without both.
-
-    Raises:
-        ValueError: both are set; or the file cannot be read, is empty (which must not pass for no token at all), or
-            holds what no header can carry: no single word of printable ASCII, or more than 4 KiB.
-    """
-    if not file:
-        return token or None
-    if token:
-        raise ValueError(f"{name} and {name}_FILE are both set")
-    try:
-        with Path(file).open("rb") as opened:
-            found = opened.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"{name}_FILE: {file} cannot be read: {error.strerror}") from None
-    held = found.decode("latin-1").strip()
-    if not held:
-        raise ValueError(f"{name}_FILE: {file} is empty")
-    if len(found) > MOST_BYTES or not all("!" <= letter <= "~" for letter in held):
-        raise ValueError(f"{name}_FILE: {file} holds no token: one word of printable ASCII, {MOST_BYTES} bytes at most")
-    return held
-
-
-def inside(address: str | None, networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
-    """Whether an address lies in one of the networks."""
+def inside(address: str | None, networks: Sequence[Network]) -> bool:
+    """Whether an address lies in one of the networks; an IPv4 address written as IPv6 counts as IPv4."""
     try:
         parsed = ipaddress.ip_address(address or "")
     except ValueError:
@@ -113,43 +81,88 @@ def inside(address: str | None, networks: list[ipaddress.IPv4Network | ipaddress
     return any(parsed in network for network in networks if network.version == parsed.version)
 
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+# ---- the Host header
 
 
-# ---- who may ask
+def check_host(host: str, allowed: Sequence[str] = ()) -> None:
+    """Refuses a request whose Host may be the name of another site.
+
+    Raises:
+        Forbidden: naming the field `Host`.
+    """
+    if not is_trusted_host(host, allowed):
+        raise Forbidden(
+            f"in development mode requests to the name {host[:_QUOTED]!r} are not answered, which may be another "
+            "site's: use an address or a name without dots, add it to ALLOWED_HOSTS (as CLOUD_ALLOWED_HOSTS), or "
+            "set tokens",
+            field="Host",
+        )
 
 
-def bearer(request: Request) -> str:
-    """The bearer token of a request, empty if it has none."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+def is_trusted_host(host: str, allowed: Sequence[str] = ()) -> bool:
+    """Whether a Host is an IP address, a name that no stranger can own, or one of the allowed names.
 
-
-def guard(
-    token: str | None, networks: list[Network], what: str, also: str | None = None, hosts: Sequence[str] = ()
-) -> Callable[[Request], None]:
-    """A dependency that lets through who has the token; without a token set, who is in the allowed networks.
+    Names without a dot belong to services of a container network or to machines of the local one. A request without
+    Host passes: browsers always send one.
 
     Args:
-        token: what opens this door; None or empty: development mode.
-        networks: who may ask then.
-        what: the token's name in a refusal.
-        also: a second token that opens this door, where one is set; it closes none.
-        hosts: names by which one may ask in development mode, beside those that no stranger can have lead here.
+        host: the header, with or without a port.
+        allowed: further names, as `host_name` gives them.
     """
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return False
+    name = (found["six"] or found["name"]).removesuffix(".").lower()
+    if found["six"] is None and ("." not in name or name.endswith(_LOCAL) or name in allowed):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
-    def check(request: Request) -> None:
-        shown = bearer(request).encode()
-        if also and hmac.compare_digest(shown, also.encode()):
-            return
-        if not token:
-            host = request.client.host if request.client else None
-            if not inside(host, networks):
-                raise Forbidden(f"in development mode only the allowed networks may ask, not {host}")
-            if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # a page in a browser here
-                raise Forbidden("in development mode pages of other sites may not ask")
-            refuse_foreign(request.headers.get("host", ""), hosts)
-        elif not hmac.compare_digest(shown, token.encode()):
-            raise Unauthorised(f"the {what} token is missing or wrong")
 
-    return check
+def host_name(text: object) -> str:
+    """Returns a host name of a setting in lower case.
+
+    Raises:
+        ValueError: it is not a name alone, as `cloud.example` is.
+    """
+    name = str(text).removesuffix(".").lower()
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{str(text)[:_QUOTED]!r} is no host name; write it without scheme, port and wildcard")
+    return name
+
+
+# ---- tokens in files
+
+
+def token_of(name: str, token: str | None, file: str | Path | None) -> str | None:
+    """Returns a token from its variable or from a file, as Docker's secrets are; None if neither is given.
+
+    Args:
+        name: the variable; `name`_FILE is that of the file.
+        token: the variable's value.
+        file: the path of the file.
+
+    Raises:
+        ValueError: both are given; or the file cannot be read, is empty (which must not mean "no token"), or holds
+            something else than one word of printable ASCII of at most 4 KiB.
+    """
+    if not file:
+        return token or None
+    if token:
+        raise ValueError(f"{name} and {name}_FILE are both set")
+    try:
+        with Path(file).open("rb") as opened:
+            content = opened.read(MOST_TOKEN_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{name}_FILE: {file} cannot be read: {error.strerror}") from None
+    word = content.decode("latin-1").strip()
+    if not word:
+        raise ValueError(f"{name}_FILE: {file} is empty")
+    if len(content) > MOST_TOKEN_BYTES or not all("!" <= letter <= "~" for letter in word):
+        raise ValueError(
+            f"{name}_FILE: {file} holds no token: one word of printable ASCII, {MOST_TOKEN_BYTES} bytes at most"
+        )
+    return word

@@ -1,4 +1,4 @@
-"""Request and response bodies that may be large: read with a limit, sent in pieces."""
+"""Request and response bodies that may be large: read with a limit, sent in pieces, verified by a checksum."""
 
 from __future__ import annotations
 
@@ -17,43 +17,45 @@ from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_T
 from shared.wire import codec
 
 T = TypeVar("T")
+CHUNK_BYTES = 2**20
+"""Largest piece in which a body is sent; checksums of larger bodies are computed in a thread."""
 MOST_TESTING_S = 1e9
-CHUNK = 2**20
+"""Largest value of `TESTING_HEADER` that is believed."""
 
 
-# ---- the receiving side
+# ---- receiving
 
 
 async def read_body(request: Request, limit: int) -> tuple[bytearray, str]:
-    """The request's body in one preallocated buffer, and its sha256, which grows while the rest is on its way.
+    """Returns a request's body in one buffer, and its sha256, computed while the body arrives.
 
     Raises:
-        TooLarge: it claims or has more than `limit` bytes; what exceeds is not read.
+        TooLarge: it claims or has more than `limit` bytes; the excess is not read.
         WireError: it has no length.
-        Garbled: it breaks off early, or is not what its sender says.
+        Garbled: it ends early, or does not have the digest that its sender names.
     """
-    claimed = _length(request.headers)
-    if claimed is None:
+    length = content_length(request.headers)
+    if length is None:
         raise WireError("a body needs a Content-Length")
-    if claimed > limit:
-        raise TooLarge(f"a body of {claimed} bytes, the limit is {limit}")
-    body, end, sha256 = bytearray(claimed), 0, hashlib.sha256()
+    if length > limit:
+        raise TooLarge(f"a body of {length} bytes, the limit is {limit}")
+    body, end, sha256 = bytearray(length), 0, hashlib.sha256()
     async for chunk in request.stream():
-        if end + len(chunk) > claimed:
-            raise TooLarge(f"the body is longer than the {claimed} bytes that it claims")
+        if end + len(chunk) > length:
+            raise TooLarge(f"the body is longer than the {length} bytes that it claims")
         body[end : end + len(chunk)] = chunk
         end += len(chunk)
         sha256.update(chunk)
-    if end != claimed:
-        raise Garbled(f"the body broke off after {end} of {claimed} bytes")
+    if end != length:
+        raise Garbled(f"the body broke off after {end} of {length} bytes")
     digest = sha256.hexdigest()
     if request.headers.get(DIGEST_HEADER, digest) != digest:
-        raise Garbled("the body is not what its digest says")
+        raise Garbled("the body does not match its digest")
     return body, digest
 
 
 class Received:
-    """A received body and its parsed header, until the work on it takes both and so alone decides when they are freed.
+    """A body and its parsed header, which can be taken once, so that only the code that works on them keeps them.
 
     Attributes:
         digest: sha256 of the body.
@@ -70,7 +72,11 @@ class Received:
         return self._present()[1]
 
     def take(self) -> tuple[bytearray, codec.Header]:
-        """The body and its header; once."""
+        """Returns the body and its header, and lets go of them.
+
+        Raises:
+            RuntimeError: they were taken before.
+        """
         content, self._content = self._present(), None
         return content
 
@@ -81,7 +87,7 @@ class Received:
 
 
 async def receive(request: Request, limit: int) -> Received:
-    """Reads the body of a request, as `read_body` does, and parses its header.
+    """Returns the body of a request, read by `read_body`, with its parsed header.
 
     Raises:
         TooLarge, Garbled: as `read_body`.
@@ -90,8 +96,14 @@ async def receive(request: Request, limit: int) -> Received:
     return Received(*await read_body(request, limit))
 
 
+def content_length(headers: Mapping[str, str]) -> int | None:
+    """Returns the Content-Length, None if it is no number; of a very long number its first 18 digits."""
+    text = headers.get("content-length", "")
+    return int(text[:18]) if text.isascii() and text.isdigit() else None
+
+
 def testing_s(headers: Mapping[str, str]) -> float:
-    """Wall seconds of `TESTING_HEADER`; 0 where it names none that can be."""
+    """Returns the wall seconds in `TESTING_HEADER`; 0 if it is absent or no plausible number."""
     try:
         found = float(headers.get(TESTING_HEADER, "0"))
     except ValueError:
@@ -99,52 +111,50 @@ def testing_s(headers: Mapping[str, str]) -> float:
     return found if 0 <= found <= MOST_TESTING_S else 0.0
 
 
-def _length(headers: Mapping[str, str]) -> int | None:
-    """The Content-Length, if it is a number; of a very long number what is surely too large."""
-    claimed = headers.get("content-length", "")
-    return int(claimed[:18]) if claimed.isascii() and claimed.isdigit() else None
-
-
-class BodyResponse(Response):
-    """An encoded record as a response, part by part."""
-
-    media_type = MEDIA_TYPE
-
-    def __init__(self, body: codec.Body, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(headers={"content-length": str(body.n_bytes), **(headers or {})}, media_type=MEDIA_TYPE)
-        self.body_of = body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the parts."""
-        self.headers[CHECKSUM_HEADER] = await _aside(self.body_of.n_bytes, self.body_of.checksum)
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in _pieces(self.body_of.parts):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _aside(n_bytes: int, work: Callable[[], T]) -> T:
-    """Work that takes as long as its bytes are many: beside the loop, where that is worth a thread."""
-    return await asyncio.to_thread(work) if n_bytes > CHUNK else work()
-
-
-def _pieces(parts: tuple[bytes | memoryview, ...]) -> Iterator[Any]:
-    for part in parts:
-        view = memoryview(part)
-        for begin in range(0, len(view), CHUNK):
-            yield view[begin : begin + CHUNK]
+# ---- answering
 
 
 @dataclass(frozen=True)
 class EncodedAnswer:
-    """An encoded answer to an order.
+    """An encoded answer to an order, and what was measured while it was made.
 
     Attributes:
-        body: the answer.
-        testing_s: wall seconds spent on testing models for it.
-        socket_bytes: of an edge's answer, bytes that its connections to the agents carried for it.
+        body: the encoded record.
+        testing_s: wall seconds in which models were evaluated for it.
+        socket_bytes: bytes of the bodies that an edge exchanged with its agents for it.
     """
 
     body: codec.Body
     testing_s: float = 0.0
     socket_bytes: int = 0
+
+
+class BodyResponse(Response):
+    """An encoded record as a response, sent piece by piece with its checksum."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, body: codec.Body, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(headers={"content-length": str(body.n_bytes), **(headers or {})}, media_type=MEDIA_TYPE)
+        self._encoded = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends head and pieces."""
+        self.headers[CHECKSUM_HEADER] = await computed(self._encoded.n_bytes, self._encoded.checksum)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in pieces(self._encoded.parts):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def computed(n_bytes: int, work: Callable[[], T]) -> T:
+    """Returns what a function of so many bytes returns; a large one runs in a thread beside the event loop."""
+    return await asyncio.to_thread(work) if n_bytes > CHUNK_BYTES else work()
+
+
+def pieces(parts: tuple[bytes | memoryview, ...]) -> Iterator[Any]:
+    """Yields the parts of a body in pieces of at most `CHUNK_BYTES`."""
+    for part in parts:
+        view = memoryview(part)
+        for begin in range(0, len(view), CHUNK_BYTES):
+            yield view[begin : begin + CHUNK_BYTES]

@@ -1,7 +1,7 @@
-"""Bodies are measured before anything reads them.
+"""A limit on bodies that holds before anything reads them; a tighter one for callers without a token.
 
-FastAPI reads and parses a JSON body before it asks any dependency, the one that looks at tokens included: so what
-anybody may send is bounded here, in front of it, and what a stranger may send more tightly.
+Neither uvicorn nor Starlette limits a JSON body (Starlette's `max_part_size` is for forms), and FastAPI reads and
+parses it before any dependency runs, the check of the token included.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from shared.service.problems import problem_of
 
 JSON_BYTES = 2**24
 """Largest JSON body between tiers."""
-STRANGER_BYTES = 2**16
-"""Largest body of who shows no token: it is refused anyway, and until then must not cost memory."""
+ANONYMOUS_BYTES = 2**16
+"""Largest body of a request without a token, which is refused anyway and until then must not cost memory."""
 
 KNOWN = "strata.known"
-"""Key of the ASGI scope by which a door in front of the app says that it has let in who showed a token before."""
+"""Key of the ASGI scope: true if middleware in front has found the caller to be logged in."""
 
 
 class BodyLimit:
-    """Refuses requests whose body is too long, or does not say how long it is.
+    """Middleware that refuses requests with a body that is too long or has no Content-Length.
 
     Args:
-        app: what is behind.
-        tokens: those that open any door of the app; None among them, a door that is open to all in the networks.
+        app: the application behind.
+        tokens: all tokens that the app accepts; None among them means that some routes need none.
         limit: in bytes.
         apart: paths whose endpoints read their bodies themselves, each with its own limit.
     """
@@ -43,7 +43,7 @@ class BodyLimit:
         self.all_known = len(self.tokens) < len(tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what fits."""
+        """Passes a request on, or refuses it."""
         refused = self._refusal(scope) if scope["type"] == "http" and scope["path"] not in self.apart else None
         if refused is None:
             await self.app(scope, receive, send)
@@ -58,7 +58,7 @@ class BodyLimit:
         # Compared by length first: `int` refuses, and is slow on, very many digits.
         if len(claimed) > 18 or int(claimed) > self.limit:
             return TooLarge(f"a body of {claimed[:18]} bytes, the limit is {self.limit}")
-        if int(claimed) > STRANGER_BYTES and not self._is_known(scope):
+        if int(claimed) > ANONYMOUS_BYTES and not self._is_known(scope):
             return Unauthorised(f"a body of {claimed} bytes needs a token")
         return None
 

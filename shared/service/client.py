@@ -1,7 +1,7 @@
-"""Bodies between tiers: read into one buffer, sent without joining, retried where that is safe.
+"""The HTTP client of tiers: records and small JSON, with the tier token, limits and retries.
 
-Every POST between tiers is idempotent (see `shared.once`), so that a broken connection is answered by asking again,
-with capped back-off, until the deadline. A remote error comes back with the status, code and field that it had there.
+Every POST of a record is idempotent (`shared.service.idempotency`), so a broken connection is answered by repeating the
+request, with capped back-off, until a deadline. An error of the other side keeps its status, code and field.
 """
 
 from __future__ import annotations
@@ -31,31 +31,29 @@ from shared.core.errors import (
     WireError,
 )
 from shared.core.records import Record, Tensor
-from shared.service.bodies import _aside, _length, _pieces
+from shared.service.bodies import computed, content_length, pieces
 from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_TYPE
 from shared.service.retry import retry
 from shared.wire import codec
 
 R = TypeVar("R", bound=Record)
 Address = Callable[[], str]
-httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 2**18  # what uvloop reads at once; smaller pieces are copied off it
+httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 2**18  # what uvloop reads at once; smaller pieces would be copied
 CONNECT_S = 5.0
+"""Longest wait for a connection."""
 SMALL_BYTES = 2**20
 """Largest JSON answer that is read."""
-PASSING = (TooSlow, Busy, Misdirected)
-"""Refusals that pass: the same is asked again, as after a broken connection."""
 GARBLED_TIMES = 3
-"""How often a body may be garbled or cut off, on either way, before its sender is given up."""
+"""How often a body may be garbled or cut off, in either direction, before the request fails."""
+PASSING = (TooSlow, Busy, Misdirected)
+"""Refusals after which the request is repeated, as after a broken connection."""
 KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (PlacementUnknown, Garbled, *PASSING)}
-"""What the asking side tells apart."""
-
-
-# ---- the asking side
+"""Errors of the other side that are raised as their own class, by code; all others as `StrataError`."""
 
 
 @dataclass(frozen=True)
 class Reply(Generic[R]):
-    """A decoded answer and what the socket carried (bodies only)."""
+    """A decoded answer, and the bytes of the two bodies."""
 
     record: R
     sent_bytes: int
@@ -65,10 +63,14 @@ class Reply(Generic[R]):
 
 @dataclass(frozen=True)
 class Caller:
-    """A client to other tiers: connections, the tier token and the largest answer that is read.
+    """A client of other tiers.
 
-    `exchanged` is told of each record that was answered: what was asked for (the last part of the path), bytes of the
-    body sent and received, wall seconds until then.
+    Attributes:
+        client: holds the connections.
+        token: the tier token, where one is set.
+        max_bytes: largest answer that is read.
+        exchanged: called after each record that was answered, with the last part of the path, the bytes of the bodies
+            sent and received, and the wall seconds that it took.
     """
 
     client: httpx.AsyncClient
@@ -77,7 +79,7 @@ class Caller:
     exchanged: Callable[[str, int, int, float], None] = lambda what, sent, received, wall_s: None
 
     def headers(self) -> dict[str, str]:
-        """The tier token, where there is one; answers are read as they come, so none may be compressed."""
+        """Returns the headers of every request; they forbid compression, since answers are read as they come."""
         token = {"authorization": f"Bearer {self.token}"} if self.token else {}
         return {**token, "accept-encoding": "identity"}
 
@@ -93,26 +95,26 @@ class Caller:
         model: Mapping[str, Tensor] | None = None,
         n_seats: int = 1,
     ) -> Reply[R]:
-        """POST an encoded record, decode the answer; ask again after broken connections until the limit.
+        """POSTs an encoded record and decodes the answer; repeats the request after broken connections.
 
         Args:
-            url: where to; asked before each attempt, since who was restarted may be found elsewhere.
+            url: returns the address; called before each attempt, since a restarted tier may have a new one.
             body: the encoded record.
             kind: the answer's type.
-            limit_s: wall seconds until the wait is given up.
-            who: names the callee in errors.
-            headers: further ones.
+            limit_s: wall seconds for all attempts together.
+            who: names the other side in errors.
+            headers: further headers.
             model: the run's model, for checks while decoding.
-            n_seats: of how many seats the answer may bring updates.
+            n_seats: number of seats of which the answer may hold updates.
 
         Raises:
-            DeadlineExceeded: nothing came in time.
-            Garbled: what came, here or there, was not what had been sent, several times.
-            WireError: what came is no such record.
-            StrataError: what the other side answered.
+            DeadlineExceeded: no answer arrived in time.
+            Garbled: the request or the answer arrived damaged `GARBLED_TIMES` times.
+            WireError: the answer is no such record.
+            StrataError: the other side answered with this error.
         """
         sent = {**self.headers(), "content-type": MEDIA_TYPE, "content-length": str(body.n_bytes)}
-        sent |= {DIGEST_HEADER: await _aside(body.n_bytes, body.digest), **(headers or {})}
+        sent |= {DIGEST_HEADER: await computed(body.n_bytes, body.digest), **(headers or {})}
         garbled = itertools.count(1)
 
         async def attempt(left: float) -> tuple[bytearray, Mapping[str, str]]:
@@ -140,18 +142,18 @@ class Caller:
             await response.aclose()
 
     async def call_json(self, method: str, url: str, payload: Any = None, *, limit_s: float, who: str) -> Any:
-        """One small JSON request, not retried.
+        """Sends one small JSON request, without retries, and returns the answer's value (None if it is empty).
 
         Raises:
-            DeadlineExceeded, Unreachable: naming who did not answer.
-            WireError: what came is no JSON.
-            StrataError: what the other side answered.
+            DeadlineExceeded, Unreachable: naming the side that did not answer.
+            WireError: the answer is no JSON.
+            StrataError: the other side answered with this error.
         """
-        asked = self.client.stream(
+        request = self.client.stream(
             method, url, json=payload, headers=self.headers(), timeout=limit_s, follow_redirects=False
         )
         try:
-            async with asyncio.timeout(limit_s), asked as response:
+            async with asyncio.timeout(limit_s), request as response:
                 status, body = response.status_code, await _read(response, SMALL_BYTES)
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlineExceeded(f"{who} did not answer within {limit_s:g} s") from None
@@ -166,31 +168,32 @@ class Caller:
 
 
 async def _stream(body: codec.Body) -> AsyncIterator[bytes]:
-    for piece in _pieces(body.parts):
+    for piece in pieces(body.parts):
         yield piece
 
 
 async def _read(response: httpx.Response, limit: int) -> bytearray:
-    size = _length(response.headers) or 0
+    """Returns the body of an answer, checked against its length and checksum."""
+    size = content_length(response.headers) or 0
     if size > limit:
         raise TooLarge(f"an answer of {size} bytes, the limit is {limit}")
-    body, end, found = bytearray(size), 0, 0
+    body, end, crc = bytearray(size), 0, 0
     async for chunk in response.aiter_bytes():
         if end + len(chunk) > limit:
             raise TooLarge(f"an answer of more than {limit} bytes")
         body[end : end + len(chunk)] = chunk
         end += len(chunk)
-        found = zlib.crc32(chunk, found)
+        crc = zlib.crc32(chunk, crc)
     if size and end != size:
         raise Garbled(f"the answer broke off after {end} of {size} bytes")
-    checksum = f"{found:08x}"
+    checksum = f"{crc:08x}"
     if response.headers.get(CHECKSUM_HEADER, checksum) != checksum:
-        raise Garbled("the answer is not what its checksum says")
+        raise Garbled("the answer does not match its checksum")
     return body
 
 
 def remote_error(status: int, body: bytearray, url: str) -> StrataError:
-    """The error that the other side answered, with its own status, code and field."""
+    """Returns the error in an answer of the other side, with its status, code and field."""
     try:
         problem = json.loads(bytes(body))
         detail, code, field = str(problem["detail"])[:2000], str(problem["code"])[:64], problem.get("field")
@@ -198,6 +201,6 @@ def remote_error(status: int, body: bytearray, url: str) -> StrataError:
         detail, code, field = f"{url} answered with status {status}", "remote", None
     field = str(field)[:200] if field else None
     error = KNOWN.get(code, StrataError)(detail, field=field)
-    # What is no error there, a redirect say, is one here: the other side spoke out of turn.
+    # A status that is no error, as of a redirect, is one here: no tier answers so.
     error.status, error.code = status if status >= 400 else Unreachable.status, code
     return error

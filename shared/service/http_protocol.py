@@ -1,7 +1,13 @@
-"""HTTP/1.1 that gives slow clients up.
+"""HTTP/1.1 with limits: uvicorn's protocol, which ends connections of clients that are too slow or too many.
 
-uvicorn waits without end for a request's head or body that trickles in, and for a client that does not read, and it
-sets no bound to a head. Here each of these waits has one, at one timer a request: chunks of a body cost nothing.
+uvicorn's and Starlette's own options do not give these limits (`tests/security/test_slow_clients.py`):
+
+- Time for a head: uvicorn's `timeout_keep_alive` runs only after an answer and until the next byte.
+- Size of a head: `h11_max_incomplete_event_size` is for h11, the parser in pure Python; httptools has no bound.
+- Time for a body, and for an answer that the client does not read: neither has an option.
+- Number of connections: `limit_concurrency` refuses requests, as plain text; connections that send nothing stay open.
+
+Each wait takes one timer a request; the chunks of a body set none.
 """
 
 from __future__ import annotations
@@ -19,19 +25,20 @@ from shared.core.errors import Busy, HeadTooLarge, StrataError, TooSlow
 from shared.service.problems import problem_of
 
 HEAD_BYTES = 2**16
-"""Largest head of a request, roughly: what arrives in one piece is not cut."""
+"""Largest head of a request; one that arrives in a single read may be larger."""
 KEEP_ALIVE_S = 60
+"""Seconds for which an idle connection stays open."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a client is waited for, and how many connections there may be at a time.
+    """The limits of a server.
 
     Attributes:
-        head_s: until the head of a request is there.
-        body_s: until its body is there, plus a second for every `body_rate` bytes that it claims.
-        body_rate: in bytes a second.
-        unread_s: until the client takes some of an answer that fills the buffers.
+        head_s: seconds until the head of a request is complete.
+        body_s: seconds until its body is complete, plus one for every `body_rate` bytes that it claims.
+        body_rate: bytes a second.
+        unread_s: seconds until the client reads some of an answer that fills the buffers.
         connections: open at a time.
     """
 
@@ -43,38 +50,38 @@ class Limits:
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection. `_owed` is the timer of what its client owes: a head, or a body.
+    """One connection. `_deadline` is the timer of the head or body that its client has yet to send.
 
-    Without that timer the client owes nothing: it waits for its answer, or is idle under uvicorn's keep-alive timer.
+    Without that timer nothing is due: the client waits for its answer, or is idle under uvicorn's keep-alive timer.
     """
 
     def __init__(self, limits: Limits, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.limits = limits
-        self._owed: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._in_head, self._head_bytes = True, 0
 
     # ---- the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it, or say that it is one too many."""
+        """Accepts a connection, or refuses one too many."""
         super().connection_made(transport)
         self._expect_head(self.limits.head_s)
         if len(self.connections) > self.limits.connections:
             self._refuse(Busy(f"this process takes {self.limits.connections} connections at a time"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is owed any more."""
-        self._settle()
-        self._forgive_unread()
+        """Stops the timers."""
+        self._clear_deadline()
+        self._clear_unread()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what came. The first bytes after a whole request, whatever they are, begin the next head."""
+        """Reads data. The first bytes after a whole request, whatever they are, begin the next head."""
         if self.transport.is_closing():
             return
-        if self._owed is None:
+        if self._deadline is None:
             self._expect_head(self.limits.head_s)
         if self._in_head:
             self._head_bytes += len(data)
@@ -85,51 +92,51 @@ class Protocol(HttpToolsProtocol):
     # ---- the request
 
     def on_headers_complete(self) -> None:
-        """The head is there; now the body is owed."""
+        """Starts the timer of the body."""
         super().on_headers_complete()
         self._in_head = False
-        self._owe(self._body_s(), self._body_is_late)
+        self._set_deadline(self._body_s(), self._body_is_late)
 
     def on_message_complete(self) -> None:
-        """The request is there."""
+        """Stops the timer of the body."""
         super().on_message_complete()
-        self._settle()
-        # Answered before its body had come: uvicorn's own timer is gone by now. Who asks for a websocket has no cycle.
+        self._clear_deadline()
+        # Answered before its body was complete: uvicorn's own timer is gone by now. A websocket's request has no cycle.
         if self.cycle is not None and self.cycle.response_complete:
             self._expect_head(KEEP_ALIVE_S)
 
     def on_response_complete(self) -> None:
-        """Who was refused before the body had come may send its rest, for a while."""
+        """Lets a client that was answered early send the rest of its body, for `body_s` seconds."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._close()
-        elif self._owed is not None and not self._in_head and self.cycle.response_complete:
-            self._owe(self.limits.body_s, self._close)
+        elif self._deadline is not None and not self._in_head and self.cycle.response_complete:
+            self._set_deadline(self.limits.body_s, self._close)
 
     def _body_s(self) -> float:
         claimed = next((value for name, value in self.headers if name == b"content-length"), b"0")
         return self.limits.body_s + int(claimed) / self.limits.body_rate
 
     def handle_websocket_upgrade(self) -> None:
-        """A connection that becomes a websocket owes nothing any more; its own pings notice who is gone."""
-        self._settle()
-        self._forgive_unread()
+        """Stops the timers: a websocket has pings of its own."""
+        self._clear_deadline()
+        self._clear_unread()
         super().handle_websocket_upgrade()
 
-    # ---- what is owed
+    # ---- deadlines
 
     def _expect_head(self, within_s: float) -> None:
         self._in_head, self._head_bytes = True, 0
-        self._owe(within_s, self._head_is_late)
+        self._set_deadline(within_s, self._head_is_late)
 
-    def _owe(self, within_s: float, otherwise: Callable[[], None]) -> None:
-        self._settle()
-        self._owed = self.loop.call_later(within_s, otherwise)
+    def _set_deadline(self, within_s: float, otherwise: Callable[[], None]) -> None:
+        self._clear_deadline()
+        self._deadline = self.loop.call_later(within_s, otherwise)
 
-    def _settle(self) -> None:
-        if self._owed is not None:
-            self._owed.cancel()
-            self._owed = None
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _head_is_late(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -143,50 +150,50 @@ class Protocol(HttpToolsProtocol):
     # ---- the end
 
     def _refuse(self, error: StrataError) -> None:
-        """Say why, unless something else is being said, and close."""
+        """Answers with the error, unless another answer is under way, and closes."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete or not (cycle.response_started or self.pipeline):
-            self.transport.write(_plain(problem_of(error)))
+            self.transport.write(_bytes_of(problem_of(error)))
         if cycle is not None:
             cycle.disconnected = True
             cycle.message_event.set()
         self._close()
 
     def _close(self) -> None:
-        """Close once what was written is taken, or after a while."""
-        self._settle()
+        """Closes once the client has read what was written, or after `unread_s` seconds."""
+        self._clear_deadline()
         self.transport.close()
         self._expect_reading()
 
     def timeout_keep_alive_handler(self) -> None:
-        """End an idle connection."""
+        """Closes an idle connection."""
         self._close()
 
     # ---- a client that does not read
 
     def pause_writing(self) -> None:
-        """The buffers are full: the client is given a while to take something."""
+        """Starts the timer of an unread answer: the buffers are full."""
         super().pause_writing()
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        """It took something."""
+        """Stops it: the client has read some."""
         super().resume_writing()
         if not self.transport.is_closing():
-            self._forgive_unread()
+            self._clear_unread()
 
     def _expect_reading(self) -> None:
         if self._unread is None:
             self._unread = self.loop.call_later(self.limits.unread_s, self.transport.abort)
 
-    def _forgive_unread(self) -> None:
+    def _clear_unread(self) -> None:
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
 
 
-def _plain(answer: Response) -> bytes:
-    """An answer as the bytes on the wire; nothing follows it."""
+def _bytes_of(answer: Response) -> bytes:
+    """Returns an answer as bytes, the last of its connection."""
     head = [f"HTTP/1.1 {answer.status_code} {http.HTTPStatus(answer.status_code).phrase}".encode()]
     head += [name + b": " + value for name, value in [*answer.raw_headers, (b"connection", b"close")]]
     return b"\r\n".join([*head, b"", bytes(answer.body)])

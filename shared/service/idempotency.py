@@ -1,8 +1,9 @@
-"""Work that is done once, however often it is asked for.
+"""Idempotent orders: the work of an order runs once, however often the order is sent.
 
-A tier's POST is known by its place in the run (run, round, edge round, wave, edge) and the digest of its body. Asked
-again with the same digest, the same bytes come back, also while the work still runs. Another digest at the same
-place is new work (a round retried on a new map) and ends the old. Work that nobody waits for any more is told so.
+An order is identified by its key (run, round, edge round, wave, edge) and the digest of its body. The same order sent
+again gets the same answer, also while the work still runs. Another digest under the same key is new work (a round that
+is retried with another placement) and stops the old. Work also stops some seconds after the last connection that waits
+for its answer has closed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from shared.core.errors import Cancelled
 
 T = TypeVar("T")
 GRACE_S = 10.0
+"""Seconds for which work goes on after its last caller has gone: the caller may come back."""
 POLL_S = 0.5
+"""Seconds between looks whether a caller is still connected."""
 
 
 @dataclass
@@ -32,7 +35,7 @@ class _Running(Generic[T]):
 
 
 class IdempotentRunner(Generic[T]):
-    """The answers of a tier, the newest for each line of work."""
+    """Runs the work of orders, each order once, and keeps the newest answer of each queue."""
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
         self.grace_s = grace_s
@@ -41,28 +44,29 @@ class IdempotentRunner(Generic[T]):
 
     async def answer(
         self,
-        line: Hashable,
-        place: Hashable,
+        queue: Hashable,
+        key: Hashable,
         digest: str,
         work: Callable[[threading.Event], Awaitable[T]],
         request: Request | None = None,
         *,
         grace_s: float | None = None,
     ) -> T:
-        """The answer to one order.
+        """Returns the answer to an order.
 
         Args:
-            line: whose orders follow each other (run and edge, say); a new place drops the line's older answers.
-            place: which order of the line.
-            digest: of the order's bytes.
-            work: starts the work; given an event that is set when nobody waits any more.
-            request: its connection is watched.
-            grace_s: how long work goes on that nobody waits for; by default as long as all here.
+            queue: the orders that follow one another (those of a run and an edge, say); a new order drops the
+                finished answers before it.
+            key: of the order, in its queue.
+            digest: of the order's body.
+            work: does the work; its argument is set when the work is to stop.
+            request: the work waits for its answer as long as this connection lasts; None: as long as the caller.
+            grace_s: seconds for which work goes on without a caller; by default those of this runner.
 
         Raises:
-            Cancelled: the caller went away, or other work took this place.
+            Cancelled: the caller went away, or other work took the place of this order.
         """
-        running = self._find(line, place, digest) or self._start(line, place, digest, work)
+        running = self._find(queue, key, digest) or self._start(queue, key, digest, work)
         running.waiters += 1
         if running.ending is not None:
             running.ending.cancel()
@@ -80,11 +84,11 @@ class IdempotentRunner(Generic[T]):
         if running.task.cancelled():
             raise Cancelled("other work took the place of this order")
         if running.task.exception() is not None:
-            self._forget(line, place, running)
+            self._forget(queue, key, running)
         return running.task.result()
 
-    def _find(self, line: Hashable, place: Hashable, digest: str) -> _Running[T] | None:
-        found = self._work.get(line, {}).get(place)
+    def _find(self, queue: Hashable, key: Hashable, digest: str) -> _Running[T] | None:
+        found = self._work.get(queue, {}).get(key)
         if found is None or (found.task.done() and _went_wrong(found.task)):
             return None
         if found.digest != digest:
@@ -93,7 +97,7 @@ class IdempotentRunner(Generic[T]):
         return None if found.stop.is_set() else found
 
     def _start(
-        self, line: Hashable, place: Hashable, digest: str, work: Callable[[threading.Event], Awaitable[T]]
+        self, queue: Hashable, key: Hashable, digest: str, work: Callable[[threading.Event], Awaitable[T]]
     ) -> _Running[T]:
         stop = threading.Event()
 
@@ -103,42 +107,41 @@ class IdempotentRunner(Generic[T]):
         running = _Running(digest, asyncio.create_task(run()), stop)
         self._tasks.add(running.task)
         running.task.add_done_callback(self._ended)
-        finished = {key for key, old in self._work.get(line, {}).items() if old.task.done()}
-        kept = {key: old for key, old in self._work.get(line, {}).items() if key not in finished}
-        self._work[line] = {**kept, place: running}
+        unfinished = {other: old for other, old in self._work.get(queue, {}).items() if not old.task.done()}
+        self._work[queue] = {**unfinished, key: running}
         return running
 
-    def _forget(self, line: Hashable, place: Hashable, running: _Running[T]) -> None:
-        if self._work.get(line, {}).get(place) is running:
-            del self._work[line][place]
+    def _forget(self, queue: Hashable, key: Hashable, running: _Running[T]) -> None:
+        if self._work.get(queue, {}).get(key) is running:
+            del self._work[queue][key]
 
     def _end_if_alone(self, running: _Running[T]) -> None:
         if not running.waiters and not running.task.done():
             running.stop.set()
 
     def _ended(self, task: asyncio.Task[T]) -> None:
-        """Let go of a task; the error of one that nobody waits for is no news."""
+        """Lets go of a task, and reads its error, of which asyncio would else warn."""
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
 
-    def drop(self, line: Hashable) -> None:
-        """Forget a line of work, and end what still runs of it."""
-        for running in self._work.pop(line, {}).values():
+    def drop(self, queue: Hashable) -> None:
+        """Forgets a queue and stops its work."""
+        for running in self._work.pop(queue, {}).values():
             running.stop.set()
 
     def drop_unless(self, belongs: Callable[[Any], bool]) -> None:
-        """Forget the lines that do not belong, and end what still runs of them."""
-        for line in [line for line in self._work if not belongs(line)]:
-            self.drop(line)
+        """Forgets all queues for which `belongs` is false and stops their work."""
+        for queue in [queue for queue in self._work if not belongs(queue)]:
+            self.drop(queue)
 
     async def close(self) -> None:
-        """End everything and wait for it, also for what had been dropped."""
-        for line in list(self._work):
-            self.drop(line)
+        """Stops all work and waits until it has ended, also that of queues dropped before."""
+        for queue in list(self._work):
+            self.drop(queue)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def _went_wrong(task: asyncio.Task[Any]) -> bool:
-    """Whether finished work has no answer to give."""
+    """Whether a finished task was cancelled or failed."""
     return task.cancelled() or task.exception() is not None

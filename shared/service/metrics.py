@@ -1,7 +1,7 @@
-"""What the tiers' Prometheus metrics have in common: a registry a tier, bounded labels, the endpoint, its guard.
+"""What the Prometheus metrics of all tiers have in common: a registry for each tier, bounded labels, the endpoint.
 
-Metrics are written and shown, and read by nothing that decides. Every label has a fixed set of values, all of which
-are there from the start: whatever runs, seats, agents or reasons are called, no series is added.
+No decision reads a metric. Every label has a fixed set of values, whose series all exist from the start: names of runs,
+seats, agents or reasons add none.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ WALL_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 SIMULATED_S = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 """Buckets of simulated seconds."""
 OTHER = "other"
+"""The label of every value that is not among the known ones."""
 DIRECTIONS = ("up", "down")
 OUTCOMES = ("used", "used_late", "refused", "failed", "evaluated", "collected", "idle", OTHER)
 # fmt: off
@@ -49,23 +50,23 @@ REASONS = (
     "guard_failed", "blob_missing", "blob_corrupt", "data_unavailable", "data_malformed", OTHER,
 )
 # fmt: on
-"""Why a contribution was lost: the words of `Failure`, and the codes of errors."""
+"""Why a contribution was lost: the reasons of `Failure`, and the codes of errors."""
 
 
 def one_of(value: object, known: Sequence[str]) -> str:
-    """The value if it is a known one, else `other`."""
+    """Returns the value if it is a known one, else `other`."""
     return value if isinstance(value, str) and value in known else OTHER
 
 
 class TierMetrics:
-    """The metrics of one tier in a registry of their own, with those of its process.
+    """The metrics of one tier and of its process, in a registry of their own.
 
     Args:
-        tier: `cloud`, `edge` or `agent`: every name begins with `strata_` and this.
+        tier: `cloud`, `edge` or `agent`; every metric's name begins with `strata_<tier>`.
     """
 
     def __init__(self, tier: str) -> None:
-        # Else an instant beside every counter: a third of the page, of no use to Prometheus.
+        # A creation time beside every counter would be a third of the page, and Prometheus does not use it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._prefix = f"strata_{tier}"
@@ -73,32 +74,32 @@ class TierMetrics:
         Info(f"{self._prefix}_build", "The version that runs", registry=self.registry).info({"version": version()})
 
     def counter(self, name: str, what: str, **labels: Sequence[str]) -> Counter:
-        """A counter `strata_<tier>_<name>`, with a series for every combination of the labels' values."""
-        return _filled(Counter(f"{self._prefix}_{name}", what, tuple(labels), registry=self.registry), labels)
+        """Returns a counter `strata_<tier>_<name>`, with a series for every combination of the labels' values."""
+        return _with_all_series(Counter(f"{self._prefix}_{name}", what, tuple(labels), registry=self.registry), labels)
 
     def gauge(self, name: str, what: str, **labels: Sequence[str]) -> Gauge:
-        """A gauge; the same."""
-        return _filled(Gauge(f"{self._prefix}_{name}", what, tuple(labels), registry=self.registry), labels)
+        """Returns a gauge, named and labelled likewise."""
+        return _with_all_series(Gauge(f"{self._prefix}_{name}", what, tuple(labels), registry=self.registry), labels)
 
     def histogram(self, name: str, what: str, buckets: Sequence[float], **labels: Sequence[str]) -> Histogram:
-        """A histogram; the same."""
+        """Returns a histogram, named and labelled likewise."""
         name = f"{self._prefix}_{name}"
-        return _filled(Histogram(name, what, tuple(labels), registry=self.registry, buckets=buckets), labels)
+        return _with_all_series(Histogram(name, what, tuple(labels), registry=self.registry, buckets=buckets), labels)
 
     def shown(self, name: str, what: str, look: Callable[[], float]) -> None:
-        """A gauge that is looked up when somebody asks."""
+        """Adds a gauge whose value is looked up at each scrape."""
         self.gauge(name, what).set_function(look)
 
     def shown_by(
         self, name: str, what: str, label: str, known: Sequence[str], look: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Gauges by a label; `look` tells, when somebody asks, those that are not 0."""
+        """Adds a gauge with one label; at each scrape `look` returns the values that are not 0."""
         self.registry.register(_ShownBy(f"{self._prefix}_{name}", what, label, known, look))
 
 
 @dataclass(frozen=True)
 class _ShownBy(Collector):
-    """One gauge by a label, looked up at once for all its values."""
+    """A gauge with one label, all of whose values are looked up at once."""
 
     name: str
     what: str
@@ -116,21 +117,21 @@ class _ShownBy(Collector):
         return [family]
 
 
-def _filled(metric: M, labels: Mapping[str, Sequence[str]]) -> M:
-    """The metric with a series for every combination of the labels' values."""
+def _with_all_series(metric: M, labels: Mapping[str, Sequence[str]]) -> M:
+    """Creates the series of every combination of the labels' values, and returns the metric."""
     for values in product(*labels.values()) if labels else ():
         metric.labels(*values)
     return metric
 
 
 def metrics_router(settings: TierSettings, token: str | None, what: str, of: Callable[[Request], Any]) -> APIRouter:
-    """`GET /metrics` of a tier, for whoever has the tier's own token, or the one for metrics alone.
+    """Returns the router of `GET /metrics`, which accepts the tier's own token and the token for metrics.
 
     Args:
         settings: of the tier.
         token: the tier's own.
         what: its name in a refusal.
-        of: finds the tier's `TierMetrics` for a request.
+        of: returns the tier's `TierMetrics` for a request.
     """
     also = settings.common.metrics_token
     router = APIRouter(

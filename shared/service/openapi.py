@@ -1,4 +1,4 @@
-"""The OpenAPI documents as they are: every answer that a tier may give is declared, errors are problem+json."""
+"""The OpenAPI documents of the tiers: every answer is declared, and every error is problem+json."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from shared.service.order_headers import MEDIA_TYPE, PROBLEM_TYPE
 from shared.service.problems import Problem
 
 OPEN = ("/healthz", "/readyz")
+"""Paths that need no token."""
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 EVENT: dict[str, Any] = {
     "schema": {
@@ -20,50 +21,51 @@ EVENT: dict[str, Any] = {
         "required": ["id", "event", "data"],
     }
 }
-"""One server-sent event, of which a stream has any number."""
+"""One server-sent event of a stream."""
 MEANING = {
-    400: "The body broke off, has no length, or is no record of the expected type",
+    400: "The body was cut off, has no length, or is no record of the expected type",
     401: "The token is missing or wrong",
-    403: "Who asks is outside the allowed networks, or cannot show what it claims",
-    404: "There is no such thing",
+    403: "The caller is outside the allowed networks, or a claim of it could not be verified",
+    404: "Not found",
     405: "This path has no such method",
-    408: "The request came too slowly",
+    408: "The request arrived too slowly",
     409: "Not in a state that allows this",
     413: "The body is too large",
-    421: "An order for somebody else",
+    421: "The order is for another recipient",
     422: "A field is wrong; `field` names it",
-    428: "The edge must be told the seating first",
+    428: "The edge needs the placement first",
     429: "More than a limit allows; the message names the setting",
     431: "The head of the request is too large",
     502: "Another tier did not answer",
-    503: "Something that is needed is not there yet, or more connections than this process takes",
-    504: "A wait ended; the message says for whom",
+    503: "Not ready: something required is missing, or there are too many connections",
+    504: "A deadline passed; the message says for whom the tier waited",
 }
 ANYWHERE = (400, 405, 408, 413, 422, 431, 503)
-"""What may be answered wherever one asks."""
+"""Errors that every route may answer."""
 GUARDED = (401, 403)
+"""Errors that every route but the open ones may answer besides."""
 
 RunId = Annotated[str, Path(min_length=1, max_length=64, description="id of a run; the cloud also knows `latest`")]
 Answers = dict[int | str, dict[str, Any]]
 
 
 def problems(*statuses: int) -> Answers:
-    """The errors that a route answers beside those of every route, for its `responses`."""
+    """Returns the errors that a route answers besides those of every route, for its `responses`."""
     return {status: {"description": MEANING[status]} for status in statuses}
 
 
 def content(media_type: str, description: str, schema: dict[str, Any] = BINARY) -> Answers:
-    """A successful answer that is no JSON, for a route's `responses`."""
+    """Returns the description of a successful answer that is no JSON, for a route's `responses`."""
     return {200: {"description": description, "content": {media_type: schema}}}
 
 
 def record_body(description: str) -> dict[str, Any]:
-    """An encoded record as a route's body, for its `openapi_extra`."""
+    """Returns the description of an encoded record as a route's body, for its `openapi_extra`."""
     return {"requestBody": {"description": description, "required": True, "content": {MEDIA_TYPE: BINARY}}}
 
 
 def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """The maker of the document, for `app.openapi`."""
+    """Returns the function that makes the document, for `app.openapi`."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -84,7 +86,7 @@ def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
 
 def _finish(operation: dict[str, Any], *, is_open: bool) -> None:
     answers = operation["responses"]
-    answers.pop("422", None)  # FastAPI's own, which is not what is answered
+    answers.pop("422", None)  # FastAPI's description of its own error format
     error = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for status in (*ANYWHERE, *(() if is_open else GUARDED)):
         answers.setdefault(str(status), {"description": MEANING[status]})
@@ -93,5 +95,5 @@ def _finish(operation: dict[str, Any], *, is_open: bool) -> None:
             answer["content"] = {**answer.get("content", {}), **error}
     operation["responses"] = dict(sorted(answers.items()))
     if not is_open:
-        # Without a token set (development mode) the allowed networks may ask without one.
+        # In development mode no token is needed.
         operation["security"] = [{"token": []}, {}]

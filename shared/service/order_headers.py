@@ -1,4 +1,8 @@
-"""Whom an order is for, and which order an answer belongs to, told beside them: what strayed is refused."""
+"""Headers between tiers: media types, checks of a body, and which order a request or an answer belongs to.
+
+An order names its recipient, and an answer its order, so that a message which strayed (an address may change hands when
+containers restart) is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +11,46 @@ from urllib.parse import quote
 
 from shared.core.errors import Misdirected, WireError
 
+MEDIA_TYPE = "application/x-safetensors"
+PROBLEM_TYPE = "application/problem+json"
+DIGEST_HEADER = "strata-digest"
+"""sha256 of a request's body."""
+CHECKSUM_HEADER = "strata-crc32"
+"""CRC-32 of an answer's body."""
+SOCKET_HEADER = "strata-socket-bytes"
+"""Edge to cloud: bytes of the bodies that the edge exchanged with its agents for this answer."""
+TESTING_HEADER = "strata-testing-s"
+"""Wall seconds in which models were evaluated for this answer. A header, since no wall time stands in a body."""
 PLACE_HEADER = "strata-place"
+"""The order that an answer belongs to: its `order_key`."""
 FOR_HEADER = "strata-for"
-"""Whom an order is for: the name of an edge, the id of an agent."""
+"""The recipient of an order: the name of an edge, the id of an agent."""
 EDGE_URL_HEADER = "strata-edge-url"
-"""Edge to agent: where it wants to hear that the agent is alive while it works."""
+"""Edge to agent: the address to which the agent sends heartbeats while it works."""
 
 
 def order_key(what: str, run_id: str, *numbers: int) -> str:
-    """The place of an order in its run, as a header's value: `visits/r1/3/0/1`."""
+    """Returns the key of an order in its run, as a header's value: `visits/r1/3/0/1`."""
     return "/".join([what, quote(run_id, safe="", errors="surrogatepass"), *map(str, numbers)])
 
 
 def check_recipient(headers: Mapping[str, str], own: str) -> None:
-    """See that an order is for us.
+    """Refuses an order for another recipient than this process.
 
     Raises:
-        Misdirected: it is for somebody else.
+        Misdirected: it names another one.
     """
-    wanted = headers.get(FOR_HEADER, own)
-    if wanted != own:
-        raise Misdirected(f"this is {own}, the order is for {wanted[:200]!r}")
+    recipient = headers.get(FOR_HEADER, own)
+    if recipient != own:
+        raise Misdirected(f"this is {own}, the order is for {recipient[:200]!r}")
 
 
-def check_reply_key(headers: Mapping[str, str], wanted: str) -> None:
-    """See that an answer belongs to the order.
+def check_reply_key(headers: Mapping[str, str], expected: str) -> None:
+    """Refuses an answer to another order.
 
     Raises:
-        WireError: it belongs to another one, or does not say.
+        WireError: it names another order or none.
     """
     found = headers.get(PLACE_HEADER)
-    if found != wanted:
-        raise WireError(f"the answer belongs to {str(found)[:200]!r}, asked was {wanted!r}", field=PLACE_HEADER)
-
-
-MEDIA_TYPE = "application/x-safetensors"
-PROBLEM_TYPE = "application/problem+json"
-DIGEST_HEADER = "strata-digest"
-SOCKET_HEADER = "strata-socket-bytes"
-TESTING_HEADER = "strata-testing-s"
-"""Beside an answer: wall seconds in which models were tested for it. No wall time stands in a body."""
-CHECKSUM_HEADER = "strata-crc32"
+    if found != expected:
+        raise WireError(f"the answer belongs to {str(found)[:200]!r}, expected was {expected!r}", field=PLACE_HEADER)

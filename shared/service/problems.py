@@ -1,4 +1,4 @@
-"""Every error that a service answers is `application/problem+json` (RFC 9457), whoever raised it."""
+"""Errors as `application/problem+json` (RFC 9457), whichever layer raised them."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ class Problem(Record):
 
 log = logging.getLogger("strata")
 DETAIL_CHARS = 2000
+"""Longest detail of a problem."""
 
 
 def problem(status: int, code: str, detail: str, field: str | None = None) -> JSONResponse:
-    """An error response; what is told may quote what came, but not all of a book."""
+    """Returns an error response; a detail that quotes a long request is cut."""
     body = Problem(title=code.replace("_", " "), status=status, code=code, detail=detail[:DETAIL_CHARS], field=field)
     return JSONResponse(body.model_dump(mode="json"), status_code=status, media_type=PROBLEM_TYPE)
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods of a path: Starlette names those of the first route only."""
+    """Returns the methods of a path over all routes: Starlette names those of the first route only."""
     found = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
     return sorted({method for route in found for method in getattr(route, "methods", None) or ()})
 
 
 def problem_of(error: StrataError) -> JSONResponse:
-    """An error of ours as a response."""
+    """Returns a `StrataError` as a response."""
     return problem(error.status, error.code, error.detail, error.field)
 
 
 def install_problems(app: FastAPI) -> None:
-    """Turn every error into problem+json."""
+    """Registers handlers that turn every error of an app into problem+json."""
 
     async def strata(request: Request, error: Exception) -> Response:
         assert isinstance(error, StrataError)  # noqa: S101 - registered for this class only
@@ -59,7 +60,7 @@ def install_problems(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class only
         first = error.errors()[0]
-        loc = () if first["type"] == "json_invalid" else first["loc"]  # there it is a position in the text
+        loc = () if first["type"] == "json_invalid" else first["loc"]  # its loc is a position in the text
         path = ".".join(str(part) for part in (loc[1:] if loc[:1] == ("body",) else loc))[:200]
         cause = str(first["msg"]).removeprefix("Value error, ")
         return problem(422, "bad_input", f"{path}: {cause}" if path else cause, path or None)
@@ -74,7 +75,7 @@ def install_problems(app: FastAPI) -> None:
 
     async def gone(request: Request, error: Exception) -> Response:
         log.info("%s %s: the client broke off", request.method, request.url.path)
-        return problem(400, "broken_off", "the body broke off")  # heard by nobody
+        return problem(400, "broken_off", "the body broke off")  # the client has gone; the answer ends the request
 
     async def unforeseen(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)

@@ -1,4 +1,4 @@
-"""Trying again: capped back-off with jitter, always up to a deadline. Wall time only."""
+"""Retries with capped back-off and jitter, up to a deadline in wall time."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from shared.core.errors import DeadlineExceeded, StrataError
 
 T = TypeVar("T")
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds after each failed attempt; the last holds for all further ones."""
 STORE_S = 60.0
-"""How long a round waits at an edge for a Redis that is away."""
+"""Seconds for which a round at an edge waits for a Redis that does not answer."""
 
 
 def backoff(attempt: int) -> float:
-    """Seconds before the next attempt, capped, with jitter so that many callers do not come at once."""
+    """Returns the seconds before the next attempt, with jitter so that many callers do not return at once."""
     return BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)] * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
 
 
 def pause_s(every_s: float, failures: int) -> float:
-    """Seconds until the next heartbeat: after failures later, but well within the time after which one is lost."""
+    """Returns the seconds until the next heartbeat: more after failures, but at most five times the usual interval."""
     return min(max(backoff(failures), every_s), 5 * every_s) if failures else every_s
 
 
 async def retry(
     attempt: Callable[[float], Awaitable[T]], *, limit_s: float, who: str, over: tuple[type[Exception], ...]
 ) -> T:
-    """Try again over some errors, with back-off, until it succeeds or the limit has passed.
+    """Returns the result of the first attempt that succeeds.
 
     Args:
-        attempt: one try; given the seconds that are left, after which it is cancelled.
-        limit_s: wall seconds for all tries together.
-        who: names the callee in the error.
-        over: what is tried again; anything else is raised at once.
+        attempt: makes one attempt; its argument is the seconds that are left, after which it is cancelled.
+        limit_s: wall seconds for all attempts together.
+        who: names the other side in the error.
+        over: errors after which another attempt is made; any other is raised at once.
 
     Raises:
-        DeadlineExceeded: nothing came in time; says how the last try ended.
+        DeadlineExceeded: no attempt succeeded in time; the message says how the last one failed.
     """
     ends = time.monotonic() + limit_s
     last = "no answer"

@@ -1,4 +1,4 @@
-"""The server that every tier runs: its socket, its limits, its end."""
+"""The HTTP server of every tier: its socket, its limits, its shutdown."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from fastapi import FastAPI
 
 from shared.runtime import logs
 from shared.runtime.worker import pin_threads
-from shared.service.app import say_mode
+from shared.service.app import log_mode
 from shared.service.http_protocol import KEEP_ALIVE_S, Limits, Protocol
 from shared.service.settings import TierSettings
 
 GRACEFUL_S = 5
+"""Seconds that open requests get at shutdown."""
 FILES = 2**16
+"""Open files that a process asks for: each connection takes one."""
 WS_BYTES = 2**20
 """Largest message of a websocket."""
 log = logging.getLogger("strata")
 
 
 class Server(uvicorn.Server):
-    """Tells the app that it ends before it waits for what the app is doing: `app.state.closing` is set."""
+    """uvicorn's server; it sets `app.state.closing` before it waits for open requests to end."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._closing = app.state.closing
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End; streams of events have no other end."""
+        """Shuts down; streams of events end when `closing` is set."""
         self._closing.set()
         await super().shutdown(sockets)
 
 
 def listen(settings: TierSettings) -> socket.socket:
-    """The listening socket: inherited by number (`fd`), or bound here; `settings.port` is set to its port."""
+    """Returns the listening socket, inherited (`settings.fd`) or bound here, and sets `settings.port` to its port."""
     if settings.fd is not None:
         found = socket.socket(fileno=settings.fd)
     else:
@@ -53,7 +55,7 @@ def listen(settings: TierSettings) -> socket.socket:
 
 
 def limits_of(settings: TierSettings) -> Limits:
-    """How long clients are waited for; connections take at most half of the files that this process may open."""
+    """Returns the limits of a tier; connections take at most half of the files that the process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -72,11 +74,11 @@ def limits_of(settings: TierSettings) -> Limits:
 
 
 def configure(app: FastAPI, settings: TierSettings, *, websockets: bool = False) -> uvicorn.Config:
-    """How uvicorn runs a tier. A caller's address is that of its socket: no header may change it."""
+    """Returns uvicorn's configuration. A caller's address is that of its socket; no header changes it."""
     protocol: Any = partial(Protocol, limits_of(settings))
     return uvicorn.Config(
         app,
-        log_config=None,  # what uvicorn says goes the way of all lines; it says no word of single requests
+        log_config=None,  # its lines go through our handler; single requests are not logged
         log_level="warning",
         access_log=False,
         proxy_headers=False,
@@ -91,14 +93,14 @@ def configure(app: FastAPI, settings: TierSettings, *, websockets: bool = False)
 
 
 def serve(tier: str, settings: TierSettings, create_app: Callable[[Any], FastAPI], *, websockets: bool = False) -> None:
-    """Run a tier until it is told to stop."""
+    """Runs a tier until a signal stops it."""
     logs.configure(tier, getattr(settings, "name", tier))
     pin_threads()
     bound = listen(settings)
-    say_mode(tier, settings)
+    log_mode(tier, settings)
     log.info("%s listens on %s:%s", tier, settings.host, settings.port)
     app = create_app(settings)
     server = Server(configure(app, settings, websockets=websockets), app)
     server.run(sockets=[bound])
     if not server.started:
-        raise SystemExit(f"{tier} could not start; the reason stands above")
+        raise SystemExit(f"{tier} could not start; see the log above")

@@ -15,16 +15,22 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from shared.service.auth import Network, host_name, token_of
 
 PRIVATE = ["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
+"""Networks whose callers are answered in development mode unless a setting says otherwise."""
 log = logging.getLogger("strata")
 
 
 def split_commas(value: object) -> object:
-    """A variable of several values, separated by commas."""
+    """Splits a variable of several values at its commas."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class Environment(BaseSettings):
-    """Settings that look for misspelt variables: pydantic never sees a variable that no field names."""
+    """Settings that notice misspelt variables, which pydantic ignores.
+
+    Attributes:
+        also_known: further variables of the prefix, without it, that other programs read.
+        strict: whether a misspelt variable is an error; else it is logged.
+    """
 
     model_config = SettingsConfigDict(hide_input_in_errors=True)  # it may hold passwords
     also_known: ClassVar[frozenset[str]] = frozenset()
@@ -48,18 +54,17 @@ class Environment(BaseSettings):
 
 
 class CommonSettings(Environment):
-    """Where a process runs; the same for all tiers. Environment `STRATA_*`.
+    """Settings that all tiers of a machine share. Environment `STRATA_*`.
 
-    A misspelt variable is only warned of: users set `STRATA_*` for other commands and versions too.
+    A misspelt variable is only logged: users set `STRATA_*` for other commands and versions too.
 
     Attributes:
-        metrics_token: opens `/metrics` of every tier, and nothing else.
-        tier_token_file: a file that holds the tier token, in the place of `tier_token`; `api_token_file` likewise.
-        fsync: whether what a tier keeps is on the disk, not only with the kernel, before it counts: it then survives
-            not only the end of a process but a power cut.
+        metrics_token: accepted by `/metrics` of every tier, and by nothing else.
+        tier_token_file: a file that holds the tier token, instead of `tier_token`; `api_token_file` likewise.
+        fsync: whether a tier's files are flushed to the disk before they count, so that they survive a power cut too.
     """
 
-    # Read elsewhere: by the launcher, the command line, Compose.
+    # Read by the launcher, the command line and Compose.
     also_known = frozenset({"algorithms", "home", "image", "log_format", "log_level", "port", "redis_server", "url"})
     strict = False
 
@@ -83,16 +88,16 @@ class CommonSettings(Environment):
 
 
 class TierSettings(Environment):
-    """What each tier has of its own; the prefix is the tier's.
+    """Settings that each tier has of its own; the tier's name is the prefix of their variables.
 
-    A variable of that prefix which is nearly a field's name is refused; one unlike all of them is another program's
-    (AGENT_OS, CLOUD_SHELL) and only warned of.
+    A variable of that prefix that resembles a field's name is refused; any other belongs to another program (AGENT_OS,
+    CLOUD_SHELL) and is only logged.
 
     Attributes:
-        allowed_hosts: names with dots by which the tier may be asked where no token is set.
-        head_s: how long the head of a request may take.
-        body_s: how long its body may take, besides a second for every `body_rate` bytes.
-        unread_s: how long a client may take nothing of an answer.
+        allowed_hosts: names with dots that the tier accepts as `Host` in development mode.
+        head_s: seconds in which the head of a request must arrive.
+        body_s: seconds in which its body must arrive, plus one for every `body_rate` bytes.
+        unread_s: seconds for which a client may read nothing of an answer.
         max_connections: open at a time, at most half of the files that the process may open.
     """
 

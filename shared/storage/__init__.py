@@ -1,1 +1,1 @@
-"""What a tier remembers: small values in Redis, tensors in files, states by version."""
+"""Storage of a tier: small values in Redis, tensors in files, states by version."""

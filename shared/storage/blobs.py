@@ -1,7 +1,7 @@
-"""Files named by the sha256 of their content: tensors and long tables, which are too large for Redis.
+"""Content-addressed files: tensors and long tables, which are too large for Redis, named by their sha256.
 
-A file is written before the transaction that refers to it, and removed by `collect` when nothing refers to it
-any more. One process owns a folder; it may use it from several threads.
+A file is written before the transaction that refers to it, and `collect` removes it when nothing refers to it any more.
+One process owns a folder, and may use it from several threads.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from shared.core.errors import BadInput, NotFound, StrataError
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 TEMPORARY = ".tmp-"
-"""How the names of unfinished files begin; what a crash left of them is removed by the folder's owner."""
+"""Prefix of the names of unfinished files; the folder's owner removes those that a crash left."""
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview[Any]"
 Parts: TypeAlias = "Buffer | Iterable[Buffer]"
 
 
 class BlobMissing(NotFound):
-    """No file of that digest is here."""
+    """The folder has no file of that digest (404)."""
 
     code = "blob_missing"
 
 
 class BlobCorrupt(StrataError):
-    """A file's content is not that of its name."""
+    """A file's content does not match its digest (500)."""
 
     code = "blob_corrupt"
 
 
 class StorageFailed(StrataError):
-    """The data folder could not be written or read: full, read-only, broken; the message says which."""
+    """A folder could not be written or read: full, read-only or broken (507); the message says which."""
 
     status, code = 507, "storage_failed"
 
@@ -49,9 +49,9 @@ class Blobs:
     """The content-addressed files of one folder.
 
     Args:
-        folder: Made if it is absent.
-        fsync: Whether a file is on the disk, not only with the kernel, when `put` returns. Without, a power
-            cut may cost what a killed process does not.
+        folder: made if it is absent.
+        fsync: whether `put` flushes a file to the disk. Without it, a power cut may lose files that survive the end of
+            the process.
     """
 
     def __init__(self, folder: Path, *, fsync: bool = True) -> None:
@@ -64,35 +64,35 @@ class Blobs:
             folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, parts: Parts) -> str:
-        """Store the concatenated parts and return their digest, 64 hexadecimal digits.
+        """Stores the concatenated parts and returns their digest, 64 hexadecimal digits.
 
-        Parts that are there already (anything but a generator) are hashed first and written only if no file
-        of that digest is here. The file is protected from the next `collect`.
+        Parts in memory (all but an iterator) are hashed first and written only if the folder has no file of that
+        digest. The next `collect` keeps the file.
 
         Raises:
-            StorageFailed: The disk is full, or the like; nothing of the file is left.
+            StorageFailed: the disk is full, for instance; no part of the file is left.
         """
         buffers = _buffers(parts)
         if not isinstance(buffers, list):
             return self._write(buffers)
         digest, size = _digest(buffers)
-        with self._lock:  # so that no `collect` comes between looking and protecting
+        with self._lock:  # no `collect` may run between the two
             if self._holds(digest, size):
                 self._recent.add(digest)
                 return digest
         return self._write(buffers, digest)
 
     def open(self, digest: str, *, verify: bool = True) -> memoryview:
-        """Return a file's content, mapped read-only; it stays readable also after `collect` removed the file.
+        """Returns a file's content, mapped read-only; it stays readable after `collect` has removed the file.
 
         Args:
-            digest: As `put` returned it.
-            verify: Whether the content is hashed and compared.
+            digest: of the file, as `put` returned it.
+            verify: whether the content is hashed and compared.
 
         Raises:
-            BlobMissing: No such file.
-            BlobCorrupt: The content is another one.
-            BadInput: `digest` is none.
+            BlobMissing: there is no such file.
+            BlobCorrupt: the content has another digest.
+            BadInput: `digest` is no sha256.
         """
         path = self.path(digest)
         with storage_errors(path):
@@ -103,26 +103,24 @@ class Blobs:
             except FileNotFoundError as error:
                 raise BlobMissing(f"no file {digest}") from error
         if verify and hashlib.sha256(data).hexdigest() != digest:
-            raise BlobCorrupt(f"the content of file {digest} is another one")
+            raise BlobCorrupt(f"the content of file {digest} has another digest")
         return data
 
-    get = open
-
     def path(self, digest: str) -> Path:
-        """Return where the file of a digest is, or would be.
+        """Returns the path of the file with a digest, whether it exists or not.
 
         Raises:
-            BadInput: `digest` is none: what comes from a message must not lead out of the folder.
+            BadInput: `digest` is no sha256; a text from a message must not lead out of the folder.
         """
         if not _DIGEST.fullmatch(digest):
             raise BadInput(f"no sha256 digest: {digest[:80]!r}")
         return self._folder / digest
 
     def collect(self, referenced: Iterable[str], keep: Iterable[str] = ()) -> list[str]:
-        """Remove the files that nothing refers to and return their digests, sorted.
+        """Removes the files without a reference and returns their digests, sorted.
 
-        What was put since the last `collect` stays: its transaction may still come, also if `referenced` was
-        read before. A file that may see two of them before its transaction has to be named in `keep`.
+        Files put since the last `collect` stay, since their transaction may follow. A file that may meet a second
+        `collect` before its transaction must be named in `keep`.
         """
         with self._lock, storage_errors(self._folder):
             stay = {*referenced, *keep} | self._recent
@@ -141,7 +139,7 @@ class Blobs:
             return False
 
     def _write(self, buffers: Iterable[Buffer], digest: str | None = None) -> str:
-        """Write a file; its digest, found on the way where it is not known."""
+        """Writes a file and returns its digest, computed meanwhile if it is not known."""
         name = f"{TEMPORARY}{uuid.uuid4().hex}"
         with self._lock:
             self._writing.add(name)
@@ -174,7 +172,7 @@ def _digest(buffers: list[Buffer]) -> tuple[str, int]:
 
 
 def write_parts(path: Path, buffers: Iterable[Buffer], *, fsync: bool, digest: str | None = None) -> str:
-    """Write a new file and return the sha256 of its content, which is not computed where it is given."""
+    """Writes a new file and returns the sha256 of its content, which is not computed if it is given."""
     sha256 = hashlib.sha256()
     with path.open("xb") as file:
         for buffer in buffers:
@@ -188,7 +186,7 @@ def write_parts(path: Path, buffers: Iterable[Buffer], *, fsync: bool, digest: s
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to the disk: a rename is durable only then."""
+    """Flushes a folder's entries to the disk, without which a rename is not durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -198,7 +196,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary(path: Path) -> Iterator[None]:
-    """Remove `path` at the end if it is still there: it was not renamed."""
+    """Removes `path` after the body of a `with` if it was not renamed."""
     try:
         yield
     finally:
@@ -208,7 +206,7 @@ def temporary(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an `OSError` into `StorageFailed`, which names the place and the reason."""
+    """Turns an `OSError` into `StorageFailed`, which names the path and the reason."""
     try:
         yield
     except OSError as error:

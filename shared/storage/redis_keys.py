@@ -1,8 +1,8 @@
-"""Every key of the project in Redis: who owns it, what it holds, when it goes.
+"""Every key in Redis: its owner, its content and its expiry.
 
-A key is owned by the tier that its prefix names; no other tier reads or writes it, also where one Redis
-serves several tiers. Ids are percent-encoded: no colon or wildcard in an id reaches another key. Whatever
-belongs to a run lies under one of the prefixes of `all_of_run` or `all_of_run_at_edge`, and goes with it.
+The tier that a key's prefix names owns it; no other tier reads or writes it, also if several tiers share one Redis. Ids
+are percent-encoded, so that no colon or wildcard in an id reaches another key. All keys of a run begin with a prefix of
+`all_of_run` or `all_of_run_at_edge` and are deleted with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _part(text: str) -> str:
 
 
 def last_part(key: str) -> str:
-    """Return the id at the end of a key that was found by `scan` or `keys`."""
+    """Returns the id at the end of a key, as `scan` and `keys` return it."""
     return unquote(key.rpartition(":")[2], errors="surrogatepass")
 
 
@@ -26,83 +26,84 @@ def last_part(key: str) -> str:
 
 
 def cloud_run(run_id: str) -> str:
-    """The run's document. Owner: cloud. JSON: spec, status, reason, counts. Goes with the run."""
+    """The document of a run. Owner: cloud. JSON: spec, status, reason, counts. Deleted with the run."""
     return f"cloud:run:{_part(run_id)}:document"
 
 
 def cloud_run_state(run_id: str) -> str:
-    """What the last committed round left. Owner: cloud. JSON: round number, digest of the state record.
+    """The checkpoint of the last committed round. Owner: cloud. JSON: round number, digest of the state's blob.
 
-    Guard of every commit of a round (compare and set); refers to the blob of that digest. Goes with the run.
+    Every commit of a round is guarded by its value (compare and set). Deleted with the run.
     """
     return f"cloud:run:{_part(run_id)}:state"
 
 
 def cloud_rounds(run_id: str) -> str:
-    """The round log. Owner: cloud. Stream, one entry (JSON) for each committed round. Goes with the run."""
+    """The round log. Owner: cloud. Stream of JSON, one entry for each committed round. Deleted with the run."""
     return f"cloud:run:{_part(run_id)}:rounds"
 
 
 def cloud_events(run_id: str) -> str:
-    """What the SSE endpoint tells. Owner: cloud. Stream of JSON, ids = `Last-Event-ID`. Goes with the run."""
+    """The events of a run. Owner: cloud. Stream of JSON, whose ids are `Last-Event-ID`. Deleted with the run."""
     return f"cloud:run:{_part(run_id)}:events"
 
 
 def cloud_seating(run_id: str) -> str:
-    """Which agent sits on which seat. Owner: cloud. JSON, or a blob's digest. Goes with the run."""
+    """The placement: which agent hosts which seat. Owner: cloud. JSON, or a blob's digest. Deleted with the run."""
     return f"cloud:run:{_part(run_id)}:seating"
 
 
 def cloud_evaluation(run_id: str, round_no: int) -> str:
-    """A round's evaluation, computed beside the next round. Owner: cloud. JSON figures. Goes with the run."""
+    """The evaluation of a round, computed beside the next round. Owner: cloud. JSON. Deleted with the run."""
     return f"{cloud_evaluations(run_id)}{round_no:08d}"
 
 
 def cloud_evaluations(run_id: str) -> str:
-    """Prefix of a run's evaluations; sorted keys are sorted rounds."""
+    """Prefix of a run's evaluations; the order of the keys is that of the rounds."""
     return f"cloud:run:{_part(run_id)}:evaluation:"
 
 
 def cloud_due(run_id: str, round_no: int) -> str:
-    """A committed state that waits for its evaluation. Owner: cloud. JSON: digest, how. Goes when it is evaluated."""
+    """An evaluation that is due. Owner: cloud. JSON: the state's digest, how to evaluate. Deleted when it is done."""
     return f"{cloud_dues(run_id)}{round_no:08d}"
 
 
 def cloud_dues(run_id: str) -> str:
-    """Prefix of a run's states that wait for their evaluation; sorted keys are sorted rounds."""
+    """Prefix of a run's due evaluations; the order of the keys is that of the rounds."""
     return f"cloud:run:{_part(run_id)}:due:"
 
 
 CLOUD_RUNS = "cloud:run-index:"
-"""Prefix of the index of runs, without their documents."""
+"""Prefix of the index of runs, which holds what lists show."""
 
 
 def cloud_runs(run_id: str) -> str:
-    """An entry of the index of runs. Owner: cloud. JSON: what a list shows. Goes with the run."""
+    """The entry of a run in the index. Owner: cloud. JSON: the fields of a list of runs. Deleted with the run."""
     return f"{CLOUD_RUNS}{_part(run_id)}:entry"
 
 
 def run_of_index(key: str) -> str:
-    """Return the run id in a key of `cloud_runs`."""
+    """Returns the run id in a key of `cloud_runs`."""
     return unquote(key.split(":")[2], errors="surrogatepass")
 
 
 def cloud_idempotency(idempotency_key: str) -> str:
     """The answer to a POST /runs. Owner: cloud. JSON: run id, digest of the body. Expiry: 24 h.
 
-    The caller's key is hashed: it may be of any length. May outlive a deleted run, until it expires.
+    The caller's key is hashed, since it may be of any length. It may outlive the run.
     """
     return f"cloud:idempotency:{hashlib.sha256(idempotency_key.encode(errors='surrogatepass')).hexdigest()}"
 
 
 IDEMPOTENCY_TTL_S = 24 * 3600.0
 CLOUD_DELETED = "cloud:deleted:"
+"""Prefix of the marks of deleted runs."""
 
 
 def cloud_deleted(run_id: str) -> str:
-    """That a run was deleted, which other tiers are told with heartbeats. Owner: cloud. Expiry: 1 h.
+    """The mark of a deleted run, sent to other tiers with heartbeats. Owner: cloud. `1`. Expiry: 1 h.
 
-    Who was away for longer registers anew, and learns then which runs there are.
+    A tier that was away for longer registers again, and is then sent the ids of all runs.
     """
     return f"{CLOUD_DELETED}{_part(run_id)}"
 
@@ -120,27 +121,27 @@ CLOUD_AGENTS_ALIVE = "cloud:agent-alive:"
 
 
 def cloud_edge(edge_id: str) -> str:
-    """What an edge said of itself. Owner: cloud. JSON: address, profile. Stays until forgotten."""
+    """The registration of an edge. Owner: cloud. JSON: address, profile. Expiry: 1 h after its last heartbeat."""
     return f"{CLOUD_EDGES}{_part(edge_id)}"
 
 
 def cloud_edge_alive(edge_id: str) -> str:
-    """Sign of life of an edge. Owner: cloud. JSON: its last heartbeat. Expiry: the heartbeat's TTL."""
+    """The sign that an edge is alive. Owner: cloud. `1`. Expiry: the heartbeat's TTL."""
     return f"{CLOUD_EDGES_ALIVE}{_part(edge_id)}"
 
 
 def cloud_agent(agent_id: str) -> str:
-    """What an agent said of itself. Owner: cloud. JSON: address, room, profile. Stays until forgotten."""
+    """The registration of an agent. Owner: cloud. JSON: address, capacity, profile. Expiry: 1 h after its last sign."""
     return f"{CLOUD_AGENTS}{_part(agent_id)}"
 
 
 def cloud_agent_alive(agent_id: str) -> str:
-    """Sign of life of an agent, as its edges told. Owner: cloud. JSON. Expiry: the heartbeat's TTL."""
+    """The last heartbeat of an agent, as its edges report it. Owner: cloud. JSON. Expiry: the heartbeat's TTL."""
     return f"{CLOUD_AGENTS_ALIVE}{_part(agent_id)}"
 
 
 def cloud_topology() -> str:
-    """The wanted topology, for the fleet. Owner: cloud. JSON: devices by service. Stays."""
+    """The wanted size of the fleet. Owner: cloud. JSON: devices by service. Kept."""
     return "cloud:topology"
 
 
@@ -148,50 +149,50 @@ def cloud_topology() -> str:
 
 
 def edge_runs(edge_id: str) -> str:
-    """Prefix of whatever an edge keeps of runs."""
+    """Prefix of all keys of runs at an edge."""
     return f"edge:{_part(edge_id)}:run:"
 
 
 def run_at_edge(edge_id: str, key: str) -> str:
-    """Return the run id in a key under `edge_runs`."""
+    """Returns the run id in a key under `edge_runs`."""
     return unquote(key.removeprefix(edge_runs(edge_id)).partition(":")[0], errors="surrogatepass")
 
 
-def edge_states(edge_id: str, run_id: str, home: int) -> str:
-    """Prefix of a home's states in a run; sorted keys are sorted versions."""
-    return f"{_edge_run(edge_id, run_id)}state:{home}:"
+def edge_states(edge_id: str, run_id: str, edge: int) -> str:
+    """Prefix of the states of an edge of a run; the order of the keys is that of the versions."""
+    return f"{_edge_run(edge_id, run_id)}state:{edge}:"
 
 
-def edge_state(edge_id: str, run_id: str, home: int, version: Version) -> str:
-    """The state of a home after a round. Owner: edge. Digest of the state record (blob).
+def edge_state(edge_id: str, run_id: str, edge: int, version: Version) -> str:
+    """The state of an edge of a run after a round. Owner: edge. Digest of the state's blob.
 
-    Dropped when a later round begins from a newer one; else with the run.
+    Deleted when a round begins from a newer state, or with the run.
     """
-    return f"{edge_states(edge_id, run_id, home)}{version.text}"
+    return f"{edge_states(edge_id, run_id, edge)}{version.text}"
 
 
-def edge_twins(edge_id: str, run_id: str, home: int, version: Version) -> str:
-    """The twins of a home's workers after a round. Owner: edge. JSON: by seat. Dropped like that state."""
-    return f"{edge_twins_of(edge_id, run_id, home)}{version.text}"
+def edge_twins(edge_id: str, run_id: str, edge: int, version: Version) -> str:
+    """The digital twins of an edge's seats after a round. Owner: edge. JSON by seat. Deleted like `edge_state`."""
+    return f"{edge_twins_of(edge_id, run_id, edge)}{version.text}"
 
 
-def edge_twins_of(edge_id: str, run_id: str, home: int) -> str:
-    """Prefix of a home's twins in a run; sorted keys are sorted versions."""
-    return f"{edge_all_twins(edge_id, run_id)}{home}:"
+def edge_twins_of(edge_id: str, run_id: str, edge: int) -> str:
+    """Prefix of an edge's twins in a run; the order of the keys is that of the versions."""
+    return f"{edge_all_twins(edge_id, run_id)}{edge}:"
 
 
 def edge_all_twins(edge_id: str, run_id: str) -> str:
-    """Prefix of the twins of a run at an edge."""
+    """Prefix of all twins of a run at an edge's process."""
     return f"{_edge_run(edge_id, run_id)}twins:"
 
 
 def edge_seating(edge_id: str, run_id: str, digest: str) -> str:
-    """A seating that rounds refer to by digest. Owner: edge. JSON. Goes when another comes, or the run."""
+    """The placement that rounds name by digest. Owner: edge. JSON. Deleted when another arrives, or with the run."""
     return f"{edge_seatings(edge_id, run_id)}{_part(digest)}"
 
 
 def edge_seatings(edge_id: str, run_id: str) -> str:
-    """Prefix of the seatings of a run that an edge knows."""
+    """Prefix of the placements of a run at an edge."""
     return f"{_edge_run(edge_id, run_id)}seating:"
 
 
@@ -203,10 +204,10 @@ def _edge_run(edge_id: str, run_id: str) -> str:
 
 
 def all_of_run(run_id: str) -> tuple[str, ...]:
-    """Return the prefixes of whatever the cloud keeps of a run, for `Store.delete_prefix`."""
+    """Returns the prefixes of all keys of a run at the cloud, for `Store.delete_prefix`."""
     return (f"{CLOUD_RUNS}{_part(run_id)}:", f"cloud:run:{_part(run_id)}:")
 
 
 def all_of_run_at_edge(edge_id: str, run_id: str) -> tuple[str, ...]:
-    """Return the prefixes of whatever an edge keeps of a run, for `Store.delete_prefix`."""
+    """Returns the prefixes of all keys of a run at an edge, for `Store.delete_prefix`."""
     return (_edge_run(edge_id, run_id),)

@@ -1,1 +1,1 @@
-"""The codec: records with tensors to bytes and back."""
+"""The codec: records with tensors to bytes and back, sparse and compressed tensors."""

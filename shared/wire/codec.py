@@ -1,18 +1,19 @@
-"""The one codec: record <-> safetensors bytes with a JSON skeleton in the header.
+"""The codec: record <-> safetensors bytes with the record as JSON in the header.
 
-A body is a plain safetensors file: 8 bytes little-endian header length, the JSON header, the tensors without
-holes. The header's `__metadata__.record` holds the record as JSON in which a tensor is `{"$t": i}`, the i-th
-tensor of the body; a tensor that stands in several places is encoded once. Floats survive exactly. Of a field that is
-averaged per position only what its mask keeps travels: `{"$k": [i, j, shape]}` has the values i at the places j, and
-`{"$m": [j, shape]}` is the mask (`shared/wire/sparse.py`). A tensor in its short form (`shared/wire/compression`) is
-`{"$c": [name of the codec, [i, ...], shape]}`.
+A body is a plain safetensors file: 8 bytes with the header's length (little-endian), the JSON header, the tensors
+without holes. The header's `__metadata__.record` is the record as JSON, with references in place of tensors:
 
-`encode` answers with views of the tensors, `decode` with views of the body: nothing large is copied. Views may lie
-at addresses that torch's kernels treat differently, so add up from views, but train and evaluate on copies.
+    {"$t": i}                          the i-th tensor of the body
+    {"$k": [i, j, shape]}              the values i at the places j, 0 elsewhere (`shared/wire/sparse.py`)
+    {"$m": [j, shape]}                 the mask that is 1 at the places j
+    {"$c": [codec, [i, ...], shape]}   a compressed tensor and its parts (`shared/wire/compression`)
+
+A tensor that occurs several times is encoded once. Floats survive exactly.
+
+`encode` returns views of the tensors, `decode` views of the body: nothing large is copied. torch's kernels may treat
+the addresses of views differently, so sums are made from views, but training and evaluation use copies.
 
 Format: https://github.com/huggingface/safetensors#format
-
-Encoded records as bytes, in parts that were never joined, and what tells whether they came as they were sent.
 """
 
 from __future__ import annotations
@@ -34,76 +35,78 @@ from shared.core.errors import NotFinite, WireError
 from shared.core.parsing import check_items, parse, within
 from shared.core.records import Record, Tensor
 from shared.core.tensors import bytes_of
-from shared.wire.decoding import ModelRoom, any_room, from_json, is_counts, is_shape, no_room
-from shared.wire.encoding import DTYPES, MAX_DEPTH, NAMES, Lengths, Tensors, to_json
+from shared.wire.decoding import ModelAllowance, from_json, is_counts, is_shape, only_whole, unlimited
+from shared.wire.encoding import DTYPES, MAX_DEPTH, NAMES, SizeIndex, TensorIndex, to_json
 
 
 @dataclass(frozen=True)
 class Body:
-    """An encoded record: buffers to be sent one after another, without having been joined."""
+    """An encoded record: buffers that are sent one after another and never joined."""
 
     parts: tuple[bytes | memoryview, ...]
     n_bytes: int
 
     def digest(self) -> str:
-        """sha256 over the bytes."""
+        """Returns the sha256 of the bytes."""
         sha = hashlib.sha256()
         for part in self.parts:
             sha.update(part)
         return sha.hexdigest()
 
     def checksum(self) -> str:
-        """CRC-32 over the bytes: tells a garbled answer at a quarter of the digest's cost."""
-        found = 0
+        """Returns the CRC-32 of the bytes, which detects damage at a quarter of the digest's cost."""
+        crc = 0
         for part in self.parts:
-            found = zlib.crc32(part, found)
-        return f"{found:08x}"
+            crc = zlib.crc32(part, crc)
+        return f"{crc:08x}"
 
     def join(self) -> bytearray:
-        """One buffer, a copy."""
+        """Returns the bytes as one buffer, a copy."""
         return bytearray().join(self.parts)
 
 
 def digest_of(body: bytearray | memoryview | bytes) -> str:
-    """sha256 over a body in one piece."""
+    """Returns the sha256 of a body in one buffer."""
     return hashlib.sha256(body).hexdigest()
 
 
 R = TypeVar("R", bound=Record)
 
 MAX_HEADER_BYTES = 64 * 2**20
+"""Longest JSON header."""
 MAX_TENSORS = 2**18
+"""Most tensors of a body."""
 MAX_ERRORS = 1000
-"""Of more faults than these no path is told: pydantic makes an error of each before it shows the first."""
+"""With more validation errors, only their number is reported: pydantic builds all of them before the first is read."""
 
 
 # ---- encode
 
 
 def encode(record: Record) -> Body:
-    """The record's bytes; the same record gives the same bytes.
+    """Returns a record's bytes; the same record gives the same bytes.
 
     Raises:
         NotFinite: a JSON number is NaN or infinite.
         WireError: a leaf is neither JSON nor a tensor, a key begins with `$`, or the record is nested too deeply.
-        TooLarge: nobody would read it.
+        TooLarge: it exceeds the limits of `decode`.
     """
-    text, tensors = _written(record, Tensors())
+    text, tensors = _to_text(record, TensorIndex())
     head, end = _head(text, tensors)
-    return Body((head, *(bytes_of(tensor) for _, tensor in _laid(tensors))), len(head) + end)
+    return Body((head, *(bytes_of(tensor) for _, tensor in _aligned(tensors))), len(head) + end)
 
 
 def size(record: Record) -> int:
-    """Bytes that the encoded record would have; of tensors' elements it looks at masks alone."""
-    head, end = _head(*_written(record, Lengths()))
+    """Returns the bytes that the encoded record would have; of all elements it reads those of masks only."""
+    head, end = _head(*_to_text(record, SizeIndex()))
     return len(head) + end
 
 
-def _written(record: Record, tensors: Tensors) -> tuple[str, list[Tensor]]:
-    """The record as JSON text, and its tensors."""
-    told = to_json(record, tensors, MAX_DEPTH)
+def _to_text(record: Record, index: TensorIndex) -> tuple[str, list[Tensor]]:
+    """Returns a record as JSON text, and its tensors."""
+    value = to_json(record, index, MAX_DEPTH)
     try:
-        return _compact(told), tensors.found
+        return _compact(value), index.tensors
     except ValueError as error:
         raise NotFinite(f"{type(record).__name__}: {error}") from None
     except TypeError as error:
@@ -113,16 +116,16 @@ def _written(record: Record, tensors: Tensors) -> tuple[str, list[Tensor]]:
 _compact = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-def _laid(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
-    """The tensors with their numbers by falling item size, so that each begins at a multiple of its own."""
+def _aligned(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
+    """Returns (number, tensor) by falling item size, so that each tensor begins at a multiple of its own."""
     return sorted(enumerate(tensors), key=lambda item: -item[1].element_size())
 
 
 def _head(text_of_record: str, tensors: list[Tensor]) -> tuple[bytes, int]:
-    """What stands before the tensors, and how many bytes they have together."""
-    entries, end = _entries(tuple((index, NAMES[t.dtype], tuple(t.shape), t.nbytes) for index, t in _laid(tensors)))
+    """Returns the bytes before the tensors, and the number of bytes of all tensors."""
+    entries, end = _entries(tuple((index, NAMES[t.dtype], tuple(t.shape), t.nbytes) for index, t in _aligned(tensors)))
     text = f'{{"__metadata__":{{"format":"strata-1","record":{_compact(text_of_record)}}}{entries}}}'
-    text += " " * (-len(text) % 8)  # it is ASCII
+    text += " " * (-len(text) % 8)  # a character is a byte: the text is ASCII
     within(len(tensors), MAX_TENSORS, "tensors")
     within(len(text), MAX_HEADER_BYTES, "bytes of header")
     check_items(text)
@@ -130,10 +133,10 @@ def _head(text_of_record: str, tensors: list[Tensor]) -> tuple[bytes, int]:
 
 
 @lru_cache(maxsize=64)
-def _entries(laid: tuple[tuple[int, str, tuple[int, ...], int], ...]) -> tuple[str, int]:
-    """The header's entries of tensors, the same for all seats that send the same shapes, and where the last ends."""
+def _entries(tensors: tuple[tuple[int, str, tuple[int, ...], int], ...]) -> tuple[str, int]:
+    """Returns the header's entries of tensors, and the end of the last; cached: all seats send the same shapes."""
     text, end = "", 0
-    for index, dtype, shape, n_bytes in laid:
+    for index, dtype, shape, n_bytes in tensors:
         begin, end = end, end + n_bytes
         text += f',"{index}":' + _compact({"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]})
     return text, end
@@ -151,33 +154,33 @@ def decode(
     n_seats: int = 1,
     stored: bool = False,
 ) -> R:
-    """The record in a body; its tensors are views of it (of a copy, where the body is read-only).
+    """Returns the record in a body; its tensors are views of the body (of a copy, if that is read-only).
 
     Args:
         kind: the record's type; a parametrised generic where a field's type depends on the algorithm.
         body: the whole body.
-        header: the body's header, where the caller has read it already.
-        model: the run's model, against which `ModelState` fields are checked. Only where it is given may tensors come
-            of which not all travels: they have shapes of its tensors.
-        n_seats: of how many seats the body may hold messages or updates: the elements that such tensors may have
-            together go with it.
-        stored: this process wrote the body itself, and may have written what it liked.
+        header: the body's header, if the caller has read it already.
+        model: the run's model, against which `ModelState` fields are checked. Without it every tensor must travel
+            whole; with it, sparse and compressed tensors of its shapes are accepted.
+        n_seats: the number of seats of which the body may hold messages or updates; the limit on the elements of
+            sparse and compressed tensors is proportional to it.
+        stored: this process wrote the body itself, so that these limits do not apply.
 
     Raises:
-        WireError: names what is wrong, with the path of the field.
+        WireError: names the fault and the path of the field.
     """
     header = header or read_header(body)
     view = memoryview(body).cast("B")
     tensors = _views(header, memoryview(bytearray(view)) if view.readonly else view)
-    room = any_room if stored else no_room if model is None else ModelRoom(model, n_seats)
+    allowance = unlimited if stored else only_whole if model is None else ModelAllowance(model, n_seats)
     try:
-        return kind.model_validate(from_json(header.record, tensors, room), context={"model": model})
+        return kind.model_validate(from_json(header.record, tensors, allowance), context={"model": model})
     except ValidationError as error:
         raise misfit(kind, error) from None
 
 
 def misfit(kind: type[Record], error: ValidationError) -> WireError:
-    """What a validation found, as an error with the path of the field."""
+    """Returns the first error of a validation as a `WireError` with the path of the field."""
     if error.error_count() > MAX_ERRORS:
         return WireError(f"{kind.__name__}: {error.error_count()} faults")
     first = error.errors(include_url=False, include_input=False)[0]
@@ -225,23 +228,23 @@ def _views(header: Header, view: memoryview) -> list[Tensor]:
     _, entries, begin = header
     within(len(entries), MAX_TENSORS, "tensors")
     names = {str(index): index for index in range(len(entries))}
-    found: dict[int, _Entry] = {}
+    parsed: dict[int, _Entry] = {}
     for name, entry in entries.items():
         if name not in names:
             raise WireError(f"a tensor is named {name[:40]!r}")
-        found[names[name]] = _entry(name, entry, begin)
+        parsed[names[name]] = _entry(name, entry, begin)
     end = 0
-    for first, last in sorted((entry.first, entry.last) for entry in found.values()):
+    for first, last in sorted((entry.first, entry.last) for entry in parsed.values()):
         if first != end:
             raise WireError(f"tensors overlap or leave a hole at byte {end}")
         end = last
     if begin + end != len(view):
         raise WireError(f"the tensors end at byte {begin + end} of {len(view)}")
-    return [_view(view, begin, found[index]) for index in range(len(found))]
+    return [_view(view, begin, parsed[index]) for index in range(len(parsed))]
 
 
 class _Entry(NamedTuple):
-    """A tensor of a body: its bytes, counted from the end of the header, and what they are."""
+    """A tensor in the header: its first and last byte, counted from the header's end, its dtype and shape."""
 
     first: int
     last: int
@@ -257,7 +260,7 @@ def _entry(name: str, entry: Any, begin: int) -> _Entry:
     if dtype is None:
         raise WireError(f"tensor {name}: unknown dtype")
     if not is_shape(shape) or not is_counts(offsets) or len(offsets) != 2:
-        raise WireError(f"tensor {name}: shape and offsets are lists of counts, of a tensor that can be")
+        raise WireError(f"tensor {name}: shape and offsets are lists of counts, of a possible tensor")
     first, last = offsets
     if last - first != math.prod(shape) * dtype.itemsize:
         raise WireError(f"tensor {name}: {last - first} bytes do not hold {text} {shape}")

@@ -1,8 +1,8 @@
-"""A skeleton with its tensors: the reading half of the codec, which trusts nobody, and the bounds that it keeps.
+"""The reading half of the codec: JSON with references to tensors -> values with tensors, and limits on what it makes.
 
-The elements of a whole tensor travel, so that a body's length bounds them. What only a mask keeps, a mask and a coded
-tensor stand for more than travels: `Room` says for how much. It counts what each place of the record stands for, since
-whoever owns the record may copy it there; here what is told twice is made once.
+Input may come from anybody. A tensor that travels whole is bounded by the body's length. Kept values, masks and
+compressed tensors stand for more elements than travel; an `Allowance` bounds these. It counts every occurrence in the
+record, since each may later be copied; decoded tensors themselves are made once.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from shared.wire.encoding import CODED, KEPT, MASK, MAX_DEPTH, PLAIN, TENSOR
 from shared.wire.sparse import mask_of, placed
 
 MAX_RANK = 16
+"""Most dimensions of a tensor."""
 MAX_COUNT = 2**53
+"""Most elements of a tensor, and the largest offset: whole numbers that a double holds exactly."""
 MODELS_A_SEAT = 8
-"""As many elements as so many models may be stood for by what travels of one seat, up or down.
+"""What travels for one seat, up or down, may stand for as many elements as this number of models has.
 
-An update that is averaged by position takes two, the values and their mask, and so does the sum of several.
+An update that is averaged per position takes two, its values and their mask, and so does the sum of several.
 """
 
 Shape = tuple[int, ...]
-Room = Callable[[Shape], None]
-"""Asked before anything of a shape is made of fewer bytes; raises WireError where there is no room for it."""
+Allowance = Callable[[Shape], None]
+"""Called before a tensor is made of fewer bytes than it has; raises WireError if it may not be made."""
 
 
-def no_room(shape: Shape) -> None:
-    """Where no model is known by which to tell what may be stood for.
+def only_whole(shape: Shape) -> None:
+    """The allowance where no model is known: every tensor must travel whole.
 
     Raises:
         WireError: always.
@@ -42,17 +44,17 @@ def no_room(shape: Shape) -> None:
     raise WireError("here a tensor travels whole, not as its kept values, a mask or in a short form")
 
 
-def any_room(shape: Shape) -> None:
-    """For what this process has written itself."""
+def unlimited(shape: Shape) -> None:
+    """The allowance of bodies that this process has written itself."""
 
 
-class ModelRoom:
-    """In shapes of the run's model, and so many elements in all.
+class ModelAllowance:
+    """Allows shapes of the run's model, up to a number of elements in total.
 
     Args:
         model: of the run.
-        n_seats: of how many seats a body holds messages, updates or the sum of updates. The bound goes with it: whether
-            a seat's update can be read does not depend on those that came with it.
+        n_seats: the number of seats of which a body holds messages, updates or the sum of updates. The limit is
+            proportional, so that whether a seat's update can be read does not depend on those beside it.
     """
 
     def __init__(self, model: Mapping[str, Tensor], n_seats: int) -> None:
@@ -61,11 +63,11 @@ class ModelRoom:
         self.taken = 0
 
     def __call__(self, shape: Shape) -> None:
-        """Take room.
+        """Counts a tensor.
 
         Raises:
             WireError: no tensor of the model has that shape.
-            TooLarge: there is not so much.
+            TooLarge: the total exceeds the limit.
         """
         if shape not in self.shapes:
             raise WireError(f"the run's model has no tensor of shape {str(shape)[:100]}")
@@ -73,44 +75,45 @@ class ModelRoom:
         within(self.taken, self.most, "elements of which not all travel")
 
 
-def from_json(value: Any, tensors: list[Tensor], room: Room) -> Any:
-    """The skeleton with its tensors; every tensor must be used.
+def from_json(value: Any, tensors: list[Tensor], allowance: Allowance) -> Any:
+    """Returns a JSON value with its tensors; every tensor must be used.
 
     Raises:
-        WireError: names what is wrong, with the path of the field.
+        WireError: names the fault and the path of the field.
     """
-    filling = _Filling(tensors, room)
+    decoder = _Decoder(tensors, allowance)
     try:
-        found = filling.fill(value, MAX_DEPTH)
+        decoded = decoder.decode(value, MAX_DEPTH)
     except WireError as error:
-        place = filling.place
-        raise type(error)(f"{place}: {error.detail}" if place else error.detail, field=place or None) from None
-    if len(filling.used) != len(tensors):
-        raise WireError(f"{len(tensors) - len(filling.used)} tensors stand in no field")
-    return found
+        path = decoder.path_text
+        raise type(error)(f"{path}: {error.detail}" if path else error.detail, field=path or None) from None
+    if len(decoder.used) != len(tensors):
+        raise WireError(f"{len(tensors) - len(decoder.used)} tensors stand in no field")
+    return decoded
 
 
-class _Filling:
-    """Puts a body's tensors into its skeleton.
+class _Decoder:
+    """Replaces the references in a JSON value by the tensors of a body.
 
     Attributes:
-        path: to the value at hand; after an error, to what is at fault.
-        made: what was made of fewer bytes than it has, by what was told of it.
+        used: numbers of the tensors that were referred to.
+        path: to the current value; after an error, to the one at fault.
+        made: tensors made of fewer bytes than they have, by the reference that describes them.
     """
 
-    def __init__(self, tensors: list[Tensor], room: Room) -> None:
-        self.tensors, self.room = tensors, room
+    def __init__(self, tensors: list[Tensor], allowance: Allowance) -> None:
+        self.tensors, self.allowance = tensors, allowance
         self.used: set[int] = set()
         self.path: list[object] = []
         self.made: dict[Hashable, Tensor] = {}
 
     @property
-    def place(self) -> str:
-        """The path as text."""
+    def path_text(self) -> str:
+        """The path, joined by points and cut."""
         return ".".join(str(part)[:200] for part in self.path)[:200]
 
-    def fill(self, value: Any, depth: int) -> Any:
-        """The value with its tensors."""
+    def decode(self, value: Any, depth: int) -> Any:
+        """Returns the value with its tensors."""
         if depth and type(value) in PLAIN:
             return value
         if not depth:
@@ -128,11 +131,11 @@ class _Filling:
 
     def _at(self, step: object, value: Any, depth: int) -> Any:
         self.path.append(step)
-        found = self.fill(value, depth)
+        decoded = self.decode(value, depth)
         self.path.pop()
-        return found
+        return decoded
 
-    # ---- what stands for a tensor
+    # ---- references
 
     def _tensor(self, index: Any) -> Tensor:
         if type(index) is not int or not 0 <= index < len(self.tensors):
@@ -140,16 +143,18 @@ class _Filling:
         self.used.add(index)
         return self.tensors[index]
 
-    def _kept(self, told: Any) -> Tensor:
-        index, where, shape = _told(told, 3, "a tensor of which some positions travel has values, places and a shape")
+    def _kept(self, reference: Any) -> Tensor:
+        index, where, shape = _items(
+            reference, 3, "a tensor of which some positions travel has values, places and a shape"
+        )
         values = self._tensor(index)
-        self.room(shape)
+        self.allowance(shape)
         mask = self._places(where, shape)
         return self._once((KEPT, index, where, shape), lambda: placed(values, mask))
 
-    def _mask(self, told: Any) -> Tensor:
-        where, shape = _told(told, 2, "a mask has places and a shape")
-        self.room(shape)
+    def _mask(self, reference: Any) -> Tensor:
+        where, shape = _items(reference, 2, "a mask has places and a shape")
+        self.allowance(shape)
         mask = self._places(where, shape)
         return self._once((MASK, where, shape), lambda: mask.to(torch.float32))
 
@@ -157,38 +162,38 @@ class _Filling:
         places = self._tensor(index)
         return self._once((index, shape), lambda: mask_of(places, shape))
 
-    def _coded(self, told: Any) -> Tensor:
+    def _coded(self, reference: Any) -> Tensor:
         what = "a coded tensor has the name of a codec, parts and a shape"
-        codec, indices, shape = _told(told, 3, what)
+        codec, indices, shape = _items(reference, 3, what)
         if not isinstance(codec, str) or not isinstance(indices, list):
             raise WireError(what)
         parts = tuple(self._tensor(index) for index in indices)
-        self.room(shape)
-        return self._once((CODED, codec, *indices, shape), lambda: from_parts(codec, shape, parts, self.place))
+        self.allowance(shape)
+        return self._once((CODED, codec, *indices, shape), lambda: from_parts(codec, shape, parts, self.path_text))
 
     def _once(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
 
-    _readers = {TENSOR: _tensor, KEPT: _kept, MASK: _mask, CODED: _coded}  # noqa: RUF012 - a table, by token
+    _readers = {TENSOR: _tensor, KEPT: _kept, MASK: _mask, CODED: _coded}  # noqa: RUF012 - a constant
 
 
-def _told(value: Any, n: int, what: str) -> tuple[Any, ...]:
-    """The items of a list of n that ends with a shape; this as a tuple."""
+def _items(value: Any, n: int, what: str) -> tuple[Any, ...]:
+    """Returns the n items of a list, the last of them a shape; raises WireError with `what` if it is none."""
     if not isinstance(value, list) or len(value) != n or not is_shape(value[-1]):
         raise WireError(what)
     return (*value[:-1], tuple(value[-1]))
 
 
 def is_counts(value: Any) -> bool:
-    """Whether this is a list of whole numbers that a double can hold."""
+    """Whether a value is a list of whole numbers from 0 that a double holds exactly."""
     return isinstance(value, list) and all(type(item) is int and 0 <= item < MAX_COUNT for item in value)
 
 
 def is_shape(value: Any) -> bool:
     """Whether a tensor can have this shape.
 
-    The strides of an empty tensor are products of its other dimensions: these must not overflow either.
+    The strides of an empty tensor are products of its other dimensions, which must not overflow either.
     """
     return is_counts(value) and len(value) <= MAX_RANK and math.prod(max(extent, 1) for extent in value) < MAX_COUNT

@@ -1,7 +1,7 @@
-"""A record as JSON in which numbers stand for tensors: the writing half of the codec that knows no bytes.
+"""The writing half of the codec: a record -> JSON with references to tensors, and the tensors.
 
-Of a field that is averaged per position only what its mask keeps is told (`shared/wire/sparse.py`); a tensor in its
-short form (`shared/wire/compression`) is told by its parts. `shared/wire/decoding.py` reads it.
+Of a field that is averaged per position only the values that its mask keeps are referred to (`shared/wire/sparse.py`);
+of a compressed tensor (`shared/wire/compression`) its parts. `shared/wire/decoding.py` is the other half.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from shared.wire.compression.coded_tensor import Coded
 from shared.wire.sparse import places_of
 
 MAX_DEPTH = 64
-"""How deep a record may be nested: what one tier could write, the next can read."""
+"""Deepest nesting of a record, for writing and reading alike."""
 TENSOR, KEPT, MASK, CODED = "$t", "$k", "$m", "$c"
+"""Keys of the references: a whole tensor, kept values, their mask, a compressed tensor."""
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -37,43 +38,64 @@ DTYPES: dict[str, torch.dtype] = {
     "I8": torch.int8,
     "BOOL": torch.bool,
 }
+"""Name in a safetensors header -> dtype; no other dtype travels."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
 PLAIN = frozenset({int, float, bool, type(None)})
+"""Types of JSON values that are neither text nor contain other values."""
 
 
-class Tensors:
-    """The tensors met so far, each once. A tensor is known by its memory, which lives as long as the record."""
+class TensorIndex:
+    """Numbers the tensors of a record in the order in which they are met, each once.
+
+    A tensor is identified by its memory, which lives as long as the record.
+
+    Attributes:
+        tensors: those numbered so far.
+    """
 
     def __init__(self) -> None:
-        self.found: list[Tensor] = []
+        self.tensors: list[Tensor] = []
         self._index: dict[tuple[object, ...], int] = {}
 
     def index(self, tensor: Tensor) -> int:
-        """The number of a tensor."""
+        """Returns the number of a tensor.
+
+        Raises:
+            WireError: its dtype does not travel.
+        """
         if tensor.dtype not in NAMES:
             raise WireError(f"tensors of {tensor.dtype} do not travel")
         own, key = tensor.detach(), memory_of(tensor)
         if key not in self._index:
-            self._index[key] = len(self.found)
-            self.found.append(own)
+            self._index[key] = len(self.tensors)
+            self.tensors.append(own)
         return self._index[key]
 
     def kept(self, tensor: Tensor, mask: Tensor) -> int:
-        """The number of what a mask keeps of a tensor."""
+        """Returns the number of the values that a mask keeps of a tensor, as a tensor of their own."""
         return self.index(tensor[mask != 0])
 
 
-class Lengths(Tensors):
-    """As `Tensors`, where only sizes are asked for: of what masks keep no element is gathered."""
+class SizeIndex(TensorIndex):
+    """A `TensorIndex` for computing sizes: the values that masks keep are not gathered."""
 
     def kept(self, tensor: Tensor, mask: Tensor) -> int:
-        """The number of what has the length and dtype of what a mask keeps of a tensor."""
+        """Returns the number of a placeholder with the length and dtype of the values that a mask keeps."""
         return self.index(torch.zeros((), dtype=tensor.dtype).expand(int(mask.count_nonzero())))
 
 
-def to_json(value: object, tensors: Tensors, depth: int) -> object:
-    if depth and type(value) in PLAIN:  # most of what there is
+def to_json(value: object, tensors: TensorIndex, depth: int) -> object:
+    """Returns a record, or a value in one, as JSON with references to tensors.
+
+    Args:
+        value: the record or value.
+        tensors: numbers its tensors.
+        depth: how much deeper values may be nested.
+
+    Raises:
+        WireError: a tensor does not travel, a key is reserved or doubled, or the nesting is too deep.
+    """
+    if depth and type(value) in PLAIN:  # most values
         return value
     if not depth:
         raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
@@ -99,8 +121,8 @@ def to_json(value: object, tensors: Tensors, depth: int) -> object:
     return value
 
 
-def _sparse(record: BaseModel, tensors: Tensors) -> dict[str, Any]:
-    """The skeletons of fields of which only what a mask keeps travels, and of their masks."""
+def _sparse(record: BaseModel, tensors: TensorIndex) -> dict[str, Any]:
+    """Returns, as JSON, the fields of which only kept values travel, and their masks."""
     found: dict[str, Any] = {}
     for name, (other, is_mask) in _kept_by(type(record)).items():
         values, masks = getattr(record, name), getattr(record, other)
@@ -121,15 +143,15 @@ def _sparse(record: BaseModel, tensors: Tensors) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _kept_by(kind: type[BaseModel]) -> dict[str, tuple[str, bool]]:
-    """Field -> the field that says which of its positions travel, and whether that is a mask of 0 and 1."""
-    marks = {name: mark for name, field in kind.model_fields.items() for mark in field.metadata}
-    found = {name: (mark.field, False) for name, mark in marks.items() if isinstance(mark, KeptBy)}
-    masked = {name: mark.per_position for name, mark in marks.items() if isinstance(mark, Mean)}
-    return found | {name: (mask, True) for name, mask in masked.items() if mask}
+    """Returns field -> the field whose nonzero positions travel, and whether that is a mask of 0 and 1."""
+    rules = {name: rule for name, field in kind.model_fields.items() for rule in field.metadata}
+    kept_by = {name: (rule.field, False) for name, rule in rules.items() if isinstance(rule, KeptBy)}
+    masked = {name: rule.per_position for name, rule in rules.items() if isinstance(rule, Mean)}
+    return kept_by | {name: (mask, True) for name, mask in masked.items() if mask}
 
 
 def _can_be_left_out(values: Mapping[str, Tensor], masks: Any, is_mask: bool) -> bool:
-    """Whether these are masks, each of its tensor's shape; what is none is for the reader to refuse."""
+    """Whether each tensor has a mask of its shape. If not, all travel whole, and the reader refuses them."""
     if not isinstance(masks, Mapping) or masks.keys() != values.keys():
         return False
     if any(masks[key].shape != tensor.shape for key, tensor in values.items()):
@@ -141,5 +163,5 @@ def _can_be_left_out(values: Mapping[str, Tensor], masks: Any, is_mask: bool) ->
 
 @lru_cache(maxsize=256)
 def _fields(kind: type[BaseModel]) -> tuple[str, ...]:
-    """The names of a record's fields: pydantic asks its class anew each time."""
+    """Returns the names of a record's fields; cached, since pydantic looks them up at every access."""
     return tuple(kind.model_fields)

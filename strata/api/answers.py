@@ -1,4 +1,4 @@
-"""What comes back from the cloud: models, events, and problems as errors."""
+"""Parsing the cloud's responses: records, events, and problem details as errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Refused(StrataError):
-    """The cloud's answer was a problem; status, code, field and detail are the cloud's."""
+    """The cloud answered with an error; status, code, field and detail are the cloud's."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail, field=problem.field)
@@ -26,33 +26,33 @@ class Refused(StrataError):
 
 
 def path(*parts: str) -> str:
-    """A path of quoted parts, so that no part reaches another resource."""
+    """A URL path of quoted parts, so that no part can reach another resource."""
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
 def event(text: str) -> Event:
-    """An event as its message carries it."""
+    """The event in the text of a message."""
     try:
         return Event.model_validate_json(text)
     except ValidationError as error:
-        raise WireError(f"an event of an unknown form: {error.errors()[0]['msg']}") from None
+        raise WireError(f"the cloud sent an invalid event: {error.errors()[0]['msg']}") from None
 
 
 def parse(kind: type[R], response: httpx.Response) -> R:
-    """A response as the model that it should be."""
+    """The record of type `kind` in a response."""
     try:
         return kind.model_validate_json(response.content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise WireError(
-            f"{response.request.url} answered with no {kind.__name__} (at {where or 'its start'}: {first['msg']}); "
-            "is it a cloud of this version?"
+            f"{response.request.url} did not return a valid {kind.__name__} "
+            f"(at {where or 'its start'}: {first['msg']}); is the cloud of the same version?"
         ) from None
 
 
 def refused(response: httpx.Response) -> Refused:
-    """The problem in an error response; a made-up one where a proxy answered."""
+    """The error in an error response; a generic one if a proxy answered instead of the cloud."""
     try:
         return Refused(Problem.model_validate(json.loads(response.content)))
     except (ValueError, ValidationError):

@@ -1,4 +1,4 @@
-"""A client of the cloud's public REST API, typed by `shared.api`."""
+"""A client of the cloud's public REST API; its answers are the records of `shared.run_records`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Client:
     GETs and the creation of a run (which carries an idempotency key) are repeated when the connection breaks.
 
     Args:
-        url: of the cloud, as `http://host:port`.
-        token: for `Authorization: Bearer`; None = STRATA_API_TOKEN, or what STRATA_API_TOKEN_FILE holds, if set.
+        url: address of the cloud, such as `http://host:port`.
+        token: token for `Authorization: Bearer`; None = STRATA_API_TOKEN or the content of STRATA_API_TOKEN_FILE.
         timeout_s: longest wait for an answer.
-        reconnect_s: how long a broken stream of events is tried again before it counts as lost.
-        transport: what carries the requests, for tests.
+        reconnect_s: how long to try to reconnect a broken event stream before giving up.
+        transport: replaces the HTTP transport in tests.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Client:
                 trust_env=host not in _LOOPBACK,  # no proxy between this machine and itself
             )
         except httpx.InvalidURL as error:
-            raise Unreachable(f"{url!r} is no address of a cloud: {error}") from None
+            raise Unreachable(f"{url!r} is not a valid address of a cloud: {error}") from None
 
     def close(self) -> None:
         """Close the connections."""
@@ -81,9 +81,9 @@ class Client:
     # ---- runs
 
     def create_run(self, spec: Mapping[str, Any], key: str | None = None) -> RunInfo:
-        """Start a run; with the same key a second time it answers with the same run."""
+        """Start a run. A second call with the same key returns the same run."""
         key = key or uuid.uuid4().hex
-        response = self._ask("POST", "/runs", json={"spec": spec}, headers={"Idempotency-Key": key}, again=True)
+        response = self._request("POST", "/runs", json={"spec": spec}, headers={"Idempotency-Key": key}, again=True)
         return parse(RunInfo, response)
 
     def runs(self, limit: int = 50) -> tuple[RunInfo, ...]:
@@ -95,38 +95,34 @@ class Client:
         return self._get(RunInfo, path("runs", run))
 
     def pause(self, run: str) -> RunInfo:
-        """Pause after the round that runs."""
+        """Pause the run after its current round."""
         return self._post(run, "pause")
 
     def resume(self, run: str) -> RunInfo:
-        """Go on with a paused, stopped or failed run."""
+        """Resume a paused, stopped or failed run."""
         return self._post(run, "resume")
 
     def stop(self, run: str) -> RunInfo:
-        """End a run now; what it reached stays."""
+        """Stop a run now; its committed rounds are kept."""
         return self._post(run, "stop")
-
-    def more_rounds(self, run: str, num_rounds: int) -> RunInfo:
-        """Start more rounds of a run that has ended."""
-        return self._post(run, "rounds", json={"num_rounds": num_rounds})
 
     def rounds(self, run: str) -> RoundPage:
         """All committed rounds in order."""
         return self._get(RoundPage, path("runs", run, "rounds"))
 
     def round(self, run: str, round_no: int) -> RoundDetail:
-        """One round with a row for each visit."""
+        """One round with a record of each visit."""
         return self._get(RoundDetail, path("runs", run, "rounds", str(round_no)))
 
     def seats(self, run: str) -> SeatPage:
-        """The seats of a run and who sits there."""
+        """The seats of a run and the agents that host them."""
         return self._get(SeatPage, path("runs", run, "devices"))
 
     def file_names(self, run: str) -> list[str]:
         """Names of the files in the run's results folder."""
-        names = self._json(self._ask("GET", path("runs", run, "files"))).get("files")
+        names = self._json(self._request("GET", path("runs", run, "files"))).get("files")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise WireError(f"{self.url} listed the files of run {run} in no known form")
+            raise WireError(f"{self.url} returned an invalid list of the files of run {run}")
         return names
 
     def download(self, run: str, *parts: str) -> Iterator[bytes]:
@@ -140,15 +136,15 @@ class Client:
         except httpx.HTTPError as error:
             raise self._broken(error) from error
 
-    # ---- what is there
+    # ---- topology
 
     def topology(self) -> TopologyInfo:
-        """Edges, agents and how many devices are wanted."""
+        """The edges, the agents and the wanted number of devices."""
         return self._get(TopologyInfo, "/topology")
 
     def scale(self, devices: int | Mapping[str, int]) -> TopologyInfo:
-        """Have the fleet make it so many devices, or so many of each service."""
-        response = self._ask("PUT", "/topology", json={"devices": devices})
+        """Request a number of devices, in total or by service, which the fleet then starts or stops."""
+        response = self._request("PUT", "/topology", json={"devices": devices})
         return parse(TopologyInfo, response)
 
     def edges(self) -> EdgePage:
@@ -164,7 +160,7 @@ class Client:
         return self._get(TwinList, path("edges", edge, "twins"), params={"run": run})
 
     def device_twins(self, agent: str, run: str) -> TwinList:
-        """Those of the seats that an agent has in a run."""
+        """The digital twins of the seats that an agent hosts in a run."""
         return self._get(TwinList, path("devices", agent, "twin"), params={"run": run})
 
     def algorithms(self) -> AlgorithmList:
@@ -172,8 +168,8 @@ class Client:
         return self._get(AlgorithmList, "/algorithms")
 
     def readiness(self) -> Health:
-        """Whether enough is there for a run; not being ready is an answer here, not an error."""
-        response = self._ask("GET", "/readyz", errors=False)
+        """Whether the cloud is ready for a run; not being ready is an answer here, not an error."""
+        response = self._request("GET", "/readyz", errors=False)
         if response.is_error and response.status_code != 503:
             raise refused(response)
         return parse(Health, response)
@@ -181,10 +177,10 @@ class Client:
     # ---- events
 
     def events(self, run: str, *, after: str | None = None, idle_s: float = 5.0) -> Iterator[Event | None]:
-        """The events of a run, from its first or from after an id, without end: whoever reads decides when.
+        """The events of a run, from the first one or from after an id, without end: the reader decides when to stop.
 
-        A broken connection is taken up again where it broke. None comes when nothing came for a while or the
-        connection was renewed: time for the reader to look for itself.
+        A broken connection is resumed after the last event. After a silence or a reconnection the iterator yields
+        None, so that the reader can check the run itself.
 
         Raises:
             Unreachable: the cloud could not be reached again in time.
@@ -197,7 +193,7 @@ class Client:
                     last = event.id if event is not None else last
                     yield event
             except httpx.ReadTimeout:
-                lost_at = None  # it was there, and silent
+                lost_at = None  # the cloud was connected, but silent
             except httpx.HTTPError as error:
                 lost_at = lost_at or time.monotonic()
                 if time.monotonic() - lost_at > self._reconnect_s:
@@ -219,26 +215,26 @@ class Client:
     # ---- requests
 
     def _get(self, kind: type[R], where: str, **options: Any) -> R:
-        return parse(kind, self._ask("GET", where, **options))
+        return parse(kind, self._request("GET", where, **options))
 
-    def _post(self, run: str, verb: str, **options: Any) -> RunInfo:
-        return parse(RunInfo, self._ask("POST", path("runs", run, verb), **options))
+    def _post(self, run: str, verb: str) -> RunInfo:
+        return parse(RunInfo, self._request("POST", path("runs", run, verb)))
 
-    def _ask(
+    def _request(
         self, method: str, where: str, *, errors: bool = True, again: bool = False, **options: Any
     ) -> httpx.Response:
-        """Send a request; what may be repeated safely is repeated with a growing wait.
+        """Send a request. GETs, and POSTs with `again`, are repeated with a growing wait.
 
         Args:
-            errors: raise on an error status.
-            again: this POST may be repeated.
+            errors: whether an error status raises.
+            again: whether this POST may be repeated.
         """
         tries = _TRIES if again or method == "GET" else 1
         for left in reversed(range(tries)):
             try:
                 response = self._http.request(method, where, **options)
                 break
-            except httpx.ConnectError as error:  # nobody listens: said at once, without waiting for somebody
+            except httpx.ConnectError as error:  # nobody listens there: not repeated
                 raise self._broken(error) from error
             except httpx.HTTPError as error:
                 if not left or isinstance(error, httpx.TimeoutException):
@@ -259,7 +255,7 @@ class Client:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise WireError(f"{self.url} answered with something that is no JSON object: is it a cloud?")
+            raise WireError(f"{self.url} did not return a JSON object: is it a cloud?")
         return value
 
 

@@ -16,14 +16,14 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The data."""
+        """The data lines, joined by line breaks."""
         return "\n".join(self.data)
 
 
 def messages(lines: Iterable[str]) -> Iterator[Message | None]:
-    """The messages in a stream's lines; None for a comment, by which a server shows that it is alive.
+    """The messages in the lines of a stream; None for a comment, which a server sends to show that it is alive.
 
-    A message that the stream breaks off in the middle of is not given: it comes again after `Last-Event-ID`.
+    An incomplete message at the end of the stream is dropped: the server sends it again after `Last-Event-ID`.
     """
     message = Message()
     for line in lines:

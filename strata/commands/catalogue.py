@@ -1,4 +1,4 @@
-"""What there is to choose from and to run on: `algorithms`, `devices`, `edges`, `twins`."""
+"""Listings: `algorithms`, `devices`, `edges`, `twins`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def algorithms(url: UrlOption = None, format: FormatOption = Format.table) -> None:
-    """List the algorithms with their parameters and papers; without a cloud, those installed here."""
+    """List the algorithms with their parameters and papers: those of the cloud, else those installed here."""
     from strata.output import print_json, stdout
     from strata.tables import algorithms_table
 
@@ -25,7 +25,7 @@ def algorithms(url: UrlOption = None, format: FormatOption = Format.table) -> No
 
 
 def _algorithms(url: str | None) -> list[AlgorithmInfo]:
-    """Those of the cloud that is named or running, else those installed here."""
+    """The algorithms of the cloud that is named or running, else those installed here."""
     from shared.core.errors import Unreachable
     from shared.federation.registry import all_algorithms
     from shared.service.api.algorithms import AlgorithmInfo
@@ -44,11 +44,11 @@ def _algorithms(url: str | None) -> list[AlgorithmInfo]:
 
 
 def devices(
-    run: Annotated[str | None, typer.Argument(help="A run's id, or `latest`: its seats.")] = None,
+    run: Annotated[str | None, typer.Argument(help="A run id, or `latest`: list the seats of this run.")] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """List the agents (device processes) of the cloud, or with a run its seats and who sits there."""
+    """List the agents (device processes) of the cloud, or the seats of a run and the agents that host them."""
     from strata.output import print_json, stdout
     from strata.tables import agents_table, seats_table
 
@@ -65,7 +65,7 @@ def devices(
 
 
 def edges(url: UrlOption = None, format: FormatOption = Format.table) -> None:
-    """List the edges of the cloud."""
+    """List the edges that have registered with the cloud."""
     from strata.output import print_json, stdout
     from strata.tables import edges_table
 
@@ -78,13 +78,13 @@ def edges(url: UrlOption = None, format: FormatOption = Format.table) -> None:
 
 
 def twins(
-    edge: Annotated[str | None, typer.Argument(help="An edge's name; without one, all edges.")] = None,
-    run: Annotated[str, typer.Option(help="A run's id, or `latest`.")] = "latest",
-    device: Annotated[str | None, typer.Option(help="Instead: a device agent's id.")] = None,
+    edge: Annotated[str | None, typer.Argument(help="The name of an edge; default: all edges.")] = None,
+    run: Annotated[str, typer.Option(help="A run id, or `latest`.")] = "latest",
+    device: Annotated[str | None, typer.Option(help="Show the twins of this agent (by id) instead of an edge.")] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """List the digital twins that edges keep of their workers in a run."""
+    """List the digital twins that the edges keep of their workers in a run."""
     from strata.output import print_json, stdout
     from strata.tables import twins_table
 

@@ -1,4 +1,4 @@
-"""`strata compare`: runs side by side, from their results folders."""
+"""`strata compare`: compares runs by their results folders."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ _PICTURE = "compare.png"
 def compare(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Ids, names (all runs of it), `latest`, folders of runs or sweeps."),
+        typer.Argument(
+            metavar="RUN...", help="Run ids, names (all runs with that name), `latest`, or folders of runs or sweeps."
+        ),
     ],
     target: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="An accuracy, as 0.9; default: the highest that all runs reach."),
+        typer.Option(min=0, max=1, help="Target accuracy, such as 0.9; default: the highest one that all runs reach."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The picture, .png, .svg or .pdf; default: compare.png in --runs-dir.")
+        Path | None, typer.Option(help="File of the picture (.png, .svg or .pdf); default: compare.png in --runs-dir.")
     ] = None,
     format: TableFormatOption = TableFormat.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Lay runs side by side: accuracy against rounds, simulated time and bytes up, and what a target took.
+    """Compare runs: accuracy against rounds, simulated time and uploaded bytes, and the cost of a target accuracy.
 
-    Prints a table and draws a picture of three panels. Reads results folders (rounds.csv, run.json); no cloud is
-    needed, and `strata pull` fetches folders from one.
+    Prints a table and draws a picture with three panels. It reads results folders (rounds.csv, run.json) and needs no
+    cloud; `strata pull` fetches results folders from a cloud.
     """
     from shared.results.comparison import compare as lay_side_by_side
     from shared.results.comparison_figure import draw_comparison, file_format
@@ -41,14 +43,14 @@ def compare(
     from strata.output import stderr
 
     picture = out or runs_dir / _PICTURE
-    file_format(picture)  # refused before anything is read
+    file_format(picture)  # rejects a wrong suffix before anything is read
     comparison = lay_side_by_side(find_folders(runs_dir, runs), target)
     drawn = draw_comparison(picture, comparison)
     console = stderr()
     for remark in comparison.remarks:
         console.print(f"note: {remark}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     if target is None and comparison.target is not None:
-        highest = f"target: {100 * comparison.target:.4g} %, the highest accuracy that all reach (--target for another)"
+        highest = f"target: {100 * comparison.target:.4g} %, the highest accuracy that all runs reach (or set --target)"
         console.print(highest, highlight=False, soft_wrap=True)
     _print(comparison, picture if drawn else None, format)
     said = f"picture: {picture}" if drawn else "no picture: no run has been evaluated yet"

@@ -1,4 +1,4 @@
-"""`strata export`: runs for other programs."""
+"""`strata export`: exports runs to other programs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _EVERY_S = 10.0
-"""Between two looks at runs that are followed."""
+"""Seconds between two exports of a run that is followed."""
 
 
 class Target(StrEnum):
-    """Where to."""
+    """Destinations of an export."""
 
     tensorboard = "tensorboard"
     mlflow = "mlflow"
@@ -31,25 +31,27 @@ class Target(StrEnum):
 
 def export(
     runs: RunsArgument,
-    to: Annotated[Target, typer.Option(help="A tracker, or a flat table with a row for each round.")],
+    to: Annotated[Target, typer.Option(help="A tracker, or a flat table with one row per round.")],
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Of tensorboard a folder, by default tensorboard in --runs-dir; of tables a file."
+            "--out",
+            "-o",
+            help="A folder for tensorboard (default: tensorboard in --runs-dir), a file for tables (default: stdout).",
         ),
     ] = None,
-    experiment: Annotated[str, typer.Option(help="Of mlflow, the experiment that the runs belong to.")] = "stratafl",
+    experiment: Annotated[str, typer.Option(help="For mlflow: the experiment that the runs belong to.")] = "stratafl",
     follow: Annotated[
-        bool, typer.Option(help="To a tracker: bring rounds as they come, until the runs have ended.")
+        bool, typer.Option(help="For trackers: keep exporting new rounds until the runs have ended.")
     ] = False,
     url: FetchOption = None,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Export figures by round, parameters and tags of runs. Doing it again brings what is there up to date.
+    """Export the figures of each round, the parameters and the tags of runs. Exporting again updates the export.
 
-    It reads results folders and changes nothing of a run: a tracker that is away cannot harm one. With --follow it is
-    tried again then; Ctrl-C ends it, and the runs go on.
-    The server of mlflow is that of MLFLOW_TRACKING_URI (with MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD).
+    The command reads results folders and never changes a run, so an unreachable tracker cannot harm it. With --follow
+    it then tries again; Ctrl-C ends the export while the runs go on.
+    MLFLOW_TRACKING_URI names the server of mlflow (with MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD).
     """
     from shared.results.tracking.scalars import read_tracked
     from strata.output import stderr
@@ -71,7 +73,7 @@ def export(
 def _exported(
     found: Sequence[Tracked], to: Target, out: Path | None, experiment: str, runs_dir: Path, *, patient: bool
 ) -> str:
-    """Export once; answers with what is to be said. Who is patient comes again where a server is away for now."""
+    """Export once and return the message to print. With `patient`, an unreachable server is no error before the end."""
     from shared.core.errors import Unreachable
 
     if to is Target.tensorboard:
@@ -83,7 +85,7 @@ def _exported(
     except Unreachable as error:
         if not patient or _all_ended(found):
             raise
-        return f"{error.detail}; tried again in {_EVERY_S:g} s"
+        return f"{error.detail}; trying again in {_EVERY_S:g} s"
 
 
 def _all_ended(found: Sequence[Tracked]) -> bool:
@@ -111,7 +113,7 @@ def _to_tensorboard(found: Sequence[Tracked], folder: Path) -> str:
 
     for tracked in found:
         write_tensorboard(tracked, folder / tracked.info.run)
-    return f"{len(found)} runs in {folder}; to look at them: tensorboard --logdir {folder}"
+    return f"{len(found)} runs in {folder}; to view them: tensorboard --logdir {folder}"
 
 
 def _to_table(found: Sequence[Tracked], to: Target, out: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""`strata doctor`: what this machine has, and what to do about what it lacks."""
+"""`strata doctor`: checks this machine and says what to do about each problem."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(url: UrlOption = None, format: FormatOption = Format.table, runs_dir: RunsDirOption = RUNS_DIR) -> None:
-    """Check what runs need: versions, Redis, data sets, cores, memory, disk, Docker, a running topology.
+    """Check that this machine can run experiments: versions, Redis, data sets, cores, memory, disk, Docker, topology.
 
-    Exit status 1 if something fails without which nothing runs.
+    Exit status 1 if a check fails without which no run is possible.
     """
     from strata.doctor import check_all
     from strata.output import print_json, stdout

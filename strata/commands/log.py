@@ -1,4 +1,4 @@
-"""`strata log`: the lines of a run, or of one of its rounds, through all tiers."""
+"""`strata log`: the log lines of a run, or of one of its rounds, from all tiers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class LineFormat(StrEnum):
-    """How a line is printed."""
+    """Output formats of a log line."""
 
     text = "text"
     json = "json"
 
 
 class TierName(StrEnum):
-    """Who logs."""
+    """The tiers that log."""
 
     cloud = "cloud"
     edge = "edge"
@@ -37,20 +37,24 @@ class TierName(StrEnum):
 
 
 def log(
-    run: Annotated[str, typer.Argument(help="A run's id, `latest`, or `all` lines.")] = "latest",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run has ended.")] = False,
-    round_no: Annotated[int | None, typer.Option("--round", min=1, help="Of this round only.")] = None,
-    tier: Annotated[TierName | None, typer.Option(help="Of this tier only.")] = None,
+    run: Annotated[str, typer.Argument(help="A run id, `latest`, or `all` for every line.")] = "latest",
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines until the run has ended.")] = False,
+    round_no: Annotated[int | None, typer.Option("--round", min=1, help="Only lines of this round.")] = None,
+    tier: Annotated[TierName | None, typer.Option(help="Only lines of this tier.")] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="PATH | -", help="Logs, or what is piped in; else those of `strata up`."),
+        typer.Option(
+            "--from", metavar="PATH | -", help="A log file or folder, or - for stdin; default: the logs of `strata up`."
+        ),
     ] = None,
-    format: Annotated[LineFormat, typer.Option("--format", help="For people, or NDJSON.")] = LineFormat.text,
+    format: Annotated[
+        LineFormat, typer.Option("--format", help="Print text for people, or one JSON object per line.")
+    ] = LineFormat.text,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Show what cloud, edges and agents logged of a run, merged by their clocks.
+    """Show the log of a run: the lines of the cloud, edges and agents, merged by time.
 
-    Of containers: `docker compose logs --no-log-prefix cloud edge-1 edge-2 device | strata log --from -`.
+    For containers: `docker compose logs --no-log-prefix cloud edge-1 edge-2 device | strata log --from -`.
     """
     from strata.log_reader import Wanted
     from strata.output import print_error
@@ -64,7 +68,7 @@ def log(
         if not shown:
             print_error(_nothing(wanted))
             raise typer.Exit(1)
-    except BrokenPipeError:  # nobody reads any more, as in `strata log | head`
+    except BrokenPipeError:  # the reader has closed the pipe, as in `strata log | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -80,15 +84,15 @@ def _lines(wanted: Wanted, source: str | None, follow: bool, runs_dir: Path) -> 
 
 
 def _path(wanted: Wanted, source: str | None, runs_dir: Path) -> Path:
-    """Where logs lie: as named, of the running `strata up`, or what `strata run` kept of a run that failed.
+    """The path of the logs: the given one, those that `strata run` kept of a failed run, or those of `strata up`.
 
     Raises:
-        NotFound: nowhere; says where they may be.
-        BadInput: what was named is not there.
+        NotFound: no logs were found; the message says where to look.
+        BadInput: the given path does not exist.
     """
     if source is not None:
         if not Path(source).exists():
-            raise BadInput(f"there is no {source!r}", field="from")
+            raise BadInput(f"no such file or folder: {source!r}", field="from")
         return Path(source)
     kept = runs_dir / wanted.run / "logs"
     if Path(wanted.run).name == wanted.run and kept.is_dir():
@@ -97,12 +101,12 @@ def _path(wanted: Wanted, source: str | None, runs_dir: Path) -> Path:
     if running is not None and running.logs:
         return Path(running.logs)
     where = "`docker compose logs --no-log-prefix cloud edge-1 edge-2 device | strata log --from -`"
-    raise NotFound(f"no `strata up` runs here; logs of containers: {where}; other processes': --from FOLDER")
+    raise NotFound(f"no `strata up` runs here; for containers use {where}; for other processes --from FOLDER")
 
 
 def _nothing(wanted: Wanted) -> NotFound:
-    foreign = f"; {wanted.n_foreign} lines are no JSON: was STRATA_LOG_FORMAT=text set?" if wanted.n_foreign else ""
-    return NotFound(f"no line of this{foreign}")
+    foreign = f"; {wanted.n_foreign} lines are not JSON: was STRATA_LOG_FORMAT=text set?" if wanted.n_foreign else ""
+    return NotFound(f"no matching log lines{foreign}")
 
 
 def _print(line: Line, format: LineFormat) -> None:

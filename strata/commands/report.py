@@ -1,4 +1,4 @@
-"""`strata report`: runs as one HTML file, and their pictures as files for a paper."""
+"""`strata report`: a report of runs as one HTML file, and their pictures as files for a paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REPORT = "report.html"
 
 
 class PictureFormat(StrEnum):
-    """Of pictures: two of vectors, and one of points."""
+    """File formats of pictures: two vector formats and one bitmap format."""
 
     svg = "svg"
     pdf = "pdf"
@@ -23,7 +23,7 @@ class PictureFormat(StrEnum):
 
 
 class Width(StrEnum):
-    """Of pictures: one column of a journal (3.5 inches), or both (7.2)."""
+    """Widths of pictures: one column of a journal (3.5 inches), or two (7.2 inches)."""
 
     single = "single"
     double = "double"
@@ -32,27 +32,33 @@ class Width(StrEnum):
 def report(
     runs: RunsArgument,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The file; default: report.html in --runs-dir.")
+        Path | None, typer.Option("--out", "-o", help="File of the report; default: report.html in --runs-dir.")
     ] = None,
     round_no: Annotated[
-        int | None, typer.Option("--round", min=1, help="Whose timeline is shown; default: the slowest round.")
+        int | None,
+        typer.Option("--round", min=1, help="The round whose timeline is shown; default: the slowest round."),
     ] = None,
     target: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Of several runs: as for `strata compare`.")
+        float | None,
+        typer.Option(min=0, max=1, help="Target accuracy when several runs are compared, as in `strata compare`."),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Write each picture into this folder; the report then only with --out.")
+        Path | None,
+        typer.Option(help="Write each picture into this folder; the report is then written only with --out."),
     ] = None,
-    format: Annotated[PictureFormat, typer.Option("--format", help="Of these pictures; png has 300 dpi.")] = (
-        PictureFormat.svg
-    ),
-    width: Annotated[Width, typer.Option(help="Of these pictures, in columns of a journal.")] = Width.double,
+    format: Annotated[
+        PictureFormat, typer.Option("--format", help="Format of the pictures of --figures; png has 300 dpi.")
+    ] = (PictureFormat.svg),
+    width: Annotated[
+        Width, typer.Option(help="Width of the pictures of --figures, in columns of a journal.")
+    ] = Width.double,
     url: FetchOption = None,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Write a report: one HTML file that needs no network, with figures, tables, spec, manifest and how to rerun.
+    """Write a report: one HTML file with pictures, tables, spec, manifest and the commands to rerun.
 
-    Several runs are laid side by side first. The same results folders give the same file.
+    The file needs no network. A report of several runs begins with their comparison. The same results folders always
+    give the same file.
     """
     from shared.results.folder import write_file
     from shared.results.report.page import report as make_report
@@ -73,7 +79,7 @@ def report(
 def _write_figures(
     folders: Sequence[Path], into: Path, form: str, width: str, round_no: int | None, target: float | None
 ) -> list[Path]:
-    """The pictures of each run, of several in a folder of its own, beside that of all."""
+    """Write the pictures; with several runs, those of each run into its own folder, and one comparison."""
     from shared.results.comparison import compare
     from shared.results.comparison_figure import draw_comparison
     from shared.results.matplotlib_figures import COLUMNS

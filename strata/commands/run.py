@@ -1,4 +1,4 @@
-"""`strata run`: one experiment from its spec to its results folder."""
+"""`strata run`: runs one experiment, from its spec to its results folder."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ if TYPE_CHECKING:
 
 
 def run(
-    spec: Annotated[Path, typer.Argument(help="YAML or JSON file of an experiment.")],
+    spec: Annotated[Path, typer.Argument(help="The spec of the experiment: a YAML or JSON file.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="For instance partition.alpha=0.1")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Fields of the spec to change, such as partition.alpha=0.1"),
     ] = None,
     url: ServerOption = None,
     agents: AgentsOption = None,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Run an experiment; without --url on a local topology of its size, which is stopped at the end.
+    """Run an experiment and save its results in runs/<id>/.
 
-    Exit status 0 only if the run completed. With --format json the last line of stdout is one JSON object.
+    Without --url, the command starts a local topology of the size that the spec needs and stops it at the end. Exit
+    status 0 only if the run completed. With --format json the last line of stdout is one JSON object.
     """
     from strata.spec_files import read_spec
 
     for override in overrides or []:
         if not override.partition("=")[0] or "=" not in override:
-            raise typer.BadParameter(f"an override reads key=value, not {override!r}")
+            raise typer.BadParameter(f"an override has the form key=value, not {override!r}")
     cloud = server_of(url, agents)
     experiment = read_spec(spec, overrides or [])
     with as_interrupt():
@@ -76,7 +78,7 @@ def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) 
 
 
 def _tend(topology: Topology, fleet: Fleet) -> None:
-    """See that all processes run, and bring their number to what `strata scale` asks for."""
+    """Check that all processes run, and bring the number of devices to that requested by `strata scale`."""
     topology.check()
     fleet.settle()
 
@@ -89,7 +91,7 @@ def _keep_logs(topology: Topology, folder: Path) -> None:
 
 
 def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format: Format, interrupted: bool) -> int:
-    """Print how a run ended; answers with the exit status."""
+    """Print how a run ended, and return the exit status."""
     from shared.results.folder import summary
     from shared.results.tracking.progress import tracked_lines
     from strata.output import print_json, stderr, stdout
@@ -103,7 +105,7 @@ def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format:
     if folder is not None:
         console.print(f"results: {folder}", highlight=False, soft_wrap=True)
     elif info.rounds:
-        console.print(f"results: with the cloud; `strata pull {info.run}` fetches them", highlight=False)
+        console.print(f"results are stored by the cloud; `strata pull {info.run}` fetches them", highlight=False)
     for line in tracked_lines(folder, info.tracking) if folder is not None else ():
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if format is Format.json:

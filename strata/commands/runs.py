@@ -1,4 +1,4 @@
-"""Runs that are there: `ls`, `show`, `watch`, `pause`, `resume`, `stop`, `pull`."""
+"""Commands on existing runs: `ls`, `show`, `groups`, `watch`, `pause`, `resume`, `stop`, `pull`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 def ls(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Largest number of runs to list.")] = 20,
     url: UrlOption = None,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """List the newest runs, of the cloud or, where none runs, of the results folders."""
+    """List the newest runs of the cloud, or, if no cloud is running, those in the results folders."""
     from shared.results.folder import run_folders, summary
     from strata.output import print_json, stdout
     from strata.tables import runs_table
@@ -43,17 +43,19 @@ def ls(
 
 def show(
     run: RunArgument,
-    round_no: Annotated[int | None, typer.Option("--round", min=1, help="Show this round's visits instead.")] = None,
+    round_no: Annotated[
+        int | None, typer.Option("--round", min=1, help="Show the visits of this round instead.")
+    ] = None,
     plots: Annotated[
-        bool, typer.Option("--plots", help="Draw the pictures of its results folder into plots/ there instead.")
+        bool, typer.Option("--plots", help="Draw pictures into plots/ of the results folder instead.")
     ] = False,
     url: UrlOption = None,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Show a run and its rounds, from the cloud or, where none knows it, from its results folder.
+    """Show a run and its rounds, as the cloud knows it or, failing that, from its results folder.
 
-    With --plots it prints the paths of the pictures; their timeline is that of --round, or of the slowest round.
+    With --plots it prints the paths of the pictures; their timeline shows the round of --round, or the slowest round.
     """
     from shared.plots.groups import newest_grouping
     from shared.results.folder import read_rounds, read_run, summary
@@ -67,10 +69,10 @@ def show(
         _show_round(run, round_no, url, format, runs_dir)
         return
 
-    def asked(client: Client, info: RunInfo) -> tuple[RunInfo, tuple[RoundInfo, ...]]:
+    def fetch(client: Client, info: RunInfo) -> tuple[RunInfo, tuple[RoundInfo, ...]]:
         return info, client.rounds(info.run).rounds
 
-    (info, rounds), folder = _found(run, url, runs_dir, asked, lambda path: (read_run(path), read_rounds(path)))
+    (info, rounds), folder = _found(run, url, runs_dir, fetch, lambda path: (read_run(path), read_rounds(path)))
     if format is Format.json:
         print_json(summary(info, folder), indent=None)
         return
@@ -90,7 +92,7 @@ def _draw_plots(run: str, round_no: int | None, url: str | None, format: Format,
     """Draw the pictures of a run's results folder, and print their paths.
 
     Raises:
-        NotFound: the run is known, but its results folder does not lie here.
+        NotFound: the run is known, but its results folder is not here.
     """
     from shared.core.errors import NotFound
     from shared.results.folder import read_run
@@ -109,15 +111,15 @@ def _draw_plots(run: str, round_no: int | None, url: str | None, format: Format,
 
 
 def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_dir: Path) -> None:
-    """One training round, with a line for each visit."""
+    """Print one round with a row for each visit."""
     from shared.results.folder import read_round
     from strata.output import print_json, stdout
     from strata.tables import rounds_table, visits_table
 
-    def asked(client: Client, info: RunInfo) -> RoundDetail:
+    def fetch(client: Client, info: RunInfo) -> RoundDetail:
         return client.round(info.run, round_no)
 
-    detail, _ = _found(run, url, runs_dir, asked, lambda folder: read_round(folder, round_no))
+    detail, _ = _found(run, url, runs_dir, fetch, lambda folder: read_round(folder, round_no))
     if format is Format.json:
         print_json(detail.model_dump(mode="json"), indent=None)
         return
@@ -128,26 +130,27 @@ def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_d
 def groups(
     run: RunArgument,
     at: Annotated[
-        list[float] | None, typer.Option(min=0, max=2, help="A cosine distance, as 0.3; may be given several times.")
+        list[float] | None,
+        typer.Option(min=0, max=2, help="A cosine distance, such as 0.3; may be given several times."),
     ] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Show into which groups a run's clients fall at some thresholds, by the distances at which it clustered them."""
+    """Show the groups into which a run clustered its clients, cut at one or more distance thresholds."""
     from shared.core.errors import NotFound
     from shared.plots.groups import cut, newest_tree
     from shared.results.folder import read_rounds
     from strata.output import print_json, stdout
     from strata.tables import groups_table
 
-    def asked(client: Client, info: RunInfo) -> tuple[RoundInfo, ...]:
+    def fetch(client: Client, info: RunInfo) -> tuple[RoundInfo, ...]:
         return client.rounds(info.run).rounds
 
-    rounds, _ = _found(run, url, runs_dir, asked, read_rounds)
+    rounds, _ = _found(run, url, runs_dir, fetch, read_rounds)
     tree = newest_tree(rounds)
     if tree is None:
-        raise NotFound(f"run {run} has clustered nobody")
+        raise NotFound(f"run {run} has not clustered its clients")
     found = {threshold: cut(tree, threshold) for threshold in at or [tree["threshold"]]}
     if format is Format.json:
         print_json([{"threshold": threshold, "groups": members} for threshold, members in found.items()])
@@ -162,7 +165,7 @@ def watch(
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Follow a run until it ends. Ctrl-C leaves it running. Exit status 0 only if it completed."""
+    """Follow a run until it ends. Ctrl-C stops watching; the run goes on. Exit status 0 only if it completed."""
     from strata.output import stderr
     from strata.runs.progress import follow, view_on
 
@@ -174,26 +177,26 @@ def watch(
 
 
 def pause(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
-    """Pause a run after the round that runs."""
+    """Pause a run after its current round."""
     with connect(url) as client:
         _print(client.pause(client.run(run).run), format)
 
 
 def resume(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
-    """Go on with a paused, stopped or failed run, from its last committed round."""
+    """Resume a paused, stopped or failed run from its last committed round."""
     with connect(url) as client:
         _print(client.resume(client.run(run).run), format)
 
 
 def stop(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
-    """End a run now; what it reached stays, and `resume` goes on from there."""
+    """Stop a run now. Its committed rounds are kept, and `resume` continues after them."""
     with connect(url) as client:
         _print(client.stop(client.run(run).run), format)
 
 
 def pull(
     run: RunArgument,
-    into: Annotated[Path, typer.Option(help="The run's folder is made in here.")] = RUNS_DIR,
+    into: Annotated[Path, typer.Option(help="The folder in which the run's folder is created.")] = RUNS_DIR,
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
@@ -221,7 +224,7 @@ def _print(info: RunInfo, format: Format) -> None:
 
 
 def _local(runs_dir: Path, run: str) -> Path | None:
-    """The results folder of a run, if it lies here."""
+    """The results folder of a run, None if it is not here."""
     folder = runs_dir / run
     return folder if (folder / "run.json").is_file() else None
 
@@ -230,13 +233,13 @@ def _found(
     run: str,
     url: str | None,
     runs_dir: Path,
-    asked: Callable[[Client, RunInfo], T],
+    fetch: Callable[[Client, RunInfo], T],
     read: Callable[[Path], T],
 ) -> tuple[T, Path | None]:
-    """What is told of a run by the cloud; where none is known, answers or knows it, by its results folder.
+    """Data of a run from the cloud or, if no cloud is known, answers or knows the run, from its results folder.
 
     Raises:
-        StrataError: it is in neither; a cloud's own answer is told rather than the folder's.
+        StrataError: neither has the run; the cloud's error takes precedence over the folder's.
     """
     from shared.core.errors import NotFound, StrataError, Unreachable
     from shared.results.folder import newest_run
@@ -246,7 +249,7 @@ def _found(
         try:
             with connect(url) as client:
                 info = client.run(run)
-                return asked(client, info), _local(runs_dir, info.run)
+                return fetch(client, info), _local(runs_dir, info.run)
         except StrataError as error:
             if not isinstance(error, Unreachable) and error.status != NotFound.status:
                 raise
@@ -259,9 +262,9 @@ def _found(
 
 
 def _inside(runs_dir: Path, run: str) -> Path:
-    """A run's folder; a name with a path in it names none."""
+    """The folder of a run. An id that contains a path is rejected."""
     from shared.core.errors import NotFound
 
     if Path(run).name != run or run in {".", ".."}:
-        raise NotFound(f"{run!r} is no run's id")
+        raise NotFound(f"{run!r} is not a run id")
     return runs_dir / run

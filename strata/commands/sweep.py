@@ -1,4 +1,4 @@
-"""`strata sweep`: every combination of some fields' values, a run each."""
+"""`strata sweep`: runs every combination of the values of some fields."""
 
 from __future__ import annotations
 
@@ -27,24 +27,30 @@ _PICTURE = "compare.png"
 
 
 def sweep(
-    spec: Annotated[Path, typer.Argument(help="YAML or JSON file of an experiment.")],
+    spec: Annotated[Path, typer.Argument(help="The spec of the experiment: a YAML or JSON file.")],
     keys: Annotated[
-        list[str], typer.Argument(metavar="KEY=V1,V2...", help="For instance lr=0.05,0.1 partition.alpha=0.1,1")
+        list[str],
+        typer.Argument(
+            metavar="KEY=V1,V2...", help="Fields and their values, such as lr=0.05,0.1 partition.alpha=0.1,1"
+        ),
     ],
     url: ServerOption = None,
     agents: AgentsOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the combinations and start nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the combinations without running them.")] = False,
     into: Annotated[
-        Path | None, typer.Option(help="The sweep's folder; default: one in --runs-dir, named by its combinations.")
+        Path | None,
+        typer.Option(
+            help="Folder of the sweep; default: a folder in --runs-dir with a name derived from its combinations."
+        ),
     ] = None,
     format: TableFormatOption = TableFormat.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Run every combination of the values, one after another, and put the results into one table and one picture.
+    """Run every combination of the given values, one after another, and collect the results in one table and picture.
 
-    Started again with the same arguments it skips what is complete and goes on with what is not; a combination
-    that failed is tried again. All specs are checked before the first run. Without --url all run on one local
-    topology, of the size of the largest. Exit status 0 only if every combination completed.
+    Started again with the same arguments, the command skips completed combinations, continues interrupted ones and
+    repeats failed ones. All specs are checked before the first run. Without --url, all combinations run on one local
+    topology, as large as the largest of them needs. Exit status 0 only if every combination completed.
     """
     cloud = server_of(url, agents)
     specs, folder = _planned(spec, keys, into, runs_dir, local=not cloud)
@@ -56,7 +62,7 @@ def sweep(
         try:
             if folder.todo():
                 interrupted = _on_cloud(cloud, specs, folder) if cloud else _locally(specs, folder, agents)
-        except KeyboardInterrupt:  # while no run could be stopped; what there is stands in the folder
+        except KeyboardInterrupt:  # between two runs; the folder already holds all results so far
             interrupted = True
     raise typer.Exit(_report(folder, format, interrupted))
 
@@ -64,7 +70,7 @@ def sweep(
 def _planned(
     spec: Path, keys: list[str], into: Path | None, runs_dir: Path, *, local: bool
 ) -> tuple[list[RunSpec], SweepFolder]:
-    """The specs of all combinations, and the folder of their sweep, begun earlier or new."""
+    """The specs of all combinations, and the new or existing folder of their sweep."""
     from shared.results.sweeps import SweepFolder
     from strata.runs.attend import sized
     from strata.sweeps.grid import cells
@@ -85,7 +91,7 @@ def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder) -> bool:
 
 
 def _locally(specs: list[RunSpec], folder: SweepFolder, agents: int | None) -> bool:
-    """On one topology of the size of the largest; its state stays until every combination is complete."""
+    """Run on one local topology, as large as the largest spec needs; its state is kept until the sweep is complete."""
     from strata.api.client import Client
     from strata.runs.attend import local_topology, size_of
     from strata.sweeps.runner import from_here, run_all
@@ -112,12 +118,12 @@ def _print_plan(folder: SweepFolder, format: TableFormat) -> None:
         stdout().print(plan_table(sweep))
     else:
         (print_json if format is TableFormat.json else print_csv)(plan_rows(sweep))
-    left = f"{len(folder.todo())} of {len(sweep.combinations)} combinations to run, into {folder.path}"
-    stderr().print(left, markup=False, highlight=False, soft_wrap=True)
+    remaining = f"{len(folder.todo())} of {len(sweep.combinations)} combinations to run, into {folder.path}"
+    stderr().print(remaining, markup=False, highlight=False, soft_wrap=True)
 
 
 def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
-    """Write and print what came out; answers with the exit status."""
+    """Write and print the results, and return the exit status."""
     from shared.results.sweeps import mean_rows, result_rows
     from strata.output import print_csv, print_json, stderr, stdout
     from strata.sweeps.tables import results_table
@@ -137,13 +143,13 @@ def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
     if picture:
         console.print(f"picture: {picture}", markup=False, highlight=False, soft_wrap=True)
     if interrupted:
-        console.print("the same command goes on from here", highlight=False)
+        console.print("interrupted; run the same command again to continue", highlight=False)
         return INTERRUPTED
     return 1 if folder.todo() else 0
 
 
 def _draw(folder: SweepFolder) -> Path | None:
-    """The picture of all runs that have results, None if none has been evaluated."""
+    """Draw the picture of all runs that have results and return its path, None if none has been evaluated."""
     from shared.results.comparison import compare
     from shared.results.comparison_figure import draw_comparison
 

@@ -1,4 +1,4 @@
-"""A local topology that stays: `up` and `down`; and `scale`, there or in containers."""
+"""Starting and stopping a lasting local topology (`up`, `down`), and changing the number of devices (`scale`)."""
 
 from __future__ import annotations
 
@@ -29,25 +29,30 @@ _DOWN_S = 60.0
 
 
 def up(
-    edges: Annotated[int, typer.Option(min=1, max=1000, help="Edges.")] = 2,
-    devices: Annotated[int, typer.Option(min=1, max=100_000, help="Devices, spread over the agents.")] = 10,
-    agents: Annotated[int | None, typer.Option(min=1, help="Agent processes; default: one a core.")] = None,
+    edges: Annotated[int, typer.Option(min=1, max=1000, help="Number of edges.")] = 2,
+    devices: Annotated[int, typer.Option(min=1, max=100_000, help="Number of devices, spread over the agents.")] = 10,
+    agents: Annotated[int | None, typer.Option(min=1, help="Number of agent processes; default: one per core.")] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Of the cloud; default: 8000, or any free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the cloud; default: 8000 if it is free, else any free port."),
     ] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Keep the state here; default: a temporary folder.")] = None,
-    ready_s: Annotated[float, typer.Option(min=1, help="Longest wait until all are there.")] = 120.0,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Folder that keeps the state; default: a temporary folder.")
+    ] = None,
+    ready_s: Annotated[
+        float, typer.Option(min=1, help="Longest wait, in seconds, until all edges and devices have registered.")
+    ] = 120.0,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Start Redis, the cloud, edges and agents as local processes, and keep them until Ctrl-C."""
+    """Start Redis, the cloud, edges and agents as local processes that run until Ctrl-C."""
     from strata.fleet.processes import fleet_of
     from strata.launcher.topology import Topology
     from strata.output import stderr
 
     running = home.running()
     if running:
-        raise Conflict(f"a topology runs already at {running.url}; `strata down` stops it")
+        raise Conflict(f"a topology is already running at {running.url}; `strata down` stops it")
     topology = Topology(
         edges=edges, devices=devices, agents=agents, port=_port(port), folder=state_dir, runs_dir=runs_dir
     )
@@ -61,12 +66,12 @@ def up(
         _keep(topology, fleet)
 
 
-def _port(wished: int | None) -> int:
-    """The wished port; without a wish the usual one if it is free."""
+def _port(requested: int | None) -> int:
+    """The requested port; without one, 8000 if it is free, else 0 (any free port)."""
     from strata.launcher.environment import listening
 
-    if wished is not None:
-        return wished
+    if requested is not None:
+        return requested
     try:
         listening("127.0.0.1", _PORT).close()
     except BadInput:
@@ -85,20 +90,20 @@ def _say_ready(topology: Topology, format: Format) -> None:
     console = stdout()
     words = f"{len(topology.edge_names)} edges, {agents} agents with {sum(topology.rooms)} devices"
     console.print(f"[green]ready[/green] at {topology.url}: {words}", highlight=False)
-    console.print(f"logs in {topology.folder / 'logs'}; Ctrl-C stops all of it", highlight=False, soft_wrap=True)
+    console.print(f"logs in {topology.folder / 'logs'}; Ctrl-C stops everything", highlight=False, soft_wrap=True)
 
 
 def _keep(topology: Topology, fleet: Fleet) -> None:
-    """Wait for the end. A lost edge or agent is said aloud once, and lived with; the cloud and Redis are needed."""
+    """Keep running until interrupted. A lost edge or agent is reported once; losing the cloud or Redis is an error."""
     from strata.output import print_error
 
-    told: set[str] = set()
+    reported: set[str] = set()
     while True:
         for process in topology.dead():
             if process.name == "cloud":
                 raise process.death()
-            if process.name not in told:
-                told.add(process.name)
+            if process.name not in reported:
+                reported.add(process.name)
                 print_error(process.death())
         if not topology.redis.alive:
             topology.check()
@@ -108,7 +113,7 @@ def _keep(topology: Topology, fleet: Fleet) -> None:
 
 
 def down(format: FormatOption = Format.table) -> None:
-    """Stop what `strata up` started here."""
+    """Stop the topology that `strata up` started here."""
     from strata.output import print_json, stdout
 
     running = home.running()
@@ -118,18 +123,18 @@ def down(format: FormatOption = Format.table) -> None:
         deadline = time.monotonic() + _DOWN_S
         while home.running() is not None or _alive(running.pid):
             if time.monotonic() > deadline:
-                raise DeadlineExceeded(f"process {running.pid} still runs after {_DOWN_S:g} s")
+                raise DeadlineExceeded(f"process {running.pid} is still running after {_DOWN_S:g} s")
             time.sleep(0.1)
     if format is Format.json:
         print_json({"stopped": running is not None, "url": running.url if running else None}, indent=None)
     elif running is not None:
         stdout().print(f"stopped the topology at {running.url}", highlight=False)
     else:
-        stdout().print("no `strata up` runs here; containers are stopped by `docker compose down -v`")
+        stdout().print("no `strata up` is running here; to stop containers: docker compose down -v")
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process of that number runs (a zombie has ended)."""
+    """Whether the process with this id runs (a zombie has ended)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -140,15 +145,23 @@ def _alive(pid: int) -> bool:
 
 
 def scale(
-    devices: Annotated[list[str], typer.Argument(metavar="N | SERVICE=N...", help="For instance 12, or device=12.")],
-    wait: Annotated[bool, typer.Option("--wait", help="Until it is so, or a reason why not is known.")] = False,
-    limit_s: Annotated[float, typer.Option(min=1, help="Longest wait.")] = 600.0,
+    devices: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="N | SERVICE=N...", help="The number of devices, such as 12, or of each service, such as device=12."
+        ),
+    ],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the number is reached or the fleet reports why it cannot be.")
+    ] = False,
+    limit_s: Annotated[float, typer.Option(min=1, help="Longest wait, in seconds.")] = 600.0,
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Change the number of devices while everything runs; the fleet of `strata up`, `run` or Compose makes it so.
+    """Change the number of devices of a running topology.
 
-    Exit status 0 if the number was taken; with --wait, if it was reached.
+    The fleet (a part of `strata up` and `strata run`, and a container in Compose) starts or stops agents to match. Exit
+    status 0 if the cloud accepted the number; with --wait, if it was reached.
     """
     from strata.output import print_json, stdout
 
@@ -164,36 +177,36 @@ def scale(
 
 
 def _number(words: list[str]) -> int | dict[str, int]:
-    """What the user wrote, `12` or `device=4 device_slow=2`."""
+    """The requested numbers, from `12` or `device=4 device_slow=2`."""
     if len(words) == 1 and words[0].isdecimal():
         return int(words[0])
     pairs = [word.partition("=") for word in words]
     if not all(service and number.isdecimal() for service, _, number in pairs):
-        raise typer.BadParameter(f"a number, or service=number for each, not {' '.join(words)!r}")
+        raise typer.BadParameter(f"expected a number, or service=number for each service, not {' '.join(words)!r}")
     return {service: int(number) for service, _, number in pairs}
 
 
 def _reached(client: Client, wanted: Mapping[str, int], limit_s: float) -> TopologyInfo:
-    """The topology once what is wanted is there, and nothing else of the fleet runs; tells how far it is on the way.
+    """Wait until exactly the wanted agents of the fleet run, printing the progress, and return the topology.
 
     Raises:
-        NotReady: the fleet says why it cannot be, or is gone.
-        Conflict: somebody else wants something else by now.
-        DeadlineExceeded: not in time; says how far it came.
+        NotReady: the fleet reported why the number cannot be reached, or is not connected.
+        Conflict: another user has requested another number meanwhile.
+        DeadlineExceeded: the number was not reached in time; the message gives the progress.
     """
     from strata.output import stderr
 
-    deadline, told = time.monotonic() + limit_s, ""
+    deadline, shown = time.monotonic() + limit_s, ""
     while True:
         info = client.topology()
         progress = _progress(info)
-        if progress != told:
+        if progress != shown:
             stderr().print(progress, highlight=False, soft_wrap=True)
-            told = progress
+            shown = progress
         if info.wanted != wanted:
-            raise Conflict(f"somebody wants something else: {progress}")
+            raise Conflict(f"another number has been requested meanwhile: {progress}")
         if info.fleet is None:
-            raise NotReady("the fleet is not heard any more")
+            raise NotReady("the fleet is no longer connected")
         if all(info.present.get(name) == info.fleet.running.get(name, 0) == n for name, n in wanted.items()):
             return info
         if info.fleet.error and info.fleet.wanted == wanted:

@@ -1,5 +1,5 @@
-"""The fleet: makes the running agents equal the number that `PUT /topology` wrote.
+"""The fleet: starts and stops agents until their devices match the number that `PUT /topology` requested.
 
-`loop` compares and decides, `plan` says who stays, `cloud` asks what is wanted. What starts and stops agents are
-`processes` (for the launcher) and `containers` (for Compose): the only part that touches either.
+`reconciler` compares and decides, `plan` chooses the agents to stop and start, `cloud_client` reads the requested
+number. The two backends alone start and stop agents: `processes` for the launcher, `containers` for Compose.
 """

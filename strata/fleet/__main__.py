@@ -1,4 +1,4 @@
-"""`python -m shared.fleet`: the fleet of a Compose project, in a container of it that sees the engine's socket."""
+"""`python -m strata.fleet`: the fleet of a Compose project, in a container with access to the engine's socket."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from strata.fleet.settings import FleetSettings
 
 
 def main() -> None:
-    """Look again and again until told to end."""
+    """Reconcile regularly until a signal ends the process."""
     settings = FleetSettings()
     logs.configure("fleet", "fleet")
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    hands = Containers(settings.services, grace_s=settings.grace_s)
+    backend = Containers(settings.services, grace_s=settings.grace_s)
     with CloudClient(settings.cloud_url, settings.common.tier_token) as cloud:
-        fleet = Fleet(f"compose-{socket.gethostname()}"[:64], hands, cloud, drain_s=settings.drain_s)
+        fleet = Fleet(f"compose-{socket.gethostname()}"[:64], backend, cloud, drain_s=settings.drain_s)
         while not ended.is_set():
             fleet.settle(ended.is_set)
             ended.wait(settings.every_s)

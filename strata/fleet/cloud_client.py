@@ -1,4 +1,4 @@
-"""The fleet's way to the cloud: one small JSON request, with the tier token."""
+"""The fleet's client of the cloud: one small JSON request with the tier token."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class CloudClient:
     """A connection to the cloud; a context manager.
 
     Args:
-        url: of the cloud.
-        tier_token: None in development mode.
-        transport: what carries the requests, for tests.
+        url: address of the cloud.
+        tier_token: the token shared by all tiers; None in development mode.
+        transport: replaces the HTTP transport in tests.
     """
 
     def __init__(self, url: str, tier_token: str | None, transport: httpx.BaseTransport | None = None) -> None:
         headers = {"authorization": f"Bearer {tier_token}"} if tier_token else {}
         self.url = url
-        # No proxy, as between all tiers: the token is for the cloud alone.
+        # No proxy, as between all tiers: only the cloud may see the token.
         self._http = httpx.Client(headers=headers, timeout=ANSWER_S, transport=transport, trust_env=False)
 
     def __enter__(self) -> Self:
@@ -36,11 +36,11 @@ class CloudClient:
         self._http.close()
 
     def report(self, report: FleetReport) -> FleetOrders:
-        """Say what runs, hear what is wanted.
+        """Report the running agents, and return the numbers of devices that the cloud wants.
 
         Raises:
             Unreachable: the cloud did not answer in time.
-            StrataError: what it answered.
+            StrataError: the cloud answered with an error.
         """
         try:
             answer = self._http.post(f"{self.url}/fleet", json=report.model_dump(mode="json"))
@@ -51,4 +51,6 @@ class CloudClient:
         try:
             return FleetOrders.model_validate_json(answer.content)
         except ValidationError as error:
-            raise WireError(f"the cloud at {self.url} gave no orders: {error.error_count()} fields are wrong") from None
+            raise WireError(
+                f"the cloud at {self.url} gave invalid orders: {error.error_count()} fields are wrong"
+            ) from None

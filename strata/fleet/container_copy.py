@@ -1,7 +1,7 @@
-"""A container that Compose takes for its own: a copy of a sibling with the next number.
+"""Copying a container of Compose, with the next number, such that Compose treats the copy as its own.
 
-Compose knows its containers by labels alone: project, service, number, and a hash of the service's configuration by
-which it sees whether one must be made anew.
+Compose recognises its containers by labels alone: project, service, number, and a hash of the service's configuration,
+by which it decides whether a container must be re-created.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ANONYMOUS = re.compile(r"[0-9a-f]{64}")
 
 
 def number_of(labels: Mapping[str, str]) -> int:
-    """The container's number in its service, 0 if its label is none."""
+    """The container's number in its service, 0 if its label is not a number."""
     text = labels.get(NUMBER, "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
@@ -28,21 +28,21 @@ def environment_of(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def name_of(found: Mapping[str, Any], number: int) -> str:
-    """The sibling's name with another number; Compose 1 separates by `_`, Compose 2 by `-`."""
+    """The name of the copy; Compose 1 separates the number by `_`, Compose 2 by `-`."""
     labels, name = found["Config"]["Labels"], str(found["Name"]).lstrip("/")
     match = re.fullmatch(r"(.+[-_])\d+", name)
     return f"{match[1] if match else f'{labels[PROJECT]}-{labels[SERVICE]}-'}{number}"
 
 
-def sibling_of(found: Mapping[str, Any], number: int, image: str) -> dict[str, Any]:
-    """The body that creates a sibling: image, environment, command, limits, mounts and labels are the same.
+def copy_of(found: Mapping[str, Any], number: int, image: str) -> dict[str, Any]:
+    """The request body that creates a copy: image, environment, command, limits, mounts and labels are the same.
 
-    Its own are host name, number, and each volume without a name: two devices must not share their state.
+    The copy has its own host name, its own number and its own anonymous volumes: two devices must not share state.
 
     Args:
         found: an inspected container.
-        number: of the new one.
-        image: what it is made from.
+        number: number of the copy.
+        image: image of the copy.
     """
     config = {key: value for key, value in found["Config"].items() if value is not None}
     if found["Id"].startswith(config.get("Hostname") or "-"):
@@ -59,7 +59,7 @@ def sibling_of(found: Mapping[str, Any], number: int, image: str) -> dict[str, A
 
 
 def _mounts(found: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sibling's host configuration without its anonymous volumes, and where new ones of these belong."""
+    """The host configuration without anonymous volumes, and the paths at which the copy gets new ones."""
     host = {key: value for key, value in found["HostConfig"].items() if key != "ContainerIDFile"}
     binds = {bind: bind.split(":") for bind in host.get("Binds") or ()}
     mounts = host.get("Mounts") or []
@@ -75,11 +75,11 @@ def _is_anonymous(source: str | None) -> bool:
 
 
 def endpoints_of(found: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """The sibling's networks with its aliases there, the one that it was made with first; addresses are not copied.
+    """The networks and aliases of a copy, the network it is created with first; addresses are not copied.
 
     Args:
         found: an inspected container.
-        name: of the new one, which is its alias where the other's name was one.
+        name: name of the copy; it replaces the original's name among the aliases.
     """
     networks = found["NetworkSettings"]["Networks"]
     first, old = found["HostConfig"].get("NetworkMode"), str(found["Name"]).lstrip("/")

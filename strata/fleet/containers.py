@@ -1,4 +1,4 @@
-"""Containers of one Compose project as a fleet's hands: those of its own project and services, and no other."""
+"""A fleet backend that starts and stops containers, those of its own Compose project and services only."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from strata.fleet.container_copy import (
     ONE_OFF,
     PROJECT,
     SERVICE,
+    copy_of,
     endpoints_of,
     environment_of,
     name_of,
     number_of,
-    sibling_of,
 )
 from strata.fleet.plan import Agent, Service
 
@@ -32,14 +32,14 @@ AT_ONCE = 8
 
 
 class EngineError(StrataError):
-    """The container engine refused, or does not answer."""
+    """The container engine refused a request or does not answer."""
 
     status, code = 502, "engine"
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Errors of the engine as errors of ours."""
+def _engine_errors() -> Iterator[None]:
+    """Turn errors of the engine's client into `EngineError`."""
     try:
         yield
     except (DockerException, requests.RequestException) as error:
@@ -48,16 +48,16 @@ def _told() -> Iterator[None]:
 
 
 class Containers:
-    """Starts and stops agents as containers of the project that this process' own container belongs to.
+    """Starts and stops agents as containers of the Compose project to which this process' container belongs.
 
-    A container that was stopped is started again, with its volume, hence with its id and states; else a sibling is
-    copied. Nothing is removed: `docker compose down` does that.
+    A stopped container is started again with its volume, hence with its id and states; if there is none, a running one
+    is copied. No container is removed: `docker compose down` does that.
 
     Args:
-        services: that may be scaled.
-        grace_s: how long a container may take to end before it is killed.
+        services: the services that may be scaled.
+        grace_s: seconds that a container may take to end before it is killed.
         engine: a low-level client of the engine; None = one for the socket that the environment names.
-        own: id of this process' container; None = its host name, as the engine sets it.
+        own: id of this process' container; None = its host name, which the engine sets to the id.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Containers:
         self._services, self._grace_s = tuple(services), grace_s
         self._engine, self._own = engine, own or socket.gethostname()
         self._project = ""
-        self._known: dict[str, Mapping[str, Any]] = {}  # by id; what is looked at of a container never changes
+        self._known: dict[str, Mapping[str, Any]] = {}  # by id; the inspected fields of a container never change
         self._each = dict.fromkeys(self._services, 1)
 
     @property
@@ -75,20 +75,20 @@ class Containers:
             self._engine = docker.APIClient(version="auto", timeout=ENGINE_S)
         return self._engine
 
-    # ---- what is there
+    # ---- the running containers
 
     def services(self) -> dict[str, Service]:
-        """The services, each with the devices that a container of it hosts."""
+        """The services by name, with the number of devices that one of their containers hosts."""
         return {name: Service(each) for name, each in self._each.items()}
 
     def agents(self) -> list[Agent]:
-        """The containers that run, as agents.
+        """The running containers, as agents.
 
         Raises:
-            NotReady: the project is not known.
+            NotReady: the Compose project is not known.
             EngineError: the engine did not answer.
         """
-        with _told():
+        with _engine_errors():
             found = {name: self._listed(name) for name in self._services}
             ids = {row["Id"] for rows in found.values() for row in rows}
             self._known = {key: value for key, value in self._known.items() if key in ids}
@@ -98,7 +98,7 @@ class Containers:
             return [self._agent(row, name) for name, rows in found.items() for row in rows if row["State"] in RUNS]
 
     def _listed(self, service: str) -> list[dict[str, Any]]:
-        """The containers of a service, running or not, by number; none that `docker compose run` made."""
+        """The containers of a service by number, running or not, without those of `docker compose run`."""
         labels = [f"{PROJECT}={self._own_project()}", f"{SERVICE}={service}", f"{ONE_OFF}=False"]
         rows: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": labels})
         return sorted(rows, key=lambda row: number_of(row["Labels"]))
@@ -108,7 +108,7 @@ class Containers:
             labels = self._inspect(self._own)["Config"].get("Labels") or {}
             self._project = labels.get(PROJECT, "")
         if not self._project:
-            raise NotReady("the fleet runs in no container of a Compose project, so that nothing is its own to scale")
+            raise NotReady("the fleet can only scale a Compose project if it runs in a container of that project")
         return self._project
 
     def _inspect(self, container: str) -> Mapping[str, Any]:
@@ -124,23 +124,23 @@ class Containers:
         found = self._inspected(row["Id"])
         return Agent(_name(found), service, _devices(found), number_of(row["Labels"]))
 
-    # ---- coming and going
+    # ---- starting and stopping
 
     def check(self, n: int) -> None:
-        """Nothing to see: what a container may take is the engine's to limit, and its machine may be another."""
+        """Checks nothing: the engine limits containers, and may run on another machine."""
 
     def start(self, service: str, devices: int) -> str:
-        """Start the first stopped container that is as the newest is, else make one; answers with its agent's name.
+        """Start the first stopped container configured like the newest one, else a copy; returns the agent's name.
 
         Raises:
-            NotReady: there is none to copy.
+            NotReady: the service has no container to copy.
             EngineError: the engine refused.
         """
-        with _told():
+        with _engine_errors():
             rows = self._listed(service)
             if not rows:
                 raise NotReady(
-                    f"there is no container of {service} to copy: `docker compose up -d {service}` makes one"
+                    f"there is no container of {service} to copy: `docker compose up -d {service}` creates one"
                 )
             newest = _newest(rows)
             stopped = [row["Id"] for row in rows if row["State"] not in RUNS and _alike(row, newest)]
@@ -149,19 +149,19 @@ class Containers:
             return _name(self._inspected(container))
 
     def _copy(self, container: str, number: int) -> str:
-        """Make a sibling of a container; answers with its id."""
+        """Create a copy of a container and return its id."""
         found = self._inspect(container)
         own = name_of(found, number)
         networks = endpoints_of(found, own)
         first = dict(list(networks.items())[:1])
-        body = sibling_of(found, number, self._image(found)) | {"NetworkingConfig": {"EndpointsConfig": first}}
+        body = copy_of(found, number, self._image(found)) | {"NetworkingConfig": {"EndpointsConfig": first}}
         made: str = self._api.create_container_from_config(body, own)["Id"]
         for name in networks.keys() - first.keys():
             self._api.connect_container_to_network(made, name, aliases=networks[name]["Aliases"])
         return made
 
     def _image(self, found: Mapping[str, Any]) -> str:
-        """The sibling's image by name, or by its id where the name has come to mean another."""
+        """The container's image by name, or by id if the name now refers to another image."""
         name: str = found["Config"]["Image"]
         try:
             same = self._api.inspect_image(name)["Id"] == found["Image"]
@@ -170,13 +170,13 @@ class Containers:
         return name if same else str(found["Image"])
 
     def stop(self, agents: Sequence[Agent]) -> None:
-        """SIGTERM to all at once, SIGKILL after the grace; the containers stay, with what they keep.
+        """Send SIGTERM to all at once, and SIGKILL after the grace period; the containers and their volumes stay.
 
         Raises:
-            EngineError: some could not be stopped.
+            EngineError: a container could not be stopped.
         """
         numbers = {(agent.service, agent.number) for agent in agents}
-        with _told(), ThreadPoolExecutor(AT_ONCE) as pool:
+        with _engine_errors(), ThreadPoolExecutor(AT_ONCE) as pool:
             rows = [(name, row) for name in self._services for row in self._listed(name)]
             ids = [row["Id"] for name, row in rows if (name, number_of(row["Labels"])) in numbers]
             for ended in [pool.submit(self._api.stop, container, timeout=int(self._grace_s)) for container in ids]:
@@ -184,12 +184,12 @@ class Containers:
 
 
 def _name(found: Mapping[str, Any]) -> str:
-    """Under which the agent of a container registers."""
+    """The name under which the agent of a container registers."""
     return str(environment_of(found).get("AGENT_NAME") or found["Config"]["Hostname"])
 
 
 def _devices(found: Mapping[str, Any]) -> int:
-    """How many devices it hosts."""
+    """The number of devices that a container hosts."""
     text = environment_of(found).get("AGENT_DEVICES", "")
     return int(text) if text.isascii() and text.isdigit() and int(text) else 1
 
@@ -199,5 +199,5 @@ def _newest(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _alike(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two containers are of one configuration and image."""
+    """Whether two containers have the same configuration and image."""
     return bool(row["Labels"].get(HASH) == other["Labels"].get(HASH) and row["ImageID"] == other["ImageID"])

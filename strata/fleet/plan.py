@@ -1,4 +1,4 @@
-"""Who stays, who goes, who is started: a pure function of what runs and what is wanted."""
+"""Which agents to stop and start: a pure function of the running agents and the wanted number of devices."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Agent:
     """An agent that a fleet runs.
 
     Attributes:
-        name: under which it registers with the cloud.
+        name: the name under which it registers with the cloud.
         service: the kind of device that it hosts.
-        devices: how many.
-        number: of a service's agents the newest has the highest.
+        devices: the number of its devices.
+        number: its number within the service; the newest agent has the highest.
     """
 
     name: str
@@ -28,11 +28,11 @@ class Agent:
 
 @dataclass(frozen=True)
 class Service:
-    """A kind of device that is scaled by itself.
+    """A kind of device that is scaled independently.
 
     Attributes:
-        each: devices that one of its agents hosts.
-        exactly: no agent of it can be started with fewer.
+        each: the number of devices that one agent hosts.
+        exactly: whether every agent must host exactly that number; else it may host fewer.
     """
 
     each: int = 1
@@ -41,55 +41,56 @@ class Service:
 
 @dataclass(frozen=True)
 class Plan:
-    """What makes it so: agents to stop, the newest first, and the devices of each agent to start."""
+    """The agents to stop, the newest first, and the number of devices of each agent to start."""
 
     stop: tuple[Agent, ...] = ()
     start: tuple[int, ...] = ()
 
 
 class AgentBackend(Protocol):
-    """What starts and stops the agents that are ours, and touches nothing else."""
+    """Starts and stops the agents of this fleet, and touches nothing else."""
 
     def services(self) -> dict[str, Service]:
-        """What can be scaled, by name."""
+        """The services that can be scaled, by name."""
 
     def agents(self) -> list[Agent]:
-        """Our agents that run, whether they have registered or not."""
+        """The running agents of this fleet, whether they have registered or not."""
 
     def check(self, n: int) -> None:
-        """See that so many more agents can be started, before the first of them is.
+        """Check that `n` more agents can be started, before the first of them is.
 
         Raises:
-            StrataError: they cannot; says why.
+            StrataError: they cannot be started; the message says why.
         """
 
     def start(self, service: str, devices: int) -> str:
-        """Start an agent, and answer with its name; one that was stopped comes back, with its id and its state.
+        """Start an agent and return its name; a stopped one is started again with its id and state.
 
         Raises:
-            StrataError: it cannot be started; says why.
+            StrataError: the agent cannot be started; the message says why.
         """
 
     def stop(self, agents: Sequence[Agent]) -> None:
-        """Ask agents to end, end them if they do not, and return when they have ended. What they keep stays.
+        """Request agents to end, kill those that do not, and return when all have ended. Their state is kept.
 
         Raises:
-            StrataError: some still run; says why.
+            StrataError: some agents still run; the message says why.
         """
 
 
 def plan(running: Sequence[Agent], wanted: int, service: Service) -> Plan:
-    """How to come from the agents of one service that run to so many devices.
+    """The agents of one service to stop and to start, so that `wanted` devices run.
 
-    The oldest stay, as far as they fit; what is missing is started.
+    Beginning with the oldest, an agent is kept if its devices still fit into the wanted number; the rest are stopped,
+    and new agents host the missing devices.
 
     Args:
-        running: agents of this service.
-        wanted: devices.
-        service: what an agent of it can host.
+        running: the running agents of this service.
+        wanted: the wanted number of devices.
+        service: the number of devices that an agent of it hosts.
 
     Raises:
-        BadInput: the number cannot be made up of agents; nothing should be stopped or started.
+        BadInput: no set of agents hosts exactly that number; nothing should be stopped or started.
     """
     left, stop = wanted, []
     for agent in sorted(running, key=lambda agent: agent.number):
@@ -101,7 +102,7 @@ def plan(running: Sequence[Agent], wanted: int, service: Service) -> Plan:
 
 
 def _rooms(missing: int, wanted: int, service: Service) -> tuple[int, ...]:
-    """Devices of each agent that is started, as even as they go."""
+    """The number of devices of each new agent, as even as possible."""
     if service.exactly and missing % service.each:
         raise BadInput(f"{wanted} devices cannot be made up of agents that host {service.each} each")
     count = -(-missing // service.each)

@@ -1,4 +1,4 @@
-"""Local agent processes as a fleet's hands: those of one launcher, and no other process."""
+"""A fleet backend that starts and stops local agent processes, those of one launcher only."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SERVICE = "device"
 class Processes:
     """Starts and stops the agents of a local topology.
 
-    An agent that was stopped comes back under its name, on its own state folder; else a new one takes the next number.
-    To be used from the thread that started the topology: the kernel ties its processes to that.
+    A stopped agent is started again with its name and its state folder; if there is none, a new one gets the next
+    number. Use it from the thread that started the topology: the kernel ties its processes to that thread.
 
     Args:
-        topology: started.
+        topology: a started topology.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -32,27 +32,27 @@ class Processes:
         self._each = max(topology.rooms)
 
     def services(self) -> dict[str, Service]:
-        """One kind of device; an agent hosts as many as one did at the start, or fewer."""
+        """The only service: an agent hosts at most as many devices as the largest one at the start."""
         return {SERVICE: Service(each=self._each, exactly=False)}
 
     def agents(self) -> list[Agent]:
-        """The agents whose process runs."""
+        """The agents whose processes run."""
         rooms = self._topology.agents()
         running = {name for name, process in self._topology.processes.items() if process.returncode is None}
         return [Agent(name, SERVICE, room, _number(name)) for name, room in rooms.items() if name in running]
 
     def check(self, n: int) -> None:
-        """See that there is memory for so many more agents, besides what those that just started have yet to take.
+        """Check that there is memory for `n` more agents, and for what agents just started will still allocate.
 
         Raises:
-            BadInput: there is too little; with the figures.
+            BadInput: there is too little memory; the message gives the figures.
         """
         processes = self._topology.processes
         held = [processes[agent.name].resident_bytes for agent in self.agents()]
         check_processes(n, owed=sum(max(PROCESS_BYTES - taken, 0) for taken in held))
 
     def start(self, service: str, devices: int) -> str:
-        """Start the first stopped agent of that size, else a new one; answers with its name."""
+        """Start the first stopped agent of that size, else a new one, and return its name."""
         running = {agent.name for agent in self.agents()}
         stopped = [name for name, room in self._topology.agents().items() if name not in running and room == devices]
         if not stopped:
@@ -61,7 +61,7 @@ class Processes:
         return stopped[0]
 
     def stop(self, agents: Sequence[Agent]) -> None:
-        """SIGTERM, after a grace SIGKILL; the state folders stay."""
+        """Send SIGTERM, and SIGKILL after a grace period; the state folders stay."""
         self._topology.retire([agent.name for agent in agents])
 
 
@@ -71,7 +71,7 @@ def _number(name: str) -> int:
 
 @contextlib.contextmanager
 def fleet_of(topology: Topology, name: str) -> Iterator[Fleet]:
-    """The fleet of a local topology, known to its cloud. Let it `settle` again and again, from this thread."""
+    """The fleet of a local topology, registered with its cloud. Call `settle` regularly, from this thread."""
     with CloudClient(topology.url, topology.tier_token) as cloud:
         fleet = Fleet(name, Processes(topology), cloud, begins=True)
         fleet.settle()

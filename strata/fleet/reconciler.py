@@ -1,7 +1,7 @@
-"""The fleet's loop: look at what runs, report it, hear what is wanted, make it so.
+"""The fleet's loop: list the running agents, report them, get the wanted number of devices, start and stop agents.
 
-An agent that is to go is announced first. The cloud takes its seats from the next round on and releases it once no
-round needs it: so nothing is lost, and nobody waits for it. Only then it is stopped.
+An agent that will be stopped is announced first. From the next round on the cloud places its seats elsewhere, and it
+releases the agent once no round needs it. Only then is the agent stopped, so that no work is lost.
 """
 
 from __future__ import annotations
@@ -20,105 +20,109 @@ from strata.fleet.plan import Agent, AgentBackend, Plan, plan
 
 log = logging.getLogger(__name__)
 DRAIN_S = 120.0
-"""How long a leaving agent may be needed by a round before it is stopped all the same."""
+"""Seconds after which a leaving agent is stopped even if a round still needs it."""
 STEADY_S = 30.0
-"""How long all must have gone well before an earlier failure is forgotten."""
+"""Seconds without a failure after which an earlier one is forgotten."""
 MOST_PAUSE_S = 60.0
 MOST_TURNS = 3
 MOST_STARTS = 4
-"""How many agents one turn starts: in between the cloud hears what runs, and may want something else by now."""
+"""Most agents that one turn starts: between turns the cloud gets a report and may change the wanted number."""
 TROUBLE = (StrataError, OSError, ValidationError)
-"""What goes wrong out there: refusals, a system without room for a process or a file, names that no report may have."""
+"""Expected failures: refusals, a system without room for a process or a file, names that a report rejects."""
 
 
 class Cloud(Protocol):
-    """Whom the fleet asks."""
+    """The cloud, as the fleet sees it."""
 
     def report(self, report: FleetReport) -> FleetOrders:
-        """Say what runs, hear what is wanted.
+        """Report the running agents, and return the numbers of devices that the cloud wants.
 
         Raises:
-            StrataError: the cloud does not answer, or lets another fleet serve.
+            StrataError: the cloud does not answer, or another fleet is serving it.
         """
 
 
 class Fleet:
-    """Makes what runs equal what is wanted, one look at a time.
+    """Makes the running agents match the wanted number of devices, one turn at a time.
 
     Args:
-        name: under which the cloud knows it.
-        hands: start and stop agents.
-        cloud: says what is wanted.
-        begins: whether the number at the start is its own, so that what was wanted of an earlier fleet is forgotten.
+        name: the name under which the cloud knows the fleet.
+        backend: starts and stops agents.
+        cloud: returns the wanted numbers.
+        begins: whether the agents running at the start define the wanted number; an earlier request is then forgotten.
         drain_s: see `DRAIN_S`.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
         self,
         name: str,
-        hands: AgentBackend,
+        backend: AgentBackend,
         cloud: Cloud,
         *,
         begins: bool = False,
         drain_s: float = DRAIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name, self.hands, self.cloud, self.drain_s, self.clock = name, hands, cloud, drain_s, clock
+        self.name, self.backend, self.cloud, self.drain_s, self.clock = name, backend, cloud, drain_s, clock
         self.wanted: dict[str, int] = {}
         self.error: str | None = None
         self._begins, self._silent = begins, False
         self._leaving: dict[str, float] = {}  # by name, since when
-        self._ending: set[str] = set()  # told to end; gone once they no longer run
-        self._staying: set[str] = set()  # those that nobody told to end
+        self._ending: set[str] = set()  # stopped by the fleet; they leave the set once they no longer run
+        self._staying: set[str] = set()  # agents that the fleet has not stopped
         self._running: list[Agent] = []
         self._refused: str | None = None
         self._failures, self._failed_at = 0, 0.0
 
     def settle(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """Look, and again where there is news that the cloud should hear at once, unless the fleet is to end."""
+        """Take a turn, and further ones while there is news for the cloud, unless the fleet is ending."""
         for _ in range(MOST_TURNS):
             if ended() or not self.turn():
                 return
 
     def turn(self) -> bool:
-        """One look; answers whether the next should follow at once, since there is news for the cloud or more to do.
+        """Reconcile once; returns whether the next turn should follow at once (news for the cloud, or more to do).
 
-        Never raises for what goes wrong out there: that is told to the cloud as the fleet's error, and tried again
-        later, and ever later.
+        Expected failures do not raise: they are reported to the cloud as the fleet's error, and tried again after
+        growing pauses.
         """
-        looked = self._try(self._look)
+        listed = self._try(self._list_agents)
         orders = self._exchange()
-        if orders is None or not looked:
+        if orders is None or not listed:
             return False
         if orders.wanted != self.wanted:
             self.wanted, self.error, self._failures = dict(orders.wanted), None, 0
-        return self._make_it_so(frozenset(orders.released))
+        return self._apply(frozenset(orders.released))
 
-    def _look(self) -> None:
-        """See what runs. An agent that dies by itself must not be started again and again without a pause."""
-        self._running = self.hands.agents()
+    def _list_agents(self) -> None:
+        """List the running agents. One that ended by itself counts as a failure, which delays starting it again."""
+        self._running = self.backend.agents()
         died = sorted(self._staying - self._here())
         self._staying -= set(died)
         if died:
-            self._fail(f"{', '.join(died)} ended, and nobody told it to")
+            self._fail(f"{', '.join(died)} ended unexpectedly")
 
     def _here(self) -> set[str]:
         return {agent.name for agent in self._running}
 
-    # ---- what is said
+    # ---- report
 
     def _exchange(self) -> FleetOrders | None:
-        """Report; None if it could not be said, or the cloud did not take it."""
+        """Report to the cloud and return its orders, None if the report could not be made or delivered."""
         try:
             report = self._report()
         except ValidationError as error:
-            self._fail(f"what runs cannot be reported: {_reason(error)}")
+            self._fail(f"the running agents cannot be reported: {_reason(error)}")
             return None
         try:
             orders = self.cloud.report(report)
         except (StrataError, OSError) as error:
-            log.log(logging.DEBUG if self._silent else logging.WARNING, "the cloud takes no report: %s", _reason(error))
+            log.log(
+                logging.DEBUG if self._silent else logging.WARNING,
+                "the cloud did not accept the report: %s",
+                _reason(error),
+            )
             self._silent = True
             return None
         self._begins = self._silent = False
@@ -130,7 +134,7 @@ class Fleet:
         return FleetReport(
             fleet=self.name,
             begins=self._begins,
-            services={name: found.each if found.exactly else None for name, found in self.hands.services().items()},
+            services={name: found.each if found.exactly else None for name, found in self.backend.services().items()},
             agents=tuple(FleetAgent(name=a.name, service=a.service, devices=a.devices) for a in self._running),
             leaving=tuple(sorted(self._leaving.keys() & here)),
             left=tuple(sorted(self._ending - here)),
@@ -138,10 +142,10 @@ class Fleet:
             error=why[:2000] if why else None,
         )
 
-    # ---- what is done
+    # ---- start and stop
 
-    def _make_it_so(self, released: frozenset[str]) -> bool:
-        """Stop and start what the plans say; answers whether the next look should follow at once."""
+    def _apply(self, released: frozenset[str]) -> bool:
+        """Stop and start the agents of the plans; returns whether the next turn should follow at once."""
         plans = self._plans()
         stop = [agent for found in plans.values() for agent in found.stop]
         start = [(service, devices) for service, found in plans.items() for devices in found.start]
@@ -154,7 +158,7 @@ class Fleet:
 
     def _plans(self) -> dict[str, Plan]:
         plans, self._refused = {}, None
-        for name, service in self.hands.services().items():
+        for name, service in self.backend.services().items():
             if name not in self.wanted:
                 continue
             try:
@@ -164,7 +168,7 @@ class Fleet:
         return plans
 
     def _stop(self, agents: Sequence[Agent], released: frozenset[str]) -> bool:
-        """Let agents leave, and stop those that may go or have been waited for; answers whether some were stopped."""
+        """Mark agents as leaving, and stop those released or waited for too long; returns whether any was stopped."""
         now = self.clock()
         self._leaving = {agent.name: self._leaving.get(agent.name, now) for agent in agents}
         due = [agent for agent in agents if agent.name in released or now - self._leaving[agent.name] > self.drain_s]
@@ -174,16 +178,16 @@ class Fleet:
             return False
         log.info("stopping %s", ", ".join(agent.name for agent in due))
         self._ending |= {agent.name for agent in due}
-        return self._try(partial(self.hands.stop, due))
+        return self._try(partial(self.backend.stop, due))
 
     def _start(self, rooms: Sequence[tuple[str, int]]) -> bool:
-        """Start the first few agents, up to one that cannot be started; after failures later and later.
+        """Start the first few agents, until one cannot be started; after failures only after growing pauses.
 
-        Answers whether some are left that should follow at once.
+        Returns whether more agents should be started at once.
         """
         if self._failures and self.clock() - self._failed_at < min(2.0**self._failures, MOST_PAUSE_S):
             return False
-        if not self._try(partial(self.hands.check, len(rooms))):
+        if not self._try(partial(self.backend.check, len(rooms))):
             return False
         for service, devices in rooms[:MOST_STARTS]:
             log.info("starting an agent of %s, devices: %s", service, devices)
@@ -192,7 +196,7 @@ class Fleet:
         return len(rooms) > MOST_STARTS
 
     def _start_one(self, service: str, devices: int) -> None:
-        self._staying.add(self.hands.start(service, devices))
+        self._staying.add(self.backend.start(service, devices))
 
     def _try(self, act: Callable[[], None]) -> bool:
         try:
@@ -209,7 +213,7 @@ class Fleet:
 
 
 def _reason(error: Exception) -> str:
-    """What to tell of an error, in one line."""
+    """The message of an error, in one line."""
     if isinstance(error, StrataError):
         return error.detail
     if isinstance(error, ValidationError):

@@ -1,4 +1,4 @@
-"""Where a fleet of containers runs: environment `FLEET_*`."""
+"""Settings of the fleet of containers, from the environment variables `FLEET_*`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class FleetSettings(Environment):
     """The settings of the fleet of containers.
 
     Attributes:
-        services: Compose services that it scales, separated by commas.
-        every_s: seconds between two looks.
-        drain_s: how long a leaving agent may be needed by a round before it is stopped all the same.
-        grace_s: how long a container may take to end before it is killed.
+        services: the Compose services that it scales, separated by commas.
+        every_s: seconds between two turns.
+        drain_s: seconds after which a leaving agent is stopped even if a round still needs it.
+        grace_s: seconds that a container may take to end before it is killed.
     """
 
     model_config = SettingsConfigDict(env_prefix="FLEET_", extra="ignore", env_ignore_empty=True)

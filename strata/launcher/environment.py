@@ -1,4 +1,4 @@
-"""What the processes of a local topology are given: modules, environment, socket, devices."""
+"""What the launcher passes to the processes of a local topology: modules, environment, socket, devices."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shared.core.errors import BadInput
 from strata.launcher import home
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Set to 1 before torch is imported: the number of threads changes the last bits of a sum."""
+"""Variables set to 1 before torch is imported: the number of threads changes the last bits of a sum."""
 
 _MALLOC = "glibc.malloc.hugetlb=1"
-"""Large buffers come and go in every round: in huge pages, where the kernel has them, that costs a fifth."""
+"""Large buffers are allocated and freed in every round; with huge pages that costs a fifth of the time."""
 
 
 @dataclass(frozen=True)
 class Modules:
-    """What is run as `python -m` for each tier; tests put fakes here."""
+    """The module that `python -m` runs for each tier; tests replace them by fakes."""
 
     cloud: str = "cloud_server"
     edge: str = "edge_server"
@@ -28,13 +28,13 @@ class Modules:
 
 
 def spread(devices: int, agents: int | None = None) -> list[int]:
-    """Devices of each agent, as even as they go; by default one agent a core, at most one a device.
+    """The number of devices of each agent, as even as possible; by default one agent per core, at most one per device.
 
     Raises:
-        BadInput: there is nothing to spread, or an agent would get no device.
+        BadInput: there is no device, or an agent would get none.
     """
     if devices < 1:
-        raise BadInput(f"a topology has at least one device, not {devices}", field="devices")
+        raise BadInput(f"a topology needs at least one device, not {devices}", field="devices")
     count = min(os.cpu_count() or 1, devices) if agents is None else agents
     if not 1 <= count <= devices:
         raise BadInput(f"{devices} devices can be spread over 1 to {devices} agents, not {count}", field="agents")
@@ -43,9 +43,9 @@ def spread(devices: int, agents: int | None = None) -> list[int]:
 
 
 def common(more: Mapping[str, str], tier_token: str) -> dict[str, str]:
-    """The environment that all processes share: this one's, with `more` over it, and what must be so."""
+    """The environment of all processes: this process' own, updated with `more` and with the settings that must hold."""
     env = {**os.environ, **more}
-    source = str(Path(__file__).resolve().parents[2])  # found also where the package is not installed
+    source = str(Path(__file__).resolve().parents[2])  # so that the packages are found without being installed
     return {
         **env,
         **dict.fromkeys(_ONE_THREAD, "1"),
@@ -59,17 +59,19 @@ def common(more: Mapping[str, str], tier_token: str) -> dict[str, str]:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 = any free one.
+    """A listening socket; port 0 means any free port.
 
     Raises:
-        BadInput: the port cannot be had.
+        BadInput: the port is not available.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restarted cloud takes its old port
+        listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # so that a restarted cloud can take its old port
         listener.bind((host, port))
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise BadInput(f"port {port} of {host} cannot be had: {error.strerror}", field="port") from None
+        raise BadInput(f"port {port} of {host} is not available: {error.strerror}", field="port") from None
     return listener

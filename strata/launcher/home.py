@@ -1,4 +1,4 @@
-"""The folder `.strata` (STRATA_HOME), by which a running `strata up` is found; and the cache of data sets."""
+"""The folder `.strata` (STRATA_HOME), through which commands find a running `strata up`; the cache of data sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROBE_S = 1.0
 
 @dataclass(frozen=True)
 class Running:
-    """A running `strata up`: where its cloud is, its process, and the folder of its logs."""
+    """A running `strata up`: the URL of its cloud, its process id, and the folder of its logs."""
 
     url: str
     pid: int
@@ -27,17 +27,17 @@ class Running:
 
 
 def folder() -> Path:
-    """STRATA_HOME, by default `.strata` where the command runs."""
+    """STRATA_HOME, by default `.strata` in the current folder."""
     return Path(os.environ.get("STRATA_HOME") or ".strata")
 
 
 def cache_folder() -> Path:
-    """STRATA_CACHE_DIR, by default `~/.cache/strata`: unpacked data sets outlive a topology."""
+    """STRATA_CACHE_DIR, by default `~/.cache/strata`, where unpacked data sets outlive a topology."""
     return Path(os.environ.get("STRATA_CACHE_DIR") or Path.home() / ".cache" / "strata").resolve()
 
 
 def running() -> Running | None:
-    """The running `strata up`. What a killed one left behind counts for nothing: its lock went with it."""
+    """The running `strata up`, or None. The files of a killed one are ignored: the kernel has freed its lock."""
     try:
         with (folder() / _LOCK).open("rb") as lock:
             if _taken(lock.fileno(), fcntl.LOCK_SH):
@@ -50,18 +50,18 @@ def running() -> Running | None:
 
 @contextlib.contextmanager
 def announced(url: str, logs: Path | None = None) -> Iterator[None]:
-    """Let other commands find this process' topology as long as the context lasts.
+    """Let other commands find this process' topology while the context is open.
 
     Raises:
-        Conflict: a topology of this folder runs already.
+        Conflict: another topology already runs for this folder.
     """
     folder().mkdir(parents=True, exist_ok=True)
     note = (folder() / _NOTE).resolve()
     with (folder() / _LOCK).open("ab") as lock:
-        deadline = time.monotonic() + _PROBE_S  # a command that only looks holds it for a moment
+        deadline = time.monotonic() + _PROBE_S  # a command that only reads holds the lock for a moment
         while not _taken(lock.fileno(), fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise Conflict(f"a topology of {folder()} runs already; `strata down` stops it")
+                raise Conflict(f"a topology is already running (found in {folder()}); `strata down` stops it")
             time.sleep(0.02)
         part = note.with_name(f".{note.name}.{os.getpid()}")
         part.write_text(
@@ -75,7 +75,7 @@ def announced(url: str, logs: Path | None = None) -> Iterator[None]:
 
 
 def _taken(descriptor: int, kind: int) -> bool:
-    """Try to take a lock, without waiting."""
+    """Whether a lock could be taken without waiting."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

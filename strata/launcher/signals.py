@@ -1,4 +1,4 @@
-"""Signals of a command that has something to clean up."""
+"""Signal handling for commands that must clean up."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from types import FrameType
 from typing import Any
 
 INTERRUPTED = 130
-"""Exit status of a command that Ctrl-C ended."""
+"""The exit status of a command that Ctrl-C ended."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
 def as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: `KeyboardInterrupt`, so that it cleans up."""
+    """Make SIGTERM and SIGHUP raise `KeyboardInterrupt`, as Ctrl-C does, so that the command cleans up."""
     with _handled(_interrupt):
         yield
 
 
 @contextlib.contextmanager
 def postponed() -> Iterator[None]:
-    """Keep ending signals waiting until the context is left, so that a second Ctrl-C leaves nothing behind."""
+    """Delay SIGINT, SIGTERM and SIGHUP until the context is left: a second Ctrl-C cannot interrupt the cleanup."""
     arrived: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
@@ -37,7 +37,7 @@ def postponed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(handler: Any) -> Iterator[None]:
-    """Put a handler in; only the main thread may, in others nothing changes and no signal arrives."""
+    """Install a handler for the context. In threads other than the main one this does nothing: they get no signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

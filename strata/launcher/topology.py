@@ -1,10 +1,8 @@
 """A local topology: redis-server, one cloud, edges and agents as processes on loopback.
 
-The same code and protocol as in containers. Nothing outlives the launcher: `stop` ends all in order; if the
-launcher is killed, the kernel ends its processes (`shim`), and the next launcher removes the folder that was
-left behind.
-
-What a topology still lacks.
+The processes run the same code and protocol as in containers. Nothing outlives the launcher: `stop` ends all
+processes in order; if the launcher is killed, the kernel ends them (`parent_death`), and the next launcher removes
+the temporary folder that was left behind.
 """
 
 from __future__ import annotations
@@ -38,24 +36,24 @@ _POLL_S = 0.1
 class Topology:
     """A cloud, edges and agents as local processes; a context manager that starts and stops them.
 
-    Start it from a thread that lasts as long as it (the kernel ties the processes to that thread).
+    Start it from a thread that lives as long as the topology (the kernel ties the processes to that thread).
 
     Args:
         edges: number of edges, named `edge-1` and so on.
         devices: number of devices, spread over the agents.
-        agents: number of agent processes, named `agent-1` and so on; None = one a core, at most one a device.
-        runs_dir: where the cloud writes results.
-        folder: for state and logs, kept at the end; None = a temporary one, removed at the end.
-        port: of the cloud; 0 = any free one.
-        order: in which agents are started, as indices from 0, for tests; the result must not depend on it.
-        profiles: of each agent; None = `standard` for all.
-        modules: what is run for each tier.
-        env: more environment for all processes, over that of this one.
-        env_of: more environment for single processes, by name (`cloud`, `edge-1`, `agent-1`), over everything.
+        agents: number of agent processes, named `agent-1` and so on; None = one per core, at most one per device.
+        runs_dir: the folder into which the cloud writes results.
+        folder: the folder for state and logs, which is kept; None = a temporary one, which `stop` removes.
+        port: port of the cloud; 0 = any free one.
+        order: the order in which agents start, as indices from 0, for tests; results must not depend on it.
+        profiles: the profile of each agent; None = `standard` for all.
+        modules: the module that runs for each tier.
+        env: environment variables for all processes; they override this process' own.
+        env_of: environment variables for single processes by name (`cloud`, `edge-1`, `agent-1`); they override all.
 
     Attributes:
-        url: of the cloud, known after `start`.
-        folder: of state and logs, known after `start`.
+        url: address of the cloud, known after `start`.
+        folder: the folder of state and logs, known after `start`.
         tier_token: the secret that the tiers of this topology share.
     """
 
@@ -76,17 +74,17 @@ class Topology:
     ) -> None:
         self.rooms = spread(devices, agents)
         if edges < 1:
-            raise BadInput(f"a topology has at least one edge, not {edges}", field="edges")
+            raise BadInput(f"a topology needs at least one edge, not {edges}", field="edges")
         self.edge_names = [f"edge-{index + 1}" for index in range(edges)]
         self._order = list(order) if order is not None else list(range(len(self.rooms)))
         if sorted(self._order) != list(range(len(self.rooms))):
-            raise BadInput(f"order names each of {len(self.rooms)} agents once", field="order")
+            raise BadInput(f"order must name each of the {len(self.rooms)} agents once", field="order")
         self._profiles = list(profiles) if profiles is not None else ["standard"] * len(self.rooms)
         if len(self._profiles) != len(self.rooms):
             raise BadInput(f"{len(self._profiles)} profiles for {len(self.rooms)} agents", field="profiles")
         self._runs_dir = runs_dir.resolve()
         self._given_folder = folder
-        self._lasting = folder is not None  # what a temporary one holds survives crashes, not those of the machine
+        self._lasting = folder is not None  # the data of a temporary folder need not survive a power failure
         self._port = port
         self._modules = modules or Modules()
         self._env = dict(env or {})
@@ -97,13 +95,13 @@ class Topology:
         self.tier_token = secrets.token_hex(16)
         self.url = ""
 
-    # ---- life
+    # ---- start and stop
 
     def start(self) -> Self:
-        """Start everything; if anything fails, what was started is stopped again.
+        """Start all processes; if one cannot be started, those already running are stopped again.
 
         Raises:
-            StrataError: no redis-server, or the port is taken.
+            StrataError: no redis-server was found, or the port is taken.
         """
         try:
             self._start()
@@ -124,9 +122,9 @@ class Topology:
             self._start_agent(f"agent-{index + 1}", self.rooms[index], self._profiles[index])
 
     def stop(self) -> None:
-        """End all processes and remove a temporary folder; without effect if nothing runs.
+        """End all processes and remove a temporary folder; does nothing if nothing runs.
 
-        The cloud goes first, since it decides rounds: so nobody records the end of the others as lost work. A
+        The cloud ends first: it decides rounds and would otherwise record the end of the others as lost work. A
         signal that arrives meanwhile waits.
         """
         with postponed():
@@ -151,17 +149,17 @@ class Topology:
     ) -> None:
         self.stop()
 
-    # ---- what is there
+    # ---- state
 
     @property
     def folder(self) -> Path:
         """The folder of state and logs.
 
         Raises:
-            NotFound: the topology is not started.
+            NotFound: the topology has not been started.
         """
         if self._work is None:
-            raise NotFound("the topology is not started")
+            raise NotFound("the topology has not been started")
         return self._work.path
 
     @property
@@ -171,9 +169,9 @@ class Topology:
 
     @property
     def redis(self) -> RedisServer:
-        """The redis-server of cloud and edges."""
+        """The redis-server of the cloud and the edges."""
         if self._redis is None:
-            raise NotFound("the topology is not started")
+            raise NotFound("the topology has not been started")
         return self._redis
 
     def dead(self) -> list[Process]:
@@ -181,12 +179,12 @@ class Topology:
         return [process for process in self._processes.values() if process.returncode is not None]
 
     def check(self) -> None:
-        """See that all processes run.
+        """Check that all processes run.
 
         Raises:
-            ProcessDied: naming the first that does not, with the end of its log.
+            ProcessDied: a process has ended; names the first one and quotes the end of its log.
         """
-        if self._redis is not None and not self._redis.alive:  # first: the others may have died of it
+        if self._redis is not None and not self._redis.alive:  # checked first: the others may have ended because of it
             raise ProcessDied("redis-server ended")
         for process in self.dead():
             raise process.death()
@@ -196,12 +194,8 @@ class Topology:
 
         Raises:
             ProcessDied: a process ended meanwhile.
-            NotReady: the deadline passed; the message names what is missing.
+            NotReady: the deadline passed; the message names the missing edges and agents.
         """
-        from strata.api.client import Client
-
-        pass
-
         deadline = time.monotonic() + deadline_s
         agents = self.agents()
         with Client(self.url, timeout_s=5.0) as client:
@@ -215,52 +209,44 @@ class Topology:
                 time.sleep(_POLL_S)
 
     def trim_logs(self) -> None:
-        """See that no log grows without end."""
+        """Truncate the logs that have grown too long."""
         for process in self._processes.values():
             process.trim()
 
     def keep_logs(self, into: Path) -> None:
-        """Copy the processes' logs out of the folder, which may be a temporary one."""
+        """Copy the processes' logs into a folder that outlives the topology."""
         shutil.copytree(self.folder / "logs", into, dirs_exist_ok=True)
 
-    # ---- changes while it runs, for tests and late-comers
+    # ---- changes while the topology runs
 
     def add_agent(self, devices: int = 1, profile: str = "standard") -> str:
-        """Start one more agent; answers with its name. It registers like any other."""
+        """Start one more agent and return its name. It registers like any other."""
         name = f"agent-{len(self.rooms) + 1}"
         self._start_agent(name, devices, profile)
-        self.rooms.append(devices)  # only now: one that could not be started is no agent that can come back
+        self.rooms.append(devices)  # after the start, which may fail
         self._profiles.append(profile)
         return name
 
     def end(self, name: str, *, grace_s: float = 0.0) -> None:
-        """End one process, without grace by SIGKILL. Its state stays in the folder."""
+        """End one process; without a grace period by SIGKILL. Its state stays in the folder."""
         process = self._processes[name]
         if not grace_s:
             process.signal(signal.SIGKILL)
             process.wait(_GRACE_S)
         end_all([process], grace_s)
 
-    def freeze(self, name: str) -> None:
-        """Stop a process where it stands: it is alive and says nothing, until `thaw`."""
-        self._processes[name].signal(signal.SIGSTOP)
-
-    def thaw(self, name: str) -> None:
-        """Let a frozen process go on."""
-        self._processes[name].signal(signal.SIGCONT)
-
     def agents(self) -> dict[str, int]:
-        """Devices of each agent that there has been, by name, whether it runs or not."""
+        """The number of devices of each agent by name, including agents that have ended."""
         return {f"agent-{index + 1}": room for index, room in enumerate(self.rooms)}
 
     def retire(self, names: Sequence[str]) -> None:
-        """End processes on purpose: they count no longer as dead. Their state stays, for `start_again`."""
+        """End processes on purpose, so that `dead` does not list them. Their state stays for `start_again`."""
         end_all([self._processes[name] for name in names], _GRACE_S)
         for name in names:
             del self._processes[name]
 
     def start_again(self, name: str) -> None:
-        """Start a process that was ended, on its old state; the cloud on its old port."""
+        """Start a process again with its old state; the cloud also gets its old port."""
         if name in self._processes:
             self.end(name)
         if name == "cloud":
@@ -274,7 +260,7 @@ class Topology:
     # ---- processes
 
     def _start_cloud(self) -> None:
-        """Bind here, so that the address is known and nobody takes the port in between; the cloud inherits it."""
+        """Start the cloud on a socket bound here: so the address is known and no other program can take the port."""
         with listening(_HOST, self._port) as listener:
             self._port = listener.getsockname()[1]
             self.url = f"http://{_HOST}:{self._port}"
@@ -311,12 +297,12 @@ class Topology:
 
 
 def look(client: Client, edges: Sequence[str], agents: Mapping[str, int]) -> tuple[TopologyInfo | None, list[str]]:
-    """What the cloud sees, and the names of what is missing.
+    """The topology as the cloud knows it, and a description of every edge and agent that is missing.
 
     Args:
-        client: of the cloud.
-        edges: the names that must be there.
-        agents: the agents that must be there, with their devices.
+        client: client of the cloud.
+        edges: names of the edges that must be connected.
+        agents: names of the agents that must be connected, with their numbers of devices.
     """
     try:
         info, ready = client.topology(), client.readiness()
@@ -330,6 +316,6 @@ def look(client: Client, edges: Sequence[str], agents: Mapping[str, int]) -> tup
     if absent or info.n_devices < wanted:
         who = f" ({', '.join(absent)})" if absent else ""
         missing.append(f"{wanted - info.n_devices} of {wanted} devices{who}")
-    if not missing and ready.status != "ok":  # everybody is there, and the cloud wants something else
-        missing = list(ready.missing) or ["something that the cloud does not name"]
+    if not missing and ready.status != "ok":  # all are connected, and the cloud waits for something else
+        missing = list(ready.missing) or ["the cloud is not ready and gives no reason"]
     return info, missing

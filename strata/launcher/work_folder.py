@@ -1,4 +1,4 @@
-"""The folder of a local topology: a given one that is kept, or a temporary one that goes."""
+"""The folder of a local topology: a given one, which is kept, or a temporary one, which is removed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LOCK = "launcher.lock"
 
 
 class WorkFolder:
-    """A folder under a lock that the kernel frees when its launcher ends, however that ends.
+    """A folder with a lock, which the kernel frees when the launcher ends, even if it is killed.
 
-    So a temporary folder without a holder is known to be left behind by a killed launcher; whoever makes the
-    next one removes it.
+    A temporary folder that nobody has locked was therefore left behind by a killed launcher; the next launcher
+    removes it.
 
     Raises:
-        Conflict: another launcher works in the given folder.
+        Conflict: another launcher uses the given folder.
     """
 
     def __init__(self, given: Path | None) -> None:
@@ -35,21 +35,21 @@ class WorkFolder:
             made = given
         lock = _take(made)
         if lock is None:
-            raise Conflict(f"another topology works in {made}")
+            raise Conflict(f"another topology uses {made}")
         self._lock = lock
-        if self._temporary:  # only now under the name that others look for, so that it never seems abandoned
+        if self._temporary:  # `_sweep` finds it by this name, so it gets it only once it is locked
             made = made.rename(made.with_name(made.name.removeprefix(".")))
         self.path = made.resolve()
 
     def close(self) -> None:
-        """Remove a temporary folder; leave a given one to the next launcher."""
+        """Free the lock, and remove the folder if it is temporary."""
         if self._temporary:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def _take(folder: Path) -> int | None:
-    """The folder's lock as a descriptor, None if somebody holds it."""
+    """The descriptor of the folder's lock, None if another process holds it."""
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,7 +60,7 @@ def _take(folder: Path) -> int | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove temporary folders of one's own whose launcher is gone."""
+    """Remove this user's temporary folders whose launcher has ended."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():

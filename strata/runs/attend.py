@@ -1,4 +1,4 @@
-"""A run from its start to its end, at a cloud that is there: what `strata run` and `strata sweep` share."""
+"""Attending a run from start to end: the parts that `strata run` and `strata sweep` share."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _TRACKING_S = 60.0
 
 
 def size_of(spec: ExperimentSpec) -> tuple[int, int]:
-    """Edges and devices of the local topology that a spec runs on: its own numbers, else those of the house."""
+    """Numbers of edges and devices of the local topology for a spec: the spec's own, else the defaults."""
     devices = spec.num_devices or _DEVICES
     return spec.num_edges or min(_EDGES, devices), devices
 
 
 def sized(spec: RunSpec) -> RunSpec:
-    """The spec with its numbers of edges and devices, refused before anything is started if it cannot be run here."""
+    """The spec with its numbers of edges and devices, validated before any process is started."""
     check_trackers(spec.tracking)
     edges, devices = size_of(spec)
     return parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
@@ -45,16 +45,16 @@ def sized(spec: RunSpec) -> RunSpec:
 def local_topology(
     edges: int, devices: int, agents: int | None, runs_dir: Path, ready_s: float, folder: Path | None = None
 ) -> Iterator[Topology]:
-    """A local topology that is ready, said aloud, and stopped at the end; a given `folder` keeps its state.
+    """A local topology that is ready, and is stopped at the end; a given `folder` keeps its state.
 
     Raises:
-        BadInput: so many processes do not fit into this machine.
-        StrataError: it did not start, or was not ready in time.
+        BadInput: this machine has too little memory for so many processes.
+        StrataError: the topology did not start, or was not ready in time.
     """
     console = stderr()
     running = home.running()
     if running:
-        console.print(f"`strata up` runs at {running.url}; to run there: --url {running.url}", highlight=False)
+        console.print(f"`strata up` is running at {running.url}; to use it: --url {running.url}", highlight=False)
     topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder)
     check_processes(1 + edges + len(topology.rooms))
     words = f"cloud, {edges} edges, {len(topology.rooms)} agents with {devices} devices"
@@ -67,17 +67,17 @@ def local_topology(
 
 
 def attend(client: Client, info: RunInfo, *, check: Callable[[], None] = lambda: None) -> tuple[RunInfo, bool]:
-    """Show a run until it ends; Ctrl-C stops it. Answers with its end, and whether it was Ctrl-C."""
+    """Show a run until it ends; Ctrl-C stops it. Returns the ended run, and whether Ctrl-C stopped it."""
     try:
         with view_on(stderr()) as view:
             return follow(client, info.run, view, check=check), False
     except KeyboardInterrupt:
-        stderr().print(f"stopping run {info.run}; once more Ctrl-C does not wait for it", highlight=False)
+        stderr().print(f"stopping run {info.run}; press Ctrl-C again to leave without waiting", highlight=False)
         return _stopped(client, info), True
 
 
 def _stopped(client: Client, info: RunInfo) -> RunInfo:
-    """Stop a run and wait a little for its end, so that what it reached is on record."""
+    """Stop a run and wait a limited time for its end, so that its results are saved."""
     with contextlib.suppress(StrataError, KeyboardInterrupt):
         info = client.stop(info.run)
         deadline = time.monotonic() + _STOP_S
@@ -88,28 +88,28 @@ def _stopped(client: Client, info: RunInfo) -> RunInfo:
 
 
 def await_results(info: RunInfo, folder: Path) -> None:
-    """Give the cloud time to bring the results folder, and its trackers, to the run's end before it is stopped."""
+    """Wait until the cloud has completed the results folder and its trackers, since it will be stopped afterwards."""
     if info.rounds and info.status in {"completed", "stopped"}:
         _until(lambda: ended_in(folder) == info.status, _RESULTS_S)
     if info.tracking:
-        with stderr().status(f"bringing the run to {', '.join(info.tracking)}"):
-            _until(lambda: all(_is_told(folder, tracker, info) for tracker in info.tracking), _TRACKING_S)
+        with stderr().status(f"sending the run to {', '.join(info.tracking)}"):
+            _until(lambda: all(_is_complete(folder, tracker, info) for tracker in info.tracking), _TRACKING_S)
 
 
-def _is_told(folder: Path, tracker: str, info: RunInfo) -> bool:
-    """Whether a tracker knows of the run's end, or was given up."""
+def _is_complete(folder: Path, tracker: str, info: RunInfo) -> bool:
+    """Whether a tracker has received the end of the run."""
     note = read_notes(folder).get(tracker)
     return note is not None and note.status == info.status
 
 
-def _until(there: Callable[[], bool], limit_s: float) -> None:
+def _until(condition: Callable[[], bool], limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
-    while not there() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
 def ended_in(folder: Path) -> str | None:
-    """The status that a results folder tells, None where it tells none."""
+    """The status of the run in a results folder, None if the folder has none."""
     try:
         return read_run(folder).status
     except NotFound:

@@ -16,12 +16,12 @@ _MODEL = "model.safetensors"
 
 
 def pull_run(client: Client, info: RunInfo, folder: Path, *, model: bool = True) -> list[str]:
-    """Fetch every results file and, if wanted, the global model into a folder; answers with their names, sorted.
+    """Fetch every results file and, with `model`, the global model into a folder; returns the sorted file names.
 
-    Each file is written beside its place and moved there when it is whole.
+    Each file is written under a temporary name and renamed when it is complete.
 
     Raises:
-        WireError: the cloud listed a name that leads out of the folder; nothing is fetched then.
+        WireError: the cloud listed a name that leads out of the folder; then nothing is fetched.
     """
     names = [name for name in client.file_names(info.run) if name != _MODEL]
     places = {name: _place(folder, name) for name in names}
@@ -32,7 +32,7 @@ def pull_run(client: Client, info: RunInfo, folder: Path, *, model: bool = True)
     try:
         _fetch(client, info.run, ("models", "global"), folder / _MODEL)
     except StrataError as error:
-        if error.status not in {NotFound.status, Conflict.status}:  # a run without a round, or not begun, has none
+        if error.status not in {NotFound.status, Conflict.status}:  # a run without a committed round has no model
             raise
         return sorted(names)
     return sorted([*names, _MODEL])
@@ -40,10 +40,10 @@ def pull_run(client: Client, info: RunInfo, folder: Path, *, model: bool = True)
 
 @contextlib.contextmanager
 def results_folders(runs: Sequence[str], url: str | None, runs_dir: Path) -> Iterator[list[Path]]:
-    """The results folders of runs: those that lie in `runs_dir`, or of a cloud's runs copies that are gone at the end.
+    """The results folders of runs: those in `runs_dir`, or temporary copies of those of a cloud.
 
     Raises:
-        NotFound: there is no such run.
+        NotFound: a run does not exist.
     """
     if url is None:
         yield find_folders(runs_dir, runs)
@@ -56,10 +56,10 @@ def results_folders(runs: Sequence[str], url: str | None, runs_dir: Path) -> Ite
 
 
 def _place(folder: Path, name: str) -> Path:
-    """Where a file goes. Names come from the cloud: none may lead elsewhere."""
+    """The local path of a file. Names come from the cloud and must not lead out of the folder."""
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-        raise WireError(f"the cloud lists a file named {name!r}, which does not stay in its folder")
+        raise WireError(f"the cloud lists a file named {name!r}, which leads out of the results folder")
     return folder.joinpath(*path.parts)
 
 

@@ -1,4 +1,4 @@
-"""Following a run: from its events to a line on the screen."""
+"""Following a run and showing its progress on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from strata.api.client import Client
 
 _IDLE_S = 2.0
 _CHECK_EVERY_S = 0.5
-_LOOK_EVERY_S = 0.2
+_READ_EVERY_S = 0.2
 _BAR = (10, 24)
-"""Columns of the bar, at least and at most."""
+"""Smallest and largest width of the progress bar, in columns."""
 
 
 class View(Protocol):
-    """Something that shows how a run stands."""
+    """Shows the progress of a run."""
 
     def show(self, info: RunInfo, n_lost: int) -> None:
-        """Show it; so many contributions were lost since it is followed."""
+        """Show the run. `n_lost` contributions have been lost since it was first shown."""
 
     def note(self, text: str) -> None:
-        """Say something once."""
+        """Print a remark."""
 
     def __enter__(self) -> Self: ...
 
@@ -49,42 +49,42 @@ class View(Protocol):
 
 
 def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = lambda: None) -> RunInfo:
-    """Show a run until it has ended; answers with how it ended.
+    """Show a run until it has ended, and return it.
 
-    Events say when to look, the run itself says what is so: a missed or repeated event changes nothing.
+    Events only say when to read the run again: a missed or repeated event changes nothing.
 
     Args:
-        client: of the run's cloud.
-        run: its id.
-        view: what shows it.
-        check: called every few seconds, to raise if nothing more can come.
+        client: client of the run's cloud.
+        run: id of the run.
+        view: shows the run.
+        check: called about every half second; raises if the run cannot continue.
     """
     info = client.run(run)
     view.show(info, 0)
     if info.status in FINAL:
         return info
-    heard, looked_at, checked_at, n_noted = _Heard(), 0.0, time.monotonic(), 0
+    totals, read_at, checked_at, n_noted = _EventTotals(), 0.0, time.monotonic(), 0
     for event in client.events(info.run, idle_s=_IDLE_S):
         if event is None or time.monotonic() - checked_at > _CHECK_EVERY_S:
             check()
             checked_at = time.monotonic()
         if event is not None:
-            heard.take(event)
-        if event is not None and event.kind != "run.status" and time.monotonic() - looked_at < _LOOK_EVERY_S:
+            totals.take(event)
+        if event is not None and event.kind != "run.status" and time.monotonic() - read_at < _READ_EVERY_S:
             continue
-        info, looked_at = client.run(info.run), time.monotonic()
+        info, read_at = client.run(info.run), time.monotonic()
         for text in info.notes[n_noted:]:
             view.note(text)
         n_noted = len(info.notes)
-        view.show(heard.joined(info), heard.n_lost)
+        view.show(totals.joined(info), totals.n_lost)
         if info.status in FINAL:
             break
     return info
 
 
 @dataclass
-class _Heard:
-    """What events told that a run does not say of itself before its end."""
+class _EventTotals:
+    """Values known from events only: the run itself has them at its end."""
 
     n_lost: int = 0
     accuracy: float | None = None
@@ -100,14 +100,14 @@ class _Heard:
             self.loss = on_global.get("loss", self.loss)
 
     def joined(self, info: RunInfo) -> RunInfo:
-        """The run with the newest evaluation; a headline figure of its own is the newest once the run has ended."""
+        """The run with the newest evaluation. Once the run has ended, its own accuracy is the newest."""
         if self.accuracy is None or (info.status in FINAL and info.accuracy is not None):
             return info
         return info.replace(accuracy=self.accuracy, loss=self.loss)
 
 
 class LiveView:
-    """One line on a terminal that is drawn anew. In a narrow terminal it goes without some figures."""
+    """One line on a terminal that is redrawn; a narrow terminal shows fewer figures."""
 
     def __init__(self, console: Console) -> None:
         self._bar = BarColumn(bar_width=_BAR[1])
@@ -124,7 +124,7 @@ class LiveView:
         self._task = self._progress.add_task("starting", total=None, figures="")
 
     def show(self, info: RunInfo, n_lost: int) -> None:
-        """Draw the line again."""
+        """Redraw the line."""
         words = " ".join(filter(None, [info.name, info.status, info.phase]))
         n_rounds = len(str(info.num_rounds))
         room = self._progress.console.width - cell_len(f"{words} {'':{2 * n_rounds}}/  0:00:00 ETA 0:00:00 ")
@@ -139,7 +139,7 @@ class LiveView:
         )
 
     def note(self, text: str) -> None:
-        """Print a line above it."""
+        """Print a remark above the line."""
         self._progress.console.print(f"note: {text}", markup=False, highlight=False)
 
     def __enter__(self) -> Self:
@@ -153,14 +153,14 @@ class LiveView:
 
 
 class LineView:
-    """A line for each change, where there is no terminal."""
+    """One line per change, for output that is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown: tuple[str, int, float | None, str | None] | None = None
 
     def show(self, info: RunInfo, n_lost: int) -> None:
-        """Print a line if round, status, accuracy or what it waits for changed."""
+        """Print a line if the round, status, accuracy or reason has changed."""
         now = (info.status, info.rounds, info.accuracy, info.reason)
         if now != self._shown:
             self._shown = now
@@ -169,7 +169,7 @@ class LineView:
             self._console.print(line + (f"  ETA {duration(eta)}" if eta else ""), markup=False, highlight=False)
 
     def note(self, text: str) -> None:
-        """Print it."""
+        """Print a remark."""
         self._console.print(f"note: {text}", markup=False, highlight=False)
 
     def __enter__(self) -> Self:
@@ -187,12 +187,12 @@ def view_on(console: Console) -> View:
 
 
 def figures(info: RunInfo, n_lost: int, room: int | None = None) -> str:
-    """The figures of a run on one line; of one that waits, what it waits for.
+    """The figures of a run on one line; for a waiting run, the reason why it waits.
 
     Args:
         info: the run.
-        n_lost: contributions.
-        room: columns; figures that find no room are left out, least needed first. None: as many as it takes.
+        n_lost: number of lost contributions.
+        room: width in columns; figures that do not fit are left out, the least important first. None: no limit.
     """
     if info.reason and info.status not in FINAL:
         return info.reason
@@ -212,6 +212,6 @@ def figures(info: RunInfo, n_lost: int, room: int | None = None) -> str:
 
 
 def _eta_s(info: RunInfo) -> float | None:
-    """Seconds to go at the pace so far."""
+    """Estimated seconds until the end, at the average pace so far."""
     left = info.num_rounds - info.rounds
     return left * info.wall_s / info.rounds if info.rounds and left > 0 and info.status not in FINAL else None

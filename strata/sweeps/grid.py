@@ -15,7 +15,7 @@ from shared.spec.run import RunSpec
 from strata.spec_files import read_spec
 
 MAX_COMBINATIONS = 1000
-"""As many runs as a cloud keeps by default."""
+"""Largest number of combinations of a sweep: a cloud keeps as many runs by default."""
 
 Finish = Callable[[RunSpec], RunSpec]
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "\"'"
@@ -26,8 +26,8 @@ class Cell:
     """One combination.
 
     Attributes:
-        values: of the keys that have several, as YAML reads them.
-        spec: the spec with these, validated.
+        values: the values of the keys that have several, as YAML reads them.
+        spec: the validated spec with these values.
     """
 
     values: dict[str, Any]
@@ -38,31 +38,31 @@ def cells(path: Path, arguments: Sequence[str], finish: Finish) -> list[Cell]:
     """All combinations of the values, the last key changing fastest; each is a valid spec.
 
     Args:
-        path: of the spec.
-        arguments: `key=v1,v2`; dotted keys, YAML values; what stands within brackets or quotes is one value.
-        finish: fills in what a spec leaves open to where it runs.
+        path: path of the spec.
+        arguments: `key=v1,v2` with dotted keys and YAML values; text within brackets or quotes is one value.
+        finish: fills in the fields that depend on where the spec runs.
 
     Raises:
-        BadInput: an argument, or the spec of a combination, is wrong, or two are the same; names the combination.
+        BadInput: an argument or the spec of a combination is invalid, or two combinations are equal; names them.
     """
     axes = [_axis(argument) for argument in arguments]
     keys = [key for key, _ in axes]
     for key in keys:
         if keys.count(key) > 1:
-            raise BadInput(f"{key} is given twice; its values stand in one argument, {key}=v1,v2", field=key)
+            raise BadInput(f"{key} is given twice; write all its values in one argument, {key}=v1,v2", field=key)
     size = 1
     for _, texts in axes:
         size *= len(texts)
     if size > MAX_COMBINATIONS:
-        raise BadInput(f"{size} combinations, {MAX_COMBINATIONS} at most")
+        raise BadInput(f"{size} combinations; at most {MAX_COMBINATIONS} are allowed")
     swept = {key for key, texts in axes if len(texts) > 1}
     choices = itertools.product(*(texts for _, texts in axes))
     found = [_cell(path, dict(zip(keys, choice, strict=True)), swept, finish) for choice in choices]
     first: dict[str, Cell] = {}
     for cell in found:
-        twin = first.setdefault(cell.spec.digest(), cell)
-        if twin is not cell:  # 1 and 1.0 are two texts and one rate
-            raise BadInput(f"{described(twin.values)} and {described(cell.values)} make the same spec")
+        same = first.setdefault(cell.spec.digest(), cell)
+        if same is not cell:  # 1 and 1.0 are two texts and one rate
+            raise BadInput(f"{described(same.values)} and {described(cell.values)} make the same spec")
     return found
 
 
@@ -78,10 +78,10 @@ def _cell(path: Path, chosen: dict[str, str], swept: set[str], finish: Finish) -
 
 
 def _axis(argument: str) -> tuple[str, list[str]]:
-    """The key of an argument and the texts of its values, none twice."""
+    """The key of an argument and the distinct texts of its values."""
     key, found, rest = argument.partition("=")
     if not found or not key:
-        raise BadInput(f"a key to sweep reads key=v1,v2, not {argument!r}")
+        raise BadInput(f"a key to sweep has the form key=v1,v2, not {argument!r}")
     texts = [part.strip() for part in _split(rest)]
     if not all(texts):
         raise BadInput(f"{key}: a value is missing in {argument!r}", field=key)
@@ -99,7 +99,7 @@ def _value(key: str, written: str) -> Any:
 
 
 def _split(written: str) -> list[str]:
-    """The parts between commas that stand outside brackets and quotes; a quote opens only where a value begins."""
+    """Split at the commas outside brackets and quotes; a quote opens only at the beginning of a value."""
     parts, depth, quote = [""], 0, ""
     for letter in written:
         if letter == "," and not depth and not quote:

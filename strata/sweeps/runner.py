@@ -1,4 +1,4 @@
-"""A sweep: the runs of its combinations one after another at one cloud, noted so that it can be taken up again."""
+"""Running a sweep: one combination after another on one cloud, recorded so that the sweep can be resumed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from strata.sweeps.grid import Cell
 _RESULTS_S, _AGAIN_S = 20.0, 0.2
 
 Fetch = Callable[[RunInfo], None]
-"""Sees to it that the results folder of a run that has ended is here."""
+"""Makes the results folder of an ended run available locally."""
 
 
 def sweep_of(cells: Sequence[Cell], arguments: Sequence[str]) -> Sweep:
-    """A sweep of these combinations that has not begun."""
+    """A new sweep of these combinations."""
     return Sweep(
         sweep=secrets.token_hex(8),
         name=cells[0].spec.name,
@@ -39,7 +39,7 @@ def sweep_of(cells: Sequence[Cell], arguments: Sequence[str]) -> Sweep:
 
 
 def folder_name(sweep: Sweep) -> str:
-    """The name that the same combinations get again: `sweep-quickstart-1f2e3d4c`."""
+    """A folder name that depends on the combinations only, such as `sweep-quickstart-1f2e3d4c`."""
     digests = "".join(each.spec_digest for each in sweep.combinations)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", sweep.name)[:40].strip("-") or "experiment"
     return f"sweep-{name}-{hashlib.sha256(digests.encode()).hexdigest()[:8]}"
@@ -53,26 +53,26 @@ def run_all(
     fetch: Fetch,
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Run what is not complete; True if Ctrl-C ended it. A combination that fails does not keep others from running.
+    """Run all incomplete combinations, whether or not some fail; returns whether Ctrl-C interrupted the sweep.
 
     Args:
-        client: of the cloud.
-        specs: of all combinations.
-        folder: of the sweep; what is so is noted there at once.
-        fetch: called for each run that ended.
-        check: called while nothing comes, to raise if nothing more can come.
+        client: client of the cloud.
+        specs: the specs of all combinations.
+        folder: folder of the sweep, where every change of a status is recorded at once.
+        fetch: called for each run that has ended.
+        check: called regularly while a run is followed; raises if the run cannot continue.
 
     Raises:
-        StrataError: the cloud is gone or takes no runs; the sweep can be taken up later.
+        StrataError: the cloud cannot be reached or accepts no runs; the sweep can be resumed later.
     """
-    for index in _said(folder):
+    for index in _announced(folder):
         try:
-            info = _begun(client, specs[index], folder, index)
+            info = _started(client, specs[index], folder, index)
         except Refused as error:
             if error.status != BadInput.status:
                 raise
             folder.note(index, status="failed", reason=error.detail)
-            _say_failed(error.detail)
+            _print_failure(error.detail)
             continue
         folder.note(index, run=info.run, status=info.status, reason=None)
         info, interrupted = attend(client, info, check=check)
@@ -80,18 +80,18 @@ def run_all(
         folder.note(index, status=info.status, reason=info.reason)
         folder.write_tables()
         if info.status == "failed":
-            _say_failed(info.reason or "the cloud gives no reason")
+            _print_failure(info.reason or "the cloud gives no reason")
         if interrupted:
             return True
     return False
 
 
-def _say_failed(reason: str) -> None:
+def _print_failure(reason: str) -> None:
     stderr().print(f"failed: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
-def _said(folder: SweepFolder) -> Iterable[int]:
-    """The combinations to run, each said aloud before it begins."""
+def _announced(folder: SweepFolder) -> Iterable[int]:
+    """The indices of the combinations to run; each combination is printed before it begins."""
     n = len(folder.sweep.combinations)
     todo = folder.todo()
     if len(todo) < n:
@@ -102,10 +102,10 @@ def _said(folder: SweepFolder) -> Iterable[int]:
         yield index
 
 
-def _begun(client: Client, spec: RunSpec, folder: SweepFolder, index: int) -> RunInfo:
-    """The run of a combination: the one that it has, going on where that ended early, or a new one.
+def _started(client: Client, spec: RunSpec, folder: SweepFolder, index: int) -> RunInfo:
+    """The run of a combination: its existing run, resumed if it ended early, or a new one.
 
-    The key makes one run of a creation whose answer was lost.
+    The idempotency key prevents a second run when the cloud's answer was lost.
     """
     combination = folder.sweep.combinations[index]
     info = None
@@ -122,12 +122,12 @@ def _begun(client: Client, spec: RunSpec, folder: SweepFolder, index: int) -> Ru
 
 
 def from_here(runs_dir: Path) -> Fetch:
-    """Results come from a cloud that writes them here: wait for the last of them."""
+    """For a cloud that writes its results here: waits until they are complete."""
     return lambda info: await_results(info, runs_dir / info.run)
 
 
 def from_cloud(client: Client, runs_dir: Path) -> Fetch:
-    """Results are fetched, unless the cloud writes them here as well."""
+    """For a remote cloud: downloads the results, unless the cloud also writes them here."""
 
     def fetch(info: RunInfo) -> None:
         deadline = time.monotonic() + _RESULTS_S

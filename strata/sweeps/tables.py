@@ -1,4 +1,4 @@
-"""A sweep on the terminal: what it is made of, and what came out of it."""
+"""Tables of a sweep: its plan and its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.run_records.runs import RunInfo
 from strata.output import Column, FittedTable, status_text
 
 _REASON = 80
-"""Letters of a reason in the table; `results.csv` has all."""
+"""Longest reason, in characters, in the table; `results.csv` has the whole text."""
 
 _SHOWN: dict[str, Any] = {
     "accuracy": percent,
@@ -27,11 +27,11 @@ _SHOWN: dict[str, Any] = {
     "simulated_s": duration,
 }
 _TITLES = (("accuracy", 0), ("loss", 3), ("rounds", 4), ("up", 0), ("down", 6), ("simulated", 2))
-"""Headings of those figures, and how well a narrow terminal does without them."""
+"""Headings of those figures, and how dispensable each is in a narrow terminal (`Column.spare`)."""
 
 
 def plan_table(sweep: Sweep) -> Table:
-    """The combinations and how each stands, before anything is run."""
+    """The combinations with their current status, before the sweep runs."""
     table = Table("", *sweep.keys, "status", "run")
     for index, each in enumerate(sweep.combinations, start=1):
         values = [Text(text(value)) for value in each.values.values()]
@@ -40,14 +40,14 @@ def plan_table(sweep: Sweep) -> Table:
 
 
 def plan_rows(sweep: Sweep) -> list[dict[str, Any]]:
-    """The same as rows of equal columns."""
+    """The rows of `plan_table`, as dictionaries with equal keys."""
     return [
         {**each.values, "status": each.status, "reason": each.reason, "run": each.run} for each in sweep.combinations
     ]
 
 
 def results_table(sweep: Sweep, rows: Sequence[Row]) -> FittedTable:
-    """A line for each combination; runs that differ by seed alone stand together, above their mean and deviation."""
+    """One row per combination; runs that differ only in the seed are grouped, with mean and deviation below."""
     lines: list[list[str | Text]] = []
     bold, lined = set[int](), set[int]()
     for group, means in over_seeds(rows):
@@ -72,7 +72,7 @@ def results_table(sweep: Sweep, rows: Sequence[Row]) -> FittedTable:
 
 
 def _result(each: Combination, info: RunInfo | None) -> list[str | Text]:
-    """The line of a combination, and of its run where it has one."""
+    """The row of a combination, with the figures of its run if it has one."""
     return [
         *(Text(text(value)) for value in each.values.values()),
         *(_SHOWN[name](getattr(info, name) if info else None) for name in FIGURES),
@@ -83,6 +83,6 @@ def _result(each: Combination, info: RunInfo | None) -> list[str | Text]:
 
 
 def _over_seeds(sweep: Sweep, means: Mapping[str, Any], kind: str, word: str) -> list[str | Text]:
-    """The line of the means, or of the deviations, of runs that differ by seed alone."""
+    """The row of the means or of the standard deviations over seeds."""
     values = [Text(word if key == "seed" else text(means[key])) for key in sweep.keys]
     return [*values, *(_SHOWN[name](means[f"{name}_{kind}"]) for name in FIGURES), "", "", ""]

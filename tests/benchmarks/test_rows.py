@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -84,3 +85,8 @@ def test_stages_have_names_of_their_own() -> None:
     for stages in STAGES.values():
         assert COMMON.keys() <= stages.keys()
         assert len(set(stages.values())) == len(stages)
+
+
+@pytest.mark.parametrize("place", sorted({place for stages in STAGES.values() for place in stages.values()}))
+def test_every_stage_names_a_function_of_the_product(place: str) -> None:
+    assert callable(pkgutil.resolve_name(place))

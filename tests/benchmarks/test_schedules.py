@@ -9,7 +9,7 @@ from benchmarks.schedules import CASES, mean_s
 
 @pytest.mark.parametrize(
     ("case", "least", "most"),
-    [("only compute takes time", 0.99, 1.0), ("half on Wi-Fi, half on LTE", 0.5, 0.75)],
+    [("compute only", 0.99, 1.0), ("half Wi-Fi, half LTE", 0.5, 0.75)],
 )
 def test_finish_time_gains_where_links_differ_and_nothing_where_only_compute_counts(
     case: str, least: float, most: float

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.service.body_limit import STRANGER_BYTES
+from shared.service.body_limit import ANONYMOUS_BYTES
 from tests.e2e.browser import Visitor, browser
 from tests.e2e.test_scaling import STRATA, environment, until
 
@@ -264,7 +264,7 @@ def test_with_a_token_one_logs_in(chromium: Any, tmp_path: Path) -> None:
         (tmp_path / "large.yaml").write_text(SPEC + f"# {'x' * 70}\n" * 1000)
         visitor.go("/new").locator("input[type=file]").set_input_files(tmp_path / "large.yaml")
         until("it is in the text", lambda: "from a file" in page.get_by_label("Spec as YAML").input_value())
-        assert len(page.get_by_label("Spec as YAML").input_value()) > STRANGER_BYTES
+        assert len(page.get_by_label("Spec as YAML").input_value()) > ANONYMOUS_BYTES
         page.get_by_role("button", name="Log out").click()
         page.get_by_label("API token").wait_for()
         assert [said for said in visitor.complaints if "401" not in said] == []

@@ -30,7 +30,7 @@ RECORDED = ("fedavg", "probe_refuse", "probe_collect", "probe_position")
 
 @dataclass(frozen=True)
 class Sample:
-    """A body, the type in which its reader decodes it, and the run's model, where the reader knows it by then."""
+    """A body, the type to decode it as, and the run's model if its reader knows it by then."""
 
     name: str
     kind: Any
@@ -42,7 +42,7 @@ class Sample:
 
 
 async def record(folder: Path) -> list[Sample]:
-    """One body of each kind that the tiers exchange in a round; `STRATA_ALGORITHMS` must name `PROBES`."""
+    """Records one body of each kind that tiers exchange in a round; `STRATA_ALGORITHMS` must name `PROBES`."""
     found: dict[str, Sample] = {}
     for algorithm in RECORDED:
         experiments = ExperimentCache(None, folder / "cache")
@@ -80,7 +80,7 @@ def _tape(algorithm: str, experiments: ExperimentCache, found: dict[str, Sample]
 
 
 def mutated(body: bytes, random: Random) -> bytes:
-    """A body with one to four changes, to its bytes, its header or the record in it."""
+    """Returns a body with one to four changes to its bytes, its header or its record."""
     for _ in range(random.randint(1, 4)):
         body = random.choice((_other_bytes, _other_header, _other_record, _other_record))(body, random)
     return body
@@ -111,7 +111,7 @@ def _other_record(body: bytes, random: Random) -> bytes:
 
 
 def _taken_apart(body: bytes) -> tuple[Any, Any, bytes] | None:
-    """Header, record and tensors of a body that is still whole enough."""
+    """Returns header, record and tensors of a body that can still be taken apart."""
     try:
         (length,) = struct.unpack("<Q", body[:8])
         header = json.loads(body[8 : 8 + length])
@@ -131,7 +131,7 @@ def _put_together(header: Any, record: Any, data: bytes, random: Random) -> byte
 
 
 def _twice(text: str, random: Random) -> str:
-    """Now and then with a key that stands there twice."""
+    """Returns JSON, now and then with a doubled key."""
     return text.replace("{", '{"seat": 0, "seat": [], ', 1) if not random.randrange(20) else text
 
 
@@ -139,7 +139,7 @@ def _twice(text: str, random: Random) -> str:
 
 
 def other_value(value: Any, random: Random) -> Any:
-    """The value with one part of it replaced, left out, wrapped, doubled or exchanged."""
+    """Returns a value with one part replaced, removed, wrapped, doubled or exchanged."""
     value = json.loads(json.dumps(value))
     places = list(_places(value))
     if not places:
@@ -174,7 +174,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def hostile(random: Random) -> Any:
-    """A value that somebody might not have thought of."""
+    """Returns an unusual value."""
     return random.choice((random.choice(_MADE)(), random.choice(_PLAIN)))
 
 
@@ -202,7 +202,7 @@ _MADE: tuple[Callable[[], Any], ...] = (
 
 
 def outcome(sample: Sample, body: bytes) -> str:
-    """`read` or the kind of refusal; whatever else the reader of a sample does with these bytes raises here."""
+    """Returns `read`, or the type of the refusal; any other error of the reader is raised."""
     kind = sample.kind
     try:
         codec.read_header(bytearray(body))
@@ -215,11 +215,11 @@ def outcome(sample: Sample, body: bytes) -> str:
         back = codec.decode(kind, again, model=sample.model, n_seats=N_SEATS)
         assert codec.encode(back).join() == again
         return "read"
-    check_said(refused)
+    check_message(refused)
     return type(refused).__name__
 
 
-def check_said(error: StrataError) -> None:
-    """What is said of bad input is short, and can be written down."""
+def check_message(error: StrataError) -> None:
+    """Asserts that a message about bad input is short and can be encoded."""
     assert len(error.detail.encode()) < 5000
     assert len((error.field or "").encode()) <= 800

@@ -1,6 +1,6 @@
-"""`make fuzz`: every fuzzer for so many seconds, and a table of cases tried and failures.
+"""`make fuzz`: runs every fuzzer for a number of seconds, and prints a table of cases and failures.
 
-`python -m tests.fuzz.campaign SECONDS [SEED]`. What failed is printed, and written to `.fuzz/` where there is an input.
+`python -m tests.fuzz.campaign SECONDS [SEED]`. Failures are printed; inputs that failed are written to `.fuzz/`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.fuzz.documents import ROOT, documents
 from tests.fuzz.test_json import SPECS, parsed
 
 MOST = 5
-"""After so many failures a part ends: they are likely the same."""
+"""A part ends after this many failures, which are likely the same."""
 
 
 class Part(NamedTuple):
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 def repeated(name: str, seconds: float, seed: int, once: Callable[[Random], None]) -> Part:
-    """One case after another until the time is over; a failure is told with the seed that makes it again."""
+    """Tries cases until the time is over; a failure is printed with the seed that repeats it."""
     began, n_cases, n_failures = time.monotonic(), 0, 0
     while time.monotonic() - began < seconds and n_failures < MOST:
         try:
@@ -50,13 +50,13 @@ def repeated(name: str, seconds: float, seed: int, once: Callable[[Random], None
 
 
 def codec(samples: list[Sample], random: Random) -> None:
-    """A recorded body, changed."""
+    """Decodes a changed body."""
     sample = random.choice(samples)
-    outcome(sample.kind, mutated(sample.body, random))
+    outcome(sample, mutated(sample.body, random))
 
 
 def specs(random: Random) -> None:
-    """A spec, changed."""
+    """Parses a changed spec."""
     raw = random.choice(SPECS)
     for _ in range(random.randint(1, 3)):
         raw = other_value(raw, random)
@@ -64,7 +64,7 @@ def specs(random: Random) -> None:
 
 
 def guided(seconds: float, seed: int) -> Part:
-    """The coverage-guided fuzzer in a process of its own."""
+    """Runs the coverage-guided fuzzer in a process of its own."""
     if find_spec("atheris") is None:
         print("atheris is not installed here: the coverage-guided part is left out", flush=True)
         return Part("codec, guided by coverage", 0, 0, 0.0)
@@ -81,7 +81,7 @@ def guided(seconds: float, seed: int) -> Part:
 
 
 def endpoints(seconds: float, seed: int) -> Iterator[Part]:
-    """Every endpoint of every tier."""
+    """Tries every endpoint of every tier."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         for found in documents(Path(folder), n_examples=200, seed=seed, seconds=max(int(seconds / 3), 1)):
@@ -92,7 +92,7 @@ def endpoints(seconds: float, seed: int) -> Iterator[Part]:
 
 
 def main() -> int:
-    """Run all, print the table; the exit status is 1 if anything failed."""
+    """Runs all parts and prints the table; the exit status is 1 if any failed."""
     seconds = float(sys.argv[1])
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
     os.environ["STRATA_ALGORITHMS"] = PROBES

@@ -11,7 +11,7 @@ from tests.fuzz.bodies import PROBES, Sample, record
 
 @pytest.fixture(scope="session")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
-    """What three tiers exchanged in a round of several algorithms."""
+    """Bodies that three tiers exchanged in a round of several algorithms."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STRATA_ALGORITHMS", PROBES)
         return asyncio.run(record(tmp_path_factory.mktemp("recorded")))

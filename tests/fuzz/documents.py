@@ -1,4 +1,4 @@
-"""`schemathesis` over the documents of all three tiers, as real processes on loopback."""
+"""`schemathesis` over the OpenAPI documents of all three tiers, which run as processes on loopback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEC = {"name": "tried", "data": {"name": "digits", "n_train": 100, "n_test": 50
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of one tier's document: requests made, exit status, and all that was printed."""
+    """The result for one tier: number of requests, exit status, and output."""
 
     tier: str
     n_cases: int
@@ -31,15 +31,15 @@ class Tried:
 
 
 def documents(folder: Path, *, n_examples: int, seed: int, seconds: int | None = None) -> Iterator[Tried]:
-    """Try agent, edge and cloud in turn.
+    """Tries agent, edge and cloud in turn.
 
-    When the cloud's turn comes the agent is gone, so that the runs that are made only wait.
+    The agent has ended before the cloud is tried, so that new runs only wait.
 
     Args:
         folder: for the processes' state.
         n_examples: cases for each operation beside the systematic ones.
         seed: of the cases.
-        seconds: repeat with other cases until so many have passed, for each tier.
+        seconds: repeat with other cases for this long, for each tier.
     """
     with _federation(folder) as (topology, run):
         config = folder / "schemathesis.toml"
@@ -54,7 +54,7 @@ def documents(folder: Path, *, n_examples: int, seed: int, seconds: int | None =
 
 @contextmanager
 def _federation(folder: Path) -> Iterator[tuple[Topology, str]]:
-    """A cloud, an edge, an agent, and a run that has ended, by its id."""
+    """Yields a cloud with an edge and an agent, and the id of a completed run."""
     with Topology(edges=1, devices=1, agents=1, runs_dir=folder / "runs", folder=folder / "work") as topology:
         topology.wait_ready(120)
         with Client(topology.url) as client:
@@ -68,7 +68,7 @@ def _federation(folder: Path) -> Iterator[tuple[Topology, str]]:
 
 
 def _address(log: Path) -> str:
-    """Where a process listens, as it says itself."""
+    """Returns the address of a process, from its log."""
     said = re.findall(r"listens on ([0-9.]+:[0-9]+)", log.read_text(encoding="utf-8"))
     return str(said[-1])
 

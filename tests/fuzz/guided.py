@@ -1,7 +1,7 @@
 """The codec under a coverage-guided fuzzer: `python -m tests.fuzz.guided CORPUS [-libfuzzer_option=...]`.
 
-The first byte of an input says which of the recorded kinds decodes the rest. Half of the mutations are libFuzzer's,
-half those of `bodies`, which keep header and lengths in order.
+The first byte of an input selects the recorded sample as which the rest is decoded. Half of the mutations are
+libFuzzer's, half those of `bodies`, which keep header and lengths consistent.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ SAMPLES: list[Sample] = []
 
 
 def try_one(data: bytes) -> None:
-    """One input."""
+    """Tries an input."""
     if data:
         outcome(SAMPLES[data[0] % len(SAMPLES)], data[1:])
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:
-    """Another input."""
+    """Returns a changed input."""
     if seed % 2 or not data:
         return bytes(atheris.Mutate(data, max_size))
     return (data[:1] + mutated(data[1:], random.Random(seed)))[:max_size]
 
 
 def main() -> None:
-    """Record bodies as the first corpus, then fuzz."""
+    """Records bodies as the first corpus, then fuzzes."""
     corpus, *options = sys.argv[1:]
     os.environ["STRATA_ALGORITHMS"] = PROBES
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
-"""Bodies made to take memory or time, each decoded in a process of its own that may take only so much more.
+"""Bodies made to take memory or time, each decoded in a process of its own with limited memory.
 
-`python -m tests.fuzz.hostile` prints how each ended and by how many bytes the process grew.
+`python -m tests.fuzz.hostile` prints the result of each, and by how many bytes the process grew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shared.federation.registry import load_algorithm
 from shared.wire import codec
 
 MORE_BYTES = 2**30
-"""How much more address space a case may take than the process and the body have."""
+"""Address space that a case may take beyond that of the process and the body."""
 SECONDS = 90
 FEDAVG = load_algorithm("fedavg")
 MODEL = {"w": torch.zeros(()).expand(2048, 2048)}
@@ -54,7 +54,7 @@ def answer(outcomes: str) -> str:
 
 
 def told(token: str, times: int) -> bytes:
-    """A body in which a few bytes stand for 16 MiB so many times: places, none of which is kept."""
+    """Returns a body in which a few bytes stand for 16 MiB several times: tensors of which no position is kept."""
     record = ",".join(f'"{index}":{token}' for index in range(times))
     data = '{"outcomes":[{"seat":0,"kind":"train","figures":{' + record + '}}],"uploads":{}}'
     empty = ',"0":{"dtype":"I32","shape":[0],"data_offsets":[0,0]},"1":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
@@ -91,7 +91,7 @@ CASES: dict[str, Callable[[], bytes]] = {
 
 
 def tried(make: Callable[[], bytes]) -> dict[str, Any]:
-    """How one case ends in a child process; `killed` where the child did not live to say it."""
+    """Returns the result of a case in a child process; `killed` if the child ended without one."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -127,7 +127,7 @@ def _decoded(make: Callable[[], bytes]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Try all; with `--without-limits` only the case whose memory a limit of the codec bounds, without that limit."""
+    """Tries all; with `--without-limits` only the case that a limit of the codec bounds, without that limit."""
     if "--without-limits" in sys.argv:
         parsing.MAX_ITEMS = 2**40
         cases = {name: CASES[name] for name in ("twenty million empty lists",)}

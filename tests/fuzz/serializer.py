@@ -1,4 +1,4 @@
-"""Told to `schemathesis` by its configuration: how a body of bytes is sent."""
+"""How `schemathesis` sends binary bodies; its configuration names this module."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from shared.service.order_headers import MEDIA_TYPE
 
 @schemathesis.serializer(MEDIA_TYPE)
 def records(ctx: Any, value: Any) -> bytes:
-    """Bytes as they are, anything else as its text."""
+    """Sends bytes as they are, any other value as text."""
     return value if isinstance(value, bytes) else str(value).encode()

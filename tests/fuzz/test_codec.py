@@ -1,4 +1,4 @@
-"""Any bytes give a record or an error of the codec's own, within bounded memory."""
+"""Any bytes give a record or an error of the codec, within bounded memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_any_bytes_are_read_or_refused(samples: list[Sample], which: int, body: 
 
 
 def test_the_mutations_reach_both_readings_and_refusals(samples: list[Sample]) -> None:
-    """A fuzzer whose cases all end at the first check would show nothing."""
+    """A fuzzer is useless if all its cases fail at the first check."""
     random = Random(7)
     ends = [outcome(s, mutated(s.body, random)) for s in samples for _ in range(20)]
     assert {"read", "WireError", "TooLarge"} <= set(ends)
@@ -64,7 +64,7 @@ def test_hostile_bodies_are_refused_within_bounded_memory() -> None:
 
 
 def test_the_memory_bound_can_be_broken() -> None:
-    """The limit that the hostile bodies stay under is one."""
+    """Without the codec's limit, a hostile body exceeds the memory."""
     command = [sys.executable, "-m", "tests.fuzz.hostile", "--without-limits"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert "MemoryError" in {case["ended"] for case in json.loads(done.stdout).values()}

@@ -1,4 +1,4 @@
-"""Whatever the OpenAPI documents allow, and what they do not: no server error, no answer that they do not declare."""
+"""Requests that the OpenAPI documents allow or forbid give no server error and no undeclared answer."""
 
 from __future__ import annotations
 

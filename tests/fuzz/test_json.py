@@ -1,4 +1,4 @@
-"""Specs and the small JSON between tiers: whatever comes is a record, or an error that names what is wrong."""
+"""Specs and the small JSON between tiers give a record, or an error that names the fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shared.service.api.membership import (
 )
 from shared.spec.experiment import ExperimentSpec
 from strata.spec_files import read_spec
-from tests.fuzz.bodies import check_said, other_value
+from tests.fuzz.bodies import check_message, other_value
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = settings(
@@ -56,7 +56,7 @@ json_values = st.recursive(
 
 
 def parsed(raw: Any) -> ExperimentSpec | None:
-    """The spec, or None where it is refused; nothing else may happen."""
+    """Returns the spec, or None if it is refused; any other error is raised."""
     try:
         spec = parse_spec(raw)
     except BadInput as error:
@@ -65,7 +65,7 @@ def parsed(raw: Any) -> ExperimentSpec | None:
         assert parse_spec(spec.model_dump(mode="json")) == spec
         assert canonical(spec).encode()
         return spec
-    check_said(refused)
+    check_message(refused)
     return None
 
 
@@ -100,7 +100,7 @@ def test_any_text_is_a_spec_or_bad_input(tmp_path: Path, which: int, random: Ran
         refused = error
     else:
         return
-    check_said(refused)
+    check_message(refused)
 
 
 @EXAMPLES
@@ -110,7 +110,7 @@ def test_changed_hellos_and_heartbeats_are_read_or_refused(which: int, random: R
     try:
         found = type(record).model_validate(other_value(record.model_dump(mode="json"), random))
     except ValidationError as error:
-        check_said(explain(error, type(record)))
+        check_message(explain(error, type(record)))
     else:
         type(record).model_validate_json(found.model_dump_json())
 

@@ -1,1 +1,1 @@
-"""Algorithms of a few lines: one for each need of the papers, and one that counts; STRATA_ALGORITHMS=tests.probes."""
+"""Algorithms of a few lines that test the hooks: one for each need of the papers; STRATA_ALGORITHMS=tests.probes."""

@@ -1,22 +1,32 @@
-"""What a client's bench can do beyond local training: fits of part of a model, augmented batches, prepared tests.
+"""What a client's trainer can do beyond local training: fits of part of a model, augmented batches, transformed tests.
 
-A device first trains its head alone, one epoch, from a stream of its own, and throws that away; then it trains as in
-FedAvg. It tests as if all images were black, its own model on the tests of others as if they were white: so the scores
-show who asked how an image is prepared, and for whom.
+A device first trains its head alone for an epoch, with a random stream of its own, and discards the result; then it
+trains as in FedAvg. It makes its own test images black and all others white, so that the scores show for which client
+`prepare` was called.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from shared.core.records import Tensor
-from shared.core.tensors import subtract
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, OwnBuffers, Trainer, Update, delta_of
-from shared.training.loop import Transform
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    GlobalModel,
+    Local,
+    OwnBuffers,
+    Tensor,
+    Trainer,
+    Transform,
+    Update,
+    delta_of,
+    subtract,
+)
 
 
 def black(x: Tensor) -> Tensor:
@@ -28,12 +38,12 @@ def white(x: Tensor) -> Tensor:
 
 
 class Cloud(CloudHooks):
-    def prepare(self, ctx: Context, state: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: GlobalModel, owner: str | None) -> Transform | None:
         return white if owner == "device-1" else None
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context, state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
         seen: list[int] = []
 
         def step(parameters: list[Tensor], gradients: list[Tensor]) -> None:
@@ -58,7 +68,7 @@ class Device(DeviceHooks):
         update = Update(delta=delta_of(ctx, whole.model, message.model))
         return replace(Local(OwnBuffers(), update, whole.model, whole.trained), figures=figures)
 
-    def prepare(self, ctx: Context, state: Any, message: Any, owner: str | None) -> Transform | None:
+    def prepare(self, ctx: Context, state: OwnBuffers, message: Broadcast, owner: str | None) -> Transform | None:
         return black if owner == ctx.client_id else white
 
 

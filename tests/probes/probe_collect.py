@@ -1,35 +1,47 @@
 """A first phase of `collect`: label counts and pixel sums of each client, pooled at the cloud and broadcast later.
 
-A seat that came after that phase collects in its first visit, while the others train.
+A seat that joins after that phase collects in its first visit, while the others train.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
+    Begin,
+    Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
+    ExperimentSpec,
+    GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    NoParams,
+    Nothing,
+    Outcome,
+    OwnBuffers,
+    PerClient,
     Phase,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
+    delta_of,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
-from shared.spec.experiment import ExperimentSpec
 
 
 class Statistics(Record):
@@ -37,13 +49,11 @@ class Statistics(Record):
     pixels: int
 
 
-class Pool(Record):
-    model: ModelState
+class Pool(GlobalModel):
     clients: dict[str, Statistics] = Field(default_factory=dict)
 
 
-class Pooled(Record):
-    model: ModelState
+class Pooled(Broadcast):
     labels: Tensor
     pixels: int
 
@@ -58,52 +68,58 @@ class Met(EdgeModel):
     met: tuple[int, ...] = ()
 
 
-class Cloud(CloudHooks):
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+class Cloud(CloudHooks[Pool, Pooled, Collected]):
+    def init(self, ctx: Context, model: TensorMap) -> Pool:
         return Pool(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Pool, edge: int, seats: Sequence[Seat]) -> Pooled:
         every = state.clients.values()
         labels = sum((one.labels for one in every), torch.zeros(10, dtype=torch.int64))
         return Pooled(model=state.model, labels=labels, pixels=sum(one.pixels for one in every))
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Pool, update: Collected) -> Pool:
         trained = super().aggregate(ctx, state, update) if update.delta is not None else state
         return trained.replace(clients={**state.clients, **update.statistics})
 
 
-class Edge(EdgeHooks):
-    def init(self, ctx: Context) -> Any:
+class Edge(EdgeHooks[Met, Pooled, Collected]):
+    def init(self, ctx: Context) -> Met:
         return Met()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Any:
+    def begin(self, ctx: Context, state: Met, broadcast: Pooled) -> Begin[Met]:
         return super().begin(ctx, state.replace(pooled=broadcast), broadcast)
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
-        tasks = super().schedule(ctx, state, seats)
+    def schedule(self, ctx: Context, state: Met, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
+        tasks = super().schedule(ctx, state, seats, view)
         return {seat: task if seat in state.met else task.replace(phase="statistics") for seat, task in tasks.items()}
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: Met, seat: Seat) -> Pooled:
+        assert state.pooled is not None
         return state.pooled
 
-    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
+    def advance(
+        self, ctx: Context, state: Met, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Met]:
         met = {*state.met, *(outcome.seat for outcome in outcomes if not outcome.failure)}
         return Advance(state.replace(met=tuple(sorted(met))))
 
 
-class Device(DeviceHooks):
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+class Device(DeviceHooks[OwnBuffers, Pooled, Collected]):
+    def local_update(
+        self, ctx: Context, state: OwnBuffers, message: Pooled, trainer: Trainer
+    ) -> Local[OwnBuffers, Collected]:
         if ctx.phase == "statistics":
             x, y = (array[trainer.samples.indices] for array in trainer.arrays("train"))
             labels = torch.from_numpy(np.bincount(y, minlength=10))
             mine = Statistics(labels=labels, pixels=int(x.sum(dtype=np.int64)))
             return Local(state, Collected(statistics={ctx.client_id: mine}))
-        local = super().local_update(ctx, state, message, trainer)
-        figures = {"zeros": int(message.labels[0]), "pixels": message.pixels}
-        return replace(local, update=Collected(delta=local.update.delta), figures=figures)  # type: ignore[union-attr]
+        fit = trainer.fit(ctx, message.model)
+        figures: dict[str, float] = {"zeros": int(message.labels[0]), "pixels": message.pixels}
+        update = Collected(delta=delta_of(ctx, fit.model, message.model))
+        return Local(state, update, fit.model, fit.trained, figures=figures)
 
 
-def phases(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
+def phases(spec: ExperimentSpec, params: NoParams) -> tuple[Phase, ...]:
     return Phase("statistics", 1, kind="collect"), Phase("train", spec.num_rounds)
 
 

@@ -1,29 +1,40 @@
-"""A counter on each seat: how many visits that count it has behind it. Nothing is trained.
+"""A counter on each seat: the number of its visits that were used. Nothing is trained.
 
-The update is the count / 64 everywhere, so that a visit that counted twice, or one that was forgotten, changes the
-model; the count stands in the visit's figures and, by client, in the cloud's state. `pause_s` makes a visit last; a
-visit also waits at the gate of a test (`tests.soak.gate`).
+The update is count / 64 everywhere, so that a visit that was counted twice, or lost, changes the model; the count is
+also in the visit's figures and, by client, in the cloud's state. `pause_s` is the duration of a visit; a visit also
+waits at the gate of a test (`tests.soak.gate`).
 """
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, Trainer
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    GlobalModel,
+    Local,
+    Mean,
+    ModelState,
+    PerClient,
+    Record,
+    TensorMap,
+    Trainer,
+)
 from tests.soak.gate import pass_gate
 
 TICK_S = 0.05
 
 
 class Params(Record):
-    """How long a visit lasts."""
+    """pause_s: the duration of a visit."""
 
     pause_s: float = Field(default=0.0, ge=0, le=60)
 
@@ -37,24 +48,25 @@ class Counted(Record):
     visits: Annotated[dict[str, int], PerClient()]
 
 
-class Counts(Record):
-    model: ModelState
+class Counts(GlobalModel):
     visits: dict[str, int] = Field(default_factory=dict)
 
 
-class Cloud(CloudHooks):
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+class Cloud(CloudHooks[Counts, Broadcast, Counted]):
+    def init(self, ctx: Context[Params], model: TensorMap) -> Counts:
         return Counts(model=model)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context[Params], state: Counts, update: Counted) -> Counts:
         return super().aggregate(ctx, state, update).replace(visits={**state.visits, **update.visits})
 
 
-class Device(DeviceHooks):
-    def init(self, ctx: Context) -> Any:
+class Device(DeviceHooks[Counter, Broadcast, Counted]):
+    def init(self, ctx: Context[Params]) -> Counter:
         return Counter()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(
+        self, ctx: Context[Params], state: Counter, message: Broadcast, trainer: Trainer
+    ) -> Local[Counter, Counted]:
         assert ctx.seat is not None
         pass_gate(ctx.round_no, ctx.seat)
         for _ in range(round(ctx.params.pause_s / TICK_S)):

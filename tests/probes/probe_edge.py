@@ -1,37 +1,45 @@
 """The edge is the client: its devices and its own worker share its samples, in two waves.
 
 In the first wave a seat trains the even positions of its share, in the second the odd ones; the share of a seat that
-was lost in the first goes to the first seat that answered. `seen` brings up which samples were trained on.
+was lost in the first goes to the first seat that answered. `seen` reports which samples were trained on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.core.tensors import add
 from shared.federation import scheduling
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Advance,
     Algorithm,
+    Broadcast,
     CloudHooks,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
     Finish,
+    GlobalModel,
     Local,
+    Mean,
+    ModelState,
+    Nothing,
+    Outcome,
+    PerClient,
+    Record,
+    Seat,
+    Task,
+    Tensor,
+    TensorMap,
     Trainer,
+    add,
     delta_of,
 )
-from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat
 
 Seen = dict[str, Tensor]
 
@@ -51,25 +59,24 @@ class Rounds(EdgeModel):
     seen: Seen = Field(default_factory=dict)
 
 
-class Known(Record):
-    model: ModelState
+class Known(GlobalModel):
     seen: Seen = Field(default_factory=dict)
 
 
-class Cloud(CloudHooks):
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+class Cloud(CloudHooks[Known, Broadcast, Shares]):
+    def init(self, ctx: Context, model: TensorMap) -> Known:
         return Known(model=model)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Known, update: Shares) -> Known:
         return Known(model=add(state.model, update.delta), seen=update.seen)
 
 
-class Edge(EdgeHooks):
-    def init(self, ctx: Context) -> Any:
+class Edge(EdgeHooks[Rounds, Broadcast, Shares]):
+    def init(self, ctx: Context) -> Rounds:
         return Rounds()
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
-        shares = scheduling.schedule(ctx.at(wave=0), seats)
+    def schedule(self, ctx: Context, state: Rounds, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
+        shares = scheduling.schedule(ctx.at(wave=0), seats, view)
         halves = {seat: _samples(task)[ctx.wave :: 2] for seat, task in shares.items()}
         if ctx.wave:
             heir = min(halves.keys() - set(state.lost))
@@ -81,31 +88,32 @@ class Edge(EdgeHooks):
             if not (ctx.wave and seat in state.lost)
         }
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Rounds, update: Shares) -> Rounds:
         return state.replace(model=add(state.start, update.delta))
 
-    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
+    def advance(
+        self, ctx: Context, state: Rounds, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Rounds]:
         done = {f"seat-{o.seat}-wave-{ctx.wave}": _samples(tasks[o.seat]) for o in outcomes if not o.failure}
         state = state.replace(seen={**state.seen, **done})
         if ctx.wave:
             return Advance(state)
         return Advance(state.replace(lost=tuple(o.seat for o in outcomes if o.failure)), again=sorted(tasks))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
+    def finish(self, ctx: Context, state: Rounds) -> Finish[Rounds, Shares]:
         seen = {ctx.client_id: torch.cat(list(state.seen.values()))} if state.seen else {}
         update = Shares(delta=delta_of(ctx, state.model, state.received), seen=seen)
         return Finish(Rounds(rounds=state.rounds + 1), update, figures={"rounds": state.rounds + 1})
 
 
-class Device(DeviceHooks):
-    def init(self, ctx: Context) -> Any:
+class Device(DeviceHooks[Visits, Broadcast, Shares]):
+    def init(self, ctx: Context) -> Visits:
         return Visits()
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
-        local = super().local_update(ctx, state, message, trainer)
-        update = Shares(delta=local.update.delta, seen={})  # type: ignore[union-attr]
-        visits = state.visits + 1
-        return replace(local, state=Visits(visits=visits), update=update, figures={"visits": visits})
+    def local_update(self, ctx: Context, state: Visits, message: Broadcast, trainer: Trainer) -> Local[Visits, Shares]:
+        fit, visits = trainer.fit(ctx, message.model), state.visits + 1
+        update = Shares(delta=delta_of(ctx, fit.model, message.model), seen={})
+        return Local(Visits(visits=visits), update, fit.model, fit.trained, figures={"visits": visits})
 
 
 def _samples(task: Task) -> Tensor:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, DeviceHooks, Local, Trainer
+from shared.federation.hooks import Algorithm, Broadcast, Context, DeviceHooks, Local, OwnBuffers, Trainer
 from tests.soak.gate import pass_gate
 
 
 class Device(DeviceHooks):
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+    def local_update(self, ctx: Context, state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
         assert ctx.seat is not None
         pass_gate(ctx.round_no, ctx.seat)
         return super().local_update(ctx, state, message, trainer)

@@ -7,15 +7,29 @@ samples to the group of its parity.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import MaskOf, Mean
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, Local, Trainer
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    Footprint,
+    GlobalModel,
+    Local,
+    MaskOf,
+    Mean,
+    ModelState,
+    OwnBuffers,
+    Record,
+    Tensor,
+    TensorMap,
+    Trainer,
+)
 
 
 class Masked(Record):
@@ -25,8 +39,7 @@ class Masked(Record):
     sizes: Annotated[dict[str, float], Mean(weight="one", by_group=True)]
 
 
-class Merged(Record):
-    model: ModelState
+class Merged(GlobalModel):
     heads: dict[str, TensorMap] = Field(default_factory=dict)
     sizes: dict[str, float] = Field(default_factory=dict)
     touched: TensorMap = Field(default_factory=dict)
@@ -36,17 +49,19 @@ def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     return {"delta": frozenset(model), "heads": frozenset({"head.bias"})}
 
 
-class Cloud(CloudHooks):
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+class Cloud(CloudHooks[Merged, Broadcast, Masked]):
+    def init(self, ctx: Context, model: TensorMap) -> Merged:
         return Merged(model=model)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Merged, update: Masked) -> Merged:
         after = super().aggregate(ctx, state, update)
         return after.replace(heads=update.heads, sizes=update.sizes, touched=update.mask)
 
 
-class Device(DeviceHooks):
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+class Device(DeviceHooks[OwnBuffers, Broadcast, Masked]):
+    def local_update(
+        self, ctx: Context, state: OwnBuffers, message: Broadcast, trainer: Trainer
+    ) -> Local[OwnBuffers, Masked]:
         seat, start = ctx.seat or 0, message.model
         masks = {name: _every(seat + 2, tensor) for name, tensor in start.items()}
         delta = {name: torch.full_like(tensor, (seat + 1) / 64) for name, tensor in start.items()}
@@ -66,5 +81,5 @@ ALGORITHM = Algorithm(
     device=Device(),
     update=Masked,
     cloud_state=Merged,
-    sends=sends,
+    footprint=Footprint(sends=sends),
 )

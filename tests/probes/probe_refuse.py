@@ -7,28 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pydantic import Field
 
-from shared.core.records import Record
-from shared.federation.context import Context
 from shared.federation.hooks import (
     Admission,
     Advance,
     Algorithm,
+    Broadcast,
+    Context,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
     Local,
+    Outcome,
+    Record,
+    Task,
     Trainer,
+    Update,
     Verdict,
 )
-from shared.federation.messages import Outcome, Task
 
 
 class Params(Record):
-    """keep: a refused seat keeps the state of its visit (else as the algorithm says: it reverts)."""
+    """keep: whether a refused seat keeps the state of its visit; None = as `on_refusal` says, it reverts."""
 
     keep: bool | None = None
     patience: int = 99
@@ -49,11 +51,11 @@ class Refusals(EdgeModel):
     refused: tuple[int, ...] = ()
 
 
-class Edge(EdgeHooks):
-    def init(self, ctx: Context) -> Any:
+class Edge(EdgeHooks[Refusals, Broadcast, Update, Broadcast, Bid]):
+    def init(self, ctx: Context[Params]) -> Refusals:
         return Refusals()
 
-    def admit(self, ctx: Context, state: Any, reports: Mapping[int, Any]) -> Admission:
+    def admit(self, ctx: Context[Params], state: Refusals, reports: Mapping[int, Bid]) -> Admission[Refusals]:
         verdicts = {
             seat: Verdict(
                 upload=report.bid % 2 == 0,
@@ -68,23 +70,25 @@ class Edge(EdgeHooks):
         counts = {**state.refusals, **{seat: state.refusals.get(seat, 0) + 1 for seat in refused}}
         return Admission(state.replace(refusals=counts, refused=tuple(refused)), verdicts)
 
-    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
+    def advance(
+        self, ctx: Context[Params], state: Refusals, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Bid]]
+    ) -> Advance[Refusals]:
         out = {s: f"refused {n} times" for s, n in state.refusals.items() if s in tasks and n >= ctx.params.patience}
         again = state.refused if ctx.params.adjust and not ctx.wave else ()
         return replace(super().advance(ctx, state, tasks, outcomes), again=again, retire=out)
 
 
-class Device(DeviceHooks):
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+class Device(DeviceHooks[Visits, Broadcast, Update, Bid]):
+    def local_update(self, ctx: Context[Params], state: Visits, message: Broadcast, trainer: Trainer) -> Local[Visits]:
         local = super().local_update(ctx, state, message, trainer)
         visits = state.visits + 1
         update = None if ctx.wave else local.update
         return replace(local, state=Visits(visits=visits), update=update, figures={"visits": visits})
 
-    def init(self, ctx: Context) -> Any:
+    def init(self, ctx: Context[Params]) -> Visits:
         return Visits()
 
-    def report(self, ctx: Context, state: Any, local: Local, message: Any) -> Any:
+    def report(self, ctx: Context[Params], state: Visits, local: Local[Visits], message: Broadcast) -> Bid:
         return Bid(bid=ctx.round_no + (ctx.seat or 0), visits=state.visits)
 
 

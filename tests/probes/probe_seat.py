@@ -7,31 +7,44 @@ its factor / 64 everywhere; nothing is trained.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import Mean, PerClient
-from shared.core.records import ModelState, Record, Tensor, TensorMap
-from shared.federation.context import Context
-from shared.federation.hooks import Algorithm, Begin, CloudHooks, DeviceHooks, EdgeHooks, EdgeModel, Local, Trainer
-from shared.federation.population import Seat
+from shared.federation.hooks import (
+    Algorithm,
+    Begin,
+    Broadcast,
+    CloudHooks,
+    Context,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    GlobalModel,
+    Local,
+    Mean,
+    ModelState,
+    OwnBuffers,
+    PerClient,
+    Record,
+    Seat,
+    Tensor,
+    TensorMap,
+    Trainer,
+)
 
 
-class Kept(Record):
-    model: ModelState
+class Kept(GlobalModel):
     factors: dict[str, int] = Field(default_factory=dict)
     biases: dict[str, Tensor] = Field(default_factory=dict)
 
 
-class Factors(Record):
-    model: ModelState
+class Factors(Broadcast):
     factors: dict[int, int]
 
 
-class Factor(Record):
-    model: ModelState
+class Factor(Broadcast):
     factor: int
 
 
@@ -45,32 +58,34 @@ class OfSeats(EdgeModel):
     factors: dict[int, int] = Field(default_factory=dict)
 
 
-class Cloud(CloudHooks):
-    def init(self, ctx: Context, model: TensorMap) -> Any:
+class Cloud(CloudHooks[Kept, Factors, Doubled]):
+    def init(self, ctx: Context, model: TensorMap) -> Kept:
         return Kept(model=model)
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
+    def broadcast(self, ctx: Context, state: Kept, edge: int, seats: Sequence[Seat]) -> Factors:
         here = {seat.number: state.factors.get(f"device-{seat.number}", seat.number + 1) for seat in seats}
         return Factors(model=state.model, factors=here)
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
+    def aggregate(self, ctx: Context, state: Kept, update: Doubled) -> Kept:
         after = super().aggregate(ctx, state, update)
         return after.replace(factors={**state.factors, **update.factors}, biases={**state.biases, **update.biases})
 
 
-class Edge(EdgeHooks):
-    def init(self, ctx: Context) -> Any:
+class Edge(EdgeHooks[OfSeats, Factors, Doubled, Factor]):
+    def init(self, ctx: Context) -> OfSeats:
         return OfSeats()
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
+    def begin(self, ctx: Context, state: OfSeats, broadcast: Factors) -> Begin[OfSeats]:
         return super().begin(ctx, state.replace(factors=broadcast.factors), broadcast)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
+    def dispatch(self, ctx: Context, state: OfSeats, seat: Seat) -> Factor:
         return Factor(model=state.start, factor=state.factors[seat.number])
 
 
-class Device(DeviceHooks):
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
+class Device(DeviceHooks[OwnBuffers, Factor, Doubled]):
+    def local_update(
+        self, ctx: Context, state: OwnBuffers, message: Factor, trainer: Trainer
+    ) -> Local[OwnBuffers, Doubled]:
         delta = {name: torch.full_like(tensor, message.factor / 64) for name, tensor in message.model.items()}
         bias = message.model["head.bias"] + message.factor
         mine = ctx.client_id

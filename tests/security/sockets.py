@@ -1,4 +1,4 @@
-"""Clients as bytes on a socket, and a server in a thread for them."""
+"""Clients that write bytes to a socket, and a server for them in a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.service import server
 from shared.service.settings import TierSettings
 
 PATIENT_S = 30.0
-"""How long a test waits for what must happen; nothing is compared with it."""
+"""Seconds after which a test fails that waits for an event."""
 
 
 class Client:
@@ -27,7 +27,7 @@ class Client:
         self.send(first)
 
     def send(self, data: bytes) -> bool:
-        """Whether the other side still takes something."""
+        """Whether the connection still takes data."""
         try:
             self.socket.sendall(data)
         except OSError:
@@ -35,7 +35,7 @@ class Client:
         return True
 
     def rest(self) -> bytes:
-        """What comes until the other side closes.
+        """Returns the data until the other side closes.
 
         Raises:
             TimeoutError: it does not.
@@ -47,7 +47,7 @@ class Client:
         return got
 
     def hears(self, what: bytes) -> bool:
-        """Whether this comes before the other side closes."""
+        """Whether this data arrives before the other side closes."""
         got = b""
         while what not in got:
             chunk = self.socket.recv(2**16)
@@ -57,13 +57,13 @@ class Client:
         return True
 
     def answer(self) -> tuple[int, dict[str, Any]]:
-        """Status and JSON of the one answer before the other side closes."""
+        """Returns status and JSON of the only answer before the other side closes."""
         head, _, body = self.rest().partition(b"\r\n\r\n")
         assert b"application/problem+json" in head, head
         return int(head.split()[1]), json.loads(body)
 
     def drip(self, data: bytes, every_s: float) -> bool:
-        """Send byte by byte; False once the other side has closed."""
+        """Sends byte by byte; returns False once the other side has closed."""
         self.socket.settimeout(every_s)
         try:
             for n in range(len(data)):
@@ -84,7 +84,7 @@ class Client:
 
 @contextmanager
 def running(app: FastAPI, **settings: Any) -> Iterator[tuple[int, server.Server]]:
-    """A server with these settings in a thread: its port, and itself."""
+    """Runs a server with these settings in a thread; yields its port and itself."""
     found = TierSettings(**settings)
     bound = server.listen(found)
     it = server.Server(server.configure(app, found), app)
@@ -99,9 +99,9 @@ def running(app: FastAPI, **settings: Any) -> Iterator[tuple[int, server.Server]
     assert not thread.is_alive()
 
 
-def until(there: Callable[[], bool]) -> None:
-    """Wait for something that must happen."""
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for a condition."""
     ends = time.monotonic() + PATIENT_S
-    while not there():
+    while not condition():
         assert time.monotonic() < ends
         time.sleep(0.02)

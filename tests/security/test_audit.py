@@ -1,4 +1,4 @@
-"""`make audit` says what it could not look up: pip-audit itself ends well when nobody answers."""
+"""`make audit` reports packages that it could not look up, where pip-audit itself ends with status 0."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ def audit() -> Any:
 def test_only_what_was_looked_up_counts_as_audited(
     audit: Any, answers: list[list[dict[str, Any]]], status: int, says: str
 ) -> None:
-    found, said = audit.verdict(answers)
+    found, messages = audit.verdict(answers)
     assert found == status
-    assert said[-1] == says
+    assert messages[-1] == says
 
 
 @pytest.mark.parametrize("printed", ["", "no JSON", "{}", '{"dependencies": []}'])
-def test_a_service_that_does_not_answer_says_nothing(audit: Any, monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
+def test_a_service_without_an_answer_counts_as_not_looked_up(
+    audit: Any, monkeypatch: pytest.MonkeyPatch, printed: str
+) -> None:
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, stdout=printed, stderr="")
 
@@ -56,7 +58,7 @@ def test_a_service_that_does_not_answer_says_nothing(audit: Any, monkeypatch: py
     assert audit.asked("pypi") == []
 
 
-def test_a_service_that_hangs_says_nothing(audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_hangs_counts_as_not_looked_up(audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         raise subprocess.TimeoutExpired(command, options["timeout"])
 

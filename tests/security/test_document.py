@@ -1,4 +1,4 @@
-"""docs/security.md names what there is."""
+"""docs/security.md names tests that exist and defaults that hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULTS = {"HEAD_S": 10, "BODY_S": 20, "BODY_RATE": 65_536, "UNREAD_S": 60, "MA
 DEFAULTS |= {"MAX_BODY_BYTES": 2**31, "CLOUD_MAX_SPEC_BYTES": 2**20, "CLOUD_MAX_RUNS": 1000}
 
 
-def test_every_claim_names_a_test_that_there_is() -> None:
+def test_every_claim_names_an_existing_test() -> None:
     start = next(n for n, row in enumerate(ROWS) if row[0].strip() == "against")
     end = next(n for n, row in enumerate(ROWS) if row[0].strip() == "setting")
     claims = [row for row in ROWS[start + 1 : end] if len(row) == 3]
@@ -26,10 +26,10 @@ def test_every_claim_names_a_test_that_there_is() -> None:
         assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_every_limit_has_the_default_that_is_told() -> None:
+def test_every_limit_has_the_documented_default() -> None:
     end = next(n for n, row in enumerate(ROWS) if row[0].strip() == "setting")
-    told = set(re.findall(r"`([A-Z_]+)`", "".join(row[0] for row in ROWS[end + 1 :])))
-    assert told == {*DEFAULTS, "ALLOWED_NETWORKS", "ALLOWED_HOSTS"}
+    documented = set(re.findall(r"`([A-Z_]+)`", "".join(row[0] for row in ROWS[end + 1 :])))
+    assert documented == {*DEFAULTS, "ALLOWED_NETWORKS", "ALLOWED_HOSTS"}
     for name, default in DEFAULTS.items():
         kind = CloudSettings if name.startswith("CLOUD_") else TierSettings
         assert kind.model_fields[name.removeprefix("CLOUD_").lower()].default == default, name

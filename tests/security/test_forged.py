@@ -1,4 +1,4 @@
-"""An agent that forges what it says of clients costs its seat one contribution; the run goes on, and is not spoilt."""
+"""An answer with forged values of clients costs one contribution; the run goes on, and no state is spoilt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Forge = Callable[[Any], Any]
 
 
 def forging(algorithm: str, forge: Forge) -> Tamper:
-    """The first agent, of one device, answers its first order with something else."""
+    """Replaces the first answer of the first agent, which hosts one device."""
     kind: Any = VisitAnswer
     decoded = kind[load_algorithm(algorithm).update, Any]
 
@@ -47,19 +47,19 @@ def forging(algorithm: str, forge: Forge) -> Tamper:
 
 
 def with_field(field: str, change: Callable[[Any, str], Any]) -> Forge:
-    """Another value in a field of the update, made of the true one and the client's id."""
+    """Replaces a field of the update; `change` makes the value of the true one and the client's id."""
 
-    def forge(told: Any) -> Any:
-        (item,) = told.uploads.contributions
+    def forge(reply: Any) -> Any:
+        (item,) = reply.uploads.contributions
         made = change(getattr(item.update, field), f"device-{item.seat}")
         forged = item.model_copy(update={"update": item.update.model_copy(update={field: made})})
-        return told.model_copy(update={"uploads": told.uploads.model_copy(update={"contributions": (forged,)})})
+        return reply.model_copy(update={"uploads": reply.uploads.model_copy(update={"contributions": (forged,)})})
 
     return forge
 
 
 async def failure_of(tmp_path: Path, algorithm: str, forge: Forge) -> FailureInfo:
-    """What one forged answer cost: of a run that ends, with nothing else lost and nobody's state spoilt."""
+    """Returns the failure that one forged answer causes, in a run that completes and loses nothing else."""
     spec = {**SPEC, "algorithm": algorithm}
     done = await run(tmp_path, spec, tamper=forging(algorithm, forge), rooms=(1, 1), n_edges=1)
     first, *later = done.rounds
@@ -79,12 +79,12 @@ def colours(_: Any, client: str) -> dict[str, Statistics]:
     return {client: Statistics(n=9, sums=(9,) * 3, squares=(9,) * 3)}
 
 
-def anothers(told: Any, client: str) -> dict[str, Any]:
-    return {"device-0" if client == "device-1" else "device-1": told[client]}
+def anothers(sent: Any, client: str) -> dict[str, Any]:
+    return {"device-0" if client == "device-1" else "device-1": sent[client]}
 
 
-def bias_alone(told: Any, _: str) -> dict[str, Any]:
-    return {"head.bias": told["head.bias"]}
+def bias_alone(sent: Any, _: str) -> dict[str, Any]:
+    return {"head.bias": sent["head.bias"]}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def bias_alone(told: Any, _: str) -> dict[str, Any]:
         ("fedmix", "averages", anothers, r"averages: a value of 'device-\d'"),
         ("lafl_cpn", "told", colours, r"told of device-\d: 3 channels"),
         ("scaffold", "control", bias_alone, r"control of device-\d lacks 'features"),
-        ("fedavg", "delta", lambda told, client: {}, r"delta of device-\d lacks 'features"),
+        ("fedavg", "delta", lambda sent, client: {}, r"delta of device-\d lacks 'features"),
     ],
     ids=["mash", "sender", "statistics", "control", "delta"],
 )
@@ -106,10 +106,10 @@ async def test_what_is_forged_costs_one_contribution_and_is_named(
     assert re.match(says, failure.detail)
 
 
-async def test_scores_on_tests_that_nobody_asked_for_are_refused(tmp_path: Path) -> None:
-    def forge(told: Any) -> Any:
+async def test_scores_on_test_sets_that_were_not_requested_are_refused(tmp_path: Path) -> None:
+    def forge(reply: Any) -> Any:
         score = Score(n=1, n_correct=1, loss_sum=0.0)
-        return told.replace(outcomes=(told.outcomes[0].replace(own_on={"x" * 1000: score}),))
+        return reply.replace(outcomes=(reply.outcomes[0].replace(own_on={"x" * 1000: score}),))
 
     failure = await failure_of(tmp_path, "fedavg", forge)
     assert failure.reason == "wire"

@@ -1,4 +1,4 @@
-"""What anybody may send, and how much of it is kept."""
+"""Limits on what callers may send, and on how much of it is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.federation import CLOUD_PORT, EDGE_PORT, Federation, small_spec
 
 JSON = {"content-type": "application/json"}
 PAUSED = {"timeouts": {"ready_s": 3600}, "num_devices": 9}
-"""No run of these tests starts: so many devices never come."""
+"""Runs with this spec never start: they wait for devices."""
 
 
 def deep(n: int, around: str = "%s", left: str = "[", right: str = "]") -> bytes:
@@ -38,7 +38,7 @@ async def test_no_more_runs_are_kept_than_the_setting_says(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("n", [100, 500, 900, 2000, 100_000])
-async def test_json_as_deep_as_a_well_is_refused_and_nothing_breaks(tmp_path: Path, n: int) -> None:
+async def test_deeply_nested_json_is_refused_and_nothing_breaks(tmp_path: Path, n: int) -> None:
     bodies = [
         deep(n),
         deep(n, '{"spec": %s}', '{"a":', "}"),

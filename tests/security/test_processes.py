@@ -1,4 +1,4 @@
-"""Strangers at real processes: slow clients by the hundred, secrets in whatever is written, streams at the end."""
+"""Attacks on real processes: hundreds of slow clients, secrets in files and output, streams at shutdown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HALVES = (
 
 @dataclass
 class Ground:
-    """A topology with a run that would go on for long."""
+    """A topology with a long run."""
 
     topology: Topology
     runs_dir: Path
@@ -65,7 +65,7 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
 
 
 def port_of_agent(log: str) -> int:
-    """An agent's port is told to nobody but the cloud, and its log."""
+    """Returns an agent's port, which only the cloud and the agent's log know."""
     (port,) = re.findall(r"agent listens on 127\.0\.0\.1:([0-9]+)", log)
     return int(port)
 
@@ -95,19 +95,19 @@ def test_no_secret_is_in_anything_that_was_written_or_answered(ground: Ground) -
     ground.api.stop(run)
     until(lambda: ground.api.run(run).status in FINAL)
     document = get("/openapi.json").json()
-    told = [get("/docs").content, get("/openapi.json").content]
+    contents = [get("/docs").content, get("/openapi.json").content]
     topology = ground.api.topology()
     for path in document["paths"]:
         if "get" in document["paths"][path]:
             fill = {"run_id": run, "round_no": "1", "name": "global"}
             fill |= {"agent": topology.devices[0].agent, "edge": topology.edges[0].edge}
-            told.append(get(path.format(**fill)).content)
+            contents.append(get(path.format(**fill)).content)
     refused = [{"authorization": f"Bearer {ground.topology.tier_token}"}, {"authorization": f"Basic {API_TOKEN}"}]
     answers = [get("/runs", headers=headers) for headers in refused]
     answers += [ground.http.post("/agents", headers=headers, json={}) for headers in refused]
     answers += [ground.http.post("/runs", json={"spec": {"nme": 1}}), get("/nowhere"), get(f"/runs/{run}/files/x")]
     assert {answer.status_code for answer in answers} == {401, 404, 422}
-    told += [answer.content + repr(answer.headers.raw).encode() for answer in answers]
+    contents += [answer.content + repr(answer.headers.raw).encode() for answer in answers]
     ground.topology.stop()  # so that all is written
     folders = (ground.topology._given_folder, ground.runs_dir)
     files = {path: path.read_bytes() for folder in folders if folder for path in folder.rglob("*") if path.is_file()}
@@ -116,10 +116,10 @@ def test_no_secret_is_in_anything_that_was_written_or_answered(ground: Ground) -
     assert any("redis" in str(path) and run.encode() in data for path, data in files.items())  # its file is read too
     for secret in (ground.topology.tier_token.encode(), API_TOKEN.encode()):
         assert [str(path) for path, data in files.items() if secret in data] == []
-        assert [text for text in told if secret in text] == []
+        assert [text for text in contents if secret in text] == []
 
 
-def test_a_stream_of_events_ends_by_itself_when_the_cloud_is_told_to_stop(ground: Ground) -> None:
+def test_a_stream_of_events_ends_when_the_cloud_is_stopped(ground: Ground) -> None:
     ground.api.pause(ground.run)
     until(lambda: ground.api.run(ground.run).status == "paused")
     with ground.http.stream("GET", f"/runs/{ground.run}/events") as stream:

@@ -72,21 +72,21 @@ def healthy(port: int) -> bool:
 
 
 @pytest.mark.parametrize("first", [b"", b"GET /he", b"GET /healthz HTTP/1.1\r\nx: y\r\n", b"\r\n"])
-def test_a_head_that_does_not_come_is_not_waited_for(port: int, first: bytes) -> None:
+def test_a_client_without_a_head_is_disconnected(port: int, first: bytes) -> None:
     with closing(Client(port, first)) as client:
         assert client.rest() == b""
 
 
 @pytest.mark.parametrize("before", [b"", GET], ids=["on a new connection", "on one that was answered"])
 @pytest.mark.parametrize("drop", [b"x: y\r\n", b"\r\n"], ids=["headers", "blank lines"])
-def test_a_head_that_trickles_is_not_waited_for(port: int, before: bytes, drop: bytes) -> None:
+def test_a_client_whose_head_trickles_is_disconnected(port: int, before: bytes, drop: bytes) -> None:
     head = b"" if drop == b"\r\n" else b"GET /healthz HTTP/1.1\r\n"
     with closing(Client(port, before)) as client:
         assert not client.drip(head + drop * 1000, every_s=0.02)
     assert healthy(port)
 
 
-def test_a_head_as_large_as_a_book_is_refused(port: int) -> None:
+def test_a_head_that_is_too_large_is_refused(port: int) -> None:
     with closing(Client(port, b"GET / HTTP/1.1\r\nx: " + b"y" * 2**20)) as client:
         status, body = client.answer()
     assert (status, body["code"], body["status"]) == (431, "too_large", 431)
@@ -118,7 +118,7 @@ def test_a_large_body_may_take_longer_than_a_small_one(port: int) -> None:
         assert client.hears(b"\r\n\r\n1000")
 
 
-def test_who_is_refused_early_cannot_go_on_sending_for_ever(port: int) -> None:
+def test_a_client_refused_early_cannot_go_on_sending_for_ever(port: int) -> None:
     claims = b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n"
     with closing(Client(port, claims)) as client:
         assert client.hears(b"401")
@@ -144,13 +144,13 @@ def test_what_came_while_the_process_was_stopped_is_read_first(port: int) -> Non
 # ---- answers
 
 
-def test_who_does_not_read_is_not_waited_for() -> None:
+def test_a_client_that_does_not_read_is_disconnected() -> None:
     with running(probe(), **QUICK) as (port, server), closing(Client(port, GET.replace(b"healthz", b"much"))):
         until(lambda: len(server.server_state.tasks) == 1)
         until(lambda: not server.server_state.tasks and not server.server_state.connections)
 
 
-def test_who_reads_slowly_gets_everything() -> None:
+def test_a_client_that_reads_slowly_gets_everything() -> None:
     with running(probe(), **QUICK) as (port, _), closing(Client(port, GET.replace(b"healthz", b"much"))) as client:
         got, began = 0, time.monotonic()
         while got < 200 * 2**20:
@@ -164,14 +164,14 @@ def test_who_reads_slowly_gets_everything() -> None:
 # ---- connections
 
 
-def test_one_connection_too_many_is_told_so_and_the_others_are_served() -> None:
+def test_one_connection_too_many_is_refused_and_the_others_are_served() -> None:
     with running(probe(), max_connections=5) as (port, server):
         kept = [Client(port) for _ in range(5)]
         until(lambda: len(server.server_state.connections) == 5)
         with closing(Client(port)) as silent:
             assert silent.answer()[0] == 503
-        asked = httpx.get(f"http://127.0.0.1:{port}/healthz")
-        assert (asked.status_code, asked.json()["code"]) == (503, "busy")
+        refused = httpx.get(f"http://127.0.0.1:{port}/healthz")
+        assert (refused.status_code, refused.json()["code"]) == (503, "busy")
         assert kept[0].send(GET)
         assert kept[0].hears(b"200 OK")
         for client in kept:

@@ -1,4 +1,4 @@
-"""Who opens which door: every route of every tier, and what a registration cannot make a tier do."""
+"""Every route of every tier needs its token, and no registration makes a tier call a forged address."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fastapi import Depends, FastAPI
 
 from shared.service.app import make_app
 from shared.service.auth import guard
-from shared.service.body_limit import STRANGER_BYTES, BodyLimit
+from shared.service.body_limit import ANONYMOUS_BYTES, BodyLimit
 from tests.federation import AGENT_PORT, CLOUD_PORT, Federation, PassOn
 
 TOKENS = {"tier_token": "the-tiers-own", "api_token": "the-users-own"}
 DOCUMENTS = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
 OPEN = DOCUMENTS | {"/healthz", "/readyz"}
 FOR_TIERS = {"/agents", "/edges", "/heartbeats", "/fleet"}
-"""Routes of the cloud that tiers use; of an edge and an agent all are for tiers."""
+"""Routes of the cloud that tiers use; those of edges and agents are all for tiers."""
 
 
-def doors(routes: Any) -> Iterator[tuple[str, str]]:
-    """Every method and path of an app, those of included routers too."""
+def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
+    """Yields every method and path of an app, those of included routers too."""
     for route in routes:
         if hasattr(route, "path"):
             yield from ((method, route.path) for method in route.methods)
         else:
-            yield from doors(route.effective_candidates())
+            yield from routes_of(route.effective_candidates())
 
 
 def token_of(tier: str, method: str, path: str) -> str:
@@ -38,12 +38,12 @@ def token_of(tier: str, method: str, path: str) -> str:
     return TOKENS["tier_token" if is_for_tiers else "api_token"]
 
 
-async def test_every_door_of_every_tier_opens_to_its_own_token_only(tmp_path: Path) -> None:
+async def test_every_route_of_every_tier_accepts_its_own_token_only(tmp_path: Path) -> None:
     tried: dict[str, int] = {}
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), common=TOKENS) as fed:
         for name, app in fed.apps.items():
             tier = name.partition("-")[0]
-            found = sorted(set(doors(app.routes)))
+            found = sorted(set(routes_of(app.routes)))
             assert {path for _, path in found} >= OPEN
             inner = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
@@ -65,26 +65,26 @@ async def test_every_door_of_every_tier_opens_to_its_own_token_only(tmp_path: Pa
     assert tried.keys() == {"cloud", "edge", "agent"}
 
 
-async def test_a_door_without_a_guard_would_be_found() -> None:
+async def test_a_route_without_a_guard_would_be_found() -> None:
     app = make_app("probe")
 
     @app.post("/forgotten")
     async def forgotten() -> None:
-        """Open to everybody."""
+        """Has no guard."""
 
-    assert ("POST", "/forgotten") in set(doors(app.routes))
+    assert ("POST", "/forgotten") in set(routes_of(app.routes))
 
 
 @pytest.mark.parametrize("path", ["/agents", "/edges"])
 async def test_a_forged_source_is_not_called_back(tmp_path: Path, path: str) -> None:
-    """The address that is called is that of the socket, whatever headers say."""
+    """The address that is called back is that of the socket, not of a header."""
     hello = {"port": 9400, "nonce": "0123456789abcdef"}
     hello |= {"agent": "a", "name": "a", "devices": 1, "profile": "p"} if path == "/agents" else {"edge": "e"}
-    asked: list[str] = []
+    called: list[str] = []
 
     async def note(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if request.url.port != CLOUD_PORT:
-            asked.append(f"{request.url.host}:{request.url.port}")
+            called.append(f"{request.url.host}:{request.url.port}")
         return await pass_on()
 
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
@@ -93,7 +93,7 @@ async def test_a_forged_source_is_not_called_back(tmp_path: Path, path: str) -> 
         assert (await fed.client.post(path, json=hello, headers=headers)).status_code == 403
         further = {**hello, "url": "http://10.9.9.9:80", "host": "10.9.9.9"}
         assert (await fed.client.post(path, json=further)).status_code == 422
-    assert asked == ["127.0.0.1:9400"]
+    assert called == ["127.0.0.1:9400"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def test_a_forged_source_is_not_called_back(tmp_path: Path, path: str) -> 
         "http://[",
     ],
 )
-async def test_an_order_cannot_make_an_agent_beat_at_another_address(tmp_path: Path, url: str) -> None:
+async def test_an_order_cannot_make_an_agent_send_heartbeats_elsewhere(tmp_path: Path, url: str) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
         membership = fed.apps["agent-0"].state.agent.membership
         with membership.working_for(url):
@@ -122,7 +122,7 @@ async def test_an_order_cannot_make_an_agent_beat_at_another_address(tmp_path: P
             assert list(membership.edges) == [f"http://127.0.0.1:{AGENT_PORT}"]
 
 
-# ---- before anybody asks for a token
+# ---- before a token is checked
 
 
 def limited(*tokens: str | None) -> FastAPI:
@@ -131,7 +131,7 @@ def limited(*tokens: str | None) -> FastAPI:
 
     @app.post("/take")
     async def take(body: str) -> None:
-        """Read a body."""
+        """Reads a body."""
 
     return app
 
@@ -139,17 +139,19 @@ def limited(*tokens: str | None) -> FastAPI:
 @pytest.mark.parametrize(
     ("tokens", "shown", "size", "status"),
     [
-        (("a", "b"), None, STRANGER_BYTES, 422),
-        (("a", "b"), None, STRANGER_BYTES + 1, 401),
-        (("a", "b"), "c", STRANGER_BYTES + 1, 401),
-        (("a", "b"), "a", STRANGER_BYTES + 1, 422),
+        (("a", "b"), None, ANONYMOUS_BYTES, 422),
+        (("a", "b"), None, ANONYMOUS_BYTES + 1, 401),
+        (("a", "b"), "c", ANONYMOUS_BYTES + 1, 401),
+        (("a", "b"), "a", ANONYMOUS_BYTES + 1, 422),
         (("a", "b"), "b", 2**20, 422),
         (("a", "b"), "b", 2**20 + 1, 413),
-        (("a", None), None, STRANGER_BYTES + 1, 422),
+        (("a", None), None, ANONYMOUS_BYTES + 1, 422),
     ],
 )
-async def test_a_stranger_cannot_fill_the_memory(tokens: Any, shown: str | None, size: int, status: int) -> None:
-    """422: it was read, and is no JSON."""
+async def test_a_caller_without_a_token_cannot_fill_the_memory(
+    tokens: Any, shown: str | None, size: int, status: int
+) -> None:
+    """Status 422 means that the body was read, and is no JSON."""
     inner = httpx.ASGITransport(limited(*tokens))
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {shown}"} if shown else {})
     async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
@@ -168,20 +170,20 @@ async def test_tokens_of_bodies_are_compared_in_constant_time(monkeypatch: pytes
     monkeypatch.setattr(hmac, "compare_digest", compare)
     inner = httpx.ASGITransport(limited("a", "b"))
     async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
-        await http.post("/take", content=b"x" * (STRANGER_BYTES + 1), headers={"authorization": "Bearer c"})
+        await http.post("/take", content=b"x" * (ANONYMOUS_BYTES + 1), headers={"authorization": "Bearer c"})
     assert compared == [(b"c", b"a"), (b"c", b"b")]
 
 
 @pytest.mark.parametrize(
     ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), (None, 200)]
 )
-async def test_in_development_mode_pages_of_other_sites_may_not_ask(site: str | None, status: int) -> None:
+async def test_in_development_mode_pages_of_other_sites_are_refused(site: str | None, status: int) -> None:
     app = make_app("probe")
     networks: Any = [ipaddress.ip_network("127.0.0.0/8")]
 
     @app.post("/stop", dependencies=[Depends(guard(None, networks, "API"))])
     async def stop() -> None:
-        """What a page could ask for without the browser asking first."""
+        """A page may send this request without a preflight of the browser."""
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://cloud") as http:
         answer = await http.post("/stop", headers={"sec-fetch-site": site} if site else {})

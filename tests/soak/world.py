@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import time
@@ -19,6 +20,7 @@ from shared.run_records.runs import RunInfo
 from shared.service.api.nodes import AgentInfo
 from strata.api.client import Client
 from strata.launcher.topology import Topology, look
+from tests import real_redis
 from tests.soak.gate import ENV as GATE_ENV
 from tests.soak.gate import Gate
 from tests.soak.proxy import HOST, Proxy
@@ -167,23 +169,23 @@ class World:
         for name in names:
             self.down.add(name)
             self.frozen.discard(name)
-            self.topology.redis.kill() if name == "redis" else self.topology.end(name)
+            real_redis.kill(self.topology.redis) if name == "redis" else self.topology.end(name)
 
     def start(self, *names: str) -> None:
         """Start what was killed, on its old folder."""
         for name in names:
-            self.topology.redis.restart() if name == "redis" else self.topology.start_again(name)
+            real_redis.restart(self.topology.redis) if name == "redis" else self.topology.start_again(name)
             self.down.discard(name)
 
     def freeze(self, name: str) -> None:
         """SIGSTOP."""
-        self.topology.freeze(name)
+        self.topology.processes[name].signal(signal.SIGSTOP)
         self.frozen.add(name)
 
     def thaw(self, name: str) -> None:
         """SIGCONT."""
         if name in self.frozen:
-            self.topology.thaw(name)
+            self.topology.processes[name].signal(signal.SIGCONT)
             self.frozen.discard(name)
 
     @contextmanager
@@ -283,7 +285,9 @@ class World:
 
     def delete(self, run: str, limit_s: float = 30.0) -> None:
         """DELETE a run that has ended."""
-        until(f"DELETE of {run}", lambda: self.client._ask("DELETE", f"/runs/{run}").status_code == 204, limit_s, 0.2)
+        until(
+            f"DELETE of {run}", lambda: self.client._request("DELETE", f"/runs/{run}").status_code == 204, limit_s, 0.2
+        )
 
 
 def _free_port(rng: random.Random) -> int:

@@ -1,4 +1,4 @@
-"""A small cloud behind real HTTP: it serves the models of `shared.api` and trains nothing."""
+"""A small cloud behind real HTTP: it serves the models of `shared.run_records.runs` and trains nothing."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def test_doctor_knows_folders_of_pictures_and_what_the_digits_lack(
         return {check.name: check for check in data_sets()}
 
     monkeypatch.setenv("STRATA_DATA_DIR", str(tmp_path))
-    assert found()["data: tiny_imagenet"].found == "absent"
+    assert found()["data: tiny_imagenet"].found == "not found"
     assert found()["data: tiny_imagenet"].todo.endswith("or the folder tiny_imagenet as it is published")
     folder = tmp_path / "tiny_imagenet"
     folder.mkdir()

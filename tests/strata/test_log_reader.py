@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 def strata(*words: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(cwd / ".strata")}
-    code = "from shared.cli.main import app_entry; app_entry()"
+    code = "from strata.main import app_entry; app_entry()"
     command = [sys.executable, "-c", code, "log", *words]
     return subprocess.run(
         command, cwd=cwd, env=env, input=given, capture_output=True, text=True, timeout=100, check=False
@@ -96,7 +96,7 @@ def test_where_no_logs_are_the_error_says_where_to_look(tmp_path: Path) -> None:
     assert nowhere.returncode == 1
     assert "docker compose logs --no-log-prefix" in nowhere.stderr
     gone = strata("--from", "gone", cwd=tmp_path)
-    assert (gone.returncode, "from: there is no 'gone'" in gone.stderr) == (1, True)
+    assert (gone.returncode, "from: no such file or folder: 'gone'" in gone.stderr) == (1, True)
     text = strata("--from", "-", cwd=tmp_path, given="00:00:01.000 cloud round.started\n")
     assert text.returncode == 1
     assert "STRATA_LOG_FORMAT=text" in text.stderr
@@ -117,7 +117,7 @@ def test_logs_of_a_running_topology_and_of_a_run_that_failed_are_found(
 
 
 def test_who_stops_reading_gets_no_traceback(folder: Path, tmp_path: Path) -> None:
-    code = "from shared.cli.main import app_entry; app_entry()"
+    code = "from strata.main import app_entry; app_entry()"
     words = f"{sys.executable} -c '{code}' log all --from {folder} | head -1; exit ${{PIPESTATUS[0]}}"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", words], env=env, capture_output=True, text=True, timeout=100, check=False)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from shared.core.aggregation_rules import Mean, PerClient, averaged_type, fields_with
 from shared.core.errors import OutOfBound, WireError
 from shared.core.records import Record, Tensor, TensorMap
-from shared.core.tensors import check_bound, check_steps, from_grid
+from shared.core.tensors import check_bound, check_steps, mean_of_steps
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 
 Model = Mapping[str, Tensor]
@@ -29,7 +29,7 @@ def mean_of(
     """
 
     def restore(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Tensor:
-        return from_grid(steps, part.positions.get(name, part.weight), fixed_point.exponent(name), dtype)
+        return mean_of_steps(steps, part.positions.get(name, part.weight), fixed_point.exponent(name), dtype)
 
     return (
         _update(partial_sum, kind, model, restore) if partial_sum.n_updates or any(partial_sum.each.values()) else None

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from shared.core.aggregation_rules import KeptBy
 from shared.core.records import Count, Record, TensorMap
-from shared.core.tensors import grid_exponent
+from shared.core.tensors import fixed_point_exponent
 
 PARAMETER_BOUND = 2.0**7
 """Largest absolute value of an element of a parameter tensor in an update."""
@@ -66,7 +66,7 @@ class FixedPoint:
 
     def exponent(self, name: str) -> int:
         """Binary exponent: a step for this tensor name is 2 ** -exponent."""
-        return grid_exponent(self.total_weight, self.bound(name))
+        return fixed_point_exponent(self.total_weight, self.bound(name))
 
     def steps(self, name: str, weight: int) -> float:
         """Largest absolute value, in steps, of a sum of terms whose weights add up to `weight`."""

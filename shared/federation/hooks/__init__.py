@@ -1,6 +1,15 @@
-"""What an algorithm is: a frozen value of three stateless hook objects and its record types."""
+"""What an algorithm is written with; algorithms import the framework from here, users' own from `strata.hooks`.
 
-from shared.federation.hooks.algorithm import Algorithm, Direction, one_phase
+An algorithm is a frozen value (`Algorithm`): stateless hook objects of the three tiers, and the types of its records.
+"""
+
+from shared.core.aggregation_rules import KeptBy, MaskOf, Mean, PerClient
+from shared.core.errors import BadInput, WireError
+from shared.core.records import Count, ModelState, Nothing, Record, Tensor, TensorMap
+from shared.core.scores import Score
+from shared.core.tensors import add, n_bytes, only, overlay, subtract, without
+from shared.federation.context import Context, EdgeView, ModelInfo, NoParams
+from shared.federation.hooks.algorithm import Algorithm, Direction, Footprint, one_phase
 from shared.federation.hooks.hooks import (
     CloudHooks,
     DeviceHooks,
@@ -30,34 +39,86 @@ from shared.federation.hooks.values import (
     Update,
     Verdict,
 )
+from shared.federation.messages import Outcome, Task
+from shared.federation.population import Seat
+from shared.federation.test_sets import Samples, TestSet
+from shared.simulation.cost_model import Passes
+from shared.spec.experiment import ExperimentSpec
+from shared.training.flops import Operations, operations
+from shared.training.loop import Batch, Correct, Objective, Sgd, Step, Trained, Transform
+from shared.training.optimizers import Adam, reach
+from shared.wire.compression import CodecSpec
 
 __all__ = [
+    "Adam",
     "Admission",
     "Advance",
     "Algorithm",
+    "BadInput",
+    "Batch",
     "Begin",
     "Broadcast",
     "CloudHooks",
+    "CodecSpec",
+    "Context",
+    "Correct",
+    "Count",
     "DeviceHooks",
     "Direction",
     "EdgeHooks",
     "EdgeModel",
+    "EdgeView",
+    "ExperimentSpec",
     "Finish",
     "Fit",
+    "Footprint",
     "GlobalModel",
+    "KeptBy",
     "Local",
+    "MaskOf",
+    "Mean",
+    "ModelInfo",
+    "ModelState",
+    "NoParams",
+    "Nothing",
+    "Objective",
+    "Operations",
+    "Outcome",
     "OwnBuffers",
+    "Passes",
+    "PerClient",
     "Phase",
+    "Record",
+    "Samples",
+    "Score",
+    "Seat",
+    "Sgd",
+    "Step",
+    "Task",
+    "Tensor",
+    "TensorMap",
+    "TestSet",
+    "Trained",
     "Trainer",
+    "Transform",
     "Update",
     "Verdict",
+    "WireError",
+    "add",
     "default_local",
     "delta_of",
     "kept_back",
     "last_layers",
+    "n_bytes",
     "one_phase",
+    "only",
+    "operations",
+    "overlay",
     "own_buffers",
+    "reach",
     "starting_model",
+    "subtract",
     "test_by_owner",
     "travelling",
+    "without",
 ]

@@ -1,4 +1,4 @@
-"""`Algorithm`: all tiers of one paper as a value."""
+"""`Algorithm`: what one paper does at all tiers, as a frozen value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from shared.federation.aggregation import check_update_type
 from shared.federation.context import Context, NoParams
 from shared.federation.hooks.hooks import CloudHooks, DeviceHooks, EdgeHooks, travelling
 from shared.federation.hooks.values import Broadcast, EdgeModel, GlobalModel, OwnBuffers, Phase, Update
-from shared.plots.declared import Pictures, no_pictures
 from shared.simulation.cost_model import Passes
 from shared.spec.experiment import ExperimentSpec
 from shared.training.loop import Objective
@@ -25,85 +24,105 @@ from shared.wire.compression import CodecSpec
 
 
 def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
-    """The default: all rounds train."""
+    """The default of `phases`: all rounds train."""
     return (Phase("train", spec.num_rounds),)
 
 
 def delta_alone(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """The default: `delta` holds all that travels."""
+    """The default of `sends`: `delta` holds all tensors that travel."""
     return {"delta": travelling(ctx, model)}
 
 
-def nothing_more(ctx: Context, update: Any) -> None:
-    """The default: an update that holds what it should may be any."""
+def accepts_all(ctx: Context, update: Any) -> None:
+    """The default of `check`: every update is valid whose types and tensor names are."""
 
 
 def gathers_nothing(ctx: Context) -> Mapping[str, int]:
-    """The default: nobody holds what all clients say."""
+    """The default of `gathers`: no process holds the data of all clients."""
     return {}
 
 
 def training_alone(params: Any) -> Passes:
-    """The default: a visit passes each sample of its steps once."""
+    """The default of `passes`: a visit passes each sample of its steps once."""
     return Passes()
 
 
 Direction = Literal["up", "down"]
-"""From devices, or to them."""
+"""From devices to the cloud, or from the cloud to devices."""
 
 
-def codes_nothing(ctx: Context, model: TensorMap, way: Direction) -> Mapping[str, CodecSpec]:
-    """The default: what is coded is the spec's to say."""
+def codes_nothing(ctx: Context, model: TensorMap, direction: Direction) -> Mapping[str, CodecSpec]:
+    """The default of `codes`: only the spec decides what is compressed."""
     return {}
 
 
 def no_objective(params: Any) -> bool:
-    """The default: hooks hand `fit` none."""
+    """The default of `own_objective`: hooks pass no objective to `Trainer.fit`."""
     return False
 
 
 @dataclass(frozen=True)
-class Algorithm:
-    """An algorithm, all tiers.
+class Footprint:
+    """What an algorithm sends, gathers and computes, as far as its parameters and the model's shapes decide it.
+
+    Estimates of bytes, memory and time go by it, and updates are checked against it. The defaults are FedAvg's. Each
+    `model` in it has shapes alone, no values.
 
     Attributes:
-        name: that of its module.
+        sends: from context and model, by field of the update, the names of the tensors in an averaged map: of a visit's
+            update if the context has a seat, otherwise of the edge's own. A field that is not named is empty.
+        codes: from context, model and direction, by tensor name, the codec that the algorithm itself applies.
+        gathers: a lower bound, in bytes, of the per-client data that one process holds at once, by the name of the
+            parameter that determines it; tensors by name are not counted here.
+        passes: from the algorithm's parameters, how many samples a visit passes through the model.
+        flops: operations of one training step, from the algorithm's parameters, and a model, images and labels that
+            have shapes alone; the mean, if the objective draws at random what it computes. None: those of the
+            cross-entropy.
+    """
+
+    sends: Callable[[Context, TensorMap], Mapping[str, frozenset[str]]] = delta_alone
+    codes: Callable[[Context, TensorMap, Direction], Mapping[str, CodecSpec]] = codes_nothing
+    gathers: Callable[[Context], Mapping[str, int]] = gathers_nothing
+    passes: Callable[[Any], Passes] = training_alone
+    flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm: parameters, hooks of the three tiers, types of its messages and states, and its footprint.
+
+    Attributes:
+        name: the name of its module.
         paper: authors, title, venue.
-        params: model of its own parameters.
-        broadcast, update: its messages; `message` is what a seat gets, by default the broadcast's type.
-        report: declared by algorithms that decide before an update travels.
-        cloud_state, edge_state, device_state: what each tier remembers.
-        phases: named stretches of rounds.
-        buffers: float buffers (batch-norm statistics) are averaged, stay on the device, or are dropped;
+        params: record type of the algorithm's own parameters.
+        cloud, edge, device: the hooks of each tier.
+        broadcast: record type of the message from cloud to edges.
+        message: record type of the message from an edge to a seat; None: that of the broadcast.
+        update: record type of the update; the annotations of its fields decide how it is aggregated.
+        report: record type of the small answer that is sent before an update; None unless the algorithm decides by
+            reports which updates it admits.
+        cloud_state, edge_state, device_state: record types of what each tier remembers between rounds.
+        phases: from spec and parameters, the named stretches of rounds.
+        buffers: whether float buffers (batch-norm statistics) are averaged, stay on the device, or are dropped;
             integer buffers are never averaged.
-        on_refusal: what a seat keeps when its update was not used.
-        headline: which figure is the run's accuracy.
-        objective: what training minimises in place of the cross-entropy where hooks hand `fit` nothing, None where it
-            is that; a spec may have devices of another algorithm minimise it (`algorithm.local`).
-        own_objective: by its parameters, whether hooks hand `fit` an objective: then no other can stand in
-            `algorithm.local`.
-        flops: operations of a step of what it minimises, in the mean of what it draws, from its parameters, and a
-            model, images and labels of which there are the shapes alone; None: those of the cross-entropy.
+        on_refusal: whether a seat whose update was not used keeps the state of that visit.
+        headline: which score is the run's accuracy.
         needs: fields of the spec that must have these values, such as `client: edge`.
-        sends: by field, the names that an averaged map of tensors holds in an update, of a model of which there are the
-            shapes alone: in a visit's where the context has a seat, else in the edge's own. What is not named is empty.
-        check: raises a `WireError` with the field if an update, or a stand-in of several in which only what is said of
-            single clients has its values, cannot be from here. Its types and names are right by then.
-        gathers: by the parameter that decides it, bytes at least that one process holds at a time of what all clients
-            say, beside tensors by name.
-        passes: by its parameters, how many samples a visit passes through the model: what is expected of its time
-            goes by that, and how long it is waited for.
-        codes: by name, the codec in which it sends a tensor itself, up or down; of a model of which there
-            are the shapes alone. What is expected of a transfer goes by that.
-        pictures: what it has to show of a run, beside what every run shows.
+        check: validates an update (or, for a sum, a stand-in that has real values only in its per-client fields);
+            raises `WireError` naming the field. Called after types and tensor names have been checked.
+        objective: from the context, the loss that training minimises where hooks pass none to `Trainer.fit`; None: the
+            cross-entropy. A spec may let the devices of another algorithm minimise it (`algorithm.local`).
+        own_objective: from the parameters, whether hooks pass an objective to `Trainer.fit`; `algorithm.local` is then
+            refused.
+        footprint: what it sends, gathers and computes, from which bytes, memory and times are estimated.
     """
 
     name: str
     paper: str
     params: type[Record] = NoParams
-    cloud: CloudHooks = field(default_factory=CloudHooks)
-    edge: EdgeHooks = field(default_factory=EdgeHooks)
-    device: DeviceHooks = field(default_factory=DeviceHooks)
+    cloud: CloudHooks[Any, Any, Any] = field(default_factory=CloudHooks)
+    edge: EdgeHooks[Any, Any, Any, Any, Any] = field(default_factory=EdgeHooks)
+    device: DeviceHooks[Any, Any, Any, Any] = field(default_factory=DeviceHooks)
     broadcast: type[Record] = Broadcast
     message: type[Record] | None = None
     update: type[Record] = Update
@@ -116,36 +135,31 @@ class Algorithm:
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
-    sends: Callable[[Context, TensorMap], Mapping[str, frozenset[str]]] = delta_alone
-    check: Callable[[Context, Any], None] = nothing_more
-    gathers: Callable[[Context], Mapping[str, int]] = gathers_nothing
-    passes: Callable[[Any], Passes] = training_alone
-    codes: Callable[[Context, TensorMap, Direction], Mapping[str, CodecSpec]] = codes_nothing
-    pictures: Pictures = no_pictures
+    check: Callable[[Context, Any], None] = accepts_all
     objective: Callable[[Context], Objective | None] | None = None
     own_objective: Callable[[Any], bool] = no_objective
-    flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None
+    footprint: Footprint = field(default_factory=Footprint)
 
     def __post_init__(self) -> None:
         check_update_type(self.update)
 
     @property
     def message_type(self) -> type[Record]:
-        """What a seat gets."""
+        """Record type of the message to a seat."""
         return self.message or self.broadcast
 
     @property
     def reports(self) -> bool:
-        """Whether a visit reports first, and its update waits for the edge's verdict on that."""
+        """Whether visits send a report first, and their update only after the edge has admitted it."""
         return self.report is not None
 
     @property
     def device_remembers(self) -> bool:
-        """Whether a seat keeps anything from visit to visit: the default state holds just buffers that stay local."""
+        """Whether a seat has a state to keep between visits; the default state has buffers only if they stay local."""
         return self.device_state is not OwnBuffers or self.buffers == "local"
 
     def check_spec(self, spec: ExperimentSpec) -> None:
-        """Refuse a spec that does not fit.
+        """Check that a spec is one that this algorithm can run.
 
         Raises:
             BadInput: with the path of the field.
@@ -157,22 +171,23 @@ class Algorithm:
         if spec.report_deadline_s is not None and not self.reports:
             raise BadInput(f"report_deadline_s: {self.name} has no reports", field="report_deadline_s")
         if spec.plans and self.report is not None:
-            raise BadInput(
-                f"schedule: {self.name} decides by reports: of planned shares none is refused", field="schedule"
-            )
+            why = f"{self.name} decides by reports, but no update of a planned share may be refused"
+            raise BadInput(f"schedule: {why}", field="schedule")
         if spec.compression.up is not None and not coded_fields(self.update):
-            told = f"compression.up: {self.name} sends up no tensors that a codec could shorten"
-            raise BadInput(told, field="compression.up")
-        alone = fields_with(self.update, PerClient)
-        if spec.late == "next_round" and (self.reports or alone):
-            why = f"its updates speak of single clients ({', '.join(alone)})" if alone else "it decides by reports"
+            why = f"{self.name} sends up no tensors that a codec could compress"
+            raise BadInput(f"compression.up: {why}", field="compression.up")
+        per_client = fields_with(self.update, PerClient)
+        if spec.late == "next_round" and (self.reports or per_client):
+            why = "it decides by reports"
+            if per_client:
+                why = f"fields of its updates are collected per client ({', '.join(per_client)})"
             raise BadInput(f"late: next_round: {self.name} cannot use updates of other rounds, {why}", field="late")
 
     def parse_params(self, raw: Mapping[str, Any], field: str = "algorithm.params") -> Record:
-        """Validate the algorithm's own parameters, which stand in this field of the spec.
+        """The algorithm's own parameters, validated; `field` is their path in the spec.
 
         Raises:
-            BadInput: with the path of the field.
+            BadInput: with the path of the wrong field.
         """
         try:
             return self.params.model_validate(dict(raw))

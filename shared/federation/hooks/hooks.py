@@ -1,43 +1,65 @@
-"""The hooks of the three tiers.
+"""The hooks of the three tiers: what an algorithm may decide, with FedAvg's answer as the default.
 
-Every hook has a default, FedAvg's or the identity; a paper's file shows only what differs. Hooks are pure: state and
-message in, state and message out. They do no I/O, keep no attributes and draw randomness only from `ctx`.
+An algorithm's file overrides only the hooks in which its paper differs from FedAvg. Hooks are pure: they take state and
+message and return a new state and message. They do no I/O, keep no attributes and draw randomness only from `ctx`.
 
-A device's hooks find all tensors on one processor, the CPU or a GPU: those of state and message, and what the bench
-gives. A tensor of their own is made there (`zeros_like`, `.to(x.device)`); edges and cloud are always on the CPU.
+What a hook takes and returns are the algorithm's own records, which the class names once:
+`CloudHooks[CloudState, Down, Up]`, `EdgeHooks[EdgeState, Down, Up, Message, Report]` and
+`DeviceHooks[DeviceState, Down, Up, Report]`. FedAvg's record stands for each that is left out. A default hook makes
+FedAvg's record (hence the casts), so an algorithm with another one overrides the hooks that make it. `Context[Params]`
+types `ctx.params`, the algorithm's own parameters.
 
-Order of the hooks in a round:
+    CloudState, EdgeState, DeviceState    what each tier remembers between rounds
+    Down       the broadcast: cloud to edge, and edge to device unless the edge's `Message` is another record
+    Up         a device's update; also its mean over devices, which edge and cloud aggregate, and an edge's own update
+    Report     the small answer that is sent before the update, where the algorithm declares one
+
+A model (`TensorMap`) maps the names of its parameters and buffers to their tensors. A device's hooks find all tensors
+on one processor, the CPU or a GPU: those of state and message, and what the trainer returns. New tensors have to be
+made there (`zeros_like`, `.to(x.device)`). At edges and cloud all tensors are on the CPU.
+
+The hooks in the order of a round:
 
     cloud    broadcast -> ... -> aggregate -> figures        evaluate (beside the next round)
     edge     begin -> (select -> schedule -> dispatch -> ... admit -> aggregate -> advance)* -> finish [-> evaluate]
     device   local_update -> [report] -> personalise -> evaluate
 
-Models that are split by layers: base layers near the input, personal layers near the output.
+One wave is one dispatch: the edge sends out tasks and collects the answers. An edge round is one or more waves that end
+in one edge model; a round of the cloud has `edge_rounds` of them. A seat is a virtual client, hosted by some agent.
+
+In models that are split by layers, base layers are near the input and personal layers near the output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, cast
 
 from shared.core.errors import BadInput
-from shared.core.records import Nothing, TensorMap
+from shared.core.records import Nothing, Record, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import add, only, overlay, subtract
 from shared.federation import scheduling, selection
-from shared.federation.context import Context
+from shared.federation.context import Context, EdgeView
 from shared.federation.hooks.values import (
     Admission,
     Advance,
     Begin,
     Broadcast,
+    CloudState,
+    DeviceState,
+    Down,
     EdgeModel,
+    EdgeState,
     Finish,
     Fit,
     GlobalModel,
     Local,
+    Message,
     OwnBuffers,
+    Report,
     Trainer,
+    Up,
     Update,
     Verdict,
 )
@@ -47,105 +69,152 @@ from shared.federation.test_sets import TestSet
 from shared.training.loop import Transform
 
 
-class CloudHooks:
-    """The cloud's half: owns the global state, sees edges only."""
+class CloudHooks(Generic[CloudState, Down, Up]):
+    """The cloud: owns the global state and exchanges messages with edges only.
 
-    def init(self, ctx: Context, model: TensorMap) -> Any:
-        """The state before the first round, from the seeded initial model."""
-        return GlobalModel(model=model)
+    The default state is `GlobalModel`; an algorithm with a state of its own overrides `init`, and so on for messages.
+    """
 
-    def broadcast(self, ctx: Context, state: Any, edge: int, seats: Sequence[Seat]) -> Any:
-        """The message to one edge, whose `seats` sit there now; what is equal for all is sent from the same tensors."""
-        return Broadcast(model=state.model)
+    def init(self, ctx: Context, model: TensorMap) -> CloudState:
+        """Returns the state before the first round; `model` is the seeded initial model, parameters and buffers."""
+        return cast("CloudState", GlobalModel(model=model))
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
-        """The new state from the mean update of the round."""
-        return state.replace(model=add(state.model, update.delta))
+    def broadcast(self, ctx: Context, state: CloudState, edge: int, seats: Sequence[Seat]) -> Down:
+        """Returns the round's message to one edge; `seats` are the seats placed there, held-out ones included.
 
-    def models(self, ctx: Context, state: Any) -> dict[str, TensorMap]:
-        """The models that can be downloaded, by name; `global` is the one whose digest is reported."""
+        Tensors that are the same objects for all edges are encoded once.
+        """
+        return cast("Down", Broadcast(model=state.model))
+
+    def aggregate(self, ctx: Context, state: CloudState, update: Up) -> CloudState:
+        """Returns the new state; `update` is the mean over the round's updates, weighted as its fields declare.
+
+        `ctx.n_updates` says how many updates the mean is of, `ctx.n_samples` how many training samples they had.
+        """
+        return state.replace(model=add(state.model, cast("Update", update).delta))
+
+    def models(self, ctx: Context, state: CloudState) -> dict[str, TensorMap]:
+        """Returns the models that users can download, by name; the digest of `global` is reported with each round."""
         return {"global": state.model}
 
-    def figures(self, ctx: Context, state: Any) -> dict[str, Any]:
-        """What the new state says in the round's record, as JSON values; small, since every reader of a run gets it."""
+    def figures(self, ctx: Context, state: CloudState) -> dict[str, Any]:
+        """Returns figures about the new state for the round's record, as JSON values.
+
+        They are sent to every reader of the run, so they have to be small.
+        """
         return {}
 
-    def prepare(self, ctx: Context, state: Any, owner: str | None) -> Transform | None:
-        """What is done to the test images of a client (None: nobody's) before the global model sees them."""
+    def prepare(self, ctx: Context, state: CloudState, owner: str | None) -> Transform | None:
+        """Returns the transform of test images before the global model, None for none.
+
+        `owner` is the client to which the images belong; None for images of no client.
+        """
         return None
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> dict[str, Score]:
-        """Scores by name, off the round's path; by default the global model on the global test set.
+    def evaluate(self, ctx: Context, state: CloudState, trainer: Trainer) -> dict[str, Score]:
+        """Returns scores by name; by default `global`, the global model on the global test set.
 
-        Where `global` is among them, the global model is tested on the spec's `test_on` too.
+        It runs beside the next round. With `global` among the scores, the global model is also tested on the test sets
+        in the spec's `test_on`; without it no global accuracy is reported.
         """
         return {"global": trainer.evaluate(self.models(ctx, state)["global"], transform=self.prepare(ctx, state, None))}
 
 
-class EdgeHooks:
-    """The edge's half: chooses, schedules, admits, forms an edge model where there are several edge rounds."""
+class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
+    """An edge: selects devices, schedules their work, admits their updates and forms an edge model if one is needed.
 
-    def init(self, ctx: Context) -> Any:
-        """The state before the edge's first round."""
-        return EdgeModel()
+    The default state is `EdgeModel`.
+    """
+
+    def init(self, ctx: Context) -> EdgeState:
+        """Returns the state before the edge's first round."""
+        return cast("EdgeState", EdgeModel())
 
     def forms_model(self, ctx: Context) -> bool:
-        """Whether the edge forms a model of its own; else the sums of its only edge round go up as they are."""
+        """Returns whether the edge forms a model of its own.
+
+        Otherwise the exact sum of its devices' updates goes to the cloud unchanged, and `aggregate` is not called. By
+        default an edge forms a model if the spec needs one, or if the algorithm overrides `aggregate` or `finish`.
+        """
         own = type(self).aggregate is not EdgeHooks.aggregate or type(self).finish is not EdgeHooks.finish
         return own or self.spec_forms_model(ctx)
 
     @staticmethod
     def spec_forms_model(ctx: Context) -> bool:
-        """Whether the spec alone, whatever the hooks do, asks for models of the edge's own."""
+        """Returns whether the spec needs edge models: several edge rounds, or a `sync` other than `round`."""
         return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
 
-    def begin(self, ctx: Context, state: Any, broadcast: Any) -> Begin:
-        """Take the broadcast in; says how many edge rounds follow."""
+    def begin(self, ctx: Context, state: EdgeState, broadcast: Down) -> Begin[EdgeState]:
+        """Takes the broadcast into the state; returns that state and the number of edge rounds."""
         begun = state.replace(start=broadcast.model, received=broadcast.model, model=broadcast.model)
         return Begin(begun, ctx.spec.edge_rounds, through=not self.forms_model(ctx))
 
-    def select(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> list[int]:
-        """Who trains in this edge round; by default as the spec's policy says. Held-out seats are not asked."""
-        return selection.select(ctx, seats)
+    def select(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> list[int]:
+        """Returns the numbers of the seats that train in this edge round; by default as the spec's `select` says.
 
-    def schedule(self, ctx: Context, state: Any, seats: Sequence[Seat]) -> dict[int, Task]:
-        """The work of each chosen seat; by default as the spec's policy says. A seat left out is not visited."""
-        return scheduling.schedule(ctx, seats)
+        `seats` are the edge's seats with training samples; held-out seats are not among them. `view` holds the training
+        losses of their last visits.
+        """
+        return selection.select(ctx, seats, view)
 
-    def dispatch(self, ctx: Context, state: Any, seat: Seat) -> Any:
-        """The message to one seat; return the same object for seats that get the same."""
-        return Broadcast(model=state.start)
+    def schedule(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
+        """Returns the task of each selected seat, by seat number; by default as the spec's `schedule` says.
 
-    def admit(self, ctx: Context, state: Any, reports: Mapping[int, Any]) -> Admission:
-        """Decide on held updates; asked only where the algorithm declares a report."""
+        A seat without a task is not visited. `view` holds, besides the losses, the digital twins of an edge that keeps
+        them, and in a further wave of planned shares the samples that are left.
+        """
+        return scheduling.schedule(ctx, seats, view)
+
+    def dispatch(self, ctx: Context, state: EdgeState, seat: Seat) -> Message:
+        """Returns the message to one seat that trains or evaluates; called once for each of them, in each wave.
+
+        Seats that get equal messages should get the same tensors: then the message is encoded once.
+        """
+        return cast("Message", Broadcast(model=state.start))
+
+    def admit(self, ctx: Context, state: EdgeState, reports: Mapping[int, Report]) -> Admission[EdgeState]:
+        """Returns a verdict for each report, by seat; only admitted updates are uploaded.
+
+        Called after each wave, if the algorithm declares a report.
+        """
         return Admission(state, {seat: Verdict(upload=True) for seat in reports})
 
-    def aggregate(self, ctx: Context, state: Any, update: Any) -> Any:
-        """After each wave: the state from the mean update of this edge round's waves so far."""
-        return state.replace(model=add(state.start, update.delta))
+    def aggregate(self, ctx: Context, state: EdgeState, update: Up) -> EdgeState:
+        """Returns the state after a wave; `update` is the mean over all waves of this edge round so far.
 
-    def advance(self, ctx: Context, state: Any, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Any]]) -> Advance:
-        """After each wave: another wave, or the next edge round from the present edge model.
+        `ctx.n_updates` and `ctx.n_samples` are as in `CloudHooks.aggregate`. Not called as long as nobody has uploaded.
+        """
+        return state.replace(model=add(state.start, cast("Update", update).delta))
 
-        `works` is what `schedule` asked for; each of its seats has an outcome, a lost one with its `failure`.
+    def advance(
+        self, ctx: Context, state: EdgeState, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Report]]
+    ) -> Advance[EdgeState]:
+        """Called at the end of a wave; returns which seats are visited again in a further wave, and which are retired.
+
+        By default there is no further wave, and the next edge round starts from the present edge model. `tasks` are
+        those that `schedule` returned; each of their seats has an outcome, with a `failure` if its update was lost.
         """
         return Advance(state.replace(start=state.model))
 
-    def finish(self, ctx: Context, state: Any) -> Finish:
-        """The end of the round at this edge; by default the edge's model minus the one received."""
+    def finish(self, ctx: Context, state: EdgeState) -> Finish[EdgeState, Up]:
+        """Ends the round; returns the state to keep and the edge's update.
+
+        By default the update is the edge's model minus the model received, or None if the edge forms no model.
+        """
         between = state.replace(start={}, received={}, model={})
         if not self.forms_model(ctx):
             return Finish(between)
-        return Finish(between, Update(delta=delta_of(ctx, state.model, state.received)))
+        update = Update(delta=delta_of(ctx, state.model, state.received))
+        return Finish(between, cast("Up", update))
 
-    def own_model(self, ctx: Context, state: Any) -> TensorMap | None:
-        """The client's own model, where the edge is the client, None if it has none; by default the edge's."""
+    def own_model(self, ctx: Context, state: EdgeState) -> TensorMap | None:
+        """With `client: edge`, returns the client's own model, None if it has none; by default the edge's model."""
         return state.model or None
 
-    def evaluate(self, ctx: Context, state: Any, trainer: Trainer) -> tuple[Score | None, Score | None]:
-        """The model received and the client's own on its test samples, where the edge is the client.
+    def evaluate(self, ctx: Context, state: EdgeState, trainer: Trainer) -> tuple[Score | None, Score | None]:
+        """With `client: edge`, returns the scores of the received and of the own model on the client's test samples.
 
-        What `own_model` answers is tested on the spec's `test_on` too.
+        The own model is also tested on the test sets in the spec's `test_on`.
         """
         own = self.own_model(ctx, state)
         received = trainer.evaluate(state.received) if state.received else None
@@ -154,39 +223,52 @@ class EdgeHooks:
         return received, trainer.evaluate(own) if own else None
 
 
-class DeviceHooks:
-    """The device's half: owns data and personal state."""
+class DeviceHooks(Generic[DeviceState, Down, Up, Report]):
+    """A device: owns samples and personal state.
 
-    def init(self, ctx: Context) -> Any:
-        """The state before the seat's first visit."""
-        return OwnBuffers()
+    The default state is `OwnBuffers`.
+    """
 
-    def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
-        """Train, or collect; by default local SGD from the model received."""
+    def init(self, ctx: Context) -> DeviceState:
+        """Returns the state before the seat's first visit."""
+        return cast("DeviceState", OwnBuffers())
+
+    def local_update(self, ctx: Context, state: DeviceState, message: Down, trainer: Trainer) -> Local[DeviceState, Up]:
+        """Trains, or computes statistics in a `collect` phase; returns the new state, the update and the trained model.
+
+        By default the device runs local SGD from the model received.
+        """
         start = starting_model(state, message)
         fit = trainer.fit(ctx, start)
-        return default_local(ctx, start, fit)
+        return cast("Local[DeviceState, Up]", default_local(ctx, start, fit))
 
-    def report(self, ctx: Context, state: Any, local: Local, message: Any) -> Any:
-        """The small answer that travels before an upload, where the algorithm declares one and there is an update."""
-        return Nothing()
+    def report(self, ctx: Context, state: DeviceState, local: Local[DeviceState, Up], message: Down) -> Report:
+        """Returns the report on which `EdgeHooks.admit` decides.
+
+        Called if the algorithm declares a report and the visit made an update.
+        """
+        return cast("Report", Nothing())
 
     def personalise(
-        self, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
+        self, ctx: Context, state: DeviceState, message: Down, local: Local[DeviceState, Up] | None, trainer: Trainer
     ) -> TensorMap | None:
-        """The seat's own model, None if it has none; by default the one that it has just trained."""
+        """Returns the seat's own model, None if it has none; by default the model that it has just trained.
+
+        `local` is None in a visit that only evaluates.
+        """
         return local.model if local else None
 
-    def prepare(self, ctx: Context, state: Any, message: Any, owner: str | None) -> Transform | None:
-        """What is done to test images before a model sees them here; `owner`: the client whose they are, if any's."""
+    def prepare(self, ctx: Context, state: DeviceState, message: Down, owner: str | None) -> Transform | None:
+        """Returns the transform of test images before a model; `owner` is the client to which they belong, if any."""
         return None
 
     def evaluate(
-        self, ctx: Context, state: Any, message: Any, own: TensorMap | None, trainer: Trainer
+        self, ctx: Context, state: DeviceState, message: Down, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
-        """The model received and the seat's own on the seat's test samples.
+        """Returns the scores of the model received and of the own model, on the seat's test samples.
 
-        What `personalise` answers is tested on the spec's `test_on` too, each client's part as `prepare` says.
+        `own` is what `personalise` returned. It is also tested on the test sets in the spec's `test_on`, each client's
+        images transformed by `prepare`.
         """
         prepared = self.prepare(ctx, state, message, ctx.client_id)
         received = trainer.evaluate(starting_model(state, message), transform=prepared)
@@ -196,50 +278,50 @@ class DeviceHooks:
 def test_by_owner(
     trainer: Trainer, model: TensorMap, parts: TestSet, prepare: Callable[[str | None], Transform | None]
 ) -> Score:
-    """A model on a test set of several owners' parts, each prepared as it says."""
+    """Returns a model's score on a test set of several clients' parts; `prepare` gives the transform of each part."""
     scores = [trainer.evaluate(model, part.samples, transform=prepare(part.owner)) for part in parts]
     return sum(scores, Score(n=0, n_correct=0, loss_sum=0.0))
 
 
-def starting_model(state: Any, message: Any) -> TensorMap:
-    """The model received, with the seat's own buffers where they stay local."""
+def starting_model(state: Record, message: Broadcast) -> TensorMap:
+    """Returns the model received, with the seat's own buffers if they stay local."""
     return overlay(message.model, getattr(state, "buffers", {}))
 
 
 def default_local(ctx: Context, start: TensorMap, fit: Fit) -> Local:
-    """FedAvg's contribution: trained minus received, without what does not travel."""
+    """Returns what a visit of FedAvg leaves behind: its update is trained minus received."""
     own = OwnBuffers(buffers=own_buffers(ctx, fit.model))
     return Local(own, Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
 
 
 def own_buffers(ctx: Context, trained: TensorMap) -> TensorMap:
-    """The buffers that stay with the device."""
-    return {name: trained[name] for name in ctx.buffer_names} if ctx.buffers == "local" else {}
+    """Returns the buffers that stay on the device; none unless `buffers` is `local`."""
+    return {name: trained[name] for name in ctx.model.buffer_names} if ctx.buffers == "local" else {}
 
 
 def delta_of(ctx: Context, trained: TensorMap, start: TensorMap) -> TensorMap:
-    """Trained minus received for all that travels."""
+    """Returns trained minus received, for all tensors that are sent up."""
     return subtract(only(trained, travelling(ctx, trained)), start)
 
 
 def travelling(ctx: Context, model: TensorMap) -> frozenset[str]:
-    """Names of what travels up of a model: parameters, and float buffers if they are averaged."""
+    """Returns the names of the tensors that are sent up: all parameters, and float buffers if they are averaged."""
     return frozenset(name for name, tensor in model.items() if tensor.is_floating_point()) - kept_back(ctx)
 
 
 def kept_back(ctx: Context) -> frozenset[str]:
-    """Names that do not travel up: all buffers, unless they are averaged."""
-    return frozenset() if ctx.buffers == "average" else ctx.buffer_names
+    """Returns the names of the tensors that are not sent up: all buffers, unless they are averaged."""
+    return frozenset() if ctx.buffers == "average" else ctx.model.buffer_names
 
 
 def last_layers(ctx: Context, n: int) -> frozenset[str]:
-    """Names of what belongs to the last `n` layers with parameters: these, and buffers, which go with their layer.
+    """Returns the names of the parameters and buffers of the last `n` layers with parameters.
 
     Raises:
         BadInput: the model has fewer layers.
     """
-    if n > len(ctx.layers):
-        there = f"{ctx.spec.model.name} has {len(ctx.layers)} layers with parameters"
-        raise BadInput(f"personal_layers {n}: {there}", field="algorithm.params.personal_layers")
-    last = ctx.layers[len(ctx.layers) - n :]
+    if n > len(ctx.model.layers):
+        reason = f"{ctx.spec.model.name} has {len(ctx.model.layers)} layers with parameters"
+        raise BadInput(f"personal_layers {n}: {reason}", field="algorithm.params.personal_layers")
+    last = ctx.model.layers[len(ctx.model.layers) - n :]
     return frozenset(name for layer in last for name in (*layer.parameters, *layer.buffers))

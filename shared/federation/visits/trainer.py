@@ -109,7 +109,7 @@ class LocalTrainer:
             generator=ctx.rng(purpose),
             epochs=epochs,
             steps=steps,
-            least=ctx.least_batch,
+            least=ctx.model.least_batch,
             place=CPU if anew else place,
         )
         if how is None or not anew:

@@ -1,12 +1,11 @@
-"""The seam between a tier and what remembers its small things: Redis in service, memory in tests.
+"""Small values and streams of cloud and edges: Redis in service, a fake (`tests/fakes`) in most tests.
 
-    Store          what cloud and edges ask of it
+    Store          what cloud and edges need of it
     Batch          what one transaction does, with compare-and-set guards
     Entry          one entry of a stream
-    MemoryStore    in this process, gone with it
     RedisStore     Redis 6.2 or newer
 
-Large things (tensors, long tables) are files, see `shared.blobs`; the store holds their digests.
+Large values (tensors, long tables) are files, see `shared.storage.blobs`; the store holds their digests.
 """
 
 from shared.storage.key_value.base import (
@@ -19,7 +18,6 @@ from shared.storage.key_value.base import (
     StoreUnavailable,
     WrongKind,
 )
-from shared.storage.key_value.memory import MemoryStore
 from shared.storage.key_value.redis import RedisStore
 
 __all__ = [
@@ -27,7 +25,6 @@ __all__ = [
     "Batch",
     "Entry",
     "GuardFailed",
-    "MemoryStore",
     "Payload",
     "RedisStore",
     "Store",

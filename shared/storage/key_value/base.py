@@ -1,4 +1,4 @@
-"""What a store promises, whatever it is made of."""
+"""The interface of a key-value store: values, streams, and transactions with compare-and-set guards."""
 
 from __future__ import annotations
 
@@ -10,35 +10,25 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from shared.core.errors import Conflict, StrataError
 
-
-async def answers(store: Store) -> bool:
-    """Whether the store answers."""
-    try:
-        await store.ping()
-    except StrataError:
-        return False
-    return True
-
-
 Payload = bytes | Mapping[str, Any]
-"""What can be appended to a stream: bytes as they are, or fields that become one JSON object."""
+"""An entry to append to a stream: bytes as they are, or fields that become one JSON object."""
 
 _ENTRY_ID = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?", re.ASCII)
 _U64 = 2**64
 
 
 class StoreUnavailable(StrataError):
-    """The store did not answer, or refused for want of memory, disk or time; the message says which.
+    """The store did not answer, or lacks memory, disk or time (503); the message says which.
 
-    Whether a write that ended so was carried out is unknown. Guard the batch and repeat it: a `GuardFailed`
-    whose `found` is the value that the batch itself wanted to put means that it had been carried out.
+    Whether a write that failed so was carried out is unknown. Guard the batch and repeat it: a `GuardFailed` whose
+    `found` is the value that the batch puts means that it was.
     """
 
     status, code = 503, "store_unavailable"
 
 
 class GuardFailed(Conflict):
-    """A key did not hold what the batch expected; nothing of the batch was carried out."""
+    """A key did not hold the value that the batch expects; nothing of the batch was carried out (409)."""
 
     code = "guard_failed"
 
@@ -49,7 +39,7 @@ class GuardFailed(Conflict):
 
 
 class WrongKind(StrataError):
-    """A stream was used as a value or a value as a stream: a defect of the caller."""
+    """A stream was used as a value or a value as a stream: a defect of the caller (500)."""
 
     code = "wrong_kind"
 
@@ -58,7 +48,7 @@ class WrongKind(StrataError):
 
 
 class BadEntryId(StrataError):
-    """A position in a stream is not of the form `milliseconds-sequence` (it may come from a stranger)."""
+    """A position in a stream, as a user sends it, is not of the form `milliseconds-sequence` (422)."""
 
     status, code = 422, "bad_entry_id"
 
@@ -71,13 +61,13 @@ class Entry(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The entry as the fields it was appended with."""
+        """The fields with which the entry was appended."""
         fields: dict[str, Any] = json.loads(self.data)
         return fields
 
 
 class Put(NamedTuple):
-    """A key, its new value and for how long."""
+    """A key, its new value, and its expiry in seconds."""
 
     key: str
     value: bytes
@@ -85,7 +75,7 @@ class Put(NamedTuple):
 
 
 class Append(NamedTuple):
-    """A stream and the encoded entry to add to it."""
+    """A stream, and the encoded entry to append."""
 
     stream: str
     data: bytes
@@ -93,9 +83,9 @@ class Append(NamedTuple):
 
 @dataclass
 class Batch:
-    """What one transaction does: all of it or nothing. Every method returns the batch itself.
+    """The changes of one transaction, which happen all or not at all. Every method returns the batch itself.
 
-    Deletions happen first, then puts, then appends, whatever the order of the calls.
+    Keys are deleted first, then put, then appended to, whatever the order of the calls.
     """
 
     guards: dict[str, bytes | None] = field(default_factory=dict)
@@ -104,98 +94,104 @@ class Batch:
     appends: list[Append] = field(default_factory=list)
 
     def expect(self, key: str, value: bytes | None) -> Self:
-        """Make the batch depend on `key` holding exactly `value` (None: being absent) at that instant."""
+        """Lets the batch fail unless `key` holds `value` (None: is absent) at that instant."""
         self.guards[key] = value
         return self
 
     def put(self, key: str, value: bytes, ttl_s: float | None = None) -> Self:
-        """Set a key; without `ttl_s` it stays, also if it had an expiry before."""
+        """Sets a key; without `ttl_s` it has no expiry, also if it had one before."""
         check_ttl(ttl_s)
         self.puts.append(Put(key, value, ttl_s))
         return self
 
     def delete(self, *keys: str) -> Self:
-        """Delete keys; absent ones are no error."""
+        """Deletes keys; absent ones are no error."""
         self.deletes.extend(keys)
         return self
 
     def append(self, stream: str, payload: Payload) -> Self:
-        """Append to a stream."""
+        """Appends to a stream."""
         self.appends.append(Append(stream, encode_payload(payload)))
         return self
 
 
 class Store(Protocol):
-    """Keys with bytes, and streams; every call ends within the store's own timeouts.
+    """Values by key, and streams; every call ends within the store's timeouts.
 
-    Raises (any method): `StoreUnavailable`; `WrongKind` where the key holds the other kind of value.
+    Any method raises `StoreUnavailable`, and `WrongKind` if the key holds the other kind of value.
     """
 
     async def ping(self) -> None:
-        """Return if the store answers."""
+        """Returns if the store answers."""
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if it is absent or has expired."""
+        """Returns the value of a key, None if it is absent or has expired."""
 
     async def put(self, key: str, value: bytes, ttl_s: float | None = None) -> None:
-        """Set a key; without `ttl_s` it stays, also if it had an expiry before."""
+        """Sets a key; without `ttl_s` it has no expiry, also if it had one before."""
 
     async def delete(self, *keys: str) -> int:
-        """Delete keys of either kind and return how many there were."""
+        """Deletes keys of either kind and returns their number."""
 
     async def scan(self, prefix: str) -> dict[str, bytes]:
-        """Return the values of all keys that begin with `prefix`, sorted by key, without the streams.
+        """Returns the values of all keys that begin with `prefix`, sorted by key, without streams.
 
-        No snapshot: what changes during the scan may be seen old, new, or, if it went, not at all.
+        It is no snapshot: a value that changes meanwhile may be the old or the new one, or be missing if deleted.
         """
 
     async def keys(self, prefix: str) -> list[str]:
-        """Return the keys of both kinds that begin with `prefix`, sorted."""
+        """Returns the keys of both kinds that begin with `prefix`, sorted."""
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Delete the keys of both kinds that begin with `prefix` and return how many there were."""
+        """Deletes the keys of both kinds that begin with `prefix` and returns their number."""
 
     async def append(self, stream: str, payload: Payload) -> str:
-        """Append to a stream and return the entry's id, larger than all before it in this stream."""
+        """Appends to a stream and returns the entry's id, which is larger than all before it."""
 
     async def read(
         self, stream: str, after: str = "0", limit: int | None = None, block_s: float | None = None
     ) -> list[Entry]:
-        """Return the entries with an id above `after`, oldest first, at most `limit`.
+        """Returns the entries with an id above `after`, oldest first.
 
         Args:
-            stream: Key of the stream; an absent one is empty.
-            after: Id of the last entry already known, `"0"` for the start.
-            limit: At most so many entries, None for all.
-            block_s: Wait so long for an entry if there is none; None or 0 does not wait.
+            stream: key of the stream; an absent one is empty.
+            after: id of the last entry already read, `"0"` for the beginning.
+            limit: the most entries to return, None for all.
+            block_s: seconds to wait for an entry if there is none; None or 0 does not wait.
 
         Raises:
             BadEntryId: `after` is no id.
         """
 
-    async def last(self, stream: str, limit: int = 1) -> list[Entry]:
-        """Return the newest `limit` entries, oldest of them first."""
-
     async def commit(self, batch: Batch) -> list[str]:
-        """Carry out a batch in one transaction and return the ids of its appended entries, in order.
+        """Carries out a batch in one transaction and returns the ids of its appended entries, in order.
 
         Raises:
-            GuardFailed: A key did not hold what was expected; nothing was carried out.
+            GuardFailed: a key did not hold the expected value; nothing was carried out.
         """
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Closes the connections."""
+
+
+async def answers(store: Store) -> bool:
+    """Whether the store answers."""
+    try:
+        await store.ping()
+    except StrataError:
+        return False
+    return True
 
 
 def encode_payload(payload: Payload) -> bytes:
-    """Return the bytes of a stream entry; fields become JSON, in which NaN is an error, not `null`."""
+    """Returns the bytes of a stream entry; fields become JSON, in which NaN is an error."""
     if isinstance(payload, bytes):
         return payload
     return json.dumps(dict(payload), allow_nan=False, separators=(",", ":")).encode()
 
 
 def check_ttl(ttl_s: float | None) -> None:
-    """Refuse an expiry that lies in the past.
+    """Refuses an expiry in the past.
 
     Raises:
         ValueError: `ttl_s` is not above zero.
@@ -205,10 +201,10 @@ def check_ttl(ttl_s: float | None) -> None:
 
 
 def parse_entry_id(text: str) -> tuple[int, int]:
-    """Return an entry id as (milliseconds, sequence), which compare as the ids do; `"5"` is `"5-0"`.
+    """Returns an entry id as (milliseconds, sequence), which sort as the ids do; `"5"` is `"5-0"`.
 
     Raises:
-        BadEntryId: `text` is no such id.
+        BadEntryId: `text` is no entry id.
     """
     match = _ENTRY_ID.fullmatch(text)
     parts = (int(match[1]), int(match[2] or 0)) if match else (_U64, 0)

@@ -1,4 +1,4 @@
-"""The store of the running service: Redis, with the commands of 6.2 only."""
+"""A store in Redis, with the commands of version 6.2."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from shared.storage.key_value.base import (
 )
 
 _FIELD = b"d"
-_CHUNK = 1000  # keys a command at most, so that no command holds up the others for long
-_WATCH_TRIES = 8
+_CHUNK = 1000  # most keys of one command, so that none holds up the others for long
+_WATCH_TRIES = 8  # commits before a contended batch is given up
 _LOST = (RedisConnectionError, RedisTimeoutError, OSError)
-# Refusals of a server that will get over it: disk full, memory full, loading, demoted, stopped script.
+# Refusals that may pass: disk or memory full, loading, demoted, a long script.
 _PASSING = ("MISCONF", "OOM", "LOADING", "READONLY", "BUSY", "EXECABORT", "TRYAGAIN", "MASTERDOWN")
 
 
@@ -52,7 +52,7 @@ def _entries(rows: Iterable[Any]) -> list[Entry]:
 
 
 def _place(url: str) -> str:
-    """The address without what may be a password."""
+    """Returns the address without user and password."""
     parts = urlsplit(url)
     return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
 
@@ -60,14 +60,14 @@ def _place(url: str) -> str:
 class RedisStore:
     """`Store` on a Redis server.
 
-    A command is sent once: repeating an append whose answer was lost would append twice. Blocking reads have
+    A command is sent once, since repeating an append whose answer was lost would append twice. Blocking reads have
     connections of their own, so that many readers of events cannot hold up a commit.
 
     Args:
         url: `redis://[:password@]host:port/db`, `rediss://...` or `unix:///path?db=0`.
-        timeout_s: Longest wait for a connection, and for each answer.
-        max_connections: For commands; further ones wait.
-        max_readers: For blocking reads; further ones are refused with `StoreUnavailable`.
+        timeout_s: longest wait for a connection, and for each answer.
+        max_connections: connections for commands; further commands wait.
+        max_readers: connections for blocking reads; further reads raise `StoreUnavailable`.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 5.0, max_connections: int = 16, max_readers: int = 256) -> None:
@@ -130,7 +130,7 @@ class RedisStore:
             return []
         deadline = time.monotonic() + (block_s or 0.0)
         while True:
-            # Slices shorter than the socket's timeout: so a server that hangs is told from a quiet stream.
+            # Each read is shorter than the socket's timeout, which thus means a server that hangs, not a quiet stream.
             left = min(deadline - time.monotonic(), self._timeout_s / 2)
             block_ms = math.ceil(left * 1000) if left > 0 else None
             client = self._redis if block_ms is None else self._readers
@@ -138,13 +138,6 @@ class RedisStore:
                 answer: Any = await client.xread({stream: after}, count=limit, block=block_ms)
             if answer or block_ms is None:
                 return _entries(answer[0][1]) if answer else []
-
-    async def last(self, stream: str, limit: int = 1) -> list[Entry]:
-        """See `Store.last`."""
-        if limit <= 0:
-            return []
-        with self._named_errors(stream):
-            return _entries(await self._redis.xrevrange(stream, count=limit) or [])[::-1]
 
     async def commit(self, batch: Batch) -> list[str]:
         """See `Store.commit`."""
@@ -156,9 +149,9 @@ class RedisStore:
                     try:
                         results = await pipe.execute()
                     except WatchError as error:
-                        if isinstance(error.__context__, _LOST):  # so the client calls a lost connection
+                        if isinstance(error.__context__, _LOST):  # the client wraps a lost connection so
                             raise error.__context__ from error
-                        continue  # touched in between, perhaps with the same value: look again
+                        continue  # a guarded key was written meanwhile, perhaps with the same value
             return [entry_id.decode() for entry_id in results[len(results) - len(batch.appends) :]]
         raise StoreUnavailable(f"{', '.join(batch.guards)} changed {_WATCH_TRIES} times during a commit")
 
@@ -187,14 +180,14 @@ class RedisStore:
 
     @contextmanager
     def _named_errors(self, key: str = "") -> Iterator[None]:
-        """Turn what the client raises into errors of this project."""
+        """Turns errors of the client into `StoreUnavailable` and `WrongKind`."""
         try:
             yield
         except _LOST as error:
             reason = str(error) or type(error).__name__
             raise StoreUnavailable(f"Redis at {self._where} does not answer: {reason}") from error
         except ResponseError as error:
-            # In a transaction the message quotes the command before the reason: values are not for logs.
+            # In a transaction the message quotes the command, with its values, before the reason.
             text = str(error).rpartition("caused error: ")[2].strip("()',\"")
             if text.startswith("WRONGTYPE"):
                 raise WrongKind(key or "a key of the batch") from error
@@ -219,7 +212,7 @@ def _client(url: str, timeout_s: float, max_connections: int) -> Redis:
 
 
 def _queue(pipe: Pipeline, batch: Batch) -> None:
-    """Queue the batch's commands, the appends last, since their ids are taken from the end of the answer."""
+    """Queues the commands of a batch, the appends last: their ids are the end of the answer."""
     if batch.deletes:
         pipe.unlink(*batch.deletes)
     for put in batch.puts:

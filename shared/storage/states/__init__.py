@@ -1,18 +1,12 @@
 """The states of devices and edges, one for each visit, so that a crashed round can be replayed.
 
-A visit at version v starts from an earlier version and saves its state as v. Which one it starts from:
+A visit at version v loads the version that its order names, and saves its state as v. The name matters: a round that is
+retried with another placement may choose other seats, and a state that the first attempt left must not be continued.
 
-    newest_before(v)            where a replay visits whom the first attempt visited (the same choices)
-    newest_at_or_before(used)   where the message names the newest version that counts: with `revert`, and
-                                after a round was retried on a new map, when other seats may be chosen and
-                                what the first attempt left behind must not be continued
-
-A replay of v overwrites v. What is committed is never needed below its newest version, hence `forget_before`;
-`forget_after` drops what an abandoned attempt left.
+A replay of v overwrites v. No replay needs a version older than the one that its order names, hence `forget_before`.
 """
 
 from shared.storage.states.base import StateOwner, StateStore, Version
 from shared.storage.states.files import FileStateStore
-from shared.storage.states.memory import MemoryStateStore
 
-__all__ = ["FileStateStore", "MemoryStateStore", "StateOwner", "StateStore", "Version"]
+__all__ = ["FileStateStore", "StateOwner", "StateStore", "Version"]

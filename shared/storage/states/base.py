@@ -1,4 +1,4 @@
-"""What a store of versioned states promises, whatever it is made of."""
+"""The interface of a store of versioned states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAME = re.compile(r"(\d+)-(\d+)-(\d+)", re.ASCII)
 
 
 class Version(NamedTuple):
-    """When a state came about; ordered."""
+    """The visit that saved a state; versions are ordered."""
 
     round_no: int
     edge_round: int = 0
@@ -19,15 +19,15 @@ class Version(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The version as text that sorts like the version."""
+        """The version as text, which sorts likewise."""
         return f"{self.round_no:08d}-{self.edge_round:06d}-{self.wave:06d}"
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Return the version of `text`.
+        """Returns the version of a text.
 
         Raises:
-            ValueError: It is none.
+            ValueError: it is no version.
         """
         match = _NAME.fullmatch(text)
         if match is None:
@@ -36,60 +36,48 @@ class Version(NamedTuple):
 
 
 class StateOwner(NamedTuple):
-    """Whose states: a seat's, or an edge's, in a run."""
+    """The owner of states: a seat or an edge in a run."""
 
     run_id: str
     key: str
 
 
 class StateStore(Protocol):
-    """States by owner and version. A state that was damaged counts as absent.
+    """States by owner and version. A damaged state counts as absent.
 
-    Raises (any method that touches a disk): `StorageFailed`.
+    Methods that use a disk raise `StorageFailed`.
     """
 
     def save(self, owner: StateOwner, version: Version, data: Parts) -> None:
-        """Keep a state, durable on return; it replaces what an earlier attempt saved as this version."""
+        """Saves a state durably; it replaces one that an earlier attempt saved as this version."""
 
     def load(self, owner: StateOwner, version: Version) -> bytes | None:
-        """Return the state saved as exactly this version."""
-
-    def newest_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
-        """Return the newest state strictly older than `version`."""
-
-    def newest_at_or_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
-        """Return the state of `version`, else the newest that is older."""
+        """Returns the state of exactly this version, None if there is none."""
 
     def versions(self, owner: StateOwner) -> list[Version]:
-        """Return the owner's versions, oldest first."""
+        """Returns the owner's versions, oldest first."""
 
     def forget_before(self, owner: StateOwner, committed: Version) -> None:
-        """Drop what no replay can need: all that is older than the newest version at or before `committed`.
+        """Deletes the versions that no replay needs: those before the newest one at or before `committed`.
 
-        That newest one stays. With `revert`, `committed` is the newest version that was *used*.
+        `committed` is the newest version that counts, which with `revert` is the newest that was *used*.
         """
 
-    def forget_after(self, owner: StateOwner, committed: Version) -> None:
-        """Drop the versions newer than `committed`: what an abandoned attempt left behind."""
-
-    def drop(self, owner: StateOwner) -> None:
-        """Forget an owner."""
-
     def drop_run(self, run_id: str) -> None:
-        """Forget all owners of a run."""
+        """Deletes the states of all owners of a run."""
 
     def owners(self, run_id: str) -> list[StateOwner]:
-        """Return the owners with at least one state in a run, sorted."""
+        """Returns the owners in a run with at least one state, sorted."""
 
     def runs(self) -> list[str]:
-        """Return the runs with at least one owner, sorted."""
+        """Returns the runs with at least one owner, sorted."""
 
 
 def checked(version: Version) -> Version:
-    """Return the version.
+    """Returns a version.
 
     Raises:
-        ValueError: It counts below 0, and its text would not sort.
+        ValueError: a number of it is below 0, with which its text would not sort.
     """
     if min(version) < 0:
         raise ValueError(f"a version counts from 0: {version}")
@@ -97,5 +85,5 @@ def checked(version: Version) -> Version:
 
 
 def buffers_of(data: Parts) -> list[Buffer]:
-    """Return the parts of a state as a list."""
+    """Returns the parts of a state as a list."""
     return [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)

@@ -1,4 +1,4 @@
-"""Versioned states as files."""
+"""Versioned states as files, `folder/run/owner/version`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MAGIC = b"STRATAV1"
 
 
 class FileStateStore:
-    """`Versions` as files, `folder/run/owner/version`, which survive a crash whole or not at all.
+    """`StateStore` as files, which survive a crash whole or not at all.
 
     Args:
-        folder: Made if it is absent; one process owns it.
-        fsync: Whether `save` waits for the disk. Without, a power cut may cost what a killed process does
-            not; what it leaves half written is noticed by its checksum.
+        folder: made if it is absent; one process owns it.
+        fsync: whether `save` waits for the disk. Without it, a power cut may lose states that survive the end of the
+            process; a half-written file is detected by its checksum.
     """
 
     def __init__(self, folder: Path, *, fsync: bool = True) -> None:
@@ -38,7 +38,7 @@ class FileStateStore:
                 unfinished.unlink(missing_ok=True)
 
     def save(self, owner: StateOwner, version: Version, data: Parts) -> None:
-        """See `Versions.save`."""
+        """See `StateStore.save`."""
         buffers = buffers_of(data)
         sha256 = hashlib.sha256()
         for buffer in buffers:
@@ -55,49 +55,33 @@ class FileStateStore:
                 sync_folder(path.parent)
 
     def load(self, owner: StateOwner, version: Version) -> bytes | None:
-        """See `Versions.load`."""
+        """See `StateStore.load`."""
         return _read(self._path(owner, version))
 
-    def newest_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
-        """See `Versions.newest_before`."""
-        return self._newest(owner, [known for known in self._names(owner) if known < version])
-
-    def newest_at_or_before(self, owner: StateOwner, version: Version) -> tuple[Version, bytes] | None:
-        """See `Versions.newest_at_or_before`."""
-        return self._newest(owner, [known for known in self._names(owner) if known <= version])
-
     def versions(self, owner: StateOwner) -> list[Version]:
-        """See `Versions.versions`; of a damaged file, only a wrong length is noticed here."""
+        """See `StateStore.versions`; only the length of a file is checked here."""
         return [version for version in self._names(owner) if _is_whole(self._path(owner, version))]
 
     def forget_before(self, owner: StateOwner, committed: Version) -> None:
-        """See `Versions.forget_before`."""
+        """See `StateStore.forget_before`."""
         candidates = [version for version in self._names(owner) if version <= committed]
         if len(candidates) < 2:
             return
-        newest = self._newest(owner, candidates)  # read, lest a damaged file cost the older one that is whole
+        newest = self._newest(owner, candidates)  # it is read, since a damaged file must not cost an older one
         self._remove(owner, [version for version in candidates if newest is not None and version < newest[0]])
 
-    def forget_after(self, owner: StateOwner, committed: Version) -> None:
-        """See `Versions.forget_after`."""
-        self._remove(owner, [version for version in self._names(owner) if version > committed])
-
-    def drop(self, owner: StateOwner) -> None:
-        """See `Versions.drop`."""
-        _remove_tree(self._owner_folder(owner))
-
     def drop_run(self, run_id: str) -> None:
-        """See `Versions.drop_run`."""
+        """See `StateStore.drop_run`."""
         _remove_tree(self._folder / _encoded(run_id))
 
     def owners(self, run_id: str) -> list[StateOwner]:
-        """See `Versions.owners`."""
+        """See `StateStore.owners`."""
         names = _listing(self._folder / _encoded(run_id))
         owners = [StateOwner(run_id, _decoded(name)) for name in names]
         return sorted(owner for owner in owners if self.versions(owner))
 
     def runs(self) -> list[str]:
-        """See `Versions.runs`."""
+        """See `StateStore.runs`."""
         runs = [_decoded(name) for name in _listing(self._folder)]
         return sorted(run_id for run_id in runs if self.owners(run_id))
 
@@ -108,7 +92,7 @@ class FileStateStore:
         return self._owner_folder(owner) / checked(version).text
 
     def _names(self, owner: StateOwner) -> list[Version]:
-        """The versions of which there is a file, damaged or not, oldest first."""
+        """Returns the versions with a file, damaged or not, oldest first."""
         return sorted(Version.parse(n) for n in _listing(self._owner_folder(owner)) if n[0] != TEMPORARY[0])
 
     def _make_folder(self, folder: Path) -> None:
@@ -133,7 +117,7 @@ class FileStateStore:
 
 
 def _encoded(text: str) -> str:
-    """A file name; the sign in front keeps `.` and `..` from being what they are elsewhere."""
+    """Returns a file name; its first character keeps `.` and `..` from meaning folders."""
     return "=" + quote(text, safe="")
 
 

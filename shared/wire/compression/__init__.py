@@ -1,9 +1,9 @@
-"""Lossy encodings of what travels between an edge and its devices.
+"""Lossy compression of models and updates between an edge and its devices.
 
     tensor --(fp16, int8, ternary, topk)--> Coded --(decoded)--> tensor, nearly the same
 
-`Coded` is a tensor in its short form: it travels so (`shared.wire`), and whatever is computed with it works on what it
-stands for. `Compression` applies the spec's codecs to the records of an algorithm.
+`Coded` is a compressed tensor: it travels as its parts (`shared.wire`), and any operation on it decodes it first.
+`Compressor` applies the spec's codecs to the records of an algorithm.
 """
 
 from shared.wire.compression.codecs import Fp16, Int8, Ternary, TopK, mean_magnitude, ternary_of

@@ -1,18 +1,18 @@
-"""The codecs: from a float32 tensor to its short form, and back.
+"""The codecs: a float32 tensor to its compressed form, and back.
 
     fp16      half precision                                 2 bytes an element
     int8      q = round(x / s), s = max |x| / 127            1 byte, and 4
     ternary   w * t, t in {-1, 0, 1}                         2 bits, and 4 bytes
     topk      the elements that are largest in magnitude     8 bytes for each of these
 
-With x' for what is decoded, element by element
+With x' the decoded tensor, for each element
 
     fp16      |x - x'| <= max(2^-11 |x|, 2^-25)
-    int8      |x - x'| <= s / 2 (and what float32 rounds)
-    ternary   x' has the sign of x or is 0; w, the mean of the |x| beyond the threshold, is nearest to x of all
+    int8      |x - x'| <= s / 2 (plus float32 rounding)
+    ternary   x' is 0 or w with the sign of x; w, the mean of the |x| beyond the threshold, minimises |x - x'|
     topk      x' is x or 0; |x - x'|^2 <= (1 - k / n) |x|^2 over the whole tensor (Stich et al. 2018, definition 2.1)
 
-fp16 and ternary leave alone what they decoded before; int8 up to what float32 rounds.
+Coding a decoded tensor again changes nothing with fp16 and ternary, and with int8 no more than float32 rounding.
 
 Sources: F. Li, B. Zhang, B. Liu: Ternary Weight Networks, arXiv 1605.04711 (0.7 times the mean of |x|, and w).
 S. U. Stich, J.-B. Cordonnier, M. Jaggi: Sparsified SGD with Memory, NeurIPS 2018 (top-k). int8 is the usual symmetric
@@ -33,9 +33,11 @@ from shared.core.errors import NotFinite, OutOfBound, WireError
 from shared.wire.compression.coded_tensor import Codec, Coded, Parts
 
 MOST_FP16 = 65_504.0
+"""Largest finite half-precision number."""
 LEVELS = 127
+"""Steps of int8 from 0 to the largest magnitude."""
 PER_BYTE = 4
-"""Ternary digits in a byte: two bits each, the first in the lowest; 0 is 0, 1 is 1, 2 is -1, and 3 nothing."""
+"""Ternary digits in a byte: two bits each, the first digit lowest. 0, 1 and 2 stand for 0, 1 and -1; 3 is invalid."""
 
 
 class Fp16(Codec):
@@ -44,35 +46,35 @@ class Fp16(Codec):
     name: Literal["fp16"] = "fp16"
 
     def encode(self, x: Tensor, what: str = "it") -> Coded:
-        """Each element rounded."""
+        """Rounds each element."""
         flat, most = _flat(x, self.name, what)
         if most > MOST_FP16:
             raise OutOfBound(f"{what} holds {most:g}, fp16 carries up to {MOST_FP16:g}")
         return Coded(Fp16, x.shape, (flat.half(),))
 
     def n_bytes(self, n: int) -> int:
-        """Two each."""
+        """Returns two bytes for each element."""
         return 2 * n
 
     @staticmethod
     def check(parts: Parts, n: int) -> None:
-        """The elements, finite."""
+        """Refuses other parts than finite elements."""
         _check_parts(parts, (torch.float16, n))
         _check_values(parts[0])
 
     @staticmethod
     def decode(parts: Parts, n: int) -> Tensor:
-        """The elements as they are."""
+        """Returns the elements."""
         return parts[0].float()
 
 
 class Int8(Codec):
-    """Whole numbers of steps of a 127th of a tensor's largest magnitude."""
+    """Whole numbers of steps; a step is a 127th of a tensor's largest magnitude."""
 
     name: Literal["int8"] = "int8"
 
     def encode(self, x: Tensor, what: str = "it") -> Coded:
-        """Steps, and how long one is."""
+        """Returns the numbers of steps, and the step."""
         flat, most = _flat(x, self.name, what)
         scale = torch.tensor(most / LEVELS, dtype=torch.float32)
         if not torch.isfinite(scale * LEVELS):
@@ -81,12 +83,12 @@ class Int8(Codec):
         return Coded(Int8, x.shape, (steps.to(torch.int8), scale))
 
     def n_bytes(self, n: int) -> int:
-        """One each, and the step."""
+        """Returns one byte for each element, and four for the step."""
         return n + 4
 
     @staticmethod
     def check(parts: Parts, n: int) -> None:
-        """Steps within 127, of a length of which 127 are finite."""
+        """Refuses other parts than numbers within +-127 and a step of which 127 are finite."""
         _check_parts(parts, (torch.int8, n), (torch.float32, None))
         _check_scale(parts[1], LEVELS)
         if n and parts[0].min() < -LEVELS:
@@ -94,7 +96,7 @@ class Int8(Codec):
 
     @staticmethod
     def decode(parts: Parts, n: int) -> Tensor:
-        """Steps times their length."""
+        """Returns the numbers times the step."""
         return parts[0].float() * parts[1]
 
 
@@ -102,26 +104,26 @@ class Ternary(Codec):
     """One magnitude a tensor and two bits an element.
 
     Attributes:
-        threshold: what is below so many times the mean magnitude becomes 0; 0.7 is that of Ternary Weight Networks.
+        threshold: elements of at most this many times the mean magnitude become 0; 0.7 in Ternary Weight Networks.
     """
 
     name: Literal["ternary"] = "ternary"
     threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
 
     def encode(self, x: Tensor, what: str = "it") -> Coded:
-        """The signs of what is beyond the threshold, and the mean magnitude of it."""
+        """Returns the signs of the elements beyond the threshold, and their mean magnitude."""
         flat, _ = _flat(x, self.name, what)
         beyond = flat.abs() > self.threshold * mean_magnitude(flat)
         scale = torch.tensor(mean_magnitude(flat[beyond]), dtype=torch.float32)
         return ternary_of(flat.sign() * beyond, scale, x.shape, what)
 
     def n_bytes(self, n: int) -> int:
-        """Two bits each, and the magnitude."""
+        """Returns two bits for each element, and four bytes for the magnitude."""
         return _n_packed(n) + 4
 
     @staticmethod
     def check(parts: Parts, n: int) -> None:
-        """Digits, 0 beyond the last element, and a magnitude."""
+        """Refuses other parts than valid digits, 0 beyond the last element, and a magnitude."""
         _check_parts(parts, (torch.uint8, _n_packed(n)), (torch.float32, None))
         packed, scale = parts
         _check_scale(scale)
@@ -132,7 +134,7 @@ class Ternary(Codec):
 
     @staticmethod
     def decode(parts: Parts, n: int) -> Tensor:
-        """The magnitude with each digit's sign."""
+        """Returns the magnitude times each digit."""
         packed, scale = parts
         digits = torch.stack([packed & 3, (packed >> 2) & 3, (packed >> 4) & 3, packed >> 6], dim=1).reshape(-1)[:n]
         return torch.stack([torch.zeros_like(scale), scale, -scale])[digits.int()]
@@ -142,8 +144,8 @@ class TopK(Codec):
     """The largest elements of each tensor.
 
     Attributes:
-        fraction: the share of them that travels.
-        memory: what did not travel is added to the next update (error feedback).
+        fraction: the share of elements that travels.
+        memory: whether the others are added to the next update (error feedback).
     """
 
     name: Literal["topk"] = "topk"
@@ -152,22 +154,22 @@ class TopK(Codec):
 
     @property
     def feeds_back(self) -> bool:
-        """With a memory."""
+        """Whether it has a memory."""
         return self.memory
 
     def encode(self, x: Tensor, what: str = "it") -> Coded:
-        """Positions and values of that share (at least one) that is largest in magnitude; of equals the first."""
+        """Returns positions and values of the largest magnitudes, at least one; of equal ones the first."""
         flat, _ = _flat(x, self.name, what)
         kept = largest(flat, n_kept(len(flat), self.fraction))
         return Coded(TopK, x.shape, (kept, flat[kept.long()]))
 
     def n_bytes(self, n: int) -> int:
-        """Four for a position, four for its value."""
+        """Returns four bytes for each position, and four for its value."""
         return 8 * n_kept(n, self.fraction)
 
     @staticmethod
     def check(parts: Parts, n: int) -> None:
-        """Ascending positions within the tensor, as many values, finite."""
+        """Refuses other parts than ascending positions within the tensor, and as many finite values."""
         k = len(parts[0]) if parts and parts[0].dim() == 1 else 0
         _check_parts(parts, (torch.int32, k), (torch.float32, k))
         where, values = parts
@@ -177,7 +179,7 @@ class TopK(Codec):
 
     @staticmethod
     def decode(parts: Parts, n: int) -> Tensor:
-        """The values at their positions, 0 elsewhere."""
+        """Returns the values at their positions, 0 elsewhere."""
         found = torch.zeros(n)
         found[parts[0].long()] = parts[1]
         return found
@@ -187,16 +189,16 @@ class TopK(Codec):
 
 
 def ternary_of(signs: Tensor, scale: Tensor, shape: Sequence[int], what: str = "it") -> Coded:
-    """`scale * signs` in ternary form.
+    """Returns `scale * signs` in ternary form.
 
     Args:
-        signs: -1, 0 or 1, any dtype, as many as the shape holds.
+        signs: -1, 0 or 1, any dtype, as many elements as the shape has.
         scale: float32, no dimensions, not negative.
-        shape: of the tensor that it stands for.
+        shape: of the decoded tensor.
         what: its name, for errors.
 
     Raises:
-        NotFinite: the scale is not.
+        NotFinite: the scale is not finite.
     """
     if not torch.isfinite(scale):
         raise NotFinite(f"{what} has the magnitude {scale.item()}")
@@ -207,17 +209,17 @@ def ternary_of(signs: Tensor, scale: Tensor, shape: Sequence[int], what: str = "
 
 
 def n_kept(n: int, fraction: float) -> int:
-    """How many of n elements top-k keeps; 0.1 of 30 is 3, whatever floating point makes of it."""
+    """Returns how many of n elements top-k keeps, rounded up; 0.1 of 30 is 3 despite floating point."""
     return min(n, math.ceil(fraction * n - 1e-9 * n)) if n else 0
 
 
 def mean_magnitude(flat: Tensor) -> float:
-    """Mean of the magnitudes, added up in float64; 0 of nothing."""
+    """Returns the mean magnitude, summed in float64; 0 for an empty tensor."""
     return float(flat.abs().sum(dtype=torch.float64)) / max(flat.numel(), 1)
 
 
 def largest(flat: Tensor, k: int) -> Tensor:
-    """Positions of the k largest magnitudes, ascending, int32; of equal ones those that come first."""
+    """Returns the positions of the k largest magnitudes, ascending, int32; of equal ones the first."""
     if not k:
         return torch.empty(0, dtype=torch.int32)
     size = flat.abs()
@@ -227,7 +229,7 @@ def largest(flat: Tensor, k: int) -> Tensor:
 
 
 def _flat(x: Tensor, codec: str, what: str) -> tuple[Tensor, float]:
-    """The elements in row-major order, and the largest magnitude."""
+    """Returns the elements in row-major order, and the largest magnitude."""
     if x.dtype != torch.float32:
         raise WireError(f"{what} is {x.dtype}: {codec} carries float32")
     flat = x.detach().contiguous().reshape(-1)
@@ -241,17 +243,17 @@ def _n_packed(n: int) -> int:
     return -(-n // PER_BYTE)
 
 
-# ---- what came from elsewhere
+# ---- checks of parts from other processes
 
 
 def _check_parts(parts: Parts, *wanted: tuple[torch.dtype, int | None]) -> None:
-    """Refuse parts of other dtypes and lengths; None: no dimensions.
+    """Refuses parts of other dtypes and lengths than (dtype, length); length None means a scalar.
 
     Raises:
         WireError: names the part.
     """
     if len(parts) != len(wanted):
-        raise WireError(f"{len(parts)} parts, there are {len(wanted)}")
+        raise WireError(f"{len(parts)} parts, it needs {len(wanted)}")
     for number, (part, (dtype, n)) in enumerate(zip(parts, wanted, strict=True)):
         shape = () if n is None else (n,)
         if part.dtype != dtype or tuple(part.shape) != shape:
@@ -259,7 +261,7 @@ def _check_parts(parts: Parts, *wanted: tuple[torch.dtype, int | None]) -> None:
 
 
 def _check_scale(scale: Tensor, most: int = 1) -> None:
-    """Refuse a scale that is negative, or of which so many times is not finite."""
+    """Refuses a scale that is negative or not finite, also if multiplied by `most`."""
     if not 0 <= scale.item() < math.inf or not torch.isfinite(scale * most):
         raise WireError(f"the scale is {scale.item()}")
 

@@ -1,4 +1,4 @@
-"""A tensor in its short form, and what a codec is."""
+"""A compressed tensor, and the interface of codecs."""
 
 from __future__ import annotations
 
@@ -17,65 +17,64 @@ Parts = tuple[Tensor, ...]
 
 
 class Codec(Record):
-    """One way to code a tensor, as a spec names it: its settings for coding, and how what is coded is read.
+    """One way to compress a tensor, with its settings in a spec.
 
-    Reading needs no settings: whoever reads knows the codec's name only.
+    The settings are for coding; decoding needs the codec's name only.
     """
 
     name: str
 
     @classmethod
     def called(cls) -> str:
-        """The name under which it travels."""
+        """Returns the codec's name on the wire."""
         return str(cls.model_fields["name"].default)
 
     @property
     def feeds_back(self) -> bool:
-        """Whether what it leaves out of an update is added to the next one."""
+        """Whether the error of an update is added to the next one (error feedback)."""
         return False
 
     @abstractmethod
     def encode(self, x: Tensor, what: str = "it") -> Coded:
-        """The short form.
+        """Returns the compressed form.
 
         Args:
             x: float32, any shape.
             what: its name, for errors.
 
         Raises:
-            NotFinite, OutOfBound, WireError: it holds what the codec cannot carry, or is of another dtype.
+            NotFinite, OutOfBound, WireError: the codec cannot represent it, or its dtype is another.
         """
 
     @abstractmethod
     def n_bytes(self, n: int) -> int:
-        """Bytes of the parts of n elements."""
+        """Returns the bytes of the parts for n elements."""
 
     @staticmethod
     @abstractmethod
     def check(parts: Parts, n: int) -> None:
-        """See that parts that came from elsewhere are n elements in this form.
+        """Checks that parts from another process represent n elements.
 
         Raises:
-            WireError: they are not.
+            WireError: they do not.
         """
 
     @staticmethod
     @abstractmethod
     def decode(parts: Parts, n: int) -> Tensor:
-        """The n elements, float32, in row-major order."""
+        """Returns the n elements, float32, in row-major order."""
 
 
 class Coded(Tensor):
     """A float32 tensor that is held, and travels, as the parts of a codec.
 
-    It stands wherever a tensor does: any operation decodes it first and answers with plain tensors. It cannot be
-    written, and leaves torch (`numpy`, `tolist`) by `decoded` only.
+    It may be used wherever a tensor may: any operation decodes it first and returns plain tensors. It cannot be written
+    to, and only `decoded` takes it out of torch (not `numpy`, `tolist`).
 
     Attributes:
-        codec: by whose form its parts are read.
+        codec: decodes the parts.
         parts: plain tensors.
-        place: where it stood in a body that came from elsewhere, until its parts have been looked at; None: they are
-            known to be sound.
+        place: the path of the field that held it in a body, until its parts are checked; None: they are valid.
     """
 
     codec: type[Codec]
@@ -83,7 +82,7 @@ class Coded(Tensor):
     place: str | None
 
     def __new__(cls, codec: type[Codec], shape: Sequence[int], parts: Parts, place: str | None = None) -> Coded:
-        """Of parts that are sound, or else come from a place."""
+        """Makes a tensor of valid parts (without `place`), or of parts from another process."""
         made: Any = Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.float32)
         made.codec, made.parts, made.place = codec, parts, place
         found: Coded = made
@@ -93,11 +92,11 @@ class Coded(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Any operation, on what is decoded.
+        """Runs an operation on the decoded tensors.
 
         Raises:
             TypeError: it would write to a coded tensor.
-            WireError: its parts came from elsewhere and are none of its codec.
+            WireError: the parts came from another process and are invalid.
         """
         if func._schema.is_mutable and args and isinstance(args[0], Coded):
             raise TypeError(f"{func} would write to a coded tensor")
@@ -105,17 +104,17 @@ class Coded(Tensor):
         return func(*plain, **more)
 
     def __repr__(self) -> str:  # type: ignore[override]
-        """Its form; printing decodes nothing."""
+        """Names codec and shape, without decoding."""
         return f"Coded({self.codec.called()!r}, {tuple(self.shape)})"
 
     def decoded(self) -> Tensor:
-        """What it stands for, in torch's own memory.
+        """Returns the decoded tensor, in torch's own memory.
 
-        Parts that came from elsewhere are looked at here, before they are first used, and not where a body is read: so
-        one garbled tensor costs the update that holds it, and not those that came in the same body.
+        Parts from another process are checked here, before their first use, and not when the body is decoded: so an
+        invalid tensor costs the update that holds it, and not those beside it in the same body.
 
         Raises:
-            WireError: they are none of its codec; names the place.
+            WireError: the parts are invalid; names the field.
         """
         if self.place is not None:
             self._check(self.place)
@@ -126,20 +125,20 @@ class Coded(Tensor):
         try:
             self.codec.check(self.parts, self.numel())
         except WireError as error:
-            told = f"{place}: a tensor coded by {self.codec.called()}: {error.detail}"
-            raise WireError(told, field=place) from None
+            fault = f"{place}: a tensor coded by {self.codec.called()}: {error.detail}"
+            raise WireError(fault, field=place) from None
 
     @property
     def carried_bytes(self) -> int:
-        """Bytes of its parts."""
+        """The bytes of its parts."""
         return sum(part.numel() * part.element_size() for part in self.parts)
 
 
 def carried_bytes(tensor: Tensor) -> int:
-    """Bytes in which a tensor travels, coded or not."""
+    """Returns the bytes in which a tensor travels, compressed or not."""
     return tensor.carried_bytes if isinstance(tensor, Coded) else tensor.numel() * tensor.element_size()
 
 
 def decoded(value: Any) -> Any:
-    """A record, or values in lists and maps, in which coded tensors are plain ones; other tensors stay the same."""
+    """Returns a record, or nested lists and maps, with compressed tensors decoded; other tensors stay the same."""
     return with_tensors(value, lambda tensor: tensor.decoded() if isinstance(tensor, Coded) else tensor)

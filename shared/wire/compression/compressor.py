@@ -1,15 +1,16 @@
 """The spec's codecs, applied to the records of an algorithm.
 
-Coded are the parameters (float32) of the run's model: in a message the fields that are `ModelState`, in an update those
-of them that are averaged (`Mean`, but for `per_position`). Buffers travel as they are, and so does what its codec would
-not make smaller, and what an algorithm has coded itself. What comes out depends on the record alone, and its size on
-shapes alone.
+Compressed are the float32 parameters of the run's model: in a message the fields that are `ModelState`, in an update
+those of them that are averaged (`Mean` without `per_position`). Buffers travel uncompressed, and so do tensors that the
+codec would not make smaller; tensors that the algorithm has compressed itself stay as they are. The result depends on
+the record alone, and its size on shapes alone.
 
-Error feedback (`memory`): an update is coded together with what was left out of those before it,
+Error feedback (`memory`): an update is coded together with the error of those before it,
 
     p = m + u,  u' = code(p),  m <- p - u'                       Stich et al. 2018, algorithm 1; m begins as 0
 
-where u is the update of a visit (there a step's gradient times its rate), and m stays with the device.
+where u is the update of a visit (in the paper, the gradient of a step times the learning rate), and m stays with the
+device.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ Encode = Callable[[Tensor, str], Tensor]
 
 @dataclass(frozen=True)
 class Compressor:
-    """How a run's records are coded.
+    """Compresses the records of a run.
 
     Attributes:
-        spec: which codecs.
-        buffer_names: of the model; all other names are parameters.
+        spec: names the codecs.
+        buffer_names: names of the model's buffers; all other tensors are parameters.
     """
 
     spec: CompressionSpec = field(default_factory=CompressionSpec)
@@ -46,15 +47,15 @@ class Compressor:
 
     @property
     def memory(self) -> bool:
-        """Whether devices keep what was left out of their updates."""
+        """Whether devices keep the error of their updates."""
         return self.spec.up is not None and self.spec.up.feeds_back
 
     def messages(self) -> Callable[[R], R]:
-        """What codes the models of a wave's messages: a tensor that stands in several is coded, and travels, once."""
+        """Returns a function that compresses the messages of a wave; a tensor in several of them is coded once."""
         codec = self.spec.down
         if codec is None:
             return lambda message: message
-        made: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # with the tensor, so that its memory stays its own
+        made: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # keeps the tensor: no other takes its memory
 
         def encode(tensor: Tensor, what: str) -> Tensor:
             key = memory_of(tensor)
@@ -69,12 +70,12 @@ class Compressor:
         return coded
 
     def update(self, update: R, memory: Mapping[str, Tensor]) -> tuple[R, TensorMap]:
-        """An update with its averaged parameters coded, and what its device keeps for the next one.
+        """Returns an update with its averaged parameters compressed, and the memory for the next one.
 
         Args:
             update: of a visit.
-            memory: what was left out of earlier ones, by the place in the update. What does not fit there, or is not
-                finite, is dropped: the update is then coded as a first one.
+            memory: the error of earlier updates, by field and tensor. A tensor of it with another shape or dtype, or
+                that is not finite, is dropped: the update is then coded like a first one.
 
         Raises:
             NotFinite, OutOfBound: the update cannot be coded; names field and tensor.
@@ -111,7 +112,7 @@ class Compressor:
         return codec.n_bytes(tensor.numel()) < 4 * tensor.numel()
 
     def carried_bytes(self, model: Mapping[str, Tensor], codec: CodecSpec | None) -> int:
-        """Bytes in which all of a model, or an update of it, travels."""
+        """Returns the bytes in which a model, or an update of all its tensors, travels."""
         return sum(
             codec.n_bytes(tensor.numel())
             if codec is not None and self._is_coded(name, tensor, codec)
@@ -121,12 +122,12 @@ class Compressor:
 
 
 def _can_be_added(memory: Tensor, tensor: Tensor, what: str) -> bool:
-    """Whether this was left out of such a tensor; else a warning."""
+    """Whether a memory fits a tensor; logs a warning if it does not."""
     if memory.shape != tensor.shape or memory.dtype != tensor.dtype:
-        told = f"{memory.dtype} {tuple(memory.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
+        fault = f"{memory.dtype} {tuple(memory.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
     elif not torch.isfinite(memory).all():
-        told = "not finite"
+        fault = "not finite"
     else:
         return True
-    log.warning("what was left out of %s is %s: dropped", what, told)
+    log.warning("the error feedback of %s is %s: dropped", what, fault)
     return False

@@ -17,11 +17,11 @@ CODECS: dict[str, type[Codec]] = {codec.called(): codec for codec in (Fp16, Int8
 
 
 class CompressionSpec(Record):
-    """How parameters travel between an edge and its devices; None = as they are.
+    """The codecs between an edge and its devices; None means uncompressed.
 
     Attributes:
-        up: of updates.
-        down: of models; not `topk`: a model of its largest weights is none.
+        up: for updates.
+        down: for models; not `topk`, which would set most weights to 0.
     """
 
     up: Annotated[CodecSpec, Field(discriminator="name")] | None = None
@@ -30,7 +30,7 @@ class CompressionSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, raw: Any) -> Any:
-        """`up: ternary` stands for `{name: ternary}`, nothing at all for no codec."""
+        """Reads `up: ternary` as `up: {name: ternary}`, and an empty section as no codec."""
         if raw is None:
             return {}
         if isinstance(raw, str):
@@ -42,12 +42,18 @@ class CompressionSpec(Record):
     @model_validator(mode="after")
     def _models_are_whole(self) -> CompressionSpec:
         if isinstance(self.down, TopK):
-            raise ValueError("down: topk is for updates: a model of its largest weights is none")
+            raise ValueError("down: topk is for updates; it would set most weights of a model to 0")
         return self
 
 
 def from_parts(codec: str, shape: Sequence[int], parts: Parts, place: str) -> Coded:
-    """A coded tensor that stood at a place of a body; its parts are looked at when it is decoded.
+    """Returns a compressed tensor of a body; its parts are checked when it is decoded.
+
+    Args:
+        codec: the name of its codec.
+        shape: of the decoded tensor.
+        parts: of the codec.
+        place: path of its field in the body.
 
     Raises:
         WireError: there is no such codec.

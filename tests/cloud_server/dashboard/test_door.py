@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from starlette.types import Message, Receive, Scope, Send
 
 from cloud_server.dashboard.login import COOKIE, MOST_SESSIONS, SESSION, Login, Sessions
-from shared.service.body_limit import STRANGER_BYTES, BodyLimit
+from shared.service.body_limit import ANONYMOUS_BYTES, BodyLimit
 
 NEAR = [ipaddress.ip_network("127.0.0.0/8")]
 HTML = {"accept": "text/html"}
@@ -151,7 +151,7 @@ async def test_large_uploads_need_a_session() -> None:
         return len(await request.body())
 
     async with small(app) as client:
-        large = b"x" * (STRANGER_BYTES + 1)
+        large = b"x" * (ANONYMOUS_BYTES + 1)
         for cookie in ({}, {"cookie": f"{COOKIE}=a guess"}):
             assert (await client.post(upload, content=large, headers=cookie)).status_code == 401
         await client.post("/ui/login", data={"token": "secret"})

@@ -18,7 +18,7 @@ from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.population import latencies
 from shared.federation.spec_parser import parse_spec
 from shared.service.client import Caller
-from shared.storage.key_value import MemoryStore
+from tests.fakes.memory_store import MemoryStore
 
 TTL_S = 5.0
 

@@ -84,7 +84,7 @@ async def test_shares_follow_free_compute_and_samples_that_move_are_charged_and_
         assert 0 < row.moved_bytes < 60 * 72
         assert row.moved_bytes % 72 == 0
         assert row.down_s == pytest.approx(8 * row.down_bytes / 1e6)
-        assert row.down_bytes > row.moved_bytes + done.experiment.ctx(phase="", round_no=1, n_clients=1).model_bytes
+        assert row.down_bytes > row.moved_bytes + done.experiment.ctx(phase="", round_no=1, n_clients=1).model.n_bytes
     assert (rows[3].moved_bytes, rows[3].down_bytes) == (0, 0)  # the edge's own machine has them all
     assert {
         row.moved_bytes for row in (await run(tmp_path, spec | {"schedule": "own_data"}, **ONE_EDGE)).rounds[0].seats

@@ -1,4 +1,4 @@
-"""FedAvg without tiers: own seats, own streams, own averaging in whole numbers; only `loop.py` is the project's."""
+"""An oracle: FedAvg without tiers, with own seats, streams and integer averaging; only `loop.py` is the project's."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def softmax_gradient(
 
 
 def mean_of_round(sent: Sequence[Any], key: str) -> torch.Tensor:
-    """Of contributions, by samples; where updates have masks, of those who have the position."""
+    """The mean of contributions by samples; with masks, at each position the mean of those that have it."""
     total, weight = torch.zeros(()), torch.zeros(())
     for item in sent:
         mask = item.update.mask[key] if hasattr(item.update, "mask") else torch.ones(())

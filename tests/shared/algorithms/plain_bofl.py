@@ -24,7 +24,7 @@ from tests.shared.algorithms import flat
 
 @dataclass
 class Row:
-    """What one device came to in one edge round."""
+    """One device's accuracy, class and distances in one edge round."""
 
     label: str
     rho: int
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass
 class Plain:
-    """A run: its rows by (round, edge round, seat), who is retired since which round, the last models."""
+    """A run: its rows by (round, edge round, seat), the round in which each seat was retired, the last models."""
 
     model: TensorMap
     rows: dict[tuple[int, int, int], Row] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def local(
 
 
 def mean(experiment: Experiment, deltas: Sequence[TensorMap], sizes: Sequence[int]) -> TensorMap:
-    """Plain, or by samples, as the run weighs."""
+    """The mean of updates, plain or by samples as the run's `weighting` says."""
     p: Any = experiment.params
     weights = list(sizes) if p.weighting == "samples" else [1] * len(sizes)
     return flat.exact_mean(list(deltas), weights, experiment.population.total_samples)
@@ -127,7 +127,7 @@ def _environment(
     behind: dict[int, TensorMap],
     moved: TensorMap | None,
 ) -> tuple[TensorMap, set[int]]:
-    """One environment's round: the edge model, and whose samples stand behind it."""
+    """One environment's round: the edge model, and the number of samples of its uploads."""
     edge, used = run.model, set[int]()
     for edge_round in range(experiment.spec.edge_rounds):
         live = [seat for seat in seats if seat not in run.retired]

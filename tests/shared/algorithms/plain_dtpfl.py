@@ -1,4 +1,4 @@
-"""FedPer and DTPFL without tiers: own clients, own averages, own clustering; only `loop.py` is the project's.
+"""An oracle: FedPer and DTPFL without tiers, with own averages and clustering; only `loop.py` is the project's.
 
 A client is a device, or with `client: edge` a user: all seats of a home, whose models are averaged by share.
 """
@@ -28,7 +28,7 @@ Vectors = list[npt.NDArray[np.float64]]
 
 @dataclass
 class Plain:
-    """What is left of a run.
+    """The results of a run.
 
     Attributes:
         base: the global model; its personal layers are the initial ones.
@@ -44,7 +44,7 @@ class Plain:
 
 
 def clients_of(experiment: Experiment) -> dict[int, list[int]]:
-    """By client, the seats that train for it."""
+    """The seats that train for each client."""
     seats = [seat for seat in experiment.population.seats if len(seat.train)]
     if experiment.spec.client == "device":
         return {seat.number: [seat.number] for seat in seats}
@@ -157,7 +157,7 @@ def agglomerate(apart: npt.NDArray[np.float64], threshold: float) -> list[list[i
 
 
 def accuracy(experiment: Experiment, client: int, model: TensorMap) -> float:
-    """Of a model on a client's own test samples."""
+    """The accuracy of a model on a client's own test samples."""
     owner: Any = (
         experiment.population.seats[client]
         if experiment.spec.client == "device"

@@ -1,4 +1,4 @@
-"""FedSER's step without slices, views or tiers: physically smaller copies, torch's own losses and SGD, numpy's KL."""
+"""An oracle: FedSER's step with physically smaller copies of the network, torch's losses and SGD, and numpy's KL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stream(experiment: Experiment, seat: int, purpose: str) -> torch.Generator:
 
 
 def local(experiment: Experiment, seat: int) -> TensorMap:
-    """One seat's first local training, of views only resolutions; each KL's gradient comes from a smaller network."""
+    """One seat's first local training, with resolutions alone; each KL's gradient comes from a smaller copy."""
     spec = experiment.spec
     wanted, data = spec.model, experiment.data
     model = models.build(wanted.name, data.input_shape, data.n_classes, 0, wanted.projection)
@@ -79,7 +79,7 @@ def _params(experiment: Experiment) -> Any:
 
 
 def _seen(x: Tensor, views: torch.Generator, *, pools: bool) -> Tensor:
-    """A random resolution; for networks that flatten, and do not pool, back to the size that they take."""
+    """A random resolution; scaled back for networks that flatten without pooling, since they take one size only."""
     side = x.shape[-1]
     ratio = (32, 28, 24, 20)[int(torch.randint(4, (), generator=views))] / 32
     size = int(side * ratio + 0.5)

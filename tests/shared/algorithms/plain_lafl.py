@@ -1,4 +1,4 @@
-"""LAFL-CPN without tiers: W by autograd through equation 7, statistics by numpy; only `loop.py` is the project's."""
+"""An oracle: LAFL-CPN without tiers, W by autograd through equation 7; only `loop.py` is the project's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.shared.algorithms.flat import exact_mean, stream
 
 @dataclass
 class Client:
-    """What a client remembers."""
+    """A client's state."""
 
     model: TensorMap = field(default_factory=dict)
     weights: TensorMap = field(default_factory=dict)

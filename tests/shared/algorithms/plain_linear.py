@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float64]
 Gradient = Callable[[Array], Array]
 
 ONE_BATCH = 1000
-"""More than any client has: each epoch is one step on all its samples."""
+"""A batch size above any client's samples, so that each epoch is one full-batch step."""
 
 
 def rows_of(experiment: Experiment, seat: int) -> tuple[Array, npt.NDArray[np.int64]]:

@@ -84,14 +84,14 @@ def test_buffers_and_the_order_of_names_are_not_compared(tmp_path: Path) -> None
 
 
 def flipped(model: TensorMap, first: int, n: int) -> TensorMap:
-    """The model with the signs of some positions turned."""
+    """The model with the signs at some positions flipped."""
     turned = model["w"].clone()
     turned[first : first + n] *= -1
     return {"w": turned}
 
 
 def verdicts(ctx: Context, rhos: dict[int, int], *, sigma: int = 10, refusals: dict[int, int] | None = None) -> Any:
-    """The edge's admission of a leader, seat 0, at `sigma` from the global model and of devices at `rhos` from it."""
+    """The edge's admission: the leader, seat 0, is `sigma` from the global model, the others are `rhos` from it."""
     start = {"w": torch.ones(200)}
     top = flipped(start, 0, sigma)
     models = {0: top} | {seat: flipped(top, 100, rho) for seat, rho in rhos.items()}
@@ -243,7 +243,7 @@ def test_edges_are_environments_of_devices_that_are_clients() -> None:
 
 
 def rows_of(done: Ended) -> dict[tuple[int, int, int], plain_bofl.Row]:
-    """What the record says of every first wave."""
+    """The classes and distances of every first wave, from the record."""
     return {
         (detail.round_no, row.edge_round, row.seat): plain_bofl.Row(
             str(row.label), row.figures["rho"], row.figures["sigma"], row.figures["refusals"], row.outcome == "used"

@@ -1,4 +1,4 @@
-"""What BOFL sends, remembers and tells, through three real tiers: bytes, the edge model, refusals, faults."""
+"""BOFL through three real tiers: bytes sent, the edge model, counts of refusals, and faults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ N_PARAMETERS = 64 * 64 + 64 + 64 * 10 + 10
 MODEL_BYTES, SIGN_BYTES = 4 * N_PARAMETERS, -(-N_PARAMETERS // 8)
 SEVEN = (1,) * 7
 AROUND, ORDER = 2_000, 6_000
-"""What an answer holds besides, and an order, in which the spec is."""
+"""Bounds the bytes of an answer, and of an order, beside its tensors; an order contains the spec."""
 
 
 def by_class(detail: RoundDetail, *labels: str, wave: int = 0) -> list[SeatRow]:
@@ -116,7 +116,7 @@ async def test_class_c_may_train_once_more_from_the_edge_model_and_keeps_what_co
 
 
 def own_accuracies(done: Ended) -> list[float]:
-    """Of the models that the last round's class C made of their edge's, on their own test images."""
+    """Own-model accuracies of the last round's class C devices, which trained once more from their edge's model."""
     experiment, plain, accuracies = done.experiment, plain_bofl.bofl(done.experiment), []
     for (round_no, _, number), row in plain.rows.items():
         if round_no == experiment.spec.num_rounds and row.label == "C":
@@ -132,7 +132,7 @@ def own_accuracies(done: Ended) -> list[float]:
 
 
 def check_counts(rounds: list[RoundDetail], delta: int) -> set[int]:
-    """A refused device counts one more, is retired at delta, and never comes again; answers with who was retired."""
+    """Checks that a refused device counts one more and is retired for good at delta; returns the retired."""
     counts, gone = Counter[int](), set[int]()
     for detail in rounds:
         for row in detail.seats:
@@ -212,7 +212,7 @@ async def test_refusals_go_with_a_seat_that_visits_another_edge_and_returns(tmp_
     assert {row.edge for row in third.seats} == {"edge-1", "edge-2"}
     at_home = seats_of([row for row in first.seats if row.edge == "edge-1" and row.label == "C"])
     assert {row.seat for row in second.seats if "edge_model_bytes" in row.figures} == at_home
-    # what the edge that was away had formed is old by now, and nobody starts from it
+    # the model formed by the edge that was offline is outdated by now, so no device starts from it
     assert {row.edge for row in third.seats if "edge_model_bytes" in row.figures} == {"edge-1"}
 
 

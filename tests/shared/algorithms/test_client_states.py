@@ -1,4 +1,4 @@
-"""What a device remembers survives restarts and lost visits, and decides what comes: five algorithms, one test."""
+"""A device's state survives restarts and lost visits, and affects later rounds: five algorithms, one test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.shared.algorithms.test_contract import leaves
 from tests.shared.algorithms.ways import agents_of, answer, ended, federation, run
 
 LOST_SEAT = 2
-"""One of two at its edge, which goes on without it."""
+"""The device whose visit is lost: one of two at its edge."""
 
 
 def spec_of(name: str, **more: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
 
 
 def losing(round_no: int) -> Any:
-    """An agent answers nothing that makes sense for one seat in one round, though the visit was made."""
+    """An agent's answer for one seat in one round is garbled, though the visit was made."""
 
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/visits":
@@ -50,7 +50,7 @@ def losing(round_no: int) -> Any:
 
 @pytest.mark.parametrize("name", ["fedbn", "feddc", "fedmix", "moon", "scaffold"])
 async def test_state_outlives_its_process_and_a_lost_visit_leaves_it_as_it_was(name: str, tmp_path: Path) -> None:
-    """Stopped after the first round of training, an agent and an edge begun anew, then a visit lost: the same bits."""
+    """Paused after the first training round, agent and edge restarted, then a visit lost: the same bits."""
     first = 2 if name == "fedmix" else 1  # round of training
     losses = [{"round_no": first + 1, "seats": [LOST_SEAT]}]
     whole = await run(tmp_path, spec_of(name, losses=losses), rooms=(2, 1))

@@ -1,4 +1,4 @@
-"""What every algorithm promises, the probes included: one contract, no exceptions."""
+"""The contract of all algorithms, the probes included."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
 from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -23,11 +23,21 @@ import tests.probes
 from cloud_server.runs.repository import Checkpoint
 from shared.core.aggregation_rules import Mean
 from shared.core.errors import BadInput
-from shared.core.records import ModelState, Record
+from shared.core.records import ModelState, Nothing, Record
 from shared.core.tensors import bytes_of
 from shared.federation.aggregation import Accumulator, check_update_type
 from shared.federation.experiment import Experiment
-from shared.federation.hooks import Algorithm, CloudHooks, DeviceHooks, EdgeHooks
+from shared.federation.hooks import (
+    Algorithm,
+    Broadcast,
+    CloudHooks,
+    DeviceHooks,
+    EdgeHooks,
+    EdgeModel,
+    GlobalModel,
+    OwnBuffers,
+    Update,
+)
 from shared.federation.messages import Contribution
 from shared.federation.registry import all_algorithms, load_algorithm
 from shared.federation.spec_parser import parse_spec
@@ -37,8 +47,16 @@ from tests.shared.algorithms.ways import Ended, federation, run
 
 PRODUCT = [m.name for m in pkgutil.iter_modules(shared.algorithms.__path__) if not m.name.startswith("_")]
 FEDERATED = [name for name in PRODUCT if name != "local_sgd"]
-"""Those whose updates change a global model."""
+"""The algorithms whose updates change a global model."""
 NAMES = [*PRODUCT, *(m.name for m in pkgutil.iter_modules(tests.probes.__path__))]
+
+
+FEDAVG: dict[str, list[type[Record]]] = {
+    "cloud": [GlobalModel, Broadcast, Update],
+    "edge": [EdgeModel, Broadcast, Update, Broadcast, Nothing],
+    "device": [OwnBuffers, Broadcast, Update, Nothing],
+}
+"""The records of a hook class that names none."""
 
 
 def spec_of(name: str, **more: Any) -> dict[str, Any]:
@@ -59,14 +77,14 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """Everything that was encoded in a run, with its bytes; what hooks did that they should not."""
+    """All records encoded in a run, with their bytes, and the contract violations of hooks."""
 
     encoded: list[tuple[Record, bytes]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
 class Watched:
-    """A hook object of which every call is made twice: inputs must stay as they are, answers must be the same."""
+    """Hooks of which every call is made twice: inputs must not change, and both results must be equal."""
 
     def __init__(self, hooks: Any, watch: Watch) -> None:
         self.hooks, self.watch = hooks, watch
@@ -114,7 +132,7 @@ def watching(algorithm: Algorithm) -> Iterator[Watch]:
         return body
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shared.federation.registry.load_algorithm", lambda wanted: watched)
+        patch.setattr("shared.federation.experiment.load_algorithm", lambda wanted: watched)
         patch.setattr(codec, "encode", noted)
         yield watch
 
@@ -162,6 +180,28 @@ def test_hooks_hold_nothing(name: str) -> None:
         assert own.keys() <= vars(kind).keys() | {key for key in own if key.startswith("_")}, "a hook nobody calls"
 
 
+def records_named(hooks: object, kind: type[Any]) -> list[Any]:
+    """The record types that a hook class names as its type arguments; none for FedAvg's own hooks."""
+    generic = (base for owner in type(hooks).__mro__ for base in vars(owner).get("__orig_bases__", ()))
+    bases = [base for base in generic if get_origin(base) is kind]
+    named: dict[Any, Any] = dict(zip(kind.__parameters__, get_args(bases[0]), strict=True)) if bases else {}
+    return [named.get(found, found) for found in named.values()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hooks_name_the_records_that_the_algorithm_declares(name: str) -> None:
+    algorithm = load_algorithm(name)
+    down, up, report = algorithm.broadcast, algorithm.update, algorithm.report or Nothing
+    declared = {
+        "cloud": (CloudHooks, [algorithm.cloud_state, down, up]),
+        "edge": (EdgeHooks, [algorithm.edge_state, down, up, algorithm.message_type, report]),
+        "device": (DeviceHooks, [algorithm.device_state, algorithm.message_type, up, report]),
+    }
+    for tier, (kind, records) in declared.items():
+        hooks = getattr(algorithm, tier)
+        assert type(hooks) is kind or (records_named(hooks, kind) or FEDAVG[tier]) == records, tier
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_of_an_update_says_how_it_travels(name: str) -> None:
     check_update_type(load_algorithm(name).update)
@@ -172,7 +212,7 @@ def test_update_that_does_not_say_how_a_field_travels_is_no_algorithm() -> None:
         delta: Annotated[ModelState, Mean()]
         scores: dict[str, float]
 
-    with pytest.raises(TypeError, match=r"Silent\.scores does not say how it travels up"):
+    with pytest.raises(TypeError, match=r"Silent\.scores has no aggregation rule"):
         Algorithm(name="silent", paper="none", update=Silent)
 
 
@@ -214,7 +254,7 @@ async def test_hooks_are_pure(name: str, watched: tuple[Ended, Watch]) -> None:
 
 
 def decoder(experiment: Experiment, record: Record) -> Any:
-    """The type in which the other side decodes a record."""
+    """The type as which the receiver decodes a record."""
     generic: Any = Checkpoint
     bodies = {
         "VisitOrder": experiment.wire_types.visit_order,
@@ -237,7 +277,7 @@ async def test_messages_and_states_round_trip_the_wire(name: str, watched: tuple
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_every_declared_type_is_used(name: str, watched: tuple[Ended, Watch]) -> None:
-    """Has every record a writer? Found in what was sent and stored in two rounds."""
+    """Each declared record is sent or stored within two rounds, so it has a writer."""
     done, watch = watched
     algorithm, found = done.experiment.algorithm, set()
     for record, _ in watch.encoded:
@@ -252,7 +292,7 @@ async def test_every_declared_type_is_used(name: str, watched: tuple[Ended, Watc
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_arrival_order_changes_nothing(name: str, watched: tuple[Ended, Watch]) -> None:
-    """The updates of a wave, folded in every order and by halves: the same bytes."""
+    """The updates of a wave, summed in every order and by halves, give the same bytes."""
     done, watch = watched
     items = contributions(watch)[:4]
     assert len(items) == 4

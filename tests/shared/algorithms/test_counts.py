@@ -1,4 +1,4 @@
-"""`ctx.n_updates`: of how many updates a mean is, at the cloud and at an edge that forms a model."""
+"""`ctx.n_updates`, the number of updates behind a mean, at the cloud and at an edge that forms a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DTPFL: against the plain oracle, FedPer, FedAvg and scipy; its groups; what it sends, keeps and tells."""
+"""DTPFL against the plain oracle, FedPer, FedAvg and scipy; its groups, messages, states and records."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_users_of_one_kind_of_data_are_grouped_in_a_wide_band_of_threshold
 
 
 def _cut(told: dict[str, Any], threshold: float) -> list[list[int]]:
-    """By the oracle's own merging, from the distances in the record."""
+    """The groups of the oracle's own merging of the distances in the record."""
     n = len(told["users"])
     square = np.zeros((n, n))
     square[np.triu_indices(n, 1)] = told["distances"]
@@ -241,7 +241,7 @@ async def test_personal_layers_and_group_outlive_the_edge(rounds: int, tmp_path:
 async def test_user_that_was_away_pretrains_by_itself_and_is_then_put_into_a_group(
     threshold: float, tmp_path: Path
 ) -> None:
-    """User 3 trains in round 1 and is away in round 2, when the others are clustered; it needs one round more."""
+    """User 3 trains in round 1 and is offline in round 2, when the others are clustered; it needs one round more."""
     spec = spec_of({"pretrain_rounds": 2, "threshold": threshold}, num_rounds=5)
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
         run_id = await fed.begin(spec, 1)
@@ -261,7 +261,7 @@ async def test_user_that_was_away_pretrains_by_itself_and_is_then_put_into_a_gro
 async def test_user_that_comes_late_pretrains_by_itself_and_is_then_put_into_a_group(
     threshold: float, tmp_path: Path
 ) -> None:
-    """User 3 never trained; a new edge takes its home after the others were clustered, and needs two rounds."""
+    """User 3 never trained; a new edge takes its place after the others were clustered, and needs two rounds."""
     params = {"pretrain_rounds": 2, "threshold": threshold}
     spec = spec_of(params, num_rounds=6, timeouts={"reseat_after_s": 0})
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
@@ -281,7 +281,7 @@ async def test_user_that_comes_late_pretrains_by_itself_and_is_then_put_into_a_g
 
 
 def check_placed(done: Ended, *, placed_in: int, threshold: float) -> None:
-    """User 3 was put beside user 2, who is the nearest to it, unless even that is too far; the record tells so."""
+    """User 3 joined user 2, the nearest, unless even that is beyond TH; the record agrees."""
     told, mine = cloud_figures(done, placed_in), done.state.groups["edge-3"]
     assert all(row.figures.get("3", {}).get("group") is None for row in done.rounds[:placed_in])
     assert done.rounds[placed_in].figures["3"]["group"] == mine

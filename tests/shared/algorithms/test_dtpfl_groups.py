@@ -1,4 +1,4 @@
-"""DTPFL's groups, hook by hook: against scipy, by hand, and with users that send what is not right."""
+"""DTPFL's groups, hook by hook: against scipy, by hand, and with users that send incomplete or wrong layers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def layers_of(vector: Vector) -> TensorMap:
 
 
 def sent_by(vectors: Mapping[str, Sequence[float]], samples: int = 1) -> Change:
-    """What the last round of pre-training brings up."""
+    """The mean update of the last round of pre-training."""
     users = {user: Sent(layers=layers_of(np.array(v, np.float64)), samples=samples) for user, v in vectors.items()}
     return Change(delta={}, users=users)
 
@@ -95,7 +95,7 @@ def test_first_layers_of_a_group_are_the_mean_by_samples(tmp_path: Path) -> None
 
 
 def test_one_user_is_a_group_and_the_next_is_alone_under_auto(tmp_path: Path) -> None:
-    """With nobody to be compared with, nothing is near."""
+    """With no other user to compare with, a user is a group of its own."""
     experiment = lab_of(tmp_path, 2, threshold="auto")
     state = grouped(experiment, sent_by({"edge-0": [1.0, 0.0]}))
     told = CLOUD.figures(ctx_of(experiment), state)
@@ -106,7 +106,7 @@ def test_one_user_is_a_group_and_the_next_is_alone_under_auto(tmp_path: Path) ->
 
 
 def test_late_users_are_placed_one_after_another(tmp_path: Path) -> None:
-    """Of two late ones of a new kind the first founds a group, which the second joins, and begins from its layers."""
+    """Of two late users of a new kind the first founds a group; the second joins it and starts from its layers."""
     experiment = lab_of(tmp_path, 6, threshold=0.1)
     state = grouped(experiment, sent_by(AXES))
     late = {"edge-5": [-1.0, 0.1], "edge-4": [-1.0, 0.0], "edge-3": [0.1, 3.0]}

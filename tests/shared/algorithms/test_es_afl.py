@@ -1,4 +1,4 @@
-"""ES-AFL: sub-networks from chromosomes, the merge by position, the search, and FedAvg where nothing is left out."""
+"""ES-AFL: sub-networks from chromosomes, averaging by position, the search, and FedAvg where nothing is pruned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.by_hooks import ByHooks
-from shared.algorithms._evolution import Strategy, covariance_of, divided, judged, tried
+from shared.algorithms._evolution import Strategy, after_trial, covariance_of, run_trial, split_samples
 from shared.algorithms.es_afl import Change, Choice, Params
 from shared.core.errors import BadInput
 from shared.federation.aggregation import Accumulator, mean_of
@@ -34,7 +34,7 @@ MODEL = "cnn_6_16"
 
 
 def lab_of(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
-    """Three clients of handwritten digits at one edge; a number of samples each that is not the others'."""
+    """Three clients of handwritten digits at one edge, with different numbers of samples."""
     spec = {
         "algorithm": {"name": "es_afl", "params": params or {}},
         "data": {"name": "digits", "n_train": 200, "n_test": 30},
@@ -68,7 +68,7 @@ class Ninety(DeviceHooks):
 
     def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
-        training, _ = divided(ctx.at(params=Params()), trainer)
+        training, _ = split_samples(ctx, trainer, Params().validation)
         return default_local(ctx, start, trainer.fit(ctx, start, samples=training))
 
 
@@ -78,7 +78,7 @@ def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
 ) -> None:
     mine = ByHooks(lab_of(tmp_path, {"start": 0, "sigma": 0}, model=model))
     monkeypatch.setattr(
-        "shared.federation.registry.load_algorithm", lambda name: replace(load_algorithm(name), device=Ninety())
+        "shared.federation.experiment.load_algorithm", lambda name: replace(load_algorithm(name), device=Ninety())
     )
     theirs = ByHooks(lab_of(tmp_path, model=model, algorithm="fedavg"))
     for _ in range(2):
@@ -93,7 +93,7 @@ def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
 
 @pytest.mark.parametrize("model", ["conv_bn", MODEL])
 def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_path: Path) -> None:
-    """Each sub-network put at its places by numpy's `ix_`, zeros among linear weights left out, and averaged."""
+    """Each sub-network put at its positions by numpy's `ix_`, without pruned linear weights, and averaged."""
     run = ByHooks(lab_of(tmp_path, {"start": 0.5, "sigma": 0.3}, model=model))
     units = run.experiment.units
     for _ in range(2):
@@ -107,8 +107,8 @@ def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_p
             client = f"device-{seat}"
             pair, here = pairs[client], ctx.at(edge=0, seat=seat)
             chromosome = pair.child if local.update.choices[client].child else pair.parent  # type: ignore[union-attr]
-            trainer = trainer_for(run.experiment, run._work(run.round_no), run.seats[seat].train, run.seats[seat].test)
-            counts = trainer.importance(state, divided(here, trainer)[1])
+            trainer = trainer_for(run.experiment, run._task(run.round_no), run.seats[seat].train, run.seats[seat].test)
+            counts = trainer.importance(state, split_samples(here, trainer, here.params.validation)[1])
             kept = kept_units(counts, rates_of(units, chromosome, "units"))
             for name, tensor in (local.model or {}).items():
                 places = [list(range(n)) for n in state[name].shape]
@@ -149,7 +149,7 @@ def test_merge_through_one_edge_is_that_through_three(tmp_path: Path) -> None:
 
 
 def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
-    """The cloud's state after each round, from that before it and the choices."""
+    """The cloud's state after each round follows from the state before it and the choices."""
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
     n_won, n_lost = 0, 0
     for _ in range(4):
@@ -164,7 +164,7 @@ def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
             found = after.searches[client]
             assert found.parent == (pairs[client].child if won else pairs[client].parent)
             if client in before.searches:
-                expected = judged(before.searches[client], won, Strategy())
+                expected = after_trial(before.searches[client], won, Strategy())
                 assert (found.parent, found.path, found.sigma) == (expected.parent, expected.path, expected.sigma)
                 assert found.won == expected.won
             elif won:  # its first trial: the first child, from a path of length 0
@@ -189,11 +189,11 @@ def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
     pairs = run.algorithm.cloud.broadcast(ctx, run.cloud, 0, list(run.seats.values())).pairs
     for seat, visit in run.visits().items():
         here, client = ctx.at(edge=0, seat=seat), f"device-{seat}"
-        trainer = trainer_for(run.experiment, run._work(1), run.seats[seat].train, run.seats[seat].test)
-        parts = divided(here, trainer)
+        trainer = trainer_for(run.experiment, run._task(1), run.seats[seat].train, run.seats[seat].test)
+        parts = split_samples(here, trainer, here.params.validation)
         counts = trainer.importance(run.cloud.model, parts[1])
         chromosomes = (pairs[client].parent, pairs[client].child)
-        parent, child = (tried(here, run.cloud.model, c, counts, trainer, parts) for c in chromosomes)
+        parent, child = (run_trial(here, run.cloud.model, c, counts, trainer, parts) for c in chromosomes)
         sizes = [sum(int(t.count_nonzero()) for t in one.model.values() if t.dim() > 1) for one in (parent, child)]
         fitter = (child.score.n_correct, -sizes[1]) > (parent.score.n_correct, -sizes[0])
         local = visit()
@@ -211,7 +211,7 @@ def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
 
 
 def cut_to(model: str, rate: float, n_pruned: float = 0.0) -> tuple[Change, int]:
-    """An update of a sub-network without training, and how many values of it are kept."""
+    """An update of a sub-network without training, and its number of kept values."""
     made = build(model, (1, 28, 28), 10, seed=0)
     units, state = units_of(made, (1, 28, 28)), read_state(made)
     counts = {group: torch.ones(n) for group, n in units.groups.items()}
@@ -245,7 +245,7 @@ def test_weights_left_out_one_by_one_cost_a_bit_each() -> None:
 
 
 def test_updates_are_summed_where_that_is_smaller() -> None:
-    """4 bytes a value and few for its place, against 16 a position that anybody has."""
+    """A client sends 4 bytes a value and few for positions; a sum takes 16 a position that any client kept."""
     update, _ = cut_to("cnn_6_16", 0.5)
     apart = [Contribution[Any](seat=seat, n_samples=9, update=update) for seat in range(20)]
     assert [_sum_is_smaller(apart[:n], n) for n in (1, 2, 8, 20)] == [False, False, False, True]
@@ -262,8 +262,8 @@ def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path:
     seat, found = experiment.seat(0), []
     for round_no in (1, 2):
         ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
-        trainer = trainer_for(experiment, ByHooks(experiment)._work(1), seat.train, seat.test)
-        training, validation = divided(ctx, trainer)
+        trainer = trainer_for(experiment, ByHooks(experiment)._task(1), seat.train, seat.test)
+        training, validation = split_samples(ctx, trainer, ctx.params.validation)
         assert len(validation) == len(seat.train) // 10
         assert sorted([*training.indices, *validation.indices]) == sorted(seat.train)
         found.append(sorted(validation.indices))
@@ -271,13 +271,18 @@ def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path:
 
 
 def test_clients_too_small_to_validate_on_their_own_keep_their_parent(tmp_path: Path) -> None:
-    """With one sample there is nothing to compare on; test samples are not for that."""
+    """With one sample there are no validation samples; test samples are never used for validation."""
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30}))
     done = run.round()
     seat = next(seat for seat in done if len(run.seats[seat].train) == 1)
-    trainer = trainer_for(run.experiment, run._work(1), run.seats[seat].train, run.seats[seat].test)
+    trainer = trainer_for(run.experiment, run._task(1), run.seats[seat].train, run.seats[seat].test)
     assert len(run.seats[seat].test)
-    assert trainer.evaluate(run.cloud.model, divided(run.ctx(1).at(edge=0, seat=seat), trainer)[1]).n == 0
+    assert (
+        trainer.evaluate(
+            run.cloud.model, split_samples(run.ctx(1).at(edge=0, seat=seat), trainer, Params().validation)[1]
+        ).n
+        == 0
+    )
     assert done[seat].figures["fitness"] == 0
 
 
@@ -289,8 +294,8 @@ def test_batch_norm_leaves_as_many_samples_to_train_on_as_it_needs(tmp_path: Pat
     for n in (1, 2, 3):
         seat = experiment.seat(0)
         ctx = experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
-        trainer = trainer_for(experiment, ByHooks(experiment)._work(1), np.arange(n), seat.test)
-        training, validation = divided(ctx, trainer)
+        trainer = trainer_for(experiment, ByHooks(experiment)._task(1), np.arange(n), seat.test)
+        training, validation = split_samples(ctx, trainer, ctx.params.validation)
         assert (len(training), len(validation)) == {1: (1, 0), 2: (2, 0), 3: (2, 1)}[n]
 
 

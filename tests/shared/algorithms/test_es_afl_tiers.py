@@ -1,4 +1,4 @@
-"""ES-AFL through three real tiers: the same in any layout and after a restart, and what its clients are tested on."""
+"""ES-AFL through three real tiers: the same bits in any layout and after a restart; clients' test samples."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_run_that_goes_on_after_a_round_in_new_services_is_the_same(rounds
 
 
 def n_correct(done: Ended, model: TensorMap, part: str, indices: Any) -> int:
-    """Of samples of the training or the test images, by a model of the whole size."""
+    """The score of a full-size model on some training or test images."""
     data, scratch = done.experiment.data, done.experiment.model
     models.write_state(scratch, model)
     images, labels = (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
@@ -87,7 +87,7 @@ def n_correct(done: Ended, model: TensorMap, part: str, indices: Any) -> int:
 async def test_clients_test_the_winner_before_upload_and_held_out_ones_the_supernet_on_all_they_hold(
     tmp_path: Path,
 ) -> None:
-    """Beside the run the hooks alone, whose visits leave the winner; each model is tested as a row of the run says."""
+    """Runs the hooks alone beside the run; the winner's scores equal those in the run's rows."""
     done = await run(tmp_path, spec_of(), n_edges=1, rooms=(5,))
     alone = ByHooks(lab_of(done.experiment.spec, tmp_path))
     (outside,) = [seat for seat in done.experiment.population.seats if seat.role == "held_out"]
@@ -108,7 +108,7 @@ async def test_clients_test_the_winner_before_upload_and_held_out_ones_the_super
             right = n_correct(done, supernet, seat.test.part, seat.test.indices)
             assert row.received_accuracy == pytest.approx(right / row.n_test)
             assert local.model is not None
-            trainer = trainer_for(alone.experiment, alone._work(detail.round_no), seat.train, seat.test)
+            trainer = trainer_for(alone.experiment, alone._task(detail.round_no), seat.train, seat.test)
             assert row.own_accuracy == trainer.evaluate(local.model, seat.test).accuracy
             n_other += row.own_accuracy != row.received_accuracy
             assert row.figures["n_weights"] == sum(t.count_nonzero() for t in local.model.values() if t.dim() > 1)

@@ -1,4 +1,4 @@
-"""The evolution strategy against its formulas in plain numpy, against CMA-ES, and where selection says nothing."""
+"""The evolution strategy against its formulas in plain numpy, against CMA-ES, and with random winners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import pytest
 from cmaes import CMA
 from scipy.special import gammaln
 
-from shared.algorithms._evolution import Search, Strategy, begun, covariance_of, expected_length, judged, with_child
+from shared.algorithms._evolution import (
+    Search,
+    Strategy,
+    after_trial,
+    covariance_of,
+    expected_length,
+    new_search,
+    with_child,
+)
 
 N = 10
 
@@ -51,19 +59,19 @@ def test_direction_is_the_move_made_after_clipping() -> None:
 
 
 def test_winning_child_moves_path_and_step_size() -> None:
-    found = judged(search_of(path=(0.3, 0.1)), True, Strategy(alpha=0.2))
+    found = after_trial(search_of(path=(0.3, 0.1)), True, Strategy(alpha=0.2))
     path = 0.8 * np.array([0.3, 0.1]) + 0.6 * np.array([2.0, -0.5])  # sqrt(1 - 0.64)
     expected = np.sqrt(2) * (1 - 1 / 8 + 1 / 84)
     assert found.parent == (0.6, 0.4)
     assert found.won == (1.0, -1.0)
     assert found.path == pytest.approx(path)
     assert found.sigma == pytest.approx(0.1 * np.exp(0.2 * (np.linalg.norm(path) / expected - 1)))
-    assert judged(search_of(sigma=0.4999, path=(9.0, 9.0)), True, Strategy()).sigma == 0.5
+    assert after_trial(search_of(sigma=0.4999, path=(9.0, 9.0)), True, Strategy()).sigma == 0.5
 
 
 def test_winning_parent_leaves_everything_as_it_was() -> None:
     search = search_of(won=(1.0, 2.0), path=(0.3, 0.1))
-    assert judged(search, False, Strategy()) == search
+    assert after_trial(search, False, Strategy()) == search
 
 
 def test_covariance_is_that_of_the_last_winning_directions() -> None:
@@ -82,9 +90,9 @@ def test_expected_length_of_a_normal_vector(n: int) -> None:
 
 
 def test_step_size_0_stays_where_it_is() -> None:
-    still = begun((0.0, 0.0), 0.0, np.eye(2), Strategy(), np.random.default_rng(0))
+    still = new_search((0.0, 0.0), 0.0, np.eye(2), Strategy(), np.random.default_rng(0))
     assert still.child == (0.0, 0.0)
-    assert judged(still, False, Strategy()) == still
+    assert after_trial(still, False, Strategy()) == still
 
 
 # ---- CMA-ES
@@ -129,7 +137,11 @@ def test_a_search_goes_as_cma_es_that_is_told_the_children_that_won() -> None:
     strategy = Strategy(alpha=0.3, max_gene=0.6, max_sigma=1e9)
     bounds, covariance = np.array([[0.0, 0.6]] * 3), SHARED
     theirs = cma_of(1, 0.3, covariance, bounds=bounds, n_max_resampling=0)  # clips what it has drawn once
-    mine, n_clipped, sigmas = begun((0.5,) * 3, SIGMA, covariance, strategy, np.random.default_rng(0)), 0, set[float]()
+    mine, n_clipped, sigmas = (
+        new_search((0.5,) * 3, SIGMA, covariance, strategy, np.random.default_rng(0)),
+        0,
+        set[float](),
+    )
     for trial in range(30):
         mine = with_child(mine, covariance, strategy, np.random.default_rng(trial))
         theirs._C, theirs._B, theirs._D = covariance.copy(), None, None
@@ -139,7 +151,7 @@ def test_a_search_goes_as_cma_es_that_is_told_the_children_that_won() -> None:
         child = theirs.ask()
         assert mine.child == pytest.approx(child, rel=1e-9, abs=1e-12)
         n_clipped += bool(np.any((child == 0) | (child == 0.6)))
-        mine = judged(mine, trial % 2 == 0, strategy)
+        mine = after_trial(mine, trial % 2 == 0, strategy)
         if trial % 2 == 0:
             theirs.tell([(child, 0.0)])
             covariance = covariance_of([mine], 3, strategy)  # shrunk, which CMA-ES does not
@@ -159,10 +171,10 @@ def searched(
 ) -> list[list[Search]]:
     """All clients' searches after each round."""
     rng, covariance = np.random.default_rng(5), np.eye(N)
-    now = [begun((start,) * N, sigma, covariance, strategy, rng) for _ in range(n_clients)]
+    now = [new_search((start,) * N, sigma, covariance, strategy, rng) for _ in range(n_clients)]
     history = [now]
     for _ in range(rounds):
-        now = [judged(search, wins(k, search), strategy) for k, search in enumerate(now)]
+        now = [after_trial(search, wins(k, search), strategy) for k, search in enumerate(now)]
         covariance = covariance_of(now, N, strategy)
         now = [with_child(search, covariance, strategy, rng) for search in now]
         history.append(now)

@@ -1,4 +1,4 @@
-"""What a visit is expected to cost before it, beside what the record says that it did cost."""
+"""The predicted cost of a visit against the cost in its record."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from benchmarks.by_hooks import ByHooks
 from shared.core.errors import BadInput
 from shared.federation import timeouts, visit_estimates
+from shared.federation.context import EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Local
 from shared.federation.messages import Task
@@ -24,7 +25,7 @@ from tests.shared.algorithms.ways import resolved, run
 Codecs = dict[str, Any]
 MODEL = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 TERNARY = (64 * 64 + 64 * 10) // 4 + 2 * 4 + 4 * (64 + 10)
-"""Of the mlp on digits: all in full, and its weights in two bits each with a factor for each layer, biases in full."""
+"""Bytes of the mlp on digits: all in full; and weights in two bits each, a factor for each layer, biases in full."""
 
 
 def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -43,10 +44,10 @@ def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, An
 
 
 def works_of(experiment: Experiment, left_s: float = math.inf) -> dict[int, tuple[Task, Cost]]:
-    """The work of each seat in round 1, cut to `left_s`, and what it is expected to cost."""
+    """The task of each seat in round 1, cut to `left_s`, and its predicted cost."""
     ctx = experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=4, edge=0)
     hooks, seats = experiment.algorithm.edge, {seat.number: seat for seat in experiment.population.seats}
-    tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()))
+    tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()), EdgeView())
     tasks = {number: visit_estimates.partial(ctx, work, seats[number], left_s) for number, work in tasks.items()}
     due = {number: visit_estimates.samples_due(ctx, work, seats[number]) for number, work in tasks.items()}
     return {number: (work, visit_estimates.expected(ctx, seats[number], due[number])) for number, work in tasks.items()}
@@ -60,7 +61,7 @@ class AsAsked(ByHooks):
 
 
 def passed(local: Local) -> int:
-    """What `Outcome.n_trained` will say of a visit."""
+    """The value of `Outcome.n_trained` for a visit."""
     assert local.trained is not None
     return local.trained.n_samples + local.n_passed if local.n_trained is None else local.n_trained
 
@@ -89,7 +90,7 @@ def test_expected_compute_is_what_a_visit_takes(
 def test_es_afls_visits_take_no_longer_than_expected_of_the_whole_supernet(
     params: dict[str, Any], low: float, tmp_path: Path
 ) -> None:
-    """In 36 of 40 samples two epochs of each trial, and what is ranked and validated on 4 by passes forward."""
+    """Two epochs of each trial on 36 of 40 samples, and forward passes over the other 4 to rank and validate."""
     experiment = resolved(tmp_path, **spec_of("es_afl", params))
     n_trials = 2 if params.get("sigma", 1) else 1
     for seat, local in AsAsked(experiment).round().items():
@@ -99,7 +100,7 @@ def test_es_afls_visits_take_no_longer_than_expected_of_the_whole_supernet(
 
 
 def passed_s(experiment: Experiment, n_passed: int) -> float:
-    """Seconds that so many samples take on these devices."""
+    """Seconds for training on so many samples on these devices."""
     return n_passed * experiment.flops / (2 * REFERENCE_FLOPS)
 
 
@@ -122,21 +123,21 @@ def test_expected_bytes_are_those_of_the_forms_that_spec_and_algorithm_give_the_
     algorithm: str, params: dict[str, Any], codecs: Codecs, down_bytes: int, up_bytes: int, tmp_path: Path
 ) -> None:
     experiment = resolved(tmp_path, **spec_of(algorithm, params, compression=codecs))
-    use = experiment.ctx(phase="train", round_no=1, n_clients=4).model_use
+    use = experiment.ctx(phase="train", round_no=1, n_clients=4).model.link_use
     assert (use.down_bytes, use.up_bytes) == (down_bytes, up_bytes)
 
 
 async def test_expected_bytes_are_a_little_less_than_what_travels(tmp_path: Path) -> None:
-    """Ternary weights both ways, and biases in half precision down: what else a body holds is below the 8 KiB."""
+    """Ternary weights both ways, and biases in half precision down; the rest of a body is below 8 KiB."""
     done = await run(tmp_path, spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, rooms=(4,))
-    use = done.experiment.ctx(phase="train", round_no=1, n_clients=4).model_use
+    use = done.experiment.ctx(phase="train", round_no=1, n_clients=4).model.link_use
     for row in done.rounds[0].seats:
         assert 0 < row.up_bytes - use.up_bytes < HEAD_BYTES
         assert 0 < row.down_bytes - use.down_bytes < HEAD_BYTES
 
 
 async def test_partial_work_of_a_method_with_four_gradients_a_step_is_in_time(tmp_path: Path) -> None:
-    """The deadline leaves time for five and a half of ten steps; at one gradient a step all ten would be asked for."""
+    """The deadline leaves time for five and a half of ten steps; with one gradient a step all ten would fit."""
     params = {"local_steps": 10, "hessian": "hessian_free"}
     whole = works_of(resolved(tmp_path, **spec_of("per_fedavg", params)))
     cost = next(cost for _, cost in whole.values())
@@ -150,7 +151,7 @@ async def test_partial_work_of_a_method_with_four_gradients_a_step_is_in_time(tm
 
 def test_codec_for_updates_of_which_nothing_could_be_coded_is_refused_by_its_field() -> None:
     es_afl = load_algorithm("es_afl")
-    with pytest.raises(BadInput, match="es_afl sends up no tensors that a codec could shorten") as refused:
+    with pytest.raises(BadInput, match="es_afl sends up no tensors that a codec could compress") as refused:
         es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"up": "topk"})))
     assert refused.value.field == "compression.up"
     es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"down": "fp16"})))

@@ -37,7 +37,7 @@ def spec_of(**more: Any) -> dict[str, Any]:
 
 
 def sgd(experiment: Experiment, seat: int, round_no: int, start: Weights) -> Weights:
-    """E epochs of mini-batch SGD on one client's samples; only the order of the samples is asked of the project."""
+    """E epochs of mini-batch SGD on one client's samples; only the order of the samples is the project's."""
     spec, own = experiment.spec, experiment.population.seats[seat].train
     x = ((experiment.data.train_x[own] / 255 - 0.5) / 0.5).reshape(len(own), -1)
     y = np.asarray(experiment.data.train_y)[own]

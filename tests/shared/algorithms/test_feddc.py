@@ -36,7 +36,7 @@ def spec_of(params: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Array]]:
-    """Algorithm 1 in numpy, weighed by samples: w and the h_i after the spec's rounds."""
+    """Algorithm 1 in numpy, weighted by samples: w and the h_i after the spec's rounds."""
     p: Any = experiment.params
     w = plain_linear.joined(experiment.initial)
     n, k, eta, momentum = (
@@ -150,7 +150,7 @@ async def test_feddc_is_sooner_at_a_low_loss_where_clients_differ(tmp_path: Path
 
 
 async def test_feddc_converges_also_where_others_take_part_in_each_round(tmp_path: Path) -> None:
-    """Three of ten: with the mean of all drifts, not of theirs, which would lead the model now here, now there."""
+    """Three of ten devices a round: the mean of all drifts is used, not that of participants, which would oscillate."""
     fields: dict[str, Any] = {
         "model": "linear",
         "data": {"name": "digits", "n_train": 400, "n_test": 50},

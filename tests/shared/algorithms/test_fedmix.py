@@ -43,7 +43,7 @@ def drawn(n: int, seed: int = 0) -> Tensor:
 
 
 def entries(n: int) -> Mash:
-    """Of such images, with soft labels."""
+    """A mash of such images, with soft labels."""
     images = drawn(n, seed=1)
     return Mash(images=images, labels=torch.softmax(images.flatten(1)[:, :10], 1))
 
@@ -96,7 +96,7 @@ def test_naive_mix_is_mixup_with_the_means() -> None:
 
 
 def mash_of(experiment: Experiment) -> tuple[Tensor, Tensor]:
-    """Every client's mean image and label shares, in numpy; sorted by name, that is by number."""
+    """Every client's mean image and label shares, in numpy, sorted by name."""
     images, labels = [], []
     for seat in experiment.population.seats:
         x, y = plain_linear.rows_of(experiment, seat.number)
@@ -145,7 +145,7 @@ async def test_lam_zero_collects_nothing_and_is_fedavg_bit_for_bit(tmp_path: Pat
 
 
 async def test_means_of_few_samples_are_as_many_as_it_takes(tmp_path: Path) -> None:
-    """60 samples in sevens: nine means, whose mean by size is that of all."""
+    """60 samples in batches of seven: nine means, whose mean weighted by size is that of all."""
     done = await run(tmp_path, spec_of(0.1, {"mash": 7}, num_rounds=1), rooms=(2, 2))
     assert len(done.state.mash.images) == 4 * 9
     weights = torch.tensor([7.0] * 8 + [4.0]) / 60
@@ -193,7 +193,7 @@ async def test_edge_rounds_mix_too(tmp_path: Path) -> None:
 
 
 async def test_the_global_model_forgets_less_where_few_clients_of_two_classes_take_part(tmp_path: Path) -> None:
-    """The paper's claim: better on very unlike clients. Two of ten a round, so that most classes are absent in each."""
+    """The paper's claim: better on very heterogeneous clients; two of ten a round, so that each lacks most classes."""
     fields: dict[str, Any] = {
         "data": {"name": "digits", "n_train": 400, "n_test": 200},
         "num_devices": 10,

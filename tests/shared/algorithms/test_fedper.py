@@ -13,7 +13,7 @@ from tests.shared.algorithms import flat, plain_dtpfl
 from tests.shared.algorithms.ways import ended, federation, resolved, run
 
 AROUND = 2_500
-"""What a body holds beside a model, the spec above all."""
+"""Bounds the bytes of a body beside its model, mostly the spec."""
 BASE_BYTES, HEAD_BYTES = 4 * (64 * 64 + 64), 4 * (64 * 10 + 10)
 
 

@@ -81,7 +81,7 @@ async def test_a_round_is_softmax_regression_on_the_loss_by_hand(tmp_path: Path)
 
 
 def by_hand(experiment: Experiment) -> TensorMap:
-    """The mean over seats, by samples, of what they train."""
+    """The mean over seats, by samples, of the models that they train."""
     sums: TensorMap = {"head.weight": torch.zeros(10, 64).double(), "head.bias": torch.zeros(10).double()}
     for seat in experiment.population.seats:
         for name, found in zip(sums, plain_fedser.softmax_regression(experiment, seat.number), strict=True):
@@ -112,7 +112,7 @@ def test_local_training_is_that_of_smaller_networks_which_share_weights(params: 
 def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_images(
     model: str, bn: str, tmp_path: Path
 ) -> None:
-    """The gradient, in float64: where few pixels are left, batch-norm would make much of float32's rounding."""
+    """The gradient in float64: over few pixels, batch-norm amplifies float32's rounding."""
     experiment = resolved(tmp_path, **spec_of(ser(bn=bn), model=model))
     made, x, y = batch(model, 16)
     made, x = made.double(), x.double()
@@ -125,7 +125,7 @@ def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_ima
 
 
 def local(experiment: Experiment, number: int) -> TensorMap:
-    """What a seat's first visit trains."""
+    """The model that a seat's first visit trains."""
     seat, hooks = experiment.population.seats[number], experiment.algorithm.device
     ctx = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=seat.home_edge).at(seat=number)
     trainer = trainer_for(
@@ -242,7 +242,7 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
 
     objective = objective_of(tmp_path, n=100, alpha=0.6, transforms=[])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shared.training.subnetworks.width_slices.narrowed", noted)
+        patch.setattr("shared.algorithms.fedser.narrowed", noted)
         for _ in range(3):
             objective(model, x, y)
     counts = np.histogram(drawn, bins=4, range=(0.6, 1.0))[0]
@@ -277,7 +277,7 @@ def test_operations_are_the_mean_of_what_steps_draw(model: str, alpha: float, n:
 
 
 async def test_simulated_seconds_count_what_sub_networks_cost(tmp_path: Path) -> None:
-    """Also of devices of another algorithm."""
+    """Devices of another algorithm minimise it too."""
     more = {"model": "linear", "num_rounds": 1}
     prox = {"name": "fedprox", "params": {"mu": 0}, "local": ser()}
     plain, alone, local = await runs(tmp_path, *[spec_of(one, **more) for one in ("fedavg", ser(), prox)], rooms=(4,))
@@ -290,7 +290,7 @@ async def test_simulated_seconds_count_what_sub_networks_cost(tmp_path: Path) ->
 
 
 async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> None:
-    """FedProx at its null value and BOFL with margins so wide that nobody is refused are FedAvg: so here FedSER."""
+    """FedProx with mu 0, and BOFL with margins that admit all, are FedAvg; with FedSER's objective they are FedSER."""
     wide = {"phi": 1e6, "omega": 1e6, "weighting": "samples", "optimiser": "sgd"}
     local = ser(n=1)
     algorithms = (

@@ -1,4 +1,4 @@
-"""FedSER through the three tiers: what could be shown of the paper's promise, and its large encoders and images."""
+"""FedSER through the three tiers: the paper's claim as far as it could be shown, large encoders, large images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.shared.algorithms.ways import Ended, ended, federation
 
 
 def accuracy(done: Ended, *, width: float = 1.0, side: int = 8) -> float:
-    """Of the run's model, as a sub-network of this width, on the test images seen at this resolution."""
+    """The accuracy of the run's model, as a sub-network of this width, on test images at this resolution."""
     model, data = done.experiment.model, done.experiment.data
     write_state(model, done.model)
     seen = resized(resized(as_batch(data.test_x), (side, side)), (8, 8))

@@ -1,4 +1,4 @@
-"""LAFL-CPN: channel statistics, a learned mix of the top layers, augmentation, each by itself and together."""
+"""LAFL-CPN: channel statistics, the learned mix of top layers, and augmentation, alone and together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from shared.algorithms.lafl_cpn import Mixing, Own, Params, _aggregated, _draw, converged
+from shared.algorithms.lafl_cpn import Mixing, Own, Params, _drawn, _mixed_start, converged
 from shared.core.errors import BadInput
 from shared.core.records import TensorMap
 from shared.federation.messages import Task
@@ -132,7 +132,7 @@ def test_top_layers_are_mixed_and_all_else_is_the_global_model(p: int, mixed: se
     other = models.read_state(models.build("conv_bn", experiment.data.input_shape, 10, seed=99))
     received = {name: tensor + 1 if "running" in name else tensor for name, tensor in experiment.initial.items()}
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
-    start, weights, figures = _aggregated(ctx, Own(previous=other, participations=1), received, trainer, None)
+    start, weights, figures = _mixed_start(ctx, Own(previous=other, participations=1), received, trainer, None)
     parameters = {name for name in received if name not in experiment.buffer_names}
     expected = parameters if mixed is None else mixed
     assert weights.keys() == expected
@@ -159,11 +159,11 @@ def test_w_is_learned_on_augmented_images_as_they_are_trained_on(tmp_path: Path)
         seen.append(x.clone())
         return x
 
-    _, _, figures = _aggregated(
+    _, _, figures = _mixed_start(
         ctx, Own(previous=experiment.initial, participations=2), experiment.initial, trainer, look
     )
     assert figures["passes"] == 1
-    drawn = _draw(ctx, trainer)
+    drawn = _drawn(ctx, trainer)
     augmented, bare = [
         torch.cat([x for x, _ in trainer.batches(ctx, samples=drawn, purpose="weights 0", epochs=1, augment=augment)])
         for augment in (True, False)

@@ -1,4 +1,4 @@
-"""LAFL-CPN at clients whose images look different: their statistics, what they are tested on, sets not to be had."""
+"""LAFL-CPN on clients of different domains: their statistics, their test sets, missing data sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from shared.algorithms.lafl_cpn import ALGORITHM, Down, Own, _taken
+from shared.algorithms.lafl_cpn import ALGORITHM, Down, Own, _measured
 from shared.core.records import TensorMap
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
@@ -39,7 +39,7 @@ def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: s
     )
     seat, ctx = experiment.seat(0), experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
-    found = _taken(ctx, trainer)
+    found = _measured(ctx, trainer)
     drawn = [x for x, _ in trainer.batches(ctx, purpose="statistics", epochs=1, augment=stats == "augmented")]
     pixels = torch.cat([as_pixels(x) for x in drawn]).numpy()
     assert found.n == len(seat.train) * 64
@@ -76,7 +76,7 @@ async def test_a_client_that_was_away_counts_its_own_rounds_and_tells_its_statis
 
 
 def normalised(x: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
-    """Images as they come by mean and deviation of each channel, in float64."""
+    """Images normalised by mean and deviation of each channel, in float64."""
     shift, scale = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
     return ((x * 0.5 + 0.5 - shift) / scale).float()
 
@@ -85,7 +85,7 @@ def normalised(x: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
 async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_testers(
     test_stats: str, tmp_path: Path
 ) -> None:
-    """The final figures by hand: the global model on the union, on the unseen domain, and at each client."""
+    """The final scores by hand: the global model on the union, on the unseen domain, and at each client."""
     data_dir = write_domains(tmp_path / "sets", ("mnist", "mnist_m", "usps"))
     spec = spec_of({"p": 0, "stats": "raw", "test_stats": test_stats}, **by_domain(["mnist", "mnist_m", "usps"], 2))
     done = await run(tmp_path, spec, rooms=(2,), n_edges=1, common={"data_dir": data_dir})
@@ -96,7 +96,7 @@ async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_te
     unseen = np.asarray(data.test_domain) == 2
 
     def hits(model: TensorMap, owners: list[tuple[Any, Any]]) -> float:
-        """Accuracy on parts, each with the images from which mean and deviation come."""
+        """Accuracy on parts, each with the images of which mean and deviation are taken."""
         right = total = 0
         models.write_state(experiment.model, model)
         for indices, images in owners:
@@ -136,7 +136,7 @@ A, B, C, D = (Statistics(n=100, sums=(2000 * k,), squares=(50_000 * k * k,)) for
 def test_images_of_each_owner_are_prepared_by_these_statistics(
     test_stats: str, owner: str | None, expected: Statistics, tmp_path: Path
 ) -> None:
-    """At device 0, whose state says A: what it has lost and taken anew. All others know it by C."""
+    """Device 0 has statistics A in its state; those broadcast for it are C."""
     known = {"device-1": B, "device-0": C, "device-2": D}
     found = prepared(test_stats, Own(statistics=A), known, owner, tmp_path)
     assert found == by(expected)
@@ -158,7 +158,7 @@ def test_a_device_that_nobody_knows_goes_by_its_own_and_without_any_by_the_pool(
 
 
 def prepared(test_stats: str, state: Own, known: dict[str, Statistics], owner: str | None, folder: Path) -> Any:
-    """What device 0 makes of an image of one black and one white pixel, None where it leaves it as it is."""
+    """How device 0 normalises an image of one black and one white pixel; None if it does not."""
     experiment = resolved(folder, **spec_of({"test_stats": test_stats}))
     ctx = experiment.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
     transform = ALGORITHM.device.prepare(ctx, state, Down(model=experiment.initial, known=known), owner)
@@ -166,7 +166,7 @@ def prepared(test_stats: str, state: Own, known: dict[str, Statistics], owner: s
 
 
 def by(found: Statistics) -> tuple[float, ...]:
-    """The two pixels by mean and deviation, in plain numbers."""
+    """The two pixels normalised by mean and deviation, in plain numbers."""
     mean = found.sums[0] / found.n
     std = (found.squares[0] / found.n - mean**2) ** 0.5
     return values(torch.tensor([(0 - mean) / std, (255 - mean) / std]))
@@ -177,7 +177,7 @@ def values(x: torch.Tensor) -> tuple[float, ...]:
 
 
 def test_a_device_that_has_lost_its_state_goes_by_what_the_cloud_knows_of_it(tmp_path: Path) -> None:
-    """The draw of its first visit is another one in a later round: it would go by others than its peers go by."""
+    """Measured again in a later round the draw would differ, and the client's statistics from those its peers know."""
     experiment = resolved(tmp_path, **spec_of({}, augment="randaugment"))
     seat = experiment.seat(0)
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)

@@ -43,7 +43,7 @@ def spec_of(mu: float, **more: Any) -> dict[str, Any]:
 
 
 def model_of(experiment: Experiment, state: TensorMap) -> Any:
-    """A model of its own with a state, that is only looked at."""
+    """A separate model with this state, which is never trained."""
     found = models.build(experiment.spec.model.name, experiment.data.input_shape, experiment.data.n_classes, 0)
     models.write_state(found, state)
     return found.eval()
@@ -75,7 +75,7 @@ def local(
 
 
 def test_contrastive_loss_of_known_vectors() -> None:
-    """At right angles to the last model and along the global one: log(1 + e^-2) at T = 0.5."""
+    """At right angles to the previous model and along the global one: log(1 + e^-2) at T = 0.5."""
     z, along, across = torch.tensor([[3.0, 0.0]]), torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 5.0]])
     assert contrastive(z, along, across, 0.5).item() == pytest.approx(math.log(1 + math.exp(-2)))
     assert contrastive(z, across, along, 0.5).item() == pytest.approx(math.log(1 + math.exp(2)))

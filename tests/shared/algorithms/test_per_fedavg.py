@@ -40,7 +40,7 @@ def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("hessian", ["first_order", "hessian_free"])
 def test_the_gradient_is_the_formula_in_numpy(hessian: str, tmp_path: Path) -> None:
-    """A softmax layer in float64; the Hessian's product also as autograd has it, exactly."""
+    """A softmax layer in float64; the exact Hessian product by autograd as well."""
     params = {"alpha": 0.3, "hessian": hessian, "delta": 1e-4}
     ctx = resolved(tmp_path, **spec_of(params)).ctx(phase="train", round_no=1, n_clients=4)
     layer, (d, outer, far) = nn.Linear(6, 4).double(), (batch(1), batch(2), batch(3))
@@ -95,7 +95,7 @@ async def test_a_visit_takes_tau_steps_wherever_it_is_made(tmp_path: Path) -> No
 
 
 def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any]:
-    """A held-out client's model after one step, and the samples left to test it on, by the documented stream."""
+    """A held-out client's model after one step, and its remaining test samples, by the documented stream."""
     spec, data, held = done.experiment.spec, done.experiment.data, done.experiment.population.seats[seat].test.indices
     order = np.random.default_rng(flat.stream(spec.seed, f"seat {seat}", round_no, 0, 0, "adapt")).permutation(held)
     n = min(spec.batch_size, len(order) // 2)

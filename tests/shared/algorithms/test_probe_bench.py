@@ -35,7 +35,7 @@ def spec_of(algorithm: str = "probe_bench", **more: Any) -> dict[str, Any]:
 
 
 def score(done: Ended, model: Any, samples: Samples, shade: float | None) -> tuple[int, int]:
-    """How many images, and how many of them this model gets right if all are of one shade."""
+    """The number of images, and how many of them this model classifies correctly if all are of one shade."""
     experiment = done.experiment
     models.write_state(experiment.model, model)
     shaded = None if shade is None else (lambda x: torch.full_like(x, shade))
@@ -76,7 +76,7 @@ async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud(t
 
 
 async def test_own_models_are_tested_on_all_tests_by_client_and_in_due_rounds_only(tmp_path: Path) -> None:
-    """With FedAvg nothing is prepared: a model's score on the union is the sum of those on its parts."""
+    """FedAvg transforms no images: a model's score on the union is the sum of its scores on the parts."""
     spec = spec_of("local_sgd", num_rounds=2, eval_every=2)
     done = await run(tmp_path, spec, rooms=ROOMS)
     first, second = done.rounds
@@ -101,7 +101,7 @@ async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Pat
 def test_an_edge_tests_on_the_union_just_what_is_asked(
     name: str, own: str, n_tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both its models on its own tests, one of them on the parts of two owners; what is one model is tested once."""
+    """Both models on the client's tests, one of them on the parts of two owners; equal models are tested once."""
     spec = spec_of(name, client="edge", num_devices=4, test_fraction=0.25)
     experiment = resolved(tmp_path, **spec)
     ctx, edge = experiment.ctx(phase="train", round_no=1, n_clients=2, edge=0), experiment.algorithm.edge

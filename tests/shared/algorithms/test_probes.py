@@ -1,4 +1,4 @@
-"""The five needs of the papers, each a probe of a few lines, through three real tiers."""
+"""What papers need of the interface, each need by a probe of a few lines, through three real tiers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_seat_refused_often_enough_is_retired_with_a_reason(tmp_path: Path
 
 
 async def test_refused_seat_may_train_once_more_without_sending(tmp_path: Path) -> None:
-    """What the second visit leaves behind counts, though nothing of it travels."""
+    """The state after the second visit is kept, though that visit sends nothing."""
     tape = Tape()
     spec = spec_of("probe_refuse", {"adjust": True}, num_rounds=2)
     done = await run(tmp_path, spec, tamper=tape, n_edges=1, rooms=FOUR)
@@ -213,7 +213,7 @@ def descended(experiment: Any, num_rounds: int) -> TensorMap:
 
 
 def edge_spec(**more: Any) -> dict[str, Any]:
-    """Every visit is one step on all that it has: means by samples then equal one step on everything."""
+    """Every visit is one step on all its samples, so the mean by samples equals one step on all training samples."""
     return spec_of(
         "probe_edge", **{"client": "edge", "schedule": "equal", "model": "linear", "batch_size": 1000, **more}
     )
@@ -267,7 +267,7 @@ async def test_edge_that_is_the_client_evaluates_for_its_user(tmp_path: Path) ->
 
 
 async def test_share_of_a_lost_device_is_handed_to_another(tmp_path: Path) -> None:
-    """In round 2 a device answers nothing; its samples are trained all the same, each once."""
+    """In round 2 a device does not answer; all samples are trained on all the same, each once."""
 
     async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/visits":

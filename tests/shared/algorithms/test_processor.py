@@ -1,4 +1,4 @@
-"""Every algorithm's hooks with tensors on another device than the CPU, without one: a GPU that is pretended."""
+"""Every algorithm's hooks with tensors on a pretended GPU."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def spec_of(**more: Any) -> dict[str, Any]:
 
 
 async def both(tmp_path: Path, spec: dict[str, Any]) -> tuple[Ended, Ended]:
-    """The run on the CPU, and that on the pretended GPU, of which nothing but its numbers has left it."""
+    """The run on the CPU, and the one on the pretended GPU, whose tensors have all been copied to the CPU."""
     here = await run(tmp_path, spec, rooms=(4,))
     with pretending() as left:
         there = await run(tmp_path, {**spec, "device": "cuda"}, rooms=(4,))
@@ -61,7 +61,7 @@ async def both(tmp_path: Path, spec: dict[str, Any]) -> tuple[Ended, Ended]:
 
 
 def same_science(here: Ended, there: Ended) -> None:
-    """One model and the same record but for the sizes of orders, in which the spec has another word."""
+    """Both runs have the same model, and the same record but for the sizes of orders, since their specs differ."""
     assert [detail.failures for detail in there.rounds] == [detail.failures for detail in here.rounds]
     assert there.info.model_sha256 == here.info.model_sha256
     for before, after in zip(here.rounds, there.rounds, strict=True):
@@ -72,7 +72,7 @@ def same_science(here: Ended, there: Ended) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_hooks_mix_no_devices_and_visits_leave_nothing_there(name: str, tmp_path: Path) -> None:
-    """On the CPU's own kernels the bits are the same too: what is brought there and fetched is what was meant."""
+    """With the CPU's kernels the bits are equal too, so tensors are copied there and back unchanged."""
     same_science(*await both(tmp_path, spec_of(algorithm=name, **load_algorithm(name).needs)))
 
 
@@ -120,7 +120,7 @@ async def test_a_hook_that_mixes_devices_is_found(tmp_path: Path, monkeypatch: p
 
 
 async def test_what_a_visit_leaves_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its state, which is encoded, and by its update, which the agent adds up on the CPU."""
+    """A forgotten copy shows in the state, which is encoded, and in the update, which the agent sums on the CPU."""
     monkeypatch.setattr(ComputeDevice, "fetch", lambda self, value: value)
     with pretending() as left:
         async with federation(tmp_path, rooms=(6,)) as fed:

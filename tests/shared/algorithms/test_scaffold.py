@@ -76,7 +76,7 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
 async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
     option: str, server_lr: float, momentum: float, tmp_path: Path
 ) -> None:
-    """c counts by all clients, x by those who came: seat 1 misses round 2 and keeps its control."""
+    """c is a mean over all clients, x over participants: seat 1 misses round 2 and keeps its control."""
     spec = spec_of(option, server_lr, losses=LOST, **in_one_batch(momentum=momentum))
     done = await run(tmp_path, spec, rooms=(3, 1))
     x, c, own = plain(done.experiment, {2: [0, 2, 3]})
@@ -88,7 +88,7 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
 
 
 async def test_clients_who_are_not_there_yet_count_too(tmp_path: Path) -> None:
-    """Three of four seats are taken: c is the mean of four c_i, one of them 0, and stays that when the fourth comes."""
+    """With three of four seats taken, c is the mean of four c_i, one of them 0; also after the fourth has joined."""
     done = await run(tmp_path, spec_of("II", num_devices=3, max_devices=4, **in_one_batch()), rooms=(3,))
     x, c, _ = plain(done.experiment, {round_no: [0, 1, 2] for round_no in (1, 2, 3)})
     assert flat.distance(done.model, plain_linear.parted(x)) < 1e-5
@@ -126,7 +126,7 @@ async def test_the_pass_of_option_i_costs_an_epoch_s_time(tmp_path: Path) -> Non
 
 
 async def test_frozen_controls_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
-    """Parts are even, so that plain means are those by samples."""
+    """Clients have equally many samples, so plain means equal means by samples."""
     done = await run(tmp_path, spec_of("none", num_rounds=2), rooms=(2, 2))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
     assert done.state.control == {}

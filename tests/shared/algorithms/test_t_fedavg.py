@@ -1,4 +1,4 @@
-"""T-FedAvg: ternary weights are trained, averaged, made ternary again, and travel in two bits each."""
+"""T-FedAvg: ternary weights are trained, averaged, made ternary again, and sent in two bits each."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def plain_ternary(theta: Array, least: float) -> tuple[Array, float]:
 
 
 class PlainFttq:
-    """Algorithm 1 in numpy and float64; what has one dimension is trained as ever."""
+    """Algorithm 1 in numpy and float64; tensors of one dimension are trained by plain SGD."""
 
     def __init__(self, start: TensorMap, lr: float, *, scaled: bool = True) -> None:
         self.lr, self.scaled, self.names = lr, scaled, list(start)
@@ -101,13 +101,13 @@ def test_three_steps_of_a_softmax_layer_are_the_formulas(gradient: str, tmp_path
     torch.testing.assert_close(parameters, wanted, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(fttq.theta["w"].numpy(), plain.theta["w"].astype(np.float32), rtol=1e-4, atol=1e-6)
     assert len(n_nonzero) > 1  # weights crossed the threshold
-    assert torch.equal(fttq.short["w"].detach(), parameters[0])
+    assert torch.equal(fttq.ternary["w"].detach(), parameters[0])
 
 
 def test_a_factor_below_0_turns_the_signs_that_travel(tmp_path: Path) -> None:
     fttq = Fttq(ctx_of(tmp_path, {}), {"w": torch.tensor([[2.0, -2.0, 0.0, 1.0]])})
     fttq.w["w"].fill_(-0.5)
-    assert fttq.short["w"].detach().tolist() == [[-0.5, 0.5, 0.0, -0.5]]
+    assert fttq.ternary["w"].detach().tolist() == [[-0.5, 0.5, 0.0, -0.5]]
 
 
 def test_the_servers_threshold_goes_by_the_largest_weight(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_ternary_weights_come_beside_the_rest(
 
 
 def plain_rounds(done: Ended, num_rounds: int) -> TensorMap:
-    """T-FedAvg without tiers: the project's loop, everything else anew."""
+    """An oracle: T-FedAvg without tiers; only the training loop is the project's."""
     experiment, data, size = done.experiment, done.experiment.data, done.experiment.spec.batch_size
     sizes = [len(seat.train) for seat in experiment.population.seats]
     model = plain_server(experiment.initial)
@@ -225,7 +225,7 @@ async def test_it_learns_nearly_as_much_from_a_sixteenth_of_the_weights_bytes(tm
 
 
 async def test_an_edges_model_is_ternary_between_its_rounds(tmp_path: Path) -> None:
-    """To the cloud its mean travels in full; what devices receive in the second edge round is ternary as well."""
+    """The edge sends its mean to the cloud in full; devices get ternary weights in the second edge round as well."""
     done = await run(tmp_path, spec_of({}, edge_rounds=2, num_rounds=1), rooms=(4,))
     for row in done.rounds[0].seats:
         assert row.down_bytes < 2 * N_WEIGHTS

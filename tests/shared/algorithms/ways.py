@@ -1,4 +1,4 @@
-"""Runs of a spec through three real tiers in this process, in several layouts, and what is left of each."""
+"""Runs of a spec through three real tiers in this process, in several layouts, and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBERS = itertools.count()
 
 @dataclass(frozen=True)
 class Ended:
-    """A run: its document, its rounds with a row for each visit, the lab and the cloud's last state."""
+    """A run: its document, its rounds with a row for each visit, the experiment and the cloud's last state."""
 
     info: RunInfo
     rounds: list[RoundDetail]
@@ -45,7 +45,7 @@ class Ended:
         return found
 
     def links(self) -> list[tuple[Any, ...]]:
-        """What the modelled system did: what came of each visit, its bytes, simulated seconds and energy."""
+        """The simulated system: each visit's outcome, bytes, simulated seconds and energy."""
         return [
             (
                 (detail.round_no, detail.simulated_s, row.seat, row.edge_round, row.wave, row.outcome, row.reason),
@@ -58,12 +58,12 @@ class Ended:
 
 
 def lab_of(spec: ExperimentSpec, folder: Path, data_dir: Path | None = None) -> Experiment:
-    """The lab of a resolved spec; `folder` keeps the unpacked data."""
+    """The experiment of a resolved spec; `folder` keeps the unpacked data."""
     return Experiment(spec, open_data(spec.data, data_dir=data_dir, cache_dir=folder / "cache"))
 
 
 def resolved(folder: Path, **spec: Any) -> Experiment:
-    """The lab of a spec without a run."""
+    """The experiment of a spec without a run."""
     return lab_of(ExperimentSpec.model_validate(spec).resolved(n_devices=1, n_edges=1), folder)
 
 
@@ -73,14 +73,14 @@ def federation(folder: Path, **layout: Any) -> Federation:
 
 
 async def ended(fed: Federation, run_id: str, folder: Path) -> Ended:
-    """Wait for a run's end and read what is left."""
+    """Waits for a run's end and reads its results."""
     info = await fed.finish(run_id)
     assert info.status == "completed", info.reason
     return await so_far(fed, run_id, folder)
 
 
 async def so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
-    """What there is of a run that has ended or is paused."""
+    """The results of a run that has ended or is paused."""
     info = await fed.info(run_id)
     experiment = lab_of(info.spec, folder, fed.common.data_dir)
     found = await fed.apps["cloud"].state.cloud.repository.committed(run_id, experiment)
@@ -113,7 +113,7 @@ def agents_of(request: httpx.Request) -> bool:
 
 
 class Tape:
-    """Notes what travels between edges and agents."""
+    """Records the messages between edges and agents."""
 
     def __init__(self) -> None:
         self.orders: list[tuple[str, bytes, int]] = []

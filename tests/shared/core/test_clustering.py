@@ -1,4 +1,4 @@
-"""Clusters: scipy's on the same vectors, and those of plain merging; where to cut."""
+"""Clusters equal those of scipy on the same vectors and those of plain merging; where to cut."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.shared.algorithms.plain_dtpfl import agglomerate, distances
 
 
 def rows(seed: int, n: int = 12) -> Floats:
-    """Around three directions, more or less."""
+    """Returns vectors around three directions."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(3, 20))[np.arange(n) % 3] + rng.normal(size=(n, 20))
 

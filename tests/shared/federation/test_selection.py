@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shared.federation import scheduling, selection, visit_estimates
-from shared.federation.context import Context, NoParams
+from shared.federation.context import Context, EdgeView, ModelInfo, NoParams
 from shared.federation.messages import Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import Samples
@@ -32,16 +32,17 @@ def ctx(round_no: int = 1, **spec: Any) -> Context:
     )
 
 
+UNKNOWN = EdgeView()
 SEATS = [seat(number) for number in (2, 5, 7, 11)]
 
 
 def test_all_selects_all() -> None:
-    assert selection.select(ctx(), SEATS) == [2, 5, 7, 11]
+    assert selection.select(ctx(), SEATS, UNKNOWN) == [2, 5, 7, 11]
 
 
 @pytest.mark.parametrize(("fraction", "n"), [(0.01, 1), (0.25, 1), (0.5, 2), (0.75, 3), (1.0, 4)])
 def test_random_selects_the_fraction_but_at_least_one(fraction: float, n: int) -> None:
-    chosen = selection.select(ctx(select="random", fraction_train=fraction), SEATS)
+    chosen = selection.select(ctx(select="random", fraction_train=fraction), SEATS, UNKNOWN)
     assert len(set(chosen)) == len(chosen) == n
     assert chosen == sorted(chosen)
     assert set(chosen) <= {2, 5, 7, 11}
@@ -52,13 +53,13 @@ def test_random_selects_the_fraction_but_at_least_one(fraction: float, n: int) -
 )
 def test_overselection_selects_beyond_what_is_wanted(fraction: float, beyond: float, n: int, wanted: int) -> None:
     there = ctx(select="random", fraction_train=fraction, overselection=beyond)
-    assert len(selection.select(there, SEATS)) == n
+    assert len(selection.select(there, SEATS, UNKNOWN)) == n
     assert selection.n_wanted(there, SEATS) == wanted
 
 
 def test_random_selects_others_in_other_rounds_and_the_same_in_the_same() -> None:
-    found = [selection.select(ctx(round_no, select="random", fraction_train=0.5), SEATS) for round_no in range(1, 200)]
-    again = [selection.select(ctx(round_no, select="random", fraction_train=0.5), SEATS) for round_no in range(1, 200)]
+    found = [selection.select(ctx(n, select="random", fraction_train=0.5), SEATS, UNKNOWN) for n in range(1, 200)]
+    again = [selection.select(ctx(n, select="random", fraction_train=0.5), SEATS, UNKNOWN) for n in range(1, 200)]
     assert found == again
     counts = Counter(number for chosen in found for number in chosen)
     assert all(75 < counts[number] < 125 for number in (2, 5, 7, 11))  # 199 rounds, half of them: 99.5 +- 3.5 sigma
@@ -71,17 +72,17 @@ def able(number: int, n_train: int = 10, **profile: Any) -> Seat:
 
 def test_fastest_selects_by_the_expected_visit_and_of_equals_the_lower_seats() -> None:
     model = LinkUse(down_bytes=10**6, up_bytes=10**6)
-    there = ctx(select="fastest", fraction_train=0.5).at(flops=REFERENCE_FLOPS, model_use=model)
+    there = ctx(select="fastest", fraction_train=0.5).at(model=ModelInfo(flops=REFERENCE_FLOPS, link_use=model))
     slow, quick = able(1, compute_sps=1), able(5, compute_sps=1000)
     narrow, waits = able(2, up_bps=1e3), able(3, delay_s=Uniform(low=0, high=1000))
-    assert selection.select(there, [slow, narrow, waits, quick]) == [1, 5]
-    assert selection.select(there, [able(4), able(7), able(9), able(11)]) == [4, 7]
-    assert selection.select(there, [able(4, n_train=50), able(7), able(9), able(11, n_train=50)]) == [7, 9]
+    assert selection.select(there, [slow, narrow, waits, quick], UNKNOWN) == [1, 5]
+    assert selection.select(there, [able(4), able(7), able(9), able(11)], UNKNOWN) == [4, 7]
+    assert selection.select(there, [able(4, n_train=50), able(7), able(9), able(11, n_train=50)], UNKNOWN) == [7, 9]
 
 
 def test_an_expected_visit_takes_what_is_drawn_for_each_at_its_median() -> None:
     n_bytes = 2 * 10**6 - visit_estimates.HEAD_BYTES
-    there = ctx().at(flops=REFERENCE_FLOPS, model_use=LinkUse(down_bytes=n_bytes, up_bytes=n_bytes))
+    there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, link_use=LinkUse(down_bytes=n_bytes, up_bytes=n_bytes)))
     delays: dict[str, Any] = {
         "delay_s": Uniform(low=10, high=30),
         "link_delay_s": Normal(mean=5, sd=1),
@@ -94,17 +95,17 @@ def test_an_expected_visit_takes_what_is_drawn_for_each_at_its_median() -> None:
 def test_power_of_choice_takes_those_of_the_highest_loss_and_the_unknown_first() -> None:
     there = ctx(select="power_of_choice", fraction_train=0.5, fraction_candidates=1.0)
     losses = {2: 0.1, 5: 0.9, 7: 0.4, 11: 0.9}
-    assert selection.select(there.at(losses=losses), SEATS) == [5, 11]
-    assert selection.select(there.at(losses={**losses, 7: 1.5}), SEATS) == [5, 7]
-    assert selection.select(there.at(losses={5: 0.9, 7: 0.4, 11: 0.9}), SEATS) == [2, 5]
-    assert selection.select(there, SEATS) == [2, 5]
+    assert selection.select(there, SEATS, EdgeView(losses=losses)) == [5, 11]
+    assert selection.select(there, SEATS, EdgeView(losses={**losses, 7: 1.5})) == [5, 7]
+    assert selection.select(there, SEATS, EdgeView(losses={5: 0.9, 7: 0.4, 11: 0.9})) == [2, 5]
+    assert selection.select(there, SEATS, UNKNOWN) == [2, 5]
 
 
 def test_power_of_choice_draws_its_candidates_in_proportion_to_their_samples() -> None:
     """One chosen of one candidate: a draw with P in proportion to the samples, whatever the losses."""
     seats = [seat(2, 10), seat(5, 30), seat(7, 0), seat(11, 60)]
     spec: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 0.25, "fraction_candidates": 0.25}
-    found = [selection.select(ctx(n, **spec).at(losses={2: 9.0}), seats) for n in range(1, 1001)]
+    found = [selection.select(ctx(n, **spec), seats, EdgeView(losses={2: 9.0})) for n in range(1, 1001)]
     counts = Counter(number for chosen in found for number in chosen)
     assert [len(chosen) for chosen in found] == [1] * 1000
     assert counts[7] == 0
@@ -118,7 +119,7 @@ def test_power_of_choice_draws_its_candidates_in_proportion_to_their_samples() -
 )
 def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(left_s: float, steps: int | None) -> None:
     """Three epochs of 10 samples in batches of 3 (4 steps each), 5 samples a second, and 0.5 s of delay."""
-    there = ctx().at(flops=REFERENCE_FLOPS)
+    there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS))
     work = Task(epochs=3, batch_size=3)
     quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0, "delay_s": 0.4999}
     found = visit_estimates.partial(there, work, able(1, **quick), left_s)
@@ -130,7 +131,7 @@ def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(lef
 
 def test_where_a_rest_of_one_joins_the_batch_before_it_an_epoch_has_a_step_less() -> None:
     """10 samples in batches of 3, 3 and 4."""
-    there = ctx().at(flops=REFERENCE_FLOPS, least_batch=2)
+    there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, least_batch=2))
     assert visit_estimates.samples_due(there, Task(steps=5, batch_size=3), seat(2)) == 10 + 6
     assert visit_estimates.samples_due(there, Task(steps=6, batch_size=3), seat(2)) == 20
     quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0}
@@ -140,7 +141,7 @@ def test_where_a_rest_of_one_joins_the_batch_before_it_an_epoch_has_a_step_less(
 
 def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
     """5 samples a second, one a step; a model of 9 times 8 KiB takes 9 s to send, other parts of a body 1 s."""
-    there = ctx().at(flops=REFERENCE_FLOPS, model_use=LinkUse(up_bytes=9 * visit_estimates.HEAD_BYTES))
+    there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, link_use=LinkUse(up_bytes=9 * visit_estimates.HEAD_BYTES)))
     slow: dict[str, Any] = {"up_bps": 8 * visit_estimates.HEAD_BYTES, "down_bps": 1e15, "compute_sps": 5.0}
     work = Task(epochs=10, batch_size=1)
     assert visit_estimates.partial(there, work, able(1, **slow), 12.01).steps == 10
@@ -149,7 +150,7 @@ def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
 
 def test_passes_of_a_method_count_in_what_is_due_and_leave_fewer_steps() -> None:
     """Four gradients a step and half of the samples beside: of 10 samples in batches of 3, three epochs are 125."""
-    there = ctx().at(flops=REFERENCE_FLOPS, passes=Passes(of_step=4, beside=0.5))
+    there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, passes=Passes(of_step=4, beside=0.5)))
     work = Task(epochs=3, batch_size=3)
     assert visit_estimates.samples_due(there, work, seat(2)) == 4 * 30 + 5
     assert visit_estimates.samples_due(there, work.replace(kind="evaluate"), seat(2)) == 0
@@ -162,16 +163,16 @@ def test_passes_of_a_method_count_in_what_is_due_and_leave_fewer_steps() -> None
 
 
 def test_without_seats_none_is_selected_and_none_has_a_task() -> None:
-    assert selection.select(ctx(), []) == []
-    assert selection.select(ctx(select="random", fraction_train=0.5), []) == []
-    assert selection.select(ctx(select="fastest", fraction_train=0.5), []) == []
-    assert selection.select(ctx(select="power_of_choice", fraction_train=0.5), []) == []
+    assert selection.select(ctx(), [], UNKNOWN) == []
+    assert selection.select(ctx(select="random", fraction_train=0.5), [], UNKNOWN) == []
+    assert selection.select(ctx(select="fastest", fraction_train=0.5), [], UNKNOWN) == []
+    assert selection.select(ctx(select="power_of_choice", fraction_train=0.5), [], UNKNOWN) == []
     for name in ("own_data", "equal"):
-        assert scheduling.schedule(ctx(schedule=name), []) == {}
+        assert scheduling.schedule(ctx(schedule=name), [], UNKNOWN) == {}
 
 
 def test_own_data_gives_every_seat_with_samples_the_specs_task() -> None:
-    tasks = scheduling.schedule(ctx(local_epochs=3, batch_size=8), [seat(1), seat(2, n_train=0)])
+    tasks = scheduling.schedule(ctx(local_epochs=3, batch_size=8), [seat(1), seat(2, n_train=0)], UNKNOWN)
     assert list(tasks) == [1]
     assert (tasks[1].kind, tasks[1].epochs, tasks[1].steps, tasks[1].batch_size) == ("train", 3, None, 8)
     assert tasks[1].samples is None
@@ -183,16 +184,16 @@ def shares(found: Any) -> dict[int, list[int]]:
 
 def test_equal_shares_lose_and_double_nothing() -> None:
     members = [seat(0, 9), seat(1, 1), seat(2, 0)]
-    found = shares(scheduling.schedule(ctx(schedule="equal"), members))
+    found = shares(scheduling.schedule(ctx(schedule="equal"), members, UNKNOWN))
     assert [len(share) for share in found.values()] == [4, 3, 3]
     assert sorted(sample for share in found.values() for sample in share) == [*range(9), 100]
     assert all(share == sorted(share) for share in found.values())
-    assert found != shares(scheduling.schedule(ctx(2, schedule="equal"), members))
-    assert found == shares(scheduling.schedule(ctx(schedule="equal"), members))
+    assert found != shares(scheduling.schedule(ctx(2, schedule="equal"), members, UNKNOWN))
+    assert found == shares(scheduling.schedule(ctx(schedule="equal"), members, UNKNOWN))
 
 
 def test_a_seat_without_a_share_is_not_visited() -> None:
-    assert shares(scheduling.schedule(ctx(schedule="equal"), [seat(0, 1), seat(1, 0)])) == {0: [0]}
+    assert shares(scheduling.schedule(ctx(schedule="equal"), [seat(0, 1), seat(1, 0)], UNKNOWN)) == {0: [0]}
 
 
 @pytest.mark.parametrize(
@@ -220,8 +221,8 @@ def test_no_share_is_planned_onto_the_offline_and_the_degraded_and_a_smaller_one
     schedule: str,
 ) -> None:
     known = {2: twin(2), 5: twin(5, health="recovering"), 7: twin(7, health="degraded"), 11: twin(11, health="offline")}
-    there = ctx(schedule=schedule).at(twins=known, flops=REFERENCE_FLOPS)
-    tasks = scheduling.schedule(there, [replace(one, profile=FREE) for one in SEATS])
+    there = ctx(schedule=schedule).at(model=ModelInfo(flops=REFERENCE_FLOPS))
+    tasks = scheduling.schedule(there, [replace(one, profile=FREE) for one in SEATS], EdgeView(twins=known))
     found = by_sizes(tasks)
     assert found.keys() == {2, 5}
     assert found[2] == pytest.approx(2 * found[5], abs=2)
@@ -232,22 +233,23 @@ def test_no_share_is_planned_onto_the_offline_and_the_degraded_and_a_smaller_one
 
 def test_if_no_twin_is_fit_all_are_planned() -> None:
     known = {number: twin(number, health="offline") for number in (2, 5, 7, 11)}
-    there = ctx(schedule="free_compute").at(twins=known)
-    assert by_sizes(scheduling.schedule(there, SEATS)) == {2: 10, 5: 10, 7: 10, 11: 10}
+    found = scheduling.schedule(ctx(schedule="free_compute"), SEATS, EdgeView(twins=known))
+    assert by_sizes(found) == {2: 10, 5: 10, 7: 10, 11: 10}
 
 
 def test_further_wave_plans_what_is_left_and_nothing_else() -> None:
     left = np.array([201, 505, 706], np.int64)
-    there = ctx(schedule="finish_time").at(unfinished=left, wave=1, flops=REFERENCE_FLOPS)
-    found = shares(scheduling.schedule(there, SEATS[:2]))
+    there = ctx(schedule="finish_time").at(wave=1, model=ModelInfo(flops=REFERENCE_FLOPS))
+    found = shares(scheduling.schedule(there, SEATS[:2], EdgeView(unfinished=left)))
     assert sorted(sample for share in found.values() for sample in share) == [201, 505, 706]
 
 
 def test_finish_time_goes_by_what_the_twin_has_learned_free_compute_by_what_the_worker_says() -> None:
     slow = {2: twin(2, ratio=3.0), 5: twin(5)}
     seats = [replace(seat(number, 100), profile=FREE) for number in (2, 5)]
+    model = ModelInfo(flops=REFERENCE_FLOPS)
     sizes = {
-        schedule: by_sizes(scheduling.schedule(ctx(schedule=schedule).at(twins=slow, flops=REFERENCE_FLOPS), seats))
+        schedule: by_sizes(scheduling.schedule(ctx(schedule=schedule).at(model=model), seats, EdgeView(twins=slow)))
         for schedule in ("free_compute", "finish_time")
     }
     assert sizes == {"free_compute": {2: 100, 5: 100}, "finish_time": {2: 50, 5: 150}}
@@ -261,7 +263,7 @@ def test_batches_of_an_epoch_are_those_of_one_shuffle_of_everything_and_shares_t
     assert [sorted(chain(*epoch)) for epoch in (batches[:3], batches[3:])] == [everything] * 2
     assert [len(batch) for batch in batches] == [16, 16, 8] * 2
     assert batches[:3] != batches[3:]
-    tasks = scheduling.schedule(there.at(edge_round=2), SEATS)
+    tasks = scheduling.schedule(there.at(edge_round=2), SEATS, UNKNOWN)
     assert {(work.epochs, work.steps, work.batch_size) for work in tasks.values()} == {(None, 1, 2)}
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from shared.core.scores import Spread
-from shared.federation.registry import load_algorithm
 from shared.plots.curves import accuracy, bytes_on_links, clients
 from shared.plots.declared import figure_by_client, labels_by_round
 from shared.plots.groups import dendrogram
@@ -176,8 +174,7 @@ def test_an_algorithm_whose_pictures_fail_stops_no_drawing_of_the_others(
     def broken(told: RunHistory) -> NoReturn:
         raise ZeroDivisionError
 
-    algorithm = replace(load_algorithm("fedavg"), pictures=broken)
-    monkeypatch.setattr("shared.federation.registry.load_algorithm", lambda name: algorithm)
+    monkeypatch.setattr("shared.results.reader.pictures_of_algorithm", lambda name: broken)
     info = a_run(run="r9")
     write_results(tmp_path / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     drawn = write_pictures(tmp_path / "r9", tmp_path / "r9" / "plots", "png", SCREEN)

@@ -1,4 +1,4 @@
-"""Lines of log: one event a line whatever names hold, with the ids by which a round is followed through the tiers."""
+"""The log: one event a line, whatever names contain, with the ids by which a round is followed through the tiers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def keeping(form: str) -> Iterator[Kept]:
     root.setLevel(before)
 
 
-def test_a_line_has_its_ids_first_and_leaves_out_what_is_not_there(as_json: Kept) -> None:
+def test_a_line_has_its_ids_first_and_leaves_out_absent_fields(as_json: Kept) -> None:
     with log_context(run="r1", round=3):
         log_event("visit.ended", wall_s=0.25, seat=7, reason=None)
     log_event("listens", port=80)
@@ -106,7 +106,7 @@ def test_nothing_in_a_name_a_message_or_an_error_makes_a_second_line_or_moves_a_
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_half_of_a_surrogate_pair_does_not_keep_a_line_from_being_written(form: str) -> None:
-    """Formatted by hand: pytest's own report of a logged line could not be sent between its processes."""
+    """The record is formatted here: pytest could not send its report of a logged line between its processes."""
     record = logging.makeLogRecord({"name": "strata", "levelname": "INFO", "msg": "agent %s", "args": ("a\ud800b",)})
     line = LineFormatter("edge", "edge-1", form).format(record)
     assert line.isprintable()
@@ -168,7 +168,7 @@ def test_an_unknown_setting_ends_the_process_with_its_name(
     ("given", "terminal", "form"),
     [("", False, "json"), ("", True, "text"), ("TEXT", False, "text"), ("json", True, "json")],
 )
-def test_text_is_for_terminals_and_who_asks_for_it(
+def test_text_is_for_terminals_and_on_request(
     monkeypatch: pytest.MonkeyPatch, given: str, terminal: bool, form: str
 ) -> None:
     made: list[Any] = []
@@ -213,8 +213,8 @@ async def test_one_round_is_followed_through_the_three_tiers(tmp_path: Path, as_
     assert first[12]["n_used"] == 2
     second = of_round(2)
     lost = [line for line in lines if line["event"] == "contribution.lost"]
-    told = [(line["round"], line["seat"], line["reason"], line["level"]) for line in lost]
-    assert told == [(2, 1, "left_out", "warning")] * 2  # in its wave, and with the commit
+    logged = [(line["round"], line["seat"], line["reason"], line["level"]) for line in lost]
+    assert logged == [(2, 1, "left_out", "warning")] * 2  # in its wave, and with the commit
     assert sum(line["event"] == "visit.begun" for line in second) == 1
     assert {line["round"] for line in lines if line["event"] == "round.evaluated"} == {1, 2}
     assert agent not in str(first)

@@ -1,4 +1,4 @@
-"""What the services share: settings, tokens, problem+json, the worker thread."""
+"""The common parts of the services: settings, tokens, problem+json, the compute thread."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-# ---- who may ask
+# ---- tokens and networks
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, 401),
     ],
 )
-async def test_with_a_token_only_its_bearer_comes_in(header: str | None, status: int) -> None:
+async def test_with_a_token_only_its_bearer_is_let_in(header: str | None, status: int) -> None:
     headers = {"authorization": header.encode("latin-1")} if header is not None else {}
     answer = await ask("GET", "/guarded", app("secret"), headers=headers)
     assert answer.status_code == status
@@ -150,7 +150,7 @@ async def test_development_mode_answers_private_addresses_only(token: str | None
 
 
 @pytest.mark.parametrize(
-    ("common", "said"),
+    ("common", "message"),
     [
         ({}, "no tier and no API token set"),
         ({"tier_token": "a"}, "no API token set"),
@@ -158,17 +158,17 @@ async def test_development_mode_answers_private_addresses_only(token: str | None
         ({"tier_token": "a", "api_token": "b"}, None),
     ],
 )
-def test_development_mode_is_said_aloud(
-    common: dict[str, Any], said: str | None, caplog: pytest.LogCaptureFixture
+def test_development_mode_is_logged(
+    common: dict[str, Any], message: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app_module.say_mode("cloud", ProbeSettings(common=CommonSettings(**common)))
-    assert (f"cloud: DEVELOPMENT MODE, {said}" in caplog.text) if said else not caplog.records
+    app_module.log_mode("cloud", ProbeSettings(common=CommonSettings(**common)))
+    assert (f"cloud: DEVELOPMENT MODE, {message}" in caplog.text) if message else not caplog.records
 
 
 def test_only_the_cloud_misses_the_token_of_the_api(caplog: pytest.LogCaptureFixture) -> None:
-    app_module.say_mode("edge", ProbeSettings(common=CommonSettings(tier_token="a")))  # noqa: S106 - made up
+    app_module.log_mode("edge", ProbeSettings(common=CommonSettings(tier_token="a")))  # noqa: S106 - made up
     assert not caplog.records
-    app_module.say_mode("agent", ProbeSettings())
+    app_module.log_mode("agent", ProbeSettings())
     assert "agent: DEVELOPMENT MODE, no tier token set" in caplog.text
 
 
@@ -208,7 +208,7 @@ async def test_bad_input_names_the_fields_path(options: dict[str, Any], field: s
     assert detail.startswith(f"{field}: ") if field else detail
 
 
-async def test_a_field_name_as_long_as_a_book_is_cut() -> None:
+async def test_a_very_long_field_name_is_cut() -> None:
     answer = await ask("POST", "/orders", json={"x" * 100_000: 1, "spec": {"lr": 1}})
     assert answer.status_code == 422
     assert len(answer.text) < 1000
@@ -297,7 +297,7 @@ def test_a_misspelt_common_variable_is_warned_of_with_the_nearest(
 @pytest.mark.parametrize(
     "name", ["ALGORITHMS", "LOG_LEVEL", "URL", "HOME", "IMAGE", "REDIS_SERVER", "PORT", "CACHE_DIR"]
 )
-def test_variables_that_are_read_elsewhere_are_known(
+def test_variables_of_other_programs_are_known(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     monkeypatch.setenv(f"STRATA_{name}", "x")
@@ -306,7 +306,7 @@ def test_variables_that_are_read_elsewhere_are_known(
 
 
 @pytest.mark.parametrize("name", ["tier_token", "api_token"])
-def test_a_token_may_stand_in_a_file(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_token_is_read_from_a_file(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret\n", encoding="ascii")
     monkeypatch.setenv(f"STRATA_{name.upper()}", "")  # Compose passes on what is empty
     monkeypatch.setenv(f"STRATA_{name.upper()}_FILE", str(tmp_path / "secret"))
@@ -371,7 +371,7 @@ async def test_work_runs_on_one_thread_in_the_order_of_asking() -> None:
     assert ran[0][1] != threading.current_thread().name
 
 
-async def test_an_error_of_the_work_reaches_who_asked() -> None:
+async def test_an_error_of_the_work_reaches_the_caller() -> None:
     worker = Worker()
     try:
         with pytest.raises(ZeroDivisionError):
@@ -383,7 +383,7 @@ async def test_an_error_of_the_work_reaches_who_asked() -> None:
 # ---- health
 
 
-def test_a_service_says_who_and_how_it_is() -> None:
+def test_health_names_tier_version_and_status() -> None:
     assert app_module.health("edge").model_dump() == {
         "status": "ok",
         "tier": "edge",

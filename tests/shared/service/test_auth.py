@@ -1,4 +1,4 @@
-"""By which names a tier without tokens may be asked, at the doors of all of them."""
+"""The Host check of development mode, at every route of every tier."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from cloud_server.settings import CloudSettings
-from shared.service.auth import host_name, is_near
+from shared.service.auth import host_name, is_trusted_host
 from tests.federation import CLOUD_PORT, Federation
-from tests.security.test_tokens import OPEN, TOKENS, doors
+from tests.security.test_tokens import OPEN, TOKENS, routes_of
 
-NEAR = [
+TRUSTED = [
     "127.0.0.1:8000", "127.0.0.1", "10.1.2.3:80", "8.8.8.8", "[::1]", "[::1]:8000", "[fe80::1%eth0]:80",
     "localhost:8000", "LocalHost", "strata.localhost", "cloud", "cloud:8000", "edge-1:8001", "strata_cloud", "cloud.",
     "box.local:8000", "host.docker.internal:8000", "cloud.strata.svc.cluster.local", "box.home.arpa", "",
@@ -27,22 +27,22 @@ FOREIGN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("host", NEAR)
-def test_addresses_and_names_of_this_house_are_near(host: str) -> None:
-    assert is_near(host)
+@pytest.mark.parametrize("host", TRUSTED)
+def test_addresses_and_local_names_are_trusted(host: str) -> None:
+    assert is_trusted_host(host)
 
 
 @pytest.mark.parametrize("host", FOREIGN)
-def test_a_name_that_a_stranger_can_have_lead_here_is_not(host: str) -> None:
-    assert not is_near(host)
+def test_a_name_that_a_stranger_can_own_is_not(host: str) -> None:
+    assert not is_trusted_host(host)
 
 
-def test_a_name_that_is_allowed_is_near_and_none_beside_it() -> None:
+def test_an_allowed_name_is_trusted_and_no_similar_one() -> None:
     allowed = [host_name("Lab.Example.")]
-    assert is_near("lab.example:8000", allowed)
-    assert is_near("LAB.example.", allowed)
-    assert not is_near("evil.lab.example", allowed)
-    assert not is_near("lab.example.evil", allowed)
+    assert is_trusted_host("lab.example:8000", allowed)
+    assert is_trusted_host("LAB.example.", allowed)
+    assert not is_trusted_host("evil.lab.example", allowed)
+    assert not is_trusted_host("lab.example.evil", allowed)
 
 
 @pytest.mark.parametrize(
@@ -50,27 +50,27 @@ def test_a_name_that_is_allowed_is_near_and_none_beside_it() -> None:
 )
 def test_a_setting_that_is_no_name_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("CLOUD_ALLOWED_HOSTS", f"cloud.example,{text}")
-    with pytest.raises(ValidationError, match="is no name of a host"):
+    with pytest.raises(ValidationError, match="is no host name"):
         CloudSettings()
 
 
-async def test_without_tokens_every_door_of_every_tier_is_shut_to_a_foreign_name(tmp_path: Path) -> None:
+async def test_without_tokens_every_route_of_every_tier_refuses_a_foreign_name(tmp_path: Path) -> None:
     tried: dict[str, int] = {}
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
         for name, app in fed.apps.items():
             inner = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=inner, base_url="http://evil.example:8000") as http:
-                for method, path in sorted(set(doors(app.routes))):
+                for method, path in sorted(set(routes_of(app.routes))):
                     url = path.replace("{round_no}", "1").replace("{", "").replace("}", "").replace(":path", "")
                     answer = await http.request(method, url, json={})
                     if path in OPEN:
                         assert answer.status_code != 403, (name, path)
                         continue
                     assert answer.status_code == 403, (name, method, path)
-                    told = answer.json()
-                    assert (told["code"], told["field"]) == ("forbidden", "Host")
-                    assert "evil.example" in told["detail"]
-                    assert "ALLOWED_HOSTS" in told["detail"]
+                    problem = answer.json()
+                    assert (problem["code"], problem["field"]) == ("forbidden", "Host")
+                    assert "evil.example" in problem["detail"]
+                    assert "ALLOWED_HOSTS" in problem["detail"]
                     assert answer.headers["content-type"] == "application/problem+json"
                     tier = name.partition("-")[0]
                     tried[tier] = tried.get(tier, 0) + 1
@@ -81,7 +81,7 @@ async def test_without_tokens_every_door_of_every_tier_is_shut_to_a_foreign_name
 @pytest.mark.parametrize(
     "host", ["cloud:8000", "localhost", "[::1]:8000", "172.18.0.2:8000", "box.local", "127.0.0.1:8000"]
 )
-async def test_without_tokens_the_cloud_answers_to_near_names(tmp_path: Path, host: str) -> None:
+async def test_without_tokens_the_cloud_answers_to_trusted_names(tmp_path: Path, host: str) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
         for path in ("/runs", "/topology", "/metrics", "/metrics/targets"):
             assert (await fed.client.get(path, headers={"host": host})).status_code == 200, path

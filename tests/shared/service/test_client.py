@@ -43,7 +43,7 @@ class Parcel(Record):
 
 
 def app(limit: int = LIMIT) -> FastAPI:
-    """Answers a parcel with its tensor plus one; raises on demand."""
+    """Answers a record with its tensor plus one; raises on demand."""
     found = FastAPI()
     install_problems(found)
 
@@ -150,7 +150,7 @@ async def test_a_body_in_pieces_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunks", "length", "status", "said"),
+    ("chunks", "length", "status", "text"),
     [
         ([GOOD], str(LIMIT + 1), 413, "a body of 1001 bytes, the limit is 1000"),
         ([GOOD], "9" * 5000, 413, "the limit is 1000"),
@@ -163,11 +163,11 @@ async def test_a_body_in_pieces_is_read_whole() -> None:
     ],
 )
 async def test_a_body_that_is_not_as_long_as_it_says_is_refused(
-    chunks: list[bytes], length: str | None, status: int, said: str
+    chunks: list[bytes], length: str | None, status: int, text: str
 ) -> None:
     found = await send_raw(chunks, length)
     assert found.status_code == status
-    assert said in found.json()["detail"]
+    assert text in found.json()["detail"]
 
 
 async def test_what_is_too_large_is_refused_before_it_is_read() -> None:
@@ -178,11 +178,11 @@ async def test_what_is_too_large_is_refused_before_it_is_read() -> None:
 async def test_a_garbled_body_is_refused() -> None:
     found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), codec.digest_of(GOOD))
     assert found.status_code == 400
-    assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body is not what its digest says")
+    assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body does not match its digest")
 
 
 async def test_an_answer_says_its_length_and_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "CHUNK", 10)
+    monkeypatch.setattr(bodies, "CHUNK_BYTES", 10)
     body = codec.encode(Parcel(tensor=torch.arange(9.0)))
     sent: list[Any] = []
 
@@ -215,7 +215,7 @@ async def test_an_answer_of_another_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(408, "too_slow"), (503, "busy")])
-async def test_a_refusal_that_passes_is_asked_again_until_the_deadline(status: int, code: str) -> None:
+async def test_a_passing_refusal_is_retried_until_the_deadline(status: int, code: str) -> None:
     busy = Scripted()
     passing = httpx.Response(status, json={"detail": "not now", "code": code})
     inner, busy.then = busy.then, lambda request: _first(busy.seen == 1, passing, inner, request)
@@ -243,14 +243,14 @@ async def test_the_tier_token_travels() -> None:
     assert seen == ["Bearer secret", None]
 
 
-async def test_broken_connections_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broken_connections_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "BACKOFF_S", (0.001,))
     script = Scripted(breaks=3)
     assert (await post("/plus", script)).record.tensor.tolist() == [2, 3]
     assert script.seen == 4
 
 
-async def test_the_deadline_names_who_did_not_answer_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_deadline_names_the_silent_side_and_the_last_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "BACKOFF_S", (0.01,))
     script = Scripted(breaks=10_000)
     with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0.1 s \(ConnectError: nobody"):
@@ -258,7 +258,7 @@ async def test_the_deadline_names_who_did_not_answer_and_why(monkeypatch: pytest
     assert 3 <= script.seen <= 20
 
 
-async def test_a_slow_answer_is_waited_for_up_to_the_deadline_and_not_asked_twice() -> None:
+async def test_a_slow_answer_is_awaited_until_the_deadline_and_requested_once() -> None:
     async def slow(request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(10)
         raise AssertionError
@@ -348,7 +348,7 @@ async def test_garbage_and_short_answers_are_refused() -> None:
 # ---- small JSON
 
 
-async def test_json_goes_and_comes_and_nothing_is_none() -> None:
+async def test_json_is_sent_and_received_and_an_empty_answer_is_none() -> None:
     assert await call("GET", "/json") == {"a": 1}
     assert await call("DELETE", "/json") is None
 
@@ -391,8 +391,8 @@ def test_an_address_lies_in_a_network_or_not(address: str | None, there: bool) -
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("text", "seconds"),
     [("1.5", 1.5), ("0", 0.0), ("-1", 0.0), ("nan", 0.0), ("1e400", 0.0), ("soon", 0.0), (None, 0.0)],
 )
-def test_seconds_beside_an_answer_are_a_number_that_can_be_added(said: str | None, seconds: float) -> None:
-    assert bodies.testing_s({} if said is None else {order_headers.TESTING_HEADER: said}) == seconds
+def test_seconds_beside_an_answer_are_a_number_that_can_be_added(text: str | None, seconds: float) -> None:
+    assert bodies.testing_s({} if text is None else {order_headers.TESTING_HEADER: text}) == seconds

@@ -1,4 +1,4 @@
-"""Work that is done once, however often it is asked for."""
+"""The work of an order runs once, however often the order is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shared.service.idempotency import IdempotentRunner
 
 
 class Job:
-    """Work that a test lets end; counts its starts and sees its stop events."""
+    """Work that ends when the test says so; it counts its starts and keeps its stop events."""
 
     def __init__(self) -> None:
         self.stops: list[threading.Event] = []
@@ -56,9 +56,9 @@ async def once() -> AsyncIterator[IdempotentRunner[str]]:
 
 
 def ask(
-    once: IdempotentRunner[str], job: Job, place: int = 1, digest: str = "a", caller: Any = None
+    once: IdempotentRunner[str], job: Job, key: int = 1, digest: str = "a", caller: Any = None
 ) -> asyncio.Task[str]:
-    return asyncio.create_task(once.answer("line", place, digest, job, caller))
+    return asyncio.create_task(once.answer("queue", key, digest, job, caller))
 
 
 async def started(job: Job, n: int = 1) -> None:
@@ -76,10 +76,10 @@ async def test_the_same_order_again_gets_the_same_answer_without_work(once: Idem
 
 async def test_the_same_order_while_it_runs_waits_for_the_same_work(once: IdempotentRunner[str]) -> None:
     job = Job()
-    asked = [ask(once, job) for _ in range(3)]
+    answers = [ask(once, job) for _ in range(3)]
     await started(job)
     job.gate.set()
-    assert await asyncio.gather(*asked) == ["answer 1"] * 3
+    assert await asyncio.gather(*answers) == ["answer 1"] * 3
     assert len(job.stops) == 1
 
 
@@ -97,13 +97,13 @@ async def test_another_body_is_new_work_and_ends_the_old(once: IdempotentRunner[
     assert await ask(once, job, digest="b") == "answer 2"
 
 
-async def test_work_is_told_when_nobody_has_waited_for_the_grace(once: IdempotentRunner[str]) -> None:
+async def test_work_is_stopped_after_the_grace_without_a_caller(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
-    asked = ask(once, job, caller=caller)
+    answer = ask(once, job, caller=caller)
     await started(job)
     caller.gone = True
     with pytest.raises(Cancelled, match="went away"):
-        await asked
+        await answer
     assert not job.stops[0].is_set()
     await asyncio.sleep(0.06)
     assert job.stops[0].is_set()
@@ -111,7 +111,7 @@ async def test_work_is_told_when_nobody_has_waited_for_the_grace(once: Idempoten
     assert await ask(once, job) == "answer 2"
 
 
-async def test_who_comes_back_within_the_grace_finds_the_work_running(once: IdempotentRunner[str]) -> None:
+async def test_a_caller_that_returns_within_the_grace_finds_the_work_running(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     first = ask(once, job, caller=caller)
     await started(job)
@@ -130,24 +130,24 @@ async def test_a_second_absence_has_the_whole_grace_again() -> None:
     job = Job()
     for _ in range(2):
         caller = Caller()
-        asked = ask(once, job, caller=caller)
+        answer = ask(once, job, caller=caller)
         await started(job)
         await asyncio.sleep(0.1)
         caller.gone = True
         with pytest.raises(Cancelled):
-            await asked
+            await answer
     await asyncio.sleep(0.14)  # 0.24 s after the first absence, 0.14 s after the second
     assert not job.stops[0].is_set()
     await once.close()
 
 
-async def test_an_answer_that_came_while_nobody_waited_is_kept(once: IdempotentRunner[str]) -> None:
+async def test_an_answer_that_finishes_without_a_caller_is_kept(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
-    asked = ask(once, job, caller=caller)
+    answer = ask(once, job, caller=caller)
     await started(job)
     caller.gone = True
     with pytest.raises(Cancelled):
-        await asked
+        await answer
     job.gate.set()
     await asyncio.sleep(0.06)  # done within the grace, which then ends
     assert await ask(once, job) == "answer 1"
@@ -166,53 +166,53 @@ async def test_one_caller_of_two_may_go_away(once: IdempotentRunner[str]) -> Non
     assert await staying == "answer 1"
 
 
-async def test_errors_reach_all_who_wait_and_are_not_remembered(once: IdempotentRunner[str]) -> None:
+async def test_errors_reach_all_callers_and_are_not_remembered(once: IdempotentRunner[str]) -> None:
     job = Job()
     job.error = WireError("bad")
-    asked = [ask(once, job), ask(once, job)]
+    answers = [ask(once, job), ask(once, job)]
     await started(job)
     job.gate.set()
-    for task in asked:
+    for task in answers:
         with pytest.raises(WireError, match="bad"):
             await task
     job.error = None
     assert await ask(once, job) == "answer 2"
 
 
-async def test_an_error_that_nobody_waited_for_is_not_remembered(once: IdempotentRunner[str]) -> None:
+async def test_an_error_without_a_caller_is_not_remembered(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     job.error = WireError("bad")
-    asked = ask(once, job, caller=caller)
+    answer = ask(once, job, caller=caller)
     await started(job)
     caller.gone = True
     with pytest.raises(Cancelled):
-        await asked
+        await answer
     job.gate.set()
     await asyncio.sleep(0.01)
     job.error = None
     assert await ask(once, job) == "answer 2"
 
 
-async def test_answers_are_dropped_when_their_line_moves_on(once: IdempotentRunner[str]) -> None:
+async def test_answers_are_dropped_when_their_queue_moves_on(once: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
-    assert await ask(once, job, place=1) == "answer 1"
-    assert await ask(once, job, place=2) == "answer 2"
-    assert await ask(once, job, place=1) == "answer 3"
-    other = await once.answer("other line", 1, "a", job)
+    assert await ask(once, job, key=1) == "answer 1"
+    assert await ask(once, job, key=2) == "answer 2"
+    assert await ask(once, job, key=1) == "answer 3"
+    other = await once.answer("other queue", 1, "a", job)
     assert other == "answer 4"
-    assert await ask(once, job, place=1) == "answer 3"
+    assert await ask(once, job, key=1) == "answer 3"
 
 
-async def test_a_dropped_line_is_forgotten_and_its_work_told(once: IdempotentRunner[str]) -> None:
+async def test_a_dropped_queue_is_forgotten_and_its_work_stopped(once: IdempotentRunner[str]) -> None:
     job = Job()
-    asked = ask(once, job)
+    answer = ask(once, job)
     await started(job)
-    once.drop_unless(lambda line: line == "line")
+    once.drop_unless(lambda queue: queue == "queue")
     assert not job.stops[0].is_set()
-    once.drop("line")
+    once.drop("queue")
     with pytest.raises(Cancelled):
-        await asked
+        await answer
     job.gate.set()
     assert await ask(once, job) == "answer 2"
 
@@ -220,11 +220,11 @@ async def test_a_dropped_line_is_forgotten_and_its_work_told(once: IdempotentRun
 async def test_closing_ends_all_work_also_what_was_replaced() -> None:
     once: IdempotentRunner[str] = IdempotentRunner()
     job = Job()
-    asked = [ask(once, job, digest="a")]
+    answers = [ask(once, job, digest="a")]
     await started(job)
-    asked.append(ask(once, job, digest="b"))
+    answers.append(ask(once, job, digest="b"))
     await started(job, 2)
     await once.close()
     assert all(stop.is_set() for stop in job.stops)
-    found = await asyncio.gather(*asked, return_exceptions=True)
+    found = await asyncio.gather(*answers, return_exceptions=True)
     assert [type(error) for error in found] == [Cancelled, Cancelled]

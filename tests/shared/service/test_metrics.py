@@ -1,4 +1,4 @@
-"""Metrics of the three tiers after a real small federation: values against the record, labels against hostile names."""
+"""Metrics of the three tiers after a small run: values equal the records, and hostile names add no label."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_an_edge_order_that_fails_is_counted_as_that_and_is_not_running_any_more
     ],
     ids=["a token", "a token and one for metrics", "one for metrics only", "no token"],
 )
-async def test_the_token_for_metrics_opens_that_door_beside_the_tiers_own(
+async def test_metrics_accept_the_metrics_token_and_the_tiers_own(
     own: str | None, also: str | None, opens: set[str | None]
 ) -> None:
     settings = TierSettings(common=CommonSettings(metrics_token=also))
@@ -269,7 +269,7 @@ async def test_the_token_for_metrics_opens_that_door_beside_the_tiers_own(
     assert opened == opens
 
 
-async def test_the_token_for_metrics_opens_no_other_door(tmp_path: Path) -> None:
+async def test_the_metrics_token_is_accepted_nowhere_else(tmp_path: Path) -> None:
     tokens = {"tier_token": "the-tiers-own", "api_token": "the-users-own", "metrics_token": "for-metrics-alone"}
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), common=tokens) as fed:
         headers = {"authorization": "Bearer for-metrics-alone"}

@@ -22,7 +22,7 @@ def app() -> FastAPI:
     return app_module.make_app("probe")
 
 
-def test_a_free_port_is_bound_and_told() -> None:
+def test_a_free_port_is_bound_and_reported() -> None:
     settings = TierSettings(port=0)
     with server.listen(settings) as bound:
         assert settings.port == bound.getsockname()[1] > 0
@@ -79,11 +79,11 @@ def test_a_tier_that_could_not_start_ends_with_an_error(
 def test_connections_take_at_most_half_of_the_open_files(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[tuple[int, int]] = []
+    limits_set: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
-    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: limits_set.append(limits))
     assert server.limits_of(TierSettings(max_connections=10_000)).connections == 2048
-    assert asked == [(4096, 4096)]
+    assert limits_set == [(4096, 4096)]
     assert "no more than 2048 connections are taken" in caplog.text
     caplog.clear()
     assert server.limits_of(TierSettings(max_connections=100)).connections == 100
@@ -91,7 +91,7 @@ def test_connections_take_at_most_half_of_the_open_files(
 
 
 async def test_no_header_changes_the_address_of_a_caller() -> None:
-    """uvicorn believes X-Forwarded-For of callers on loopback, unless told not to: here the source is called back."""
+    """By default uvicorn believes X-Forwarded-For of callers on loopback; ours calls the source back."""
     probe = app()
 
     @probe.get("/source")

@@ -114,7 +114,7 @@ def test_intervals_stand_for_a_single_trace() -> None:
         ({"intervals": [[0, 5], [4, 6]]}, r"\[4, 6\] begins before the interval before it ends"),
         ({"traces": [[], [[0, 9]]], "period_s": 8}, r"trace 1: \[0, 9\] lies beyond period_s 8"),
         ({"traces": []}, "at least 1"),
-        ({"file": "x"}, "read by `strata run SPEC`"),
+        ({"file": "x"}, "only `strata run SPEC` reads a trace file"),
         ({"traces": [[[n, n + 0.5] for n in range(6_000)]] * 2}, "more than 10000 intervals together"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A real Redis for the tests of this room."""
+"""A real Redis for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from strata.launcher.redis_server import RedisServer, start_redis
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One server for all tests that do not hurt it; its keys are not removed between tests."""
+    """One server for all tests that do not stop it; its keys are not removed between tests."""
     with start_redis(tmp_path_factory.mktemp("redis"), fsync="no") as server:
         yield server

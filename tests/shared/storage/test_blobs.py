@@ -1,4 +1,4 @@
-"""Files by digest: what is put comes back, what is referenced stays, what is broken has a name."""
+"""Files by digest: content survives, referenced files stay, and faults have named errors."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def test_wider_items_count_by_bytes(blobs: Blobs) -> None:
     written = blobs.path(digest).stat().st_mtime_ns
     assert blobs.put([wide]) == digest
     assert blobs.path(digest).stat().st_mtime_ns == written
-    assert bytes(blobs.get(digest)) == b"abcdefgh"
+    assert bytes(blobs.open(digest)) == b"abcdefgh"
 
 
-def test_what_is_there_is_not_written_again(blobs: Blobs) -> None:
+def test_an_existing_file_is_not_written_again(blobs: Blobs) -> None:
     inode = blobs.path(blobs.put(b"abc")).stat().st_ino
     blobs.put([b"abc"])
     assert blobs.path(ABC).stat().st_ino == inode
@@ -121,7 +121,7 @@ class TestCollect:
         assert bytes(blobs.open(ABC)) == b"abc"
         assert blobs.collect(()) == [ABC]
 
-    def test_putting_again_what_is_there_protects_it_too(self, blobs: Blobs) -> None:
+    def test_putting_an_existing_file_again_protects_it(self, blobs: Blobs) -> None:
         blobs.put(b"abc")
         blobs.collect({ABC})
         blobs.put(b"abc")  # a round that ends as the one before did, not committed yet

@@ -1,4 +1,4 @@
-"""Keys keep apart what is apart, and a run goes with all its keys."""
+"""Different ids have different keys, and deleting a run deletes all its keys."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.storage import redis_keys
-from shared.storage.key_value import Batch, MemoryStore
+from shared.storage.key_value import Batch
 from shared.storage.states import Version
+from tests.fakes.memory_store import MemoryStore
 
 ARGUMENTS: dict[str, Any] = {
     "run_id": "r1",
     "edge_id": "e1",
     "agent_id": "a1",
     "seat": "7",
-    "home": 0,
+    "edge": 0,
     "digest": "d",
     "idempotency_key": "i",
     "round_no": 3,
@@ -49,13 +50,13 @@ def test_every_key_has_its_owners_prefix_and_no_two_are_alike() -> None:
 
 def test_every_key_says_owner_and_expiry() -> None:
     for function in key_functions():
-        said = function.__doc__ or ""
-        assert said.startswith("Prefix") or (
-            "Owner:" in said and any(w in said for w in ("Goes", "Stays", "Exp", "Drop"))
+        text = function.__doc__ or ""
+        assert text.startswith("Prefix") or (
+            "Owner:" in text and any(word in text for word in ("Deleted", "Kept", "Expiry"))
         )
 
 
-async def test_a_run_goes_entirely_and_alone() -> None:
+async def test_deleting_a_run_deletes_all_its_keys_and_no_others() -> None:
     store = MemoryStore()
     batch = Batch()
     for run_id in ("r1", "r10", "r"):

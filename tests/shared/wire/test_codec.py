@@ -1,4 +1,4 @@
-"""The codec: what comes back, which bytes travel, and which bodies are refused."""
+"""The codec: round trips, golden bytes, and refused bodies."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_floats_survive_bit_by_bit(number: float) -> None:
 
 
 def test_golden_bytes() -> None:
-    """These bytes are the format: whoever changes them breaks every state on disk and every tier that runs."""
+    """These bytes are the format: a change breaks every stored state and every running tier."""
     record = Leaf(name="é", number=0.1, tensor=torch.tensor([[1, -2]], dtype=torch.int16))
     header = (
         rb'{"__metadata__":{"format":"strata-1",'
@@ -207,7 +207,7 @@ def test_read_only_bodies_and_views_of_bodies_are_read(kind: Any) -> None:
     assert back.tolist() == [1, 2, 3]
 
 
-def test_the_skeleton_can_be_read_before_the_type_is_known() -> None:
+def test_the_record_can_be_read_as_json_before_its_type_is_known() -> None:
     body = codec.encode(Loose(x={"algorithm": "fedavg", "w": torch.zeros(1)})).join()
     header = codec.read_header(body)
     assert header.record == {"x": {"algorithm": "fedavg", "w": {"$t": 0}}}
@@ -397,7 +397,7 @@ def test_what_is_too_large_to_be_read_is_neither_read_nor_sent(
 
 
 def test_of_a_list_only_the_first_wrong_item_is_an_error() -> None:
-    """An error of each takes a thousand times the memory of what is wrong."""
+    """An error takes a thousand times the memory of the wrong item."""
     with pytest.raises(ValidationError) as caught:
         Tree.model_validate({"leaves": [1] * 1000, "by_seat": {f"a{index}": 1 for index in range(1000)}})
     assert caught.value.error_count() < 20
@@ -436,21 +436,21 @@ class Grouped(Record):
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "message"),
     [
         ({"w": torch.zeros(3)}, r"'w' is torch.float32 \(3,\), the model's is torch.float32 \(2,\)"),
         ({"w": torch.zeros(2, dtype=torch.float64)}, "'w' is torch.float64"),
         ({"v": torch.zeros(2)}, "the run's model has no tensor 'v'"),
     ],
 )
-def test_tensors_that_are_not_the_models_are_refused(sent: TensorMap, said: str) -> None:
+def test_tensors_that_are_not_the_models_are_refused(sent: TensorMap, message: str) -> None:
     model = {"w": torch.ones(2), "b": torch.ones(1)}
     body = codec.encode(Sent(model=sent)).join()
     codec.decode(Sent, body)  # unknown model: nothing to compare with
-    with pytest.raises(WireError, match=said) as caught:
+    with pytest.raises(WireError, match=message) as caught:
         codec.decode(Sent, body, model=model)
     assert caught.value.field == "model"
-    with pytest.raises(WireError, match=said):
+    with pytest.raises(WireError, match=message):
         codec.decode(Grouped, codec.encode(Grouped(delta={"g": sent})).join(), model=model)
 
 
@@ -464,7 +464,7 @@ def test_a_part_of_the_model_may_travel() -> None:
 
 
 def test_empty_tensors_are_one_where_they_are_alike() -> None:
-    """They have no memory by which to be told apart: sizes may not depend on which objects live at the time."""
+    """They have no memory that identifies them, and sizes must not depend on which objects are alive."""
     alike = codec.encode(Loose(x=[torch.empty(0), torch.empty(0), torch.empty(0, 2), torch.empty(0).half()]))
     assert codec.read_header(alike.join()).record == {"x": [{"$t": 0}, {"$t": 0}, {"$t": 1}, {"$t": 2}]}
     keeping = [torch.empty(0) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What a few bytes of a body may stand for, and what is said where it is too much."""
+"""How many elements the bytes of a body may stand for, and the message if there are too many."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Said(Record):
 
 
 def one_of(seat: int) -> Masked:
-    """A seat's update, of other positions than those of others."""
+    """A seat's update, with positions of its own."""
     mask = torch.zeros(N, N)
     mask[seat::3, ::2] = 1
     return Masked(delta={"w": mask * (seat + 1)}, mask={"w": mask})
@@ -60,14 +60,14 @@ def with_record(body: bytearray, record: Any) -> bytes:
     return raw({**header, "__metadata__": {"record": json.dumps(record)}}, bytes(body[8 + length :]))
 
 
-def test_what_is_told_twice_is_made_once() -> None:
-    """A reference has a few bytes; what it stands for has memory once, however often it is told."""
+def test_a_tensor_described_twice_is_made_once() -> None:
+    """A reference has a few bytes; the tensor that it describes takes memory once, however often it occurs."""
     mask = torch.zeros(N, N)
     mask[0] = 1
     update = Masked(delta={"w": mask}, mask={"w": mask})
     body = codec.encode(Loose(x=[update, TopK(fraction=0.01).encode(torch.ones(N, N))])).join()
-    told = codec.read_header(body).record["x"]
-    first, coded, second, again = codec.decode(Loose, with_record(body, {"x": told + told}), model=MODEL).x
+    reference = codec.read_header(body).record["x"]
+    first, coded, second, again = codec.decode(Loose, with_record(body, {"x": reference + reference}), model=MODEL).x
     assert second["delta"]["w"] is first["delta"]["w"]
     assert second["mask"]["w"] is first["mask"]["w"]
     assert again is coded
@@ -76,17 +76,17 @@ def test_what_is_told_twice_is_made_once() -> None:
 
 @pytest.mark.parametrize("kind", ["masks", "kept values", "coded tensors"])
 def test_references_are_counted_each(kind: str) -> None:
-    """Whoever owns the record may copy what each stands for."""
+    """The reader of a record may copy each occurrence."""
     w = torch.zeros(N, N)
     w[0, 0] = 1
-    told: dict[str, Any] = {
+    reference: dict[str, Any] = {
         "masks": Masked(delta={"w": w}, mask={"w": w}),
         "kept values": Masked(delta={"w": w}, mask={"w": w}),
         "coded tensors": Said(each={"device-0": {"w": Coded(TopK, (N, N), TopK().encode(torch.ones(3)).parts)}}),
     }
     each = 1 if kind == "coded tensors" else 2
     most = MODELS_A_SEAT // each
-    fits, beyond = ([told[kind]] * n for n in (most, most + 1))
+    fits, beyond = ([reference[kind]] * n for n in (most, most + 1))
     assert len(codec.decode(Loose, codec.encode(Loose(x=fits)).join(), model=MODEL).x) == most
     body = codec.encode(Loose(x=beyond)).join()
     assert len(body) < 2000
@@ -96,8 +96,8 @@ def test_references_are_counted_each(kind: str) -> None:
     assert (refused.value.field or "").startswith(f"x.{most}.")
 
 
-def test_room_goes_with_the_seats_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What can be read of a seat alone can be read beside others: which sit together decides nothing."""
+def test_the_allowance_is_proportional_to_the_seats_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update that can be read alone can be read beside others."""
     monkeypatch.setattr("shared.wire.decoding.MODELS_A_SEAT", 2)
     alone, together = [Several(updates=tuple(one_of(seat) for seat in range(n))) for n in (1, 12)]
     assert codec.decode(Several, codec.encode(alone).join(), model=MODEL, n_seats=1).updates[0].mask["w"].sum() > 0
@@ -109,9 +109,9 @@ def test_room_goes_with_the_seats_of_a_body(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("shape", ["[0,268435456]", "[0,4503599627370496]", "[64,64]"])
-@pytest.mark.parametrize("told", ['{"$k":[0,1,SHAPE]}', '{"$m":[1,SHAPE]}', '{"$c":["topk",[0,1],SHAPE]}'])
-def test_without_a_model_tensors_travel_whole(told: str, shape: str) -> None:
-    body = places('{"x":[{"$t":0},{"a":' + told.replace("SHAPE", shape) + "}]}")
+@pytest.mark.parametrize("reference", ['{"$k":[0,1,SHAPE]}', '{"$m":[1,SHAPE]}', '{"$c":["topk",[0,1],SHAPE]}'])
+def test_without_a_model_tensors_travel_whole(reference: str, shape: str) -> None:
+    body = places('{"x":[{"$t":0},{"a":' + reference.replace("SHAPE", shape) + "}]}")
     with pytest.raises(WireError, match=r"x\.1\.a: here a tensor travels whole") as refused:
         codec.decode(Loose, body)
     assert refused.value.field == "x.1.a"
@@ -124,7 +124,7 @@ def test_what_a_process_wrote_itself_it_reads_without_a_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "told"),
+    ("record", "reference"),
     [
         ('{"x":{"a":[0,{"$t":7}]}}', "x.a.1: the record names a tensor that is none of the body's 2"),
         ('{"x":{"a":[0,{"$k":[0,1]}]}}', "x.a.1: a tensor of which some positions travel has values"),
@@ -136,14 +136,14 @@ def test_what_a_process_wrote_itself_it_reads_without_a_model() -> None:
         ('{"x":{"a":[0,{"$x":0}]}}', "x.a.1: a key of a record may not begin with"),
     ],
 )
-def test_errors_name_the_field(record: str, told: str) -> None:
-    with pytest.raises(WireError, match=told) as refused:
+def test_errors_name_the_field(record: str, reference: str) -> None:
+    with pytest.raises(WireError, match=reference) as refused:
         codec.decode(Loose, places(record), model=MODEL)
     assert refused.value.field == "x.a.1"
 
 
-def test_a_tensor_in_several_places_is_owned_once() -> None:
-    """Else a few bytes that name a tensor once more would take its memory once more."""
+def test_a_tensor_in_several_places_is_copied_once() -> None:
+    """Otherwise a few bytes that refer to a tensor again would take its memory again."""
     tensor: Tensor = torch.arange(3.0)
     mine = copy_tensors(Loose(x=[tensor, {"a": tensor}, torch.arange(3.0)])).x
     assert mine[0] is mine[1]["a"]

@@ -1,4 +1,4 @@
-"""Of what is averaged per position only kept values travel, with few bits of where they are."""
+"""Of fields averaged per position only kept values travel, and their positions in few bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Masked(Record):
 
 @settings(max_examples=100, deadline=None)
 @given(arrays(bool, array_shapes(min_dims=0, max_dims=4, max_side=6)))
-def test_every_mask_comes_back(drawn: np.ndarray) -> None:
+def test_every_mask_survives_a_round_trip(drawn: np.ndarray) -> None:
     mask = torch.from_numpy(drawn.copy())
     assert torch.equal(mask_of(places_of(mask), drawn.shape), mask)
 
@@ -117,8 +117,8 @@ def test_shape_that_the_model_has_not_is_refused_before_memory_is_taken() -> Non
         codec.decode(Masked, body, model={"w": torch.zeros(8, 8)})
 
 
-def test_sizes_are_told_without_gathering_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_computed_without_gathering_kept_values(monkeypatch: pytest.MonkeyPatch) -> None:
     update = half(8)
     n = codec.encode(update).n_bytes
-    monkeypatch.setattr("shared.wire.encoding.Tensors.kept", lambda *args: pytest.fail("elements were gathered"))
+    monkeypatch.setattr("shared.wire.encoding.TensorIndex.kept", lambda *args: pytest.fail("elements were gathered"))
     assert codec.size(update) == n

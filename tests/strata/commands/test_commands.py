@@ -250,7 +250,7 @@ def test_pull_refuses_names_that_lead_elsewhere(
     cloud.files[name] = b"evil"
     said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
     assert said.code == 1
-    assert "does not stay in its folder" in said.err
+    assert "which leads out of the results folder" in said.err
     assert not (tmp_path / "here").exists()
 
 
@@ -261,7 +261,7 @@ def test_run_whose_id_is_a_path_is_refused(
     cloud.runs["r1"] = a_run().model_copy(update={"run": run})
     said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
     assert said.code == 1
-    assert "answered with no RunInfo (at run: String should match pattern" in said.err
+    assert "did not return a valid RunInfo (at run: String should match pattern" in said.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -316,7 +316,7 @@ def test_doctor_has_a_line_for_each_need_and_tells_what_is_missing(
     assert found["data: femnist"] == {
         "name": "data: femnist",
         "state": "warn",
-        "found": "absent",
+        "found": "not found",
         "todo": "put femnist.npz into STRATA_DATA_DIR",
     }
     assert found["topology"]["todo"] == "missing: a device"
@@ -327,7 +327,7 @@ def test_doctor_fails_without_a_redis_server(strata: Strata, monkeypatch: pytest
     monkeypatch.setenv("STRATA_REDIS_SERVER", "/nowhere/redis-server")
     said = strata("doctor")
     assert said.code == 1
-    assert "cannot be run" in said.out
+    assert "is not an executable file" in said.out
 
 
 # ---- the connection
@@ -373,6 +373,6 @@ def test_down_without_a_topology_points_to_compose(strata: Strata) -> None:
 
 
 def test_help_needs_no_torch() -> None:
-    code = "import sys; from shared.cli import main; sys.exit('torch' in sys.modules)"
+    code = "import sys; from strata import main; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert done.returncode == 0

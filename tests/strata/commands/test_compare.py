@@ -73,7 +73,7 @@ def test_target_is_by_default_the_highest_that_all_reach_and_said_so(strata: Str
     in_folder(runs, "b", [0.6, 0.9, 0.95])
     said = strata("compare", "a", "b", "--format", "json")
     assert json.loads(said.out)["target"] == 0.8
-    assert "target: 80 %, the highest accuracy that all reach" in said.err
+    assert "target: 80 %, the highest accuracy that all runs reach" in said.err
     assert [row["rounds_to_target"] for row in json.loads(said.out)["runs"]] == [2, 2]
 
 

@@ -82,5 +82,5 @@ def test_run_that_clustered_nobody_is_said_so(tmp_path: Path, strata: Strata) ->
     write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     said = strata("groups", "r8", "--runs-dir", tmp_path)
     assert said.code == 1
-    assert "run r8 has clustered nobody" in said.err
+    assert "run r8 has not clustered its clients" in said.err
     assert "groups.png" not in strata("show", "r8", "--plots", "--runs-dir", tmp_path).out

@@ -103,8 +103,8 @@ def test_waiting_tells_each_step_once_and_ends_when_it_is_so(strata: Strata, the
     ("step", "says"),
     [
         ({"error": "no such image"}, "device: 0 of 5: no such image"),
-        ({"silent": True}, "the fleet is not heard any more"),
-        ({"wanted": {"device": 9}}, "somebody wants something else: device: 0 of 9"),
+        ({"silent": True}, "the fleet is no longer connected"),
+        ({"wanted": {"device": 9}}, "another number has been requested meanwhile: device: 0 of 9"),
         ({}, "after 1 s device: 0 of 5"),
     ],
     ids=["an error", "no fleet", "another wish", "too late"],

@@ -1,4 +1,4 @@
-"""Containers as the fleet's hands, against an engine of dictionaries."""
+"""The fleet's container backend, against an engine of dictionaries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.core.errors import NotReady
-from strata.fleet.container_copy import name_of, sibling_of
+from strata.fleet.container_copy import copy_of, name_of
 from strata.fleet.containers import Containers, EngineError
 from strata.fleet.plan import Agent, Service
 from tests.strata.fleet.engine import IMAGE, OLD_IMAGE, VOLUME, FakeEngine, inspected
@@ -15,7 +15,7 @@ from tests.strata.fleet.engine import IMAGE, OLD_IMAGE, VOLUME, FakeEngine, insp
 OWN = inspected(90, service="fleet")
 
 
-def hands(engine: FakeEngine, *services: str) -> Containers:
+def backend(engine: FakeEngine, *services: str) -> Containers:
     return Containers(services or ("device",), grace_s=7, engine=engine, own=OWN["Config"]["Hostname"])
 
 
@@ -29,14 +29,14 @@ def test_only_running_containers_of_our_own_project_and_services_are_ours() -> N
     oneoff["Config"]["Labels"]["com.docker.compose.oneoff"] = "True"
     others = (inspected(5, project="q"), inspected(6, service="edge-1"), inspected(7, service="slow"))
     engine = FakeEngine(OWN, inspected(2), inspected(1), stopped, oneoff, *others)
-    assert names(hands(engine).agents()) == [("device", 1), ("device", 2)]
-    assert names(hands(engine, "device", "slow").agents()) == [("device", 1), ("device", 2), ("slow", 7)]
+    assert names(backend(engine).agents()) == [("device", 1), ("device", 2)]
+    assert names(backend(engine, "device", "slow").agents()) == [("device", 1), ("device", 2), ("slow", 7)]
 
 
 def test_an_agent_is_known_by_the_name_that_it_registers_with_and_by_its_devices() -> None:
     named = inspected(2, AGENT_NAME="north")
     named["Config"]["Env"].append("AGENT_DEVICES=4")
-    found = hands(engine := FakeEngine(OWN, inspected(1), named))
+    found = backend(engine := FakeEngine(OWN, inspected(1), named))
     assert found.agents() == [Agent("010101010101", "device", 1, 1), Agent("north", "device", 4, 2)]
     assert found.services() == {"device": Service(each=4, exactly=True)}  # of the newest, which is what is copied
     assert engine.did == []
@@ -46,12 +46,12 @@ def test_outside_a_project_nothing_is_ours() -> None:
     alone = inspected(90)
     del alone["Config"]["Labels"]["com.docker.compose.project"]
     with pytest.raises(NotReady, match="no container of a Compose project"):
-        hands(FakeEngine(alone, inspected(1))).agents()
+        backend(FakeEngine(alone, inspected(1))).agents()
 
 
 def test_a_sibling_differs_in_its_number_and_in_volumes_without_a_name() -> None:
     engine = FakeEngine(OWN, inspected(1), inspected(2))
-    found = hands(engine)
+    found = backend(engine)
     found.agents()
     assert found.start("device", 1) == "030303030303"
     (create, (name, body)), (connect, (_, network, aliases)), (start, _) = engine.did
@@ -75,7 +75,7 @@ def test_the_siblings_own_name_is_no_alias_of_the_copy_which_has_its_own() -> No
     for endpoint in found["NetworkSettings"]["Networks"].values():
         endpoint["Aliases"].insert(0, "p_device_1")  # as Compose 2 does
     engine = FakeEngine(OWN, found)
-    hands(engine).start("device", 1)
+    backend(engine).start("device", 1)
     (_, (name, body)), (_, (_, _, aliases)), _ = engine.did
     first = body["NetworkingConfig"]["EndpointsConfig"]["p_default"]["Aliases"]
     assert (name, first, aliases) == ("p_device_2", ["p_device_2", "device"], ["p_device_2", "device"])
@@ -89,7 +89,7 @@ def test_mounts_of_the_newer_kind_keep_named_volumes_and_lose_the_others() -> No
         {"Type": "volume", "Source": "shared", "Target": "/shared"},
         {"Type": "bind", "Source": "/sets", "Target": "/datasets", "ReadOnly": True},
     ]}  # fmt: skip
-    body = sibling_of(found, 2, IMAGE)
+    body = copy_of(found, 2, IMAGE)
     assert [mount["Target"] for mount in body["HostConfig"]["Mounts"]] == ["/shared", "/datasets"]
     assert body["Volumes"] == {"/data": {}, "/scratch": {}}
 
@@ -106,7 +106,7 @@ def test_where_the_images_name_means_another_by_now_the_sibling_is_of_the_same_i
     for images in ({"stratafl:local": OLD_IMAGE}, {}):
         engine = FakeEngine(OWN, inspected(1))
         engine.images = images
-        hands(engine).start("device", 1)
+        backend(engine).start("device", 1)
         assert engine.did[0][1][1]["Image"] == IMAGE
 
 
@@ -117,21 +117,21 @@ def test_a_stopped_container_comes_back_before_a_new_one_is_made() -> None:
     rows[1]["Config"]["Labels"]["com.docker.compose.config-hash"] = "of an older configuration"
     rows[2]["Image"] = OLD_IMAGE
     engine = FakeEngine(OWN, *rows)
-    found = hands(engine)
+    found = backend(engine)
     assert [found.start("device", 1) for _ in range(3)] == ["040404040404", "050505050505", "060606060606"]
     assert [did for did, _ in engine.did] == ["start", "start", "create", "connect", "start"]
 
 
 def test_without_any_container_to_copy_the_error_says_how_to_make_one() -> None:
     with pytest.raises(NotReady, match="docker compose up -d device"):
-        hands(FakeEngine(OWN)).start("device", 1)
+        backend(FakeEngine(OWN)).start("device", 1)
 
 
 def test_stopping_stops_those_alone_and_removes_nothing() -> None:
     engine = FakeEngine(OWN, inspected(1), inspected(2), inspected(2, project="q"), inspected(3))
     engine.found["q"] = {**inspected(2, project="q"), "Id": "q"}
     engine.found[inspected(2)["Id"]] = inspected(2)
-    found = hands(engine)
+    found = backend(engine)
     found.stop([agent for agent in found.agents() if agent.number >= 2])
     assert sorted(engine.did) == [("stop", (inspected(2)["Id"], 7)), ("stop", (inspected(3)["Id"], 7))]
     assert names(found.agents()) == [("device", 1)]
@@ -141,7 +141,7 @@ def test_stopping_stops_those_alone_and_removes_nothing() -> None:
 def test_what_the_engine_refuses_is_an_error_with_its_words() -> None:
     engine = FakeEngine(OWN, inspected(1))
     engine.refuses = "no space left on device"
-    found = hands(engine)
+    found = backend(engine)
     with pytest.raises(EngineError, match="no space left on device"):
         found.stop(found.agents())
     with pytest.raises(EngineError, match="no space left on device"):

@@ -1,4 +1,4 @@
-"""Local processes as the fleet's hands, with a topology that starts none."""
+"""The fleet's backend of local processes, with a topology that starts none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def process(resident_bytes: int, returncode: int | None = None) -> Any:
     return SimpleNamespace(resident_bytes=resident_bytes, returncode=returncode)
 
 
-def hands(**processes: Any) -> Processes:
+def backend(**processes: Any) -> Processes:
     """Over agents of 5 devices each."""
     found = {name.replace("_", "-"): process for name, process in processes.items()}
     rooms = dict.fromkeys(found, 5)
@@ -30,10 +30,10 @@ def test_all_that_are_to_start_must_fit_and_those_that_started_have_yet_to_take_
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000_000)
     settled, ended = process(400_000_000), process(0, returncode=1)
-    hands(agent_1=settled, agent_2=ended).check(6)
+    backend(agent_1=settled, agent_2=ended).check(6)
     with pytest.raises(BadInput, match=r"7 processes need at least 1\.1 GB, 1\.0 GB are free"):
-        hands(agent_1=settled, agent_2=ended).check(7)
+        backend(agent_1=settled, agent_2=ended).check(7)
     begun = {f"agent_{number}": process(50_000_000) for number in (1, 2)}  # of 150 MB each
-    hands(**begun).check(5)
+    backend(**begun).check(5)
     with pytest.raises(BadInput, match=r"6 processes need at least 0\.9 GB, 0\.8 GB are free"):
-        hands(**begun).check(6)
+        backend(**begun).check(6)

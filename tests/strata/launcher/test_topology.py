@@ -21,6 +21,7 @@ from strata.launcher.environment import Modules, spread
 from strata.launcher.process import ProcessDied
 from strata.launcher.topology import Topology
 from strata.launcher.work_folder import WorkFolder
+from tests import real_redis
 from tests.strata.conftest import Strata
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -137,7 +138,7 @@ def test_stop_leaves_no_process_and_no_folder() -> None:
 def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
     with topology(folder=tmp_path / "kept") as running:
         running.wait_ready(30)
-        with pytest.raises(Conflict, match="another topology works in"):
+        with pytest.raises(Conflict, match="another topology uses"):
             topology(folder=tmp_path / "kept").start()
     assert (tmp_path / "kept" / "logs" / "agent-1.log").read_text() == "agent-1 is here\n"
     assert (tmp_path / "kept" / "edge-1" / "env.json").exists()
@@ -167,18 +168,15 @@ def becomes(pid: int, *letters: str) -> bool:
     return found in letters
 
 
-def test_frozen_process_stands_still_until_it_is_thawed_and_can_be_ended() -> None:
+def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
     with topology() as running:
         running.wait_ready(30)
-        pid = running.processes["agent-1"].pid
-        running.freeze("agent-1")
-        assert becomes(pid, "T")
+        agent = running.processes["agent-1"]
+        agent.signal(signal.SIGSTOP)
+        assert becomes(agent.pid, "T")
         assert running.dead() == []
-        running.thaw("agent-1")
-        assert becomes(pid, "S", "R")
-        running.freeze("agent-1")
         running.end("agent-1")
-        assert wait_until_gone([pid]) == []
+        assert wait_until_gone([agent.pid]) == []
 
 
 def test_killed_redis_is_found_again_with_its_data() -> None:
@@ -186,10 +184,10 @@ def test_killed_redis_is_found_again_with_its_data() -> None:
         running.wait_ready(30)
         with redis.Redis.from_url(running.redis.url) as client:
             client.set("kept", "yes")
-            running.redis.kill()
+            real_redis.kill(running.redis)
             with pytest.raises(ProcessDied, match="redis-server ended"):
                 running.check()
-            running.redis.restart()
+            real_redis.restart(running.redis)
             assert client.get("kept") == b"yes"
         running.check()
 
@@ -266,7 +264,7 @@ def no_process(*_: object, **__: object) -> None:
 def test_taken_port_is_refused_and_leaves_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         running = topology(port=taken.getsockname()[1])
-        with pytest.raises(BadInput, match="cannot be had") as refused:
+        with pytest.raises(BadInput, match="is not available") as refused:
             running.start()
     assert refused.value.field == "port"
     assert running.processes == {}
@@ -290,9 +288,9 @@ def test_abandoned_temporary_folder_is_removed_and_a_used_one_is_not(
 
 UP = f"""
 import sys
-from shared.cli import environment, launch
-launch.Modules = lambda: environment.Modules({FAKE!r}, {FAKE!r}, {FAKE!r})
-from shared.cli.main import app_entry
+from strata.launcher import environment, topology
+topology.Modules = lambda: environment.Modules({FAKE!r}, {FAKE!r}, {FAKE!r})
+from strata.main import app_entry
 app_entry(["up", "--edges", "1", "--devices", "3", "--agents", "2", "--port", "0", "--format", "json"])
 """
 

@@ -64,11 +64,11 @@ def test_dotted_keys_reach_inside(spec_file: Path) -> None:
         (["seed=1,2", "data=digits,{name: digits}"], "make the same spec"),
         (["lr=0.1,,0.2"], "lr: a value is missing"),
         (["lr="], "lr: a value is missing"),
-        (["lr"], "reads key=v1,v2, not 'lr'"),
-        (["=1"], "reads key=v1,v2, not '=1'"),
+        (["lr"], "has the form key=v1,v2, not 'lr'"),
+        (["=1"], "has the form key=v1,v2, not '=1'"),
         (["lr=0.1", "lr=0.2"], "lr is given twice"),
         (["losses=[1,2"], "the value of losses is no YAML"),
-        (["seed=" + ",".join(map(str, range(MAX_COMBINATIONS + 1)))], f"{MAX_COMBINATIONS} at most"),
+        (["seed=" + ",".join(map(str, range(MAX_COMBINATIONS + 1)))], f"at most {MAX_COMBINATIONS}"),
     ],
 )
 def test_wrong_argument_is_named_before_anything_starts(spec_file: Path, arguments: list[str], said: str) -> None:

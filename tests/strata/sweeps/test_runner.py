@@ -163,7 +163,7 @@ def test_run_whose_id_is_a_path_is_refused(
     cloud.runs["r3"] = a_run().model_copy(update={"run": "../../evil"})  # where the fake cloud puts the next one
     said = strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     assert said.code == 1
-    assert "answered with no RunInfo (at run: String should match pattern" in said.err
+    assert "did not return a valid RunInfo (at run: String should match pattern" in said.err
     assert list(tmp_path.iterdir()) == [spec_file]
 
 

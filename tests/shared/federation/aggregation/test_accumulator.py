@@ -354,7 +354,7 @@ FORGERIES: dict[str, tuple[PartialSum, str]] = {
     "an unknown each": (forged(each={"other": {}}), "collects no field 'other'"),
     "float32": (forged(means=part("plain", sums={"": torch.zeros(2)})), "sums are float64"),
     "NaN": (forged(means=part("plain", sums={"": torch.full((2,), math.nan, dtype=F64)})), "holds NaN"),
-    "half a step": (forged(means=part("plain", sums={"": torch.full((2,), 0.5, dtype=F64)})), "parts of a grid step"),
+    "half a step": (forged(means=part("plain", sums={"": torch.full((2,), 0.5, dtype=F64)})), "a fraction of a step"),
     "more than its weight": (
         forged(means=part("plain", sums={"": torch.full((2,), 2.0**44, dtype=F64)})),
         "exact up to",
@@ -430,7 +430,7 @@ class Both(Record):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (Unsaid, "Unsaid.delta does not say how it travels up"),
+        (Unsaid, "Unsaid.delta has no aggregation rule"),
         (NoMask, "count is no MaskOf field"),
         (Both, "per_position and by_group do not go together"),
     ],

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shared.storage.blobs import StorageFailed
-from shared.storage.states import FileStateStore, MemoryStateStore, StateOwner, StateStore, Version
+from shared.storage.states import FileStateStore, StateOwner, StateStore, Version
+from tests.fakes.memory_state_store import MemoryStateStore
 
 SEAT = StateOwner("run", "seat 1")
 
@@ -37,34 +38,11 @@ class TestContract:
         store.save(SEAT, Version(1, 2, 4), b"")
         assert store.load(SEAT, Version(1, 2, 4)) == b""
 
-    def test_what_was_never_saved_is_absent(self, store: StateStore) -> None:
+    def test_a_state_that_was_never_saved_is_absent(self, store: StateStore) -> None:
         assert store.load(SEAT, Version(1)) is None
-        assert store.newest_before(SEAT, Version(1)) is None
-        assert store.newest_at_or_before(SEAT, Version(1)) is None
         assert store.versions(SEAT) == []
         store.forget_before(SEAT, Version(1))
-        store.forget_after(SEAT, Version(1))
-        store.drop(SEAT)
         store.drop_run("run")
-
-    def test_newest_before_is_strictly_before(self, store: StateStore) -> None:
-        fill(store, Version(1, 1, 1), Version(2, 1, 1), Version(2, 10, 1))
-        assert store.newest_before(SEAT, Version(1, 1, 1)) is None
-        assert store.newest_before(SEAT, Version(2, 1, 1)) == (Version(1, 1, 1), b"00000001-000001-000001")
-        assert store.newest_before(SEAT, Version(2, 2, 1)) == (Version(2, 1, 1), b"00000002-000001-000001")
-        assert store.newest_before(SEAT, Version(9)) == (Version(2, 10, 1), b"00000002-000010-000001")
-
-    def test_newest_at_or_before_takes_the_named_one_else_an_older(self, store: StateStore) -> None:
-        fill(store, Version(1, 1, 1), Version(2, 1, 1))
-        assert store.newest_at_or_before(SEAT, Version(2, 1, 1)) == (
-            Version(2, 1, 1),
-            b"00000002-000001-000001",
-        )
-        assert store.newest_at_or_before(SEAT, Version(2, 1, 0)) == (
-            Version(1, 1, 1),
-            b"00000001-000001-000001",
-        )
-        assert store.newest_at_or_before(SEAT, Version(0, 9, 9)) is None
 
     def test_versions_compare_as_numbers(self, store: StateStore) -> None:
         fill(store, Version(10), Version(9), Version(123_456_789), Version(9, 10), Version(9, 9))
@@ -91,11 +69,6 @@ class TestContract:
         store.forget_before(SEAT, Version(1))
         assert store.versions(SEAT) == [Version(4), Version(5)]
 
-    def test_forget_after_keeps_the_committed(self, store: StateStore) -> None:
-        fill(store, Version(1), Version(2, 1), Version(2, 2))
-        store.forget_after(SEAT, Version(2, 1))
-        assert store.versions(SEAT) == [Version(1), Version(2, 1)]
-
     def test_owners_do_not_see_one_another(self, store: StateStore) -> None:
         owners = [
             StateOwner("run", "a"),
@@ -110,8 +83,6 @@ class TestContract:
             assert store.load(owner, Version(1)) == repr(owner).encode()
         assert store.owners("run") == [StateOwner("run", "a"), StateOwner("run", "b")]
         assert store.runs() == ["..", "ru", "run", "run/a"]
-        store.drop(StateOwner("run", "a"))
-        assert store.owners("run") == [StateOwner("run", "b")]
         store.drop_run("run")
         assert store.owners("run") == []
         assert store.runs() == ["..", "ru", "run/a"]
@@ -137,7 +108,7 @@ class TestFiles:
     def test_states_outlive_the_process(self, folder: Path) -> None:
         fill(FileStateStore(folder), Version(1), Version(2))
         later = FileStateStore(folder)
-        assert later.newest_before(SEAT, Version(9)) == (Version(2), b"00000002-000000-000000")
+        assert later.load(SEAT, Version(2)) == b"00000002-000000-000000"
         assert later.owners("run") == [SEAT]
 
     @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70])
@@ -148,7 +119,6 @@ class TestFiles:
         path.write_bytes(path.read_bytes()[:kept])
         assert store.load(SEAT, Version(2)) is None
         assert store.versions(SEAT) == [Version(1)]
-        assert store.newest_before(SEAT, Version(3)) == (Version(1), b"00000001-000000-000000")
         store.forget_before(SEAT, Version(2))
         assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
 
@@ -159,11 +129,11 @@ class TestFiles:
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
-        assert store.newest_at_or_before(SEAT, Version(2)) == (Version(1), b"00000001-000000-000000")
+        assert store.load(SEAT, Version(2)) is None
         store.forget_before(SEAT, Version(2))
         assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
 
-    def test_a_damaged_file_goes_when_it_is_superseded(self, folder: Path) -> None:
+    def test_a_damaged_file_is_deleted_when_it_is_superseded(self, folder: Path) -> None:
         store = FileStateStore(folder)
         fill(store, Version(1), Version(2))
         only_file(folder, Version(1)).write_bytes(b"")
@@ -214,7 +184,7 @@ class TestFiles:
         fill(store, Version(1), Version(2))
         assert done == ["folder", "folder", *["file", "rename", "folder"] * 2]  # first those of run and owner
 
-    def test_what_a_crash_left_unfinished_goes_at_the_next_start(self, folder: Path) -> None:
+    def test_files_left_unfinished_by_a_crash_are_deleted_at_the_next_start(self, folder: Path) -> None:
         store = FileStateStore(folder)
         fill(store, Version(1))
         left = only_file(folder, Version(1)).with_name(".tmp-" + Version(2).text)
@@ -251,13 +221,8 @@ class AgainstADict(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, version=VERSIONS)
     def find(self, owner: StateOwner, version: Version) -> None:
-        of_owner = sorted((v, data) for (o, v), data in self.model.items() if o == owner)
-        before = [item for item in of_owner if item[0] < version]
-        upto = [item for item in of_owner if item[0] <= version]
         for store in self.stores:
             assert store.load(owner, version) == self.model.get((owner, version))
-            assert store.newest_before(owner, version) == (before[-1] if before else None)
-            assert store.newest_at_or_before(owner, version) == (upto[-1] if upto else None)
 
     @rule(owner=OWNERS, committed=VERSIONS)
     def forget_before(self, owner: StateOwner, committed: Version) -> None:
@@ -266,17 +231,11 @@ class AgainstADict(RuleBasedStateMachine):
         for store in self.stores:
             store.forget_before(owner, committed)
 
-    @rule(owner=OWNERS, committed=VERSIONS)
-    def forget_after(self, owner: StateOwner, committed: Version) -> None:
-        self.drop_all(lambda o, v: o == owner and v > committed)
+    @rule(run_id=st.sampled_from(["r", "s"]))
+    def drop_run(self, run_id: str) -> None:
+        self.drop_all(lambda o, v: o.run_id == run_id)
         for store in self.stores:
-            store.forget_after(owner, committed)
-
-    @rule(owner=OWNERS)
-    def drop(self, owner: StateOwner) -> None:
-        self.drop_all(lambda o, v: o == owner)
-        for store in self.stores:
-            store.drop(owner)
+            store.drop_run(run_id)
 
     @rule()
     def restart(self) -> None:

@@ -19,7 +19,6 @@ from shared.federation.messages import Task
 from shared.federation.spec_parser import parse_spec
 from shared.federation.test_sets import Samples
 from shared.federation.visits.trainer import trainer_for
-from shared.training.data import augmentation
 from shared.training.data.augmentation import AugmentSpec, _policy, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data.dataset import as_batch, load
 from shared.training.torchvision_compat import torchvision
@@ -124,7 +123,7 @@ def test_of_a_clients_images_one_copy_is_made(unpacked: Path, monkeypatch: pytes
         made.append(len(images))
         return apart(images, how, seeds)
 
-    monkeypatch.setattr(augmentation, "augmented_apart", noted)
+    monkeypatch.setattr("shared.federation.visits.trainer.augmented_apart", noted)
     seat, ctx = experiment.population.seats[0], experiment.ctx(phase="train", round_no=1, n_clients=2).at(seat=0)
     trainer = trainer_for(experiment, Task(epochs=2, batch_size=4), seat.train, seat.test)
     first, again = [torch.cat([x for x, _ in trainer.batches(ctx)]) for _ in range(2)]

@@ -163,9 +163,9 @@ WHERE, VALUES = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1.0, 2.0]
 
 
 @pytest.mark.parametrize(
-    ("told", "codec", "parts"),
+    ("message", "codec", "parts"),
     [
-        ("2 parts, there are 1", "fp16", (HALF, SCALE)),
+        ("2 parts, it needs 1", "fp16", (HALF, SCALE)),
         (r"part 0 is torch.float16 \(4,\), not torch.float16 \(5,\)", "fp16", (HALF[:4],)),
         ("NaN or infinity", "fp16", (HALF * math.inf,)),
         ("part 0 is torch.float16", "int8", (HALF, SCALE)),
@@ -187,16 +187,16 @@ WHERE, VALUES = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1.0, 2.0]
         ("0 parts", "topk", ()),
     ],
 )
-def test_garbled_parts_are_refused(told: str, codec: str, parts: tuple[Tensor, ...]) -> None:
-    """When they are first used: what stands beside them in the body can be."""
+def test_garbled_parts_are_refused(message: str, codec: str, parts: tuple[Tensor, ...]) -> None:
+    """They are refused at their first use, and not the tensors beside them in the body."""
     found = codec_module.decode(Sent, body_of(codec, *parts), model={"w": torch.zeros(5)}).model["w"]
     for use in (decoded, copy_tensors, lambda tensor: tensor + 1, lambda tensor: torch.zeros(5).add_(tensor)):
-        with pytest.raises(WireError, match=f"model.w: a tensor coded by {codec}: .*{told}") as refused:
+        with pytest.raises(WireError, match=f"model.w: a tensor coded by {codec}: .*{message}") as refused:
             use(found)
         assert refused.value.field == "model.w"
 
 
-def test_a_codec_that_there_is_not_is_refused() -> None:
+def test_an_unknown_codec_is_refused() -> None:
     body = body_of("fp16", HALF).replace(b"fp16", b"fp61")
     with pytest.raises(WireError, match=r"model\.w: there is no codec 'fp61'") as refused:
         codec_module.decode(Sent, body, model={"w": torch.zeros(5)})
@@ -211,7 +211,7 @@ def test_parts_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_no_codec_could_read_again_is_not_coded() -> None:
-    """127 times the nearest float32 to a 127th of the largest number is infinite; so is nothing that was decoded."""
+    """127 times the float32 nearest to a 127th of the largest number is infinite; it is refused when encoding."""
     most = torch.tensor([torch.finfo(torch.float32).max, 1.0])
     with pytest.raises(OutOfBound, match=r"delta w holds 3.40282e\+38, which is no finite number of int8's steps"):
         Int8().encode(most, "delta w")
@@ -221,10 +221,10 @@ def test_what_no_codec_could_read_again_is_not_coded() -> None:
 
 
 def test_a_coded_tensor_has_a_shape_of_the_runs_model() -> None:
-    """A few bytes of top-k stand for as many elements as they say: nobody sets memory aside for these."""
+    """A few bytes of top-k may claim any number of elements; no memory is allocated for them."""
     huge = body_of("topk", WHERE, VALUES, shape=(2**50,))
-    for model, told in (({"w": torch.zeros(5)}, "the run's model has no tensor of shape"), (None, "travels whole")):
-        with pytest.raises(WireError, match=told):
+    for model, message in (({"w": torch.zeros(5)}, "the run's model has no tensor of shape"), (None, "travels whole")):
+        with pytest.raises(WireError, match=message):
             codec_module.decode(Sent, huge, model=model)
     with pytest.raises(WireError, match=r"'w' is torch\.float32"):  # another tensor's shape
         codec_module.decode(Sent, body_of("fp16", HALF), model={"w": torch.zeros(4), "b": torch.zeros(5)})

@@ -1,4 +1,4 @@
-"""Which tensors of a record are coded, and what is kept of those that were left out."""
+"""Which tensors of a record are compressed, and error feedback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Down(Record):
 
 
 class Orders(Record):
-    """As an agent gets them."""
+    """Returns messages as an agent decodes them."""
 
     messages: tuple[Order, ...]
 
@@ -73,7 +73,7 @@ def coded_names(tensors: TensorMap | None) -> set[str]:
 
 @pytest.mark.parametrize("codec", ["int8", "ternary", {"name": "topk", "fraction": 0.1}])
 def test_parameters_that_are_averaged_are_coded_and_nothing_else(codec: Any) -> None:
-    """A buffer, a whole number, another dtype, a map that is no model: as they are, and what would not get smaller."""
+    """A buffer, a number, another dtype, a map that is no model, and incompressible tensors stay as they are."""
     state = model()
     update = Up(delta=state, maybe=state, groups={"a": state}, plain=state, each={"device-0": state})
     found, _ = compression(up=codec).update(update, {})
@@ -108,8 +108,8 @@ def test_without_a_codec_a_record_stays_itself() -> None:
     assert compression().messages()(message) is message
 
 
-def test_what_was_left_out_comes_with_the_next_one() -> None:
-    """Two of eight travel; by hand, over three updates."""
+def test_the_error_of_an_update_is_added_to_the_next_one() -> None:
+    """Two of eight elements travel; worked out by hand over three updates."""
     coder = compression(up={"name": "topk", "fraction": 0.25})
     memory: TensorMap = {}
     x = torch.tensor([8.0, 7.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0])
@@ -126,7 +126,7 @@ def test_what_was_left_out_comes_with_the_next_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "told"),
+    ("memory", "expected"),
     [
         (torch.ones(4), "not torch.float32 (8,)"),
         (torch.ones(1), "not torch.float32 (8,)"),
@@ -134,22 +134,22 @@ def test_what_was_left_out_comes_with_the_next_one() -> None:
         (torch.full((8,), math.nan), "not finite"),
     ],
 )
-def test_a_memory_that_cannot_be_added_is_dropped_and_told(
-    memory: Tensor, told: str, caplog: pytest.LogCaptureFixture
+def test_a_memory_that_cannot_be_added_is_dropped_and_logged(
+    memory: Tensor, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else a damaged one would fail its seat for ever, or, of one element, be added to all."""
+    """Otherwise a damaged memory would fail its seat for ever, or, with one element, be added to all."""
     coder = compression(up={"name": "topk", "fraction": 0.25})
     x = torch.tensor([8.0, 7.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0])
     found, left = coder.update(Up(delta={"w": x}), {"delta w": memory})
     first, as_first = coder.update(Up(delta={"w": x}), {})
     assert torch.equal(decoded(found).delta["w"], decoded(first).delta["w"])
     assert torch.equal(left["delta w"], as_first["delta w"])
-    assert "what was left out of delta w is" in caplog.text
-    assert told in caplog.text
+    assert "the error feedback of delta w is" in caplog.text
+    assert expected in caplog.text
 
 
 def test_a_tensor_of_several_messages_is_coded_once() -> None:
-    """So that it travels once, too; also where each message holds a view of its own."""
+    """It then travels once, too, also if each message holds a view of its own."""
     coded, weight = compression(down="int8").messages(), torch.ones(5, 4)
     first, second = coded(Down(model={"w": weight})), coded(Down(model={"w": weight.detach()}))
     assert second.model["w"] is first.model["w"]
@@ -162,7 +162,7 @@ def test_an_update_that_is_not_finite_is_refused_by_field_and_name() -> None:
         compression(up="int8").update(Up(delta={}, groups={"a": {"w": torch.full((9,), math.nan)}}), {})
 
 
-def test_sums_of_coded_updates_are_those_of_what_they_stand_for() -> None:
+def test_sums_of_coded_updates_are_those_of_the_decoded_ones() -> None:
     grid = FixedPoint(100)
     short, full = Accumulator(Up, grid), Accumulator(Up, grid)
     for seed in range(3):
@@ -172,19 +172,19 @@ def test_sums_of_coded_updates_are_those_of_what_they_stand_for() -> None:
     assert torch.equal(short.result().means["delta"].sums["w"], full.result().means["delta"].sums["w"])
 
 
-def test_sizes_are_told_beforehand() -> None:
+def test_sizes_are_known_beforehand() -> None:
     state = model()
     for codec in ("fp16", "int8", "ternary", {"name": "topk", "fraction": 0.1}):
         coder = compression(up=codec)
         found, _ = coder.update(Up(delta=state), {})
-        told = sum(
+        expected = sum(
             t.carried_bytes if isinstance(t, Coded) else t.numel() * t.element_size() for t in found.delta.values()
         )
-        assert coder.carried_bytes(state, coder.spec.up) == told
+        assert coder.carried_bytes(state, coder.spec.up) == expected
 
 
 @pytest.mark.parametrize(
-    ("compression", "field", "told"),
+    ("compression", "field", "expected"),
     [
         ({"up": "gzip"}, "compression.up", "'fp16', 'int8', 'ternary', 'topk'"),
         ({"up": {"name": "topk", "fraction": 0}}, "compression.up.fraction", "greater than 0"),
@@ -193,8 +193,8 @@ def test_sizes_are_told_beforehand() -> None:
         ({"sideways": "fp16"}, "compression.sideways", "unknown field"),
     ],
 )
-def test_a_spec_that_cannot_be_is_refused_by_the_field(compression: dict[str, Any], field: str, told: str) -> None:
-    with pytest.raises(BadInput, match=told) as refused:
+def test_a_spec_that_cannot_be_is_refused_by_the_field(compression: dict[str, Any], field: str, expected: str) -> None:
+    with pytest.raises(BadInput, match=expected) as refused:
         parse_spec({"compression": compression})
     assert refused.value.field == field
 
@@ -212,7 +212,7 @@ def test_orders_that_differ_share_the_model_that_is_coded() -> None:
     assert 2 * 64 * 64 < short < 2 * 64 * 64 + 2000
 
 
-def test_no_compression_may_be_written_out_and_a_codec_without_its_way_is_told_what_is_wanted() -> None:
+def test_no_compression_may_be_written_out_and_a_codec_needs_its_direction() -> None:
     assert parse_spec({"compression": None}) == parse_spec({})
     with pytest.raises(BadInput, match=r"say which way: \{up: fp16\}, \{down: fp16\} or both") as refused:
         parse_spec({"compression": "fp16"})

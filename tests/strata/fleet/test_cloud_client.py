@@ -39,7 +39,7 @@ def test_a_report_goes_with_the_tier_token_and_comes_back_as_orders() -> None:
     [
         (httpx.Response(409, json={"detail": "fleet g serves already", "code": "conflict"}), StrataError, "g serves"),
         (httpx.Response(302, headers={"location": "http://evil"}), StrataError, "status 302"),
-        (httpx.Response(200, text="hello"), WireError, "gave no orders"),
+        (httpx.Response(200, text="hello"), WireError, "gave invalid orders"),
         (httpx.ConnectError("refused"), Unreachable, "refused"),
         (httpx.ReadTimeout("late"), Unreachable, "late"),
     ],

@@ -1,4 +1,4 @@
-"""The fleet's loop, with hands and a cloud that only write down what they are told."""
+"""The fleet's loop, with a backend and a cloud that only record their calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata.fleet.plan import Agent, Service
 from strata.fleet.reconciler import Fleet
 
 
-class FakeHands:
+class FakeBackend:
     """Agents of one or more services, as many as they are told; one device each unless said otherwise."""
 
     def __init__(self, n: int = 0, *, services: dict[str, Service] | None = None) -> None:
@@ -89,38 +89,38 @@ class Clock:
         return self.now
 
 
-def fleet_of(hands: FakeHands, cloud: FakeCloud, clock: Clock | None = None) -> Fleet:
-    return Fleet("f", hands, cloud, drain_s=60.0, clock=clock or Clock())
+def fleet_of(backend: FakeBackend, cloud: FakeCloud, clock: Clock | None = None) -> Fleet:
+    return Fleet("f", backend, cloud, drain_s=60.0, clock=clock or Clock())
 
 
-def names(hands: FakeHands) -> list[str]:
-    return [agent.name for agent in hands.running]
+def names(backend: FakeBackend) -> list[str]:
+    return [agent.name for agent in backend.running]
 
 
 def test_while_nobody_wants_a_number_nothing_is_touched() -> None:
-    hands, cloud = FakeHands(3), FakeCloud()
-    fleet_of(hands, cloud).settle()
-    assert hands.did == []
+    backend, cloud = FakeBackend(3), FakeCloud()
+    fleet_of(backend, cloud).settle()
+    assert backend.did == []
     assert [agent.name for agent in cloud.heard[0].agents] == ["device-1", "device-2", "device-3"]
     assert cloud.heard[0].services == {"device": 1}
 
 
 def test_missing_agents_are_started_once() -> None:
-    hands, cloud = FakeHands(1), FakeCloud(device=3)
-    fleet = fleet_of(hands, cloud)
+    backend, cloud = FakeBackend(1), FakeCloud(device=3)
+    fleet = fleet_of(backend, cloud)
     fleet.settle()
     fleet.settle()
-    assert hands.did == ["start device-2", "start device-3"]
+    assert backend.did == ["start device-2", "start device-3"]
 
 
 def test_who_is_to_go_is_announced_released_stopped_and_reported_in_this_order() -> None:
-    hands, cloud = FakeHands(4), FakeCloud(device=2)
-    fleet = fleet_of(hands, cloud)
+    backend, cloud = FakeBackend(4), FakeCloud(device=2)
+    fleet = fleet_of(backend, cloud)
     assert fleet.turn()
-    assert (hands.did, cloud.last().leaving) == ([], ())
+    assert (backend.did, cloud.last().leaving) == ([], ())
     assert fleet.turn()
     assert cloud.last().leaving == ("device-3", "device-4")
-    assert hands.did == ["stop device-4", "stop device-3"]  # the newest first
+    assert backend.did == ["stop device-4", "stop device-3"]  # the newest first
     assert not fleet.turn()
     assert (cloud.last().left, cloud.last().leaving) == (("device-3", "device-4"), ())
     fleet.turn()
@@ -128,23 +128,23 @@ def test_who_is_to_go_is_announced_released_stopped_and_reported_in_this_order()
 
 
 def test_an_agent_that_a_round_needs_is_waited_for_and_after_a_while_no_longer() -> None:
-    hands, cloud, clock = FakeHands(3), FakeCloud(device=1), Clock()
+    backend, cloud, clock = FakeBackend(3), FakeCloud(device=1), Clock()
     cloud.needed = {"device-2", "device-3"}
-    fleet = fleet_of(hands, cloud, clock)
+    fleet = fleet_of(backend, cloud, clock)
     fleet.settle()
     cloud.needed = {"device-2"}
     clock.now += 59
     fleet.settle()
-    assert names(hands) == ["device-1", "device-2"]
+    assert names(backend) == ["device-1", "device-2"]
     clock.now += 2
     fleet.settle()
-    assert names(hands) == ["device-1"]
+    assert names(backend) == ["device-1"]
 
 
 def test_a_number_that_changes_in_the_middle_keeps_who_was_about_to_go() -> None:
-    hands, cloud = FakeHands(4), FakeCloud(device=1)
+    backend, cloud = FakeBackend(4), FakeCloud(device=1)
     cloud.needed = {"device-2", "device-3", "device-4"}
-    fleet = fleet_of(hands, cloud)
+    fleet = fleet_of(backend, cloud)
     fleet.settle()
     assert cloud.last().leaving == ("device-2", "device-3", "device-4")
     cloud.wanted = {"device": 3}
@@ -152,25 +152,25 @@ def test_a_number_that_changes_in_the_middle_keeps_who_was_about_to_go() -> None
     assert cloud.last().leaving == ("device-4",)
     cloud.needed.clear()
     fleet.settle()
-    assert (names(hands), hands.did) == (["device-1", "device-2", "device-3"], ["stop device-4"])
+    assert (names(backend), backend.did) == (["device-1", "device-2", "device-3"], ["stop device-4"])
 
 
 def test_what_cannot_be_started_is_told_and_tried_again_later_and_later() -> None:
-    hands, cloud, clock = FakeHands(1), FakeCloud(device=2), Clock()
-    hands.why_not = "no such image"
-    fleet = fleet_of(hands, cloud, clock)
+    backend, cloud, clock = FakeBackend(1), FakeCloud(device=2), Clock()
+    backend.why_not = "no such image"
+    fleet = fleet_of(backend, cloud, clock)
     tries = []
     for second in range(40):
-        before = len(hands.did)
+        before = len(backend.did)
         fleet.turn()
-        tries += [second] if len(hands.did) > before else []
+        tries += [second] if len(backend.did) > before else []
         clock.now += 1
     assert tries == [0, 2, 6, 14, 30]
     assert cloud.last().error == "no such image"
-    hands.why_not = None
+    backend.why_not = None
     clock.now += 60
     fleet.turn()
-    assert names(hands) == ["device-1", "device-2"]
+    assert names(backend) == ["device-1", "device-2"]
     clock.now += 31
     fleet.turn()
     fleet.turn()
@@ -178,94 +178,94 @@ def test_what_cannot_be_started_is_told_and_tried_again_later_and_later() -> Non
 
 
 def test_nobody_is_started_unless_there_is_room_for_all_that_are_missing() -> None:
-    hands, cloud, clock = FakeHands(2), FakeCloud(device=40), Clock()
-    hands.room = 37
-    fleet = fleet_of(hands, cloud, clock)
+    backend, cloud, clock = FakeBackend(2), FakeCloud(device=40), Clock()
+    backend.room = 37
+    fleet = fleet_of(backend, cloud, clock)
     fleet.turn()
     clock.now += 1  # in the pause after a failure nobody asks
     fleet.turn()
-    assert (hands.did, cloud.last().error) == ([], "no room for 38")
+    assert (backend.did, cloud.last().error) == ([], "no room for 38")
 
 
 def test_of_many_that_are_missing_a_turn_starts_a_few_and_hears_in_between_what_is_wanted() -> None:
-    hands, cloud = FakeHands(1), FakeCloud(device=1000)
-    fleet = fleet_of(hands, cloud)
+    backend, cloud = FakeBackend(1), FakeCloud(device=1000)
+    fleet = fleet_of(backend, cloud)
     assert [fleet.turn() for _ in range(3)] == [True] * 3
     assert [len(report.agents) for report in cloud.heard] == [1, 5, 9]
     cloud.wanted = {"device": 15}
     assert fleet.turn() is False  # the two that are missing
-    assert len(hands.running) == 15
+    assert len(backend.running) == 15
 
 
 def test_a_fleet_that_is_to_end_starts_no_more() -> None:
-    hands, cloud = FakeHands(), FakeCloud(device=1000)
-    fleet_of(hands, cloud).settle(ended=lambda: len(hands.running) >= 8)
-    assert len(hands.running) == 8
+    backend, cloud = FakeBackend(), FakeCloud(device=1000)
+    fleet_of(backend, cloud).settle(ended=lambda: len(backend.running) >= 8)
+    assert len(backend.running) == 8
 
 
 def test_a_system_without_room_for_a_process_is_told_and_tried_again() -> None:
-    hands, cloud, clock = FakeHands(2), FakeCloud(device=3), Clock()
-    hands.why_not = BlockingIOError(11, "Resource temporarily unavailable")
-    fleet = fleet_of(hands, cloud, clock)
+    backend, cloud, clock = FakeBackend(2), FakeCloud(device=3), Clock()
+    backend.why_not = BlockingIOError(11, "Resource temporarily unavailable")
+    fleet = fleet_of(backend, cloud, clock)
     assert not fleet.turn()
     assert not fleet.turn()
     assert cloud.last().error == "BlockingIOError: [Errno 11] Resource temporarily unavailable"
-    hands.why_not, clock.now = None, clock.now + 2
+    backend.why_not, clock.now = None, clock.now + 2
     fleet.turn()
-    assert len(hands.running) == 3
-    hands.why_not, cloud.wanted = PermissionError(1, "Operation not permitted"), {"device": 1}
+    assert len(backend.running) == 3
+    backend.why_not, cloud.wanted = PermissionError(1, "Operation not permitted"), {"device": 1}
     fleet.settle()
     fleet.turn()
     assert cloud.last().error == "PermissionError: [Errno 1] Operation not permitted"
 
 
 def test_what_no_report_may_say_is_the_fleets_failure_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    hands, cloud = FakeHands(1), FakeCloud(device=2)
-    hands.running.append(Agent("no name", "device", 1, 2))
-    fleet = fleet_of(hands, cloud)
+    backend, cloud = FakeBackend(1), FakeCloud(device=2)
+    backend.running.append(Agent("no name", "device", 1, 2))
+    fleet = fleet_of(backend, cloud)
     assert not fleet.turn()
-    assert (cloud.heard, hands.did) == ([], [])
+    assert (cloud.heard, backend.did) == ([], [])
     why = fleet.error or ""
-    assert why.startswith("what runs cannot be reported: name: ")
+    assert why.startswith("the running agents cannot be reported: name: ")
     assert why in caplog.text
-    del hands.running[1]
+    del backend.running[1]
     fleet.turn()
     assert cloud.last().error == why
 
 
 def test_another_number_is_tried_at_once_whatever_failed_before() -> None:
-    hands, cloud = FakeHands(1), FakeCloud(device=3)
-    hands.why_not = "no room"
-    fleet = fleet_of(hands, cloud)
+    backend, cloud = FakeBackend(1), FakeCloud(device=3)
+    backend.why_not = "no room"
+    fleet = fleet_of(backend, cloud)
     fleet.turn()
-    hands.why_not, cloud.wanted = None, {"device": 2}
+    backend.why_not, cloud.wanted = None, {"device": 2}
     fleet.turn()
-    assert names(hands) == ["device-1", "device-2"]
+    assert names(backend) == ["device-1", "device-2"]
 
 
 def test_agents_that_die_at_their_start_are_not_started_again_without_a_pause() -> None:
-    hands, cloud, clock = FakeHands(1), FakeCloud(device=2), Clock()
-    fleet = fleet_of(hands, cloud, clock)
+    backend, cloud, clock = FakeBackend(1), FakeCloud(device=2), Clock()
+    fleet = fleet_of(backend, cloud, clock)
     n_started = []
     for _ in range(20):
         fleet.turn()
-        n_started.append(len(hands.did))
-        del hands.running[1:]
+        n_started.append(len(backend.did))
+        del backend.running[1:]
         clock.now += 1
     assert [n_started.index(n) for n in (1, 2, 3, 4)] == [0, 3, 8, 17]  # pauses of 2, 4 and 8 s after each end
-    assert cloud.last().error == "device-2 ended, and nobody told it to"
+    assert cloud.last().error == "device-2 ended unexpectedly"
     assert all(report.left == () for report in cloud.heard)  # a crash is a fault, no farewell
 
 
 def test_an_impossible_number_is_told_and_changes_nothing() -> None:
-    hands = FakeHands(services={"device": Service(each=4), "slow": Service()})
-    hands.start("device", 4)
-    hands.did.clear()
+    backend = FakeBackend(services={"device": Service(each=4), "slow": Service()})
+    backend.start("device", 4)
+    backend.did.clear()
     cloud = FakeCloud(device=6, slow=1)
-    fleet = fleet_of(hands, cloud)
+    fleet = fleet_of(backend, cloud)
     fleet.settle()
     fleet.settle()
-    assert hands.did == ["start slow-2"]
+    assert backend.did == ["start slow-2"]
     assert cloud.last().error == "device: 6 devices cannot be made up of agents that host 4 each"
     cloud.wanted = {"device": 8, "slow": 1}
     fleet.settle()
@@ -274,35 +274,35 @@ def test_an_impossible_number_is_told_and_changes_nothing() -> None:
 
 
 def test_without_the_cloud_nothing_is_done_and_the_farewell_is_said_once_it_is_back() -> None:
-    hands, cloud = FakeHands(2), FakeCloud(device=1)
-    fleet = fleet_of(hands, cloud)
+    backend, cloud = FakeBackend(2), FakeCloud(device=1)
+    fleet = fleet_of(backend, cloud)
     fleet.turn()
     fleet.turn()
-    assert names(hands) == ["device-1"]
+    assert names(backend) == ["device-1"]
     cloud.away, cloud.wanted = True, {"device": 5}
     fleet.settle()
-    assert names(hands) == ["device-1"]
+    assert names(backend) == ["device-1"]
     cloud.away = False
     fleet.turn()
     assert cloud.last().left == ("device-2",)
-    assert len(hands.running) == 5
+    assert len(backend.running) == 5
 
 
 def test_a_fleet_that_cannot_see_says_so_and_claims_no_ends() -> None:
-    hands, cloud = FakeHands(2), FakeCloud(device=2)
-    fleet = fleet_of(hands, cloud)
+    backend, cloud = FakeBackend(2), FakeCloud(device=2)
+    fleet = fleet_of(backend, cloud)
     fleet.turn()
-    hands.blind, cloud.wanted = "permission denied", {"device": 1}
+    backend.blind, cloud.wanted = "permission denied", {"device": 1}
     assert not fleet.turn()
     last = cloud.last()
     assert (last.error, last.left, len(last.agents)) == ("permission denied", (), 2)
-    assert hands.did == []
+    assert backend.did == []
 
 
 @pytest.mark.parametrize("begins", [True, False])
 def test_only_the_first_report_that_is_answered_begins(begins: bool) -> None:
-    hands, cloud = FakeHands(1), FakeCloud()
-    fleet = Fleet("f", hands, cloud, begins=begins)
+    backend, cloud = FakeBackend(1), FakeCloud()
+    fleet = Fleet("f", backend, cloud, begins=begins)
     cloud.away = True
     fleet.turn()
     cloud.away = False
@@ -312,12 +312,12 @@ def test_only_the_first_report_that_is_answered_begins(begins: bool) -> None:
 
 
 def test_a_container_that_will_not_end_is_told_and_tried_again() -> None:
-    hands, cloud = FakeHands(2), FakeCloud(device=1)
-    fleet = fleet_of(hands, cloud)
-    hands.why_not = "it will not end"
+    backend, cloud = FakeBackend(2), FakeCloud(device=1)
+    fleet = fleet_of(backend, cloud)
+    backend.why_not = "it will not end"
     fleet.turn()
     assert not fleet.turn()
-    hands.why_not = None
+    backend.why_not = None
     fleet.turn()
     assert cloud.last().error == "it will not end"
-    assert names(hands) == ["device-1"]
+    assert names(backend) == ["device-1"]

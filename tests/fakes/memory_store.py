@@ -1,4 +1,4 @@
-"""A store in this process, for tests and for a tier that needs to remember nothing."""
+"""A `Store` in this process."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def _entry(stored: _Stored) -> Entry:
 
 
 class MemoryStore:
-    """In-process `Store` with the behaviour of the Redis one.
+    """Keys and streams in dictionaries, with the behaviour of `RedisStore`.
 
     Args:
-        clock: Monotonic seconds; decides expiry.
-        wall: Wall-clock seconds; the first half of entry ids, which grow also when it jumps back.
+        clock: monotonic seconds; decides expiry.
+        wall: wall-clock seconds; the first half of entry ids, which also grow when the clock jumps back.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
@@ -98,12 +98,6 @@ class MemoryStore:
             await self._wait(stream, left)
             found = self._after(stream, start, limit)
         return found
-
-    async def last(self, stream: str, limit: int = 1) -> list[Entry]:
-        """See `Store.last`."""
-        self._check_stream(stream)
-        entries = self._streams.get(stream, [])
-        return [_entry(stored) for stored in entries[max(0, len(entries) - limit) :]]
 
     async def commit(self, batch: Batch) -> list[str]:
         """See `Store.commit`."""

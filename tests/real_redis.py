@@ -1,0 +1,17 @@
+"""Killing and restarting a real redis-server, which no product code does."""
+
+from __future__ import annotations
+
+from strata.launcher.redis_server import RedisServer
+
+
+def kill(server: RedisServer) -> None:
+    """End the server by SIGKILL; every write that it acknowledged is there again after `restart`."""
+    server._process.kill()
+    server._process.wait()
+
+
+def restart(server: RedisServer) -> None:
+    """Stop the server if it runs, and start it again on its data and at its address."""
+    server.stop()
+    server._process = server._start()

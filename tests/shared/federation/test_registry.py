@@ -1,0 +1,52 @@
+"""Algorithms are found by the name of their module, with their pictures; what a package got wrong is said by name."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.core.errors import BadInput
+from shared.federation.registry import all_algorithms, load_algorithm, pictures_of_algorithm
+
+ALGORITHM = 'from strata.hooks import Algorithm\nALGORITHM = Algorithm(name="{name}", paper="none")\n'
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Writes a module of a user's package."""
+    (package := tmp_path / f"of_{tmp_path.name}").mkdir()  # names of modules are kept by package
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("STRATA_ALGORITHMS", package.name)
+
+    def write(name: str, text: str) -> None:
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+        importlib.invalidate_caches()
+
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] == package.name]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_the_algorithms_with_pictures_of_their_own_are_known() -> None:
+    found = {name for name in all_algorithms() if pictures_of_algorithm(name) is not None}
+    assert found == {"bofl", "dtpfl", "es_afl", "lafl_cpn"}
+
+
+def test_what_a_users_module_got_wrong_is_named(written: Callable[[str, str], None]) -> None:
+    written("no_function", ALGORITHM.format(name="no_function") + 'PICTURES = ["accuracy"]\n')
+    written("other_name", ALGORITHM.format(name="another_name"))
+    with pytest.raises(BadInput, match=r"\.no_function\.PICTURES cannot be called"):
+        load_algorithm("no_function")
+    with pytest.raises(BadInput, match=r"\.other_name\.ALGORITHM is no Algorithm"):
+        load_algorithm("other_name")
+
+
+def test_a_users_module_has_pictures(written: Callable[[str, str], None]) -> None:
+    written("drawn", ALGORITHM.format(name="drawn") + "def PICTURES(history):\n    return ()\n")
+    pictures = pictures_of_algorithm("drawn")
+    assert pictures is not None
+    assert pictures(None) == ()
