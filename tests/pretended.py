@@ -163,12 +163,12 @@ def pretending() -> Iterator[list[str]]:
             left.append(type(record).__name__)
         return encode(record)
 
-    def processor(name: str) -> ComputeDevice:
+    def compute_device(name: str) -> ComputeDevice:
         return ComputeDevice(PLACE if name == "cuda" else CPU)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Worker, "run", run_there)
         patch.setattr(codec, "encode", encode_here)
         for room in ("shared.federation.experiment", "cloud_server.runs.manager", "cloud_server.runs.executor"):
-            patch.setattr(f"{room}.processor_of", processor)
+            patch.setattr(f"{room}.compute_device_of", compute_device)
         yield left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -41,6 +42,7 @@ class RunExecutor:
         services: of the cloud.
         info: the run's document; changed together with the store, under the lock.
         lock: held while a document changes.
+        report_nodes: adds events of nodes that were lost or came back; awaited before the run ends.
         requested: what a user has requested: `pause` takes effect between rounds, `stop` at once.
         state: None until the run has its data and its seats.
         began: when this process began to train the run (monotonic).
@@ -50,6 +52,7 @@ class RunExecutor:
     services: CloudServices
     info: RunInfo
     lock: asyncio.Lock
+    report_nodes: Callable[[], Awaitable[None]]
     requested: RequestedState = "run"
     state: RunState | None = None
     began: float = field(default_factory=time.monotonic)
@@ -308,6 +311,7 @@ class RunExecutor:
         info = self.info.replace(status="completed", reason=None, wall_s=wall_s, **scores)
         await self.services.results.round_done(RoundDone(info, state.experiment, state.placement, result.detail))
         await self.write_results(info)
+        await self.report_nodes()
         async with self.lock:
             if self.info.num_rounds > state.checkpoint.round_no:
                 return False
@@ -319,6 +323,7 @@ class RunExecutor:
         scores = await self.services.repository.evaluations(self.info.run)
         newest = scores.get(max(scores, default=0), {}).get("global")
         status: Status = "paused" if self.requested == "pause" else "stopped"
+        await self.report_nodes()
         async with self.lock:
             info = self.info.replace(status=status, reason=None, wall_s=self._wall_s())
             await self._save(info.replace(accuracy=newest.accuracy, loss=newest.loss) if newest else info)
@@ -326,6 +331,7 @@ class RunExecutor:
 
     async def fail(self, reason: str) -> None:
         """End the run with this reason; it can be resumed from its last checkpoint."""
+        await self.report_nodes()
         async with self.lock:
             await self._save(self.info.replace(status="failed", reason=reason[:2000], wall_s=self._wall_s()))
         await self.write_results(self.info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -30,7 +31,8 @@ class LivenessMonitor:
         self.registry, self.repository, self.training = registry, repository, training
         self._store_lost: tuple[float, str] | None = None
         self._unreported: list[RunEvent] = []
-        self._checking = Repeating(min(EVERY_S, registry.ttl_s / 4), self._check, "a change of state is not reported")
+        self._one_at_a_time = asyncio.Lock()
+        self._checking = Repeating(min(EVERY_S, registry.ttl_s / 4), self.check, "a change of state is not reported")
 
     def start(self) -> None:
         """Begin to check."""
@@ -40,13 +42,15 @@ class LivenessMonitor:
         """End it."""
         await self._checking.stop()
 
-    async def _check(self) -> None:
-        try:
-            await self.repository.store.ping()
-            await self._report_store()
-            await self._report_nodes()
-        except StoreUnavailable as error:  # what has changed is reported once the store is back
-            self._store_lost = self._store_lost or (time.monotonic(), error.detail)
+    async def check(self) -> None:
+        """Report what has changed since the last check; a run checks before it ends, so that its record is complete."""
+        async with self._one_at_a_time:
+            try:
+                await self.repository.store.ping()
+                await self._report_store()
+                await self._report_nodes()
+            except StoreUnavailable as error:  # what has changed is reported once the store is back
+                self._store_lost = self._store_lost or (time.monotonic(), error.detail)
 
     async def _report_store(self) -> None:
         """The store answers; if it did not before, an event of the run says for how long."""

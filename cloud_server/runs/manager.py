@@ -255,7 +255,9 @@ class RunManager:
         """Train the next pending run to its end; False if none is pending."""
         async with self._lock:
             info = await self._next_pending()
-            self.executor = executor = RunExecutor(self.services, info, self._lock) if info else None
+            self.executor = executor = (
+                RunExecutor(self.services, info, self._lock, self._monitor.check) if info else None
+            )
         if executor is None:
             return False
         try:

@@ -120,7 +120,7 @@ def test_an_edge_tests_on_the_union_just_what_is_asked(
         tested.append(1)
         return test(*args, **more)
 
-    monkeypatch.setattr(LocalTrainer, "test", counted)
+    monkeypatch.setattr(LocalTrainer, "evaluate", counted)
     found = own_scores(experiment, ctx, state, 0, lambda: False)
     assert found == (received, after if own == "trained" else received, {"union": first + second})
     assert len(tested) == n_tests
