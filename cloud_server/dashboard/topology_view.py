@@ -13,13 +13,13 @@ from shared.run_records.visits import SeatRow
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 
 STATES = {
-    "training": "trains now",
+    "training": "a visit is in progress",
     "used": "last update was used",
     "waiting": "no visit yet, or not selected",
-    "late": "last update came too late or was not needed",
+    "late": "last update came too late, or was not waited for",
     "refused": "last update was refused by the algorithm, or the device is retired",
     "failed": "last visit failed",
-    "offline": "taken offline, or not available",
+    "offline": "taken offline, unavailable or busy",
     "lost": "sends no heartbeats",
 }
 """The states of devices with their meaning, in the order of the legend."""

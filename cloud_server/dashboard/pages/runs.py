@@ -10,11 +10,11 @@ from nicegui import ui
 
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, notify_outcome, open_page
 from shared.core.errors import StrataError
-from shared.core.formatting import scale
+from shared.core.formatting import percent, scale
 from shared.plots.curves import comparison
 from shared.plots.picture import Lines
-from shared.results.comparison import Comparison, compare
-from shared.run_records.runs import FINAL, RunInfo
+from shared.results.comparison import Comparison, Point, compare
+from shared.run_records.runs import RunInfo
 
 _COLUMNS = ("name", "algorithm", "status", "rounds", "accuracy", "loss", "bytes up", "simulated time", "created", "run")
 _MAX_LISTED = 1000
@@ -128,11 +128,11 @@ async def _build_comparison(dashboard: Dashboard, page: Page, run_ids: list[str]
 
     async def refresh() -> None:
         infos = [await dashboard.cloud.repository.info(run_id) for run_id in run_ids]
-        if shown and shown[-1] == infos:
+        if shown == [infos]:
             return
         folders = [dashboard.cloud.results.folder(info.run) for info in infos]
         compared = await asyncio.to_thread(compare, folders)
-        shown[:] = [infos] if all(info.status in FINAL for info in infos) else [*shown[-1:], infos][-1:]
+        shown[:] = [infos]
         body.clear()
         with body:
             _show_comparison(compared, page)
@@ -148,6 +148,7 @@ async def _build_comparison(dashboard: Dashboard, page: Page, run_ids: list[str]
 def _show_comparison(compared: Comparison, page: Page) -> None:
     for remark in compared.remarks:
         ui.label(remark).classes("text-caption")
+    target = percent(compared.target)
     differs = list(dict.fromkeys(key for curve in compared.curves for key in curve.differs))
     rows = [
         {
@@ -157,7 +158,7 @@ def _show_comparison(compared: Comparison, page: Page) -> None:
             "rounds": curve.info.rounds,
             "simulated time": f"{curve.info.simulated_s:.4g} s",
             "MB up": f"{curve.info.bytes_up / 1e6:.4g}",
-            "target reached": _reached(curve.reached(compared.target)),
+            f"to reach {target}": _reached(curve.reached(compared.target)),
         }
         for curve in compared.curves
     ]
@@ -172,5 +173,7 @@ def _show_comparison(compared: Comparison, page: Page) -> None:
             Panel(page.theme, titled=False).show(picture.replace(panels=(shown,)))
 
 
-def _reached(point: Any) -> str:
-    return f"round {point.round_no}, {point.simulated_s:.4g} s, {point.bytes_up / 1e6:.4g} MB" if point else "no"
+def _reached(point: Point | None) -> str:
+    if point is None:
+        return "not reached"
+    return f"round {point.round_no}, {point.simulated_s:.4g} s, {point.bytes_up / 1e6:.4g} MB up"

@@ -125,7 +125,7 @@ class View:
         self.scale.set_enabled(connected)
         self.wanted.set_enabled(connected)
         self.fleet_error.set_text(reason or (topology.fleet.error or "" if topology.fleet else ""))
-        self.scale_tooltip.set_text(reason or "Start or stop devices to this number.")
+        self.scale_tooltip.set_text(reason or "Start or stop devices to reach this number.")
         if self.wanted.value is None and connected:
             self.wanted.set_value(sum(topology.wanted.values()) or topology.n_devices)
 
