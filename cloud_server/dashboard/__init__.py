@@ -1,15 +1,16 @@
-"""The dashboard, served by the cloud under `/ui`: NiceGUI on the cloud's own app.
+"""The dashboard: NiceGUI pages that the cloud serves under `/ui`.
 
-    attach.py     puts it on the app of a cloud process
-    door.py       who may see it; login.html
-    watching.py   runs, read through the archive like the REST API does
-    scene.py, graph.py   the topology: what is there, and how it is drawn
-    charts.py     pictures (`shared.figures`) as options of ECharts
-    forms.py      a spec's JSON schema as fields of a form
-    frame.py      what all pages have: navigation, dark mode, refreshing, errors
-    pages/        one file a page
+    mount.py            adds the dashboard to the cloud's FastAPI app
+    login.py            access control, with login.html
+    layout.py           shared by all pages: navigation, dark mode, refreshing, error messages
+    offline_notice.py   the notice on an open page while the cloud does not answer
+    run_views.py        runs, cached for all viewers
+    topology_view.py    cloud, edges and devices as nodes; topology_graph.py draws them
+    charts.py           pictures (`shared.plots`) as ECharts options
+    forms.py            the spec's JSON schema as form fields
+    pages/              one file per page
 
-Pages call the functions that the REST API's routes call (`Runner`, `Archive`, `Fleet`, `cloud_server.topology`).
+Pages call the same functions as the REST API (`RunManager`, `RunRepository`, `Fleet`, `cloud_server.topology`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A JSON schema as fields of a form, and what was filled in as a document."""
+"""Form fields from a JSON schema, and the entered values as a document (a spec)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SIMPLE: Mapping[str, Kind] = {"string": "text", "integer": "integer", "number":
 
 @dataclass(frozen=True)
 class FormField:
-    """One field.
+    """One field of a form.
 
     Attributes:
-        kind: `yaml`: anything else, written as YAML on a line: `{name: dirichlet, alpha: 0.5}`.
-        default: what holds where nothing is said.
-        low, high: least and largest number.
-        choices: of a choice.
-        empty: whether it may be left without a value (null).
+        kind: the input; `yaml` is one line of YAML, for every other type: `{name: dirichlet, alpha: 0.5}`.
+        default: the value if none is entered.
+        low, high: bounds of a number; None: unbounded.
+        choices: the options of kind `choice`.
+        nullable: whether null is allowed.
     """
 
     name: str
@@ -30,36 +30,36 @@ class FormField:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    empty: bool = False
+    nullable: bool = False
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[FormField]:
-    """The fields of an object's schema, in its order."""
+    """The fields of an object schema, in its order."""
     return [_field(name, part) for name, part in schema.get("properties", {}).items()]
 
 
 def _field(name: str, part: Mapping[str, Any]) -> FormField:
     options = [option for option in part.get("anyOf", ()) if option.get("type") != "null"]
-    empty = "anyOf" in part and len(options) < len(part["anyOf"])
-    one = options[0] if len(options) == 1 else part if not options else {}
-    if "enum" in one and all(isinstance(choice, str) for choice in one["enum"]):
-        return FormField(name, "choice", part.get("default"), choices=tuple(one["enum"]), empty=empty)
-    kind = _SIMPLE.get(str(one.get("type")), "yaml")
-    low, high = (_bound(one, word) for word in ("inimum", "aximum"))
-    return FormField(name, kind, part.get("default"), low, high, empty=empty)
+    nullable = "anyOf" in part and len(options) < len(part["anyOf"])
+    schema = options[0] if len(options) == 1 else part if not options else {}
+    if "enum" in schema and all(isinstance(choice, str) for choice in schema["enum"]):
+        return FormField(name, "choice", part.get("default"), choices=tuple(schema["enum"]), nullable=nullable)
+    kind = _SIMPLE.get(str(schema.get("type")), "yaml")
+    low, high = _bound(schema, "minimum", "exclusiveMinimum"), _bound(schema, "maximum", "exclusiveMaximum")
+    return FormField(name, kind, part.get("default"), low, high, nullable=nullable)
 
 
-def _bound(part: Mapping[str, Any], word: str) -> float | None:
-    """A bound, whether the value itself is allowed or not: the spec's own check says that in words."""
-    found = part.get(f"m{word}", part.get(f"exclusiveM{word}"))
-    return None if found is None else float(found)
+def _bound(schema: Mapping[str, Any], inclusive: str, exclusive: str) -> float | None:
+    """A bound, inclusive or exclusive: validation of the spec reports the difference."""
+    bound = schema.get(inclusive, schema.get(exclusive))
+    return None if bound is None else float(bound)
 
 
-def filled(field: FormField, value: Any) -> Any:
-    """What a field's input holds, as a value of the document.
+def parse_value(field: FormField, value: Any) -> Any:
+    """The value of an input as a value of the document; None if the input is empty.
 
     Raises:
-        BadInput: a line of YAML is none.
+        BadInput: the line of a `yaml` field is not valid YAML.
     """
     if value is None or value == "":
         return None
@@ -71,15 +71,15 @@ def filled(field: FormField, value: Any) -> Any:
 
 
 def with_value(document: Mapping[str, Any], path: Sequence[str], value: Any, default: Any) -> dict[str, Any]:
-    """A document with one value set; one that is the default is left out, and so are maps that become empty."""
+    """The document with the value at a path; default values and maps that become empty are left out."""
     name, *rest = path
     inner = document.get(name)
-    found = dict(document)
+    changed = dict(document)
     if rest:
         value = with_value(inner if isinstance(inner, Mapping) else {}, rest, value, default)
         default = {}
     if value == default and type(value) is type(default):
-        found.pop(name, None)
+        changed.pop(name, None)
     else:
-        found[name] = value
-    return found
+        changed[name] = value
+    return changed

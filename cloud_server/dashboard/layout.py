@@ -1,4 +1,4 @@
-"""What all pages have: navigation, dark mode, keeping up with the cloud, and saying what went wrong."""
+"""The parts that all pages share: navigation, dark mode, periodic refreshing, error messages, cards and charts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nicegui import ui
 
-from cloud_server.dashboard.charts import DARK, LIGHT, Look, height_px, options
-from cloud_server.dashboard.offline_notice import AWAY
+from cloud_server.dashboard.charts import DARK, LIGHT, Theme, height_px, options
+from cloud_server.dashboard.offline_notice import OFFLINE_NOTICE
 from cloud_server.dashboard.run_views import RunViews
 from shared.core.errors import StrataError
 from shared.plots.palette import COLOURS
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-EVERY_S = 1.0
+REFRESH_S = 1.0
+"""Seconds between two refreshes of an open page."""
 _NAV = (("Topology", "/"), ("Runs", "/runs"), ("New run", "/new"))
 _STYLE = """
 <style>
@@ -43,34 +44,33 @@ _STYLE = """
   .wide { align-items: start; }
 </style>
 """
-_DARK_NOW = (
+_IS_DARK = (
     "(localStorage.getItem('strata-dark') ?? String(matchMedia('(prefers-color-scheme: dark)').matches)) === 'true'"
 )
 
 
 class Dashboard:
-    """What pages are made with.
+    """The data behind all pages.
 
     Attributes:
-        watching: runs, for all viewers.
-        logs_in: whether there is a session to end.
+        has_login: whether viewers log in, and so can log out.
     """
 
-    def __init__(self, cloud: Callable[[], Cloud], *, logs_in: bool) -> None:
-        self._cloud, self.logs_in = cloud, logs_in
-        self._watching: RunViews | None = None
+    def __init__(self, cloud: Callable[[], Cloud], *, has_login: bool) -> None:
+        self._cloud, self.has_login = cloud, has_login
+        self._run_views: RunViews | None = None
 
     @property
     def cloud(self) -> Cloud:
-        """The cloud, once it runs."""
+        """The cloud's services; available once the app has started."""
         return self._cloud()
 
     @property
     def run_views(self) -> RunViews:
-        """What is known of runs."""
-        if self._watching is None:
-            self._watching = RunViews(self.cloud)
-        return self._watching
+        """The cached runs, shared by all viewers."""
+        if self._run_views is None:
+            self._run_views = RunViews(self.cloud)
+        return self._run_views
 
 
 @dataclass
@@ -78,114 +78,117 @@ class Page:
     """One page in one browser.
 
     Attributes:
-        look: ink and paper of its pictures.
-        trouble: the line that says what is wrong now.
+        theme: the colours of its charts.
+        error: the line that shows the current error, hidden without one.
     """
 
-    look: Look
-    trouble: ui.label
+    theme: Theme
+    error: ui.label
 
-    def keep_up(self, refresh: Callable[[], Awaitable[None]], every_s: float = EVERY_S) -> None:
-        """Refresh again and again while the page is looked at; what goes wrong stands above until it is right again."""
+    def start_refreshing(self, refresh: Callable[[], Awaitable[None]], every_s: float = REFRESH_S) -> None:
+        """Call `refresh` periodically while the page is open. An error is shown at the top until a refresh succeeds."""
 
-        async def once() -> None:
+        async def refresh_once() -> None:
             try:
                 await refresh()
             except StrataError as error:
-                self._say(f"Not up to date: {error.detail}")
+                self._show_error(f"Not up to date: {error.detail}")
             except Exception as error:
-                log.exception("a page of the dashboard failed")
-                self._say(f"Not up to date: {type(error).__name__}. The cloud's log has more.")
+                log.exception("refreshing a page of the dashboard failed")
+                self._show_error(f"Not up to date: {type(error).__name__}. See the cloud's log.")
             else:
-                self._say("")
+                self._show_error("")
 
-        ui.timer(every_s, once, immediate=True)
+        ui.timer(every_s, refresh_once, immediate=True)
 
-    async def wait_for(self, look: Callable[[], Awaitable[T]]) -> T:
-        """What the page cannot be built without: while the store is away it says so, for as long as somebody looks on.
+    async def wait_for(self, load: Callable[[], Awaitable[T]]) -> T:
+        """The result of `load`, without which the page cannot be built; repeats it while the store does not answer.
 
         Raises:
-            StoreUnavailable: nobody looks on any more.
+            StoreUnavailable: the viewer has closed the page.
         """
         while True:
             try:
-                found = await look()
+                loaded = await load()
             except StoreUnavailable as error:
                 if not ui.context.client.has_socket_connection:
                     raise
-                self._say(f"Nothing to show yet: {error.detail}")
-                await asyncio.sleep(EVERY_S)
+                self._show_error(f"Not loaded yet: {error.detail}")
+                await asyncio.sleep(REFRESH_S)
             else:
-                self._say("")
-                return found
+                self._show_error("")
+                return loaded
 
-    def _say(self, words: str) -> None:
-        self.trouble.set_text(words)
-        self.trouble.set_visibility(bool(words))
+    def _show_error(self, message: str) -> None:
+        self.error.set_text(message)
+        self.error.set_visibility(bool(message))
 
 
 @asynccontextmanager
-async def open_page(dashboard: Dashboard, title: str, here: str = "") -> AsyncIterator[Page]:
-    """A page with its navigation; what is built inside comes below. Waits for the browser to say whether it is dark."""
+async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIterator[Page]:
+    """A page with its navigation; the body of the `with` adds its content. `path` marks the current navigation link.
+
+    Waits until the browser has reported whether it is in dark mode.
+    """
     ui.page_title(f"{title} · StrataFL")
-    ui.add_head_html(_STYLE + AWAY)
+    ui.add_head_html(_STYLE + OFFLINE_NOTICE)
     ui.colors(primary=COLOURS[0], positive=COLOURS[2], negative="#B84300")
     dark = ui.dark_mode(None)
     with ui.header().classes("items-center q-px-md q-py-xs gap-1"):
         ui.label("StrataFL").classes("text-bold q-mr-md").props("role=heading aria-level=2")
-        for name, path in _NAV:
-            link = ui.link(name, path)
-            if path == here:
+        for name, link_path in _NAV:
+            link = ui.link(name, link_path)
+            if link_path == path:
                 link.props("aria-current=page")
         ui.space()
-        ui.button(icon="dark_mode", on_click=lambda: _turn(dark)).props(
-            'flat round color=white aria-label="Light or dark"'
+        ui.button(icon="dark_mode", on_click=lambda: _toggle(dark)).props(
+            'flat round color=white aria-label="Switch between light and dark"'
         )
-        if dashboard.logs_in:
+        if dashboard.has_login:
             ui.html('<form method="post" action="/ui/logout"><button>Log out</button></form>', sanitize=False)
-    trouble = ui.label().classes("w-full q-pa-sm rounded").props("role=alert")
-    trouble.style("border-left: 5px solid #D55E00; background: rgb(213 94 0 / .12)").set_visibility(False)
-    waiting = ui.row().classes("items-center")
-    with waiting:
+    error = ui.label().classes("w-full q-pa-sm rounded").props("role=alert")
+    error.style("border-left: 5px solid #D55E00; background: rgb(213 94 0 / .12)").set_visibility(False)
+    loading = ui.row().classes("items-center")
+    with loading:
         ui.spinner(size="lg")
         ui.label("Loading")
     await ui.context.client.connected(timeout=30)
-    is_dark = bool(await ui.run_javascript(_DARK_NOW, timeout=10))
+    is_dark = bool(await ui.run_javascript(_IS_DARK, timeout=10))
     dark.set_value(is_dark)
-    waiting.delete()
-    yield Page(DARK if is_dark else LIGHT, trouble)
+    loading.delete()
+    yield Page(DARK if is_dark else LIGHT, error)
 
 
-def _turn(dark: Any) -> None:
-    """Pictures are drawn anew with their page."""
+def _toggle(dark: Any) -> None:
+    """Switch between light and dark. The page reloads so that its charts are drawn in the new colours."""
     value = "false" if dark.value else "true"
     ui.run_javascript(f"localStorage.setItem('strata-dark', '{value}'); location.reload()")
 
 
 @contextmanager
-def saying(done: str = "") -> Iterator[None]:
-    """What a person asked for: says that it was done, or why not."""
+def notify_outcome(success: str = "") -> Iterator[None]:
+    """Run a user's action: show `success` (if not empty) when it is done, or the error."""
     try:
         yield
     except StrataError as error:
-        cause = f"{error.field}: {error.detail}" if error.field and error.field not in error.detail else error.detail
-        ui.notify(cause, type="negative", multi_line=True, close_button="OK", timeout=0)
+        message = f"{error.field}: {error.detail}" if error.field and error.field not in error.detail else error.detail
+        ui.notify(message, type="negative", multi_line=True, close_button="OK", timeout=0)
     else:
-        if done:
-            ui.notify(done, type="positive")
+        if success:
+            ui.notify(success, type="positive")
 
 
 @contextmanager
 def card(title: str) -> Iterator[ui.card]:
-    """A part of a page under its title."""
-    with ui.card().classes("w-full q-pa-md").props("flat bordered") as found:
+    """A section of a page with a title."""
+    with ui.card().classes("w-full q-pa-md").props("flat bordered") as section:
         if title:
             ui.label(title).classes("text-subtitle1 text-bold").props("role=heading aria-level=3")
-        yield found
+        yield section
 
 
 def facts(pairs: dict[str, str]) -> None:
-    """Names and values side by side."""
+    """A grid of names, each with its value below."""
     with ui.element("dl").classes("facts w-full"):
         for name, value in pairs.items():
             with ui.element("div"):
@@ -196,41 +199,41 @@ def facts(pairs: dict[str, str]) -> None:
 
 
 class Panel:
-    """Pictures that follow what they show: charts are changed in place, and made anew only if their panels change."""
+    """Shows a picture as charts. A new picture updates them in place if its panels have the same kinds and heights."""
 
-    def __init__(self, look: Look, titled: bool = True) -> None:
-        self.look, self.titled = look, titled
+    def __init__(self, theme: Theme, titled: bool = True) -> None:
+        self.theme, self.titled = theme, titled
         self._box = ui.element("div").classes("w-full")
         self._kinds: tuple[str, ...] = ()
         self._shown: Picture | None = None
         self._charts: list[ui.echart] = []
 
-    def show(self, picture: Picture | None, nothing: str = "Nothing to show yet.") -> None:
-        """Show a picture, or say that there is none."""
+    def show(self, picture: Picture | None, placeholder: str = "No data yet.") -> None:
+        """Show a picture; the placeholder text if it is None."""
         if picture is not None and picture == self._shown:
             return
         panels = picture.panels if picture else ()
         kinds = tuple(f"{panel.kind} {height_px(panel)}" for panel in panels)
         if picture is None or kinds != self._kinds:
-            self._build(picture, nothing)
+            self._build(picture, placeholder)
         else:
             for chart, panel in zip(self._charts, panels, strict=True):
                 chart.options.clear()
-                chart.options.update(options(panel, self.look))
+                chart.options.update(options(panel, self.theme))
                 chart.update()
         self._kinds, self._shown = kinds, picture
 
-    def _build(self, picture: Picture | None, nothing: str) -> None:
+    def _build(self, picture: Picture | None, placeholder: str) -> None:
         self._box.clear()
         self._charts = []
         with self._box:
             if picture is None:
-                ui.label(nothing).classes("text-italic q-pa-md")
+                ui.label(placeholder).classes("text-italic q-pa-md")
                 return
             if self.titled:
                 ui.label(picture.title).classes("text-subtitle2")
             for panel in picture.panels:
-                chart = ui.echart(options(panel, self.look)).classes("w-full")
+                chart = ui.echart(options(panel, self.theme)).classes("w-full")
                 chart.style(f"height: {height_px(panel)}px").props("role=img")
                 chart.props["aria-label"] = picture.title
                 self._charts.append(chart)

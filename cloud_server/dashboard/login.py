@@ -1,7 +1,7 @@
-"""Who may see the dashboard: who logged in with the API token or, where none is set, who is in the allowed networks.
+"""Access control of the dashboard: by login with the API token or, if none is set, by the client's network.
 
-A browser cannot send a bearer token with every picture and websocket, so the token is shown once and a session's cookie
-stands for it: random, kept in memory alone, bound to this site (SameSite=Strict), unreadable to scripts.
+A browser cannot send a bearer token with every image and websocket. The token is therefore entered once; after that a
+session cookie stands for it. The cookie is random, SameSite=Strict and HttpOnly; sessions are kept in memory only.
 """
 
 from __future__ import annotations
@@ -26,48 +26,50 @@ from shared.service.body_limit import KNOWN
 
 PREFIX = "/ui"
 SESSION = f"{PREFIX}/session"
-"""Says to a page whether its session still holds, 204, or not, 401."""
+"""Path that answers 204 if the session of the request is valid, else 401."""
 COOKIE = "strata_session"
-LASTS_S = 12 * 3600.0
-MOST_SESSIONS = 1000
-_FORM_BYTES = 4096
+IDLE_LIMIT_S = 12 * 3600.0
+"""A session ends after this many seconds without a request."""
+MAX_SESSIONS = 1000
+"""With more sessions than this, the least recently used one ends."""
+_MAX_FORM_BYTES = 4096
 
 
 class Sessions:
-    """Who has logged in to this process; a session ends when it was not used for half a day."""
+    """The login sessions of this process."""
 
     def __init__(self) -> None:
-        self._used: OrderedDict[str, float] = OrderedDict()
+        self._last_used: OrderedDict[str, float] = OrderedDict()
 
     def begin(self) -> str:
-        """A new session; of very many the one not used for longest ends."""
-        name = secrets.token_urlsafe(32)
-        self._used[name] = time.monotonic()
-        while len(self._used) > MOST_SESSIONS:
-            self._used.popitem(last=False)
-        return name
+        """Start a session and return its random id."""
+        session = secrets.token_urlsafe(32)
+        self._last_used[session] = time.monotonic()
+        while len(self._last_used) > MAX_SESSIONS:
+            self._last_used.popitem(last=False)
+        return session
 
-    def holds(self, name: str) -> bool:
-        """Whether there is that session; it is used by that."""
-        used = self._used.pop(name, None)
-        if used is None or time.monotonic() - used > LASTS_S:
+    def is_valid(self, session: str) -> bool:
+        """Whether the session exists and has not expired; if so, its idle time starts again."""
+        last_used = self._last_used.pop(session, None)
+        if last_used is None or time.monotonic() - last_used > IDLE_LIMIT_S:
             return False
-        self._used[name] = time.monotonic()
+        self._last_used[session] = time.monotonic()
         return True
 
-    def end(self, name: str) -> None:
+    def end(self, session: str) -> None:
         """Log out."""
-        self._used.pop(name, None)
+        self._last_used.pop(session, None)
 
 
 class Login:
-    """Stands before everything under `/ui`, pages and websockets alike.
+    """Middleware that guards everything under `/ui`, websockets included.
 
     Args:
-        app: what is behind.
+        app: the guarded app.
         token: the API token; None: development mode.
-        networks: who may come in then.
-        hosts: by which further names (`shared.hosts`).
+        networks: from which networks clients may connect in development mode.
+        hosts: further allowed `Host` names in development mode (`shared.service.auth.check_host`).
     """
 
     def __init__(self, app: ASGIApp, token: str | None, networks: list[Network], hosts: Sequence[str] = ()) -> None:
@@ -75,77 +77,77 @@ class Login:
         self.sessions = Sessions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on who may pass."""
+        """Pass allowed requests on; answer all others."""
         path = scope.get("path", "")
         if scope["type"] not in ("http", "websocket") or not (path == PREFIX or path.startswith(f"{PREFIX}/")):
             await self.app(scope, receive, send)
             return
-        refused = await self._answer(scope, receive)
-        if refused is None:
+        response = await self._response(scope, receive)
+        if response is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "not allowed"})
         else:
-            await refused(scope, receive, send)
+            await response(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Response | None:
-        """The door's own answer, None if it lets through."""
-        asked = HTTPConnection(scope)
-        if _foreign(scope, asked.headers):
-            return PlainTextResponse("pages of other sites may not ask", 403)
+    async def _response(self, scope: Scope, receive: Receive) -> Response | None:
+        """The response of the middleware itself (login, logout, refusal); None if the request is passed on."""
+        connection = HTTPConnection(scope)
+        if _is_cross_site(scope, connection.headers):
+            return PlainTextResponse("requests from other sites are not allowed", 403)
         if self.token is None:
-            host = asked.client.host if asked.client else None
+            host = connection.client.host if connection.client else None
             if not inside(host, self.networks):
-                return PlainTextResponse("in development mode only the allowed networks may ask", 403)
+                return PlainTextResponse("in development mode only clients in the allowed networks may connect", 403)
             try:
-                check_host(asked.headers.get("host", ""), self.hosts)
+                check_host(connection.headers.get("host", ""), self.hosts)
             except Forbidden as refusal:
                 return PlainTextResponse(f"Host: {refusal.detail}", refusal.status)
-            own = {f"{PREFIX}/login": RedirectResponse(PREFIX), SESSION: Response(status_code=204)}
-            return own.get(scope["path"])
-        session = asked.cookies.get(COOKIE, "")
+            responses = {f"{PREFIX}/login": RedirectResponse(PREFIX), SESSION: Response(status_code=204)}
+            return responses.get(scope["path"])
+        session = connection.cookies.get(COOKIE, "")
         if scope["type"] == "http" and scope["path"] == f"{PREFIX}/login":
             return await self._login(Request(scope, receive))
         if scope["type"] == "http" and scope["path"] == f"{PREFIX}/logout" and scope["method"] == "POST":
             self.sessions.end(session)
             return RedirectResponse(f"{PREFIX}/login", 303)
-        if self.sessions.holds(session):
+        if self.sessions.is_valid(session):
             scope[KNOWN] = True
             return Response(status_code=204) if scope["path"] == SESSION else None
-        if scope["type"] == "http" and scope["method"] == "GET" and "text/html" in asked.headers.get("accept", ""):
-            return RedirectResponse(f"{PREFIX}/login?next={quote(_asked_for(scope))}", 303)
+        if scope["type"] == "http" and scope["method"] == "GET" and "text/html" in connection.headers.get("accept", ""):
+            return RedirectResponse(f"{PREFIX}/login?next={quote(_path_and_query(scope))}", 303)
         return PlainTextResponse("log in first", 401)
 
     async def _login(self, request: Request) -> Response:
-        """The form, or what came of it."""
-        after = _within(request.query_params.get("next", ""))
+        """GET: the login form. POST: starts a session, or the form with an error."""
+        target = _dashboard_path(request.query_params.get("next", ""))
         if request.method == "GET":
-            return _form(after)
+            return _form(target)
         if request.method != "POST" or not _is_small(request.headers):
-            return PlainTextResponse("a form of a few bytes, by POST", 400)
-        shown = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
-        if not hmac.compare_digest(shown.strip().encode(), (self.token or "").encode()):
-            return _form(after, "This is not the API token (STRATA_API_TOKEN).", 401)
-        answer = RedirectResponse(after, 303)
+            return PlainTextResponse(f"only the login form is accepted: POST, at most {_MAX_FORM_BYTES} bytes", 400)
+        entered = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
+        if not hmac.compare_digest(entered.strip().encode(), (self.token or "").encode()):
+            return _form(target, "This is not the API token (STRATA_API_TOKEN).", 401)
+        response = RedirectResponse(target, 303)
         secure = request.url.scheme == "https"
-        answer.set_cookie(COOKIE, self.sessions.begin(), path=PREFIX, httponly=True, samesite="strict", secure=secure)
-        return answer
+        response.set_cookie(COOKIE, self.sessions.begin(), path=PREFIX, httponly=True, samesite="strict", secure=secure)
+        return response
 
 
 def _is_small(headers: Headers) -> bool:
-    """Whether a body says that it is a form of the login. One that does not say how long it is could be without end."""
-    claimed = headers.get("content-length", "")
-    plain = claimed.isascii() and claimed.isdigit() and len(claimed) < 10
-    return plain and int(claimed) <= _FORM_BYTES and "transfer-encoding" not in headers
+    """Whether Content-Length is given and fits a login form. A body without it could be endless."""
+    length = headers.get("content-length", "")
+    is_number = length.isascii() and length.isdigit() and len(length) < 10
+    return is_number and int(length) <= _MAX_FORM_BYTES and "transfer-encoding" not in headers
 
 
-def _asked_for(scope: Scope) -> str:
+def _path_and_query(scope: Scope) -> str:
     query = scope.get("query_string", b"").decode("latin-1")
     return f"{scope['path']}?{query}" if query else str(scope["path"])
 
 
-def _foreign(scope: Scope, headers: Headers) -> bool:
-    """Whether a page of another site asks. Following a link is no asking: it only shows a page."""
+def _is_cross_site(scope: Scope, headers: Headers) -> bool:
+    """Whether a page of another site sent the request. Following a link to the dashboard does not count."""
     if headers.get("sec-fetch-mode") == "navigate" and scope.get("method") == "GET":
         return False
     if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
@@ -154,15 +156,15 @@ def _foreign(scope: Scope, headers: Headers) -> bool:
     return origin is not None and urlsplit(origin).netloc != headers.get("host")
 
 
-def _within(path: str) -> str:
-    """A path of the dashboard, whatever was asked for."""
-    inside_it = path.startswith(f"{PREFIX}/") and "\\" not in path and "//" not in path
-    return path if inside_it and not path.startswith((f"{PREFIX}/login", f"{PREFIX}/logout")) else PREFIX + "/"
+def _dashboard_path(path: str) -> str:
+    """The path if it leads to a page of the dashboard, else the start page: login never redirects to another site."""
+    is_inside = path.startswith(f"{PREFIX}/") and "\\" not in path and "//" not in path
+    return path if is_inside and not path.startswith((f"{PREFIX}/login", f"{PREFIX}/logout")) else PREFIX + "/"
 
 
-def _form(after: str, error: str = "", status: int = 200) -> Response:
+def _form(target: str, error: str = "", status: int = 200) -> Response:
     page = files("cloud_server.dashboard").joinpath("login.html").read_text("utf-8")
-    text = page.replace("$ACTION", f"{PREFIX}/login?next={quote(after)}").replace("$ERROR", html.escape(error))
+    text = page.replace("$ACTION", f"{PREFIX}/login?next={quote(target)}").replace("$ERROR", html.escape(error))
     policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
     headers = {"cache-control": "no-store", "content-security-policy": policy}
     return HTMLResponse(text, status, headers)

@@ -1,4 +1,4 @@
-"""Puts the dashboard on the app of a cloud process. NiceGUI is one for a process: so is the dashboard."""
+"""Adds the dashboard to the cloud's app. NiceGUI keeps its state per process: a process has at most one dashboard."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ TITLE = "StrataFL"
 
 
 def attach(app: FastAPI, settings: CloudSettings) -> None:
-    """Serve the dashboard under `/ui`, behind its door. Once in a process, before it starts."""
-    os.environ.setdefault("NICEGUI_STORAGE_PATH", str(settings.state_dir / "nicegui"))  # read when it is imported
+    """Serve the dashboard under `/ui`, behind its login. Call this once per process, before the app starts."""
+    os.environ.setdefault("NICEGUI_STORAGE_PATH", str(settings.state_dir / "nicegui"))  # NiceGUI reads it on import
     from nicegui import core, ui
 
     from cloud_server.dashboard.layout import Dashboard
     from cloud_server.dashboard.pages import new, run, runs, topology
 
-    core.sio.eio.cors_allowed_origins = None  # the site's own pages alone; the door says so too
+    core.sio.eio.cors_allowed_origins = None  # same origin only, which `Login` checks too
 
     def cloud() -> Cloud:
-        found: Cloud = app.state.cloud
-        return found
+        services: Cloud = app.state.cloud
+        return services
 
-    dashboard = Dashboard(cloud, logs_in=bool(settings.common.api_token))
+    dashboard = Dashboard(cloud, has_login=bool(settings.common.api_token))
     for page in (topology, runs, new, run):
         page.register(dashboard)
     ui.run_with(

@@ -1,14 +1,15 @@
-"""What a page says, and does, while its cloud does not answer.
+"""The notice that an open page shows while the cloud does not answer.
 
-NiceGUI connects again by itself and loads a page anew whose cloud was restarted. Two things are missing there: a page
-that looks as it did is taken for a live one, and one whose session ended with the cloud is refused for ever.
+NiceGUI reconnects by itself and reloads the page after a restart of the cloud. This script adds two things: it greys
+the page out, so that nobody takes old values for live ones; and if the session ended with the cloud, it reloads the
+page, which leads to the login (NiceGUI alone would retry for ever).
 """
 
 from __future__ import annotations
 
 from cloud_server.dashboard.login import SESSION
 
-AWAY = """
+OFFLINE_NOTICE = """
 <style>
   .nicegui-content { transition: opacity .3s, filter .3s; }
   body:has(#popup[aria-hidden="false"]) .nicegui-content { opacity: .5; filter: grayscale(1); transition-delay: 2s; }
@@ -17,21 +18,21 @@ AWAY = """
 <script>
   addEventListener('DOMContentLoaded', () => {
     const popup = document.getElementById('popup');
-    const [title, words] = popup.children;
-    let asking;
+    const [title, message] = popup.children;
+    let polling;
     popup.setAttribute('role', 'alert');
-    const ask = async () => {
+    const checkSession = async () => {
       const answer = await fetch('$SESSION', {cache: 'no-store', signal: AbortSignal.timeout(5000)}).catch(() => null);
       if (answer?.status === 401) location.reload();
     };
     new MutationObserver(() => {
-      clearInterval(asking);
+      clearInterval(polling);
       if (popup.ariaHidden !== 'false') return;
       title.textContent = 'The cloud does not answer.';
-      words.textContent = `This is how things stood at ${new Date().toLocaleTimeString()}; the page goes on by itself.`;
-      asking = setInterval(ask, 2000);
+      message.textContent = `Last update: ${new Date().toLocaleTimeString()}. The page reconnects by itself.`;
+      polling = setInterval(checkSession, 2000);
     }).observe(popup, {attributeFilter: ['aria-hidden']});
   });
 </script>
 """.replace("$SESSION", SESSION)
-"""For the head of every page."""
+"""Style and script for the head of every page."""

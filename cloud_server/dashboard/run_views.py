@@ -1,4 +1,4 @@
-"""Runs as the dashboard sees them: read through the archive like the REST API does, each round once for all viewers."""
+"""The runs that viewers have open, cached: each round is read from the repository once for all viewers."""
 
 from __future__ import annotations
 
@@ -18,55 +18,56 @@ from shared.run_records.visits import SeatRow
 from shared.simulation.digital_twin import Twin, TwinList
 
 SEATS_EVERY_S = 2.0
-TWINS_S = 2.0
-"""For an edge to tell of its twins: a page does not wait longer for one that is busy or gone."""
-_MOST = 16
-"""Runs that are kept in mind at a time."""
-_HISTORY = 50
-"""Visits of a seat that are kept in mind."""
+"""Shortest time between two reads of a run's placement and twins."""
+TWINS_TIMEOUT_S = 2.0
+"""Longest wait for an edge's digital twins; a page then goes without them."""
+_MAX_RUNS = 16
+"""Runs in the cache; the least recently viewed one is dropped first."""
+_MAX_VISITS = 50
+"""Latest visits kept per seat."""
 
 
 @dataclass
 class RunView:
-    """One run.
+    """One run as the pages show it.
 
     Attributes:
-        info: where it stands.
-        rounds: those committed, with their evaluations so far.
-        visits: of training rounds, as pictures need them.
-        history: by seat, its last visits: number of the round, and the row.
+        info: the run's status and totals.
+        rounds: the committed rounds, with the evaluations finished so far.
+        visits: the visits of all training rounds, summarised for pictures.
+        last_visits: the latest visits by seat, as (round, visit).
         newest: the last training round with its visits.
-        seats: who sits where; none before the run has started.
-        twins: by edge, what it knows of its workers, where edges keep twins and the run trains.
-        seats_at: when these were looked up (monotonic).
+        seats: the placement of seats; empty before the run has started.
+        twins: digital twins by edge; empty unless the run keeps twins and is running.
+        seats_at: when seats and twins were read (monotonic seconds).
     """
 
     info: RunInfo
     rounds: tuple[RoundInfo, ...] = ()
     visits: list[VisitSummary] = field(default_factory=list)
-    history: dict[int, list[tuple[int, SeatRow]]] = field(default_factory=dict)
+    last_visits: dict[int, list[tuple[int, SeatRow]]] = field(default_factory=dict)
     newest: RoundDetail | None = None
     seats: tuple[SeatInfo, ...] = ()
     twins: dict[str, tuple[Twin, ...]] = field(default_factory=dict)
     seats_at: float = -math.inf
 
     @property
-    def told(self) -> RunHistory:
-        """What it tells of itself."""
+    def history(self) -> RunHistory:
+        """The records from which the run's pictures are made."""
         return RunHistory(self.info, self.rounds, tuple(self.visits))
 
-    def take(self, detail: RoundDetail) -> None:
-        """Add a round that has been committed since."""
+    def add_round(self, detail: RoundDetail) -> None:
+        """Add a committed training round; rounds are added in order."""
         self.newest = detail
         for row in detail.seats:
             self.visits.append(VisitSummary(detail.round_no, row.seat, row.edge, row.outcome, row.label, row.figures))
-            past = self.history.setdefault(row.seat, [])
-            past.append((detail.round_no, row))
-            del past[:-_HISTORY]
+            visits = self.last_visits.setdefault(row.seat, [])
+            visits.append((detail.round_no, row))
+            del visits[:-_MAX_VISITS]
 
 
 class RunViews:
-    """Keeps up with the runs that somebody looks at."""
+    """Cache of the runs that viewers have open."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
@@ -74,54 +75,54 @@ class RunViews:
         self._lock = asyncio.Lock()
 
     async def run(self, run_id: str) -> RunView:
-        """A run as it is now.
+        """The current view of a run.
 
         Raises:
-            NotFound: there is none of that id.
-            StoreUnavailable: the store is away, and it was not known.
+            NotFound: no run has that id.
+            StoreUnavailable: the store does not answer.
         """
         info = await self.cloud.runs.info(run_id)
         async with self._lock:
-            known = self._runs.get(info.run)
-            if known is None or known.info.rounds > info.rounds:
-                known = RunView(info)
-            if known.info != info or not known.rounds:
-                await self._catch_up(known)
-            known.info = info
-            self._runs[info.run] = known
+            view = self._runs.get(info.run)
+            if view is None or view.info.rounds > info.rounds:
+                view = RunView(info)
+            if view.info != info or not view.rounds:
+                await self._add_new_rounds(view)
+            view.info = info
+            self._runs[info.run] = view
             self._runs.move_to_end(info.run)
-            while len(self._runs) > _MOST:
+            while len(self._runs) > _MAX_RUNS:
                 self._runs.popitem(last=False)
-        return known
+        return view
 
-    async def _catch_up(self, known: RunView) -> None:
-        archive, run_id = self.cloud.repository, known.info.run
-        last = known.newest.round_no if known.newest else 0
-        known.rounds = tuple(await archive.rounds(run_id))
-        trained = max((row.round_no for row in known.rounds if row.kind == "train"), default=0)
-        async for detail in archive.details(run_id, range(last + 1, trained + 1)):
+    async def _add_new_rounds(self, view: RunView) -> None:
+        repository, run_id = self.cloud.repository, view.info.run
+        last = view.newest.round_no if view.newest else 0
+        view.rounds = tuple(await repository.rounds(run_id))
+        trained = max((row.round_no for row in view.rounds if row.kind == "train"), default=0)
+        async for detail in repository.details(run_id, range(last + 1, trained + 1)):
             if detail.kind == "train":
-                known.take(detail)
+                view.add_round(detail)
 
-    async def seated(self, run_id: str) -> RunView:
-        """The same, with who sits where now; that costs more, and is looked up every so often for all viewers."""
-        known = await self.run(run_id)
-        if time.monotonic() - known.seats_at < SEATS_EVERY_S:
-            return known
-        known.seats_at = time.monotonic()
+    async def with_seats(self, run_id: str) -> RunView:
+        """The view of a run with placement and digital twins, which are read at most every `SEATS_EVERY_S` seconds."""
+        view = await self.run(run_id)
+        if time.monotonic() - view.seats_at < SEATS_EVERY_S:
+            return view
+        view.seats_at = time.monotonic()
         try:
-            known.seats = await self.cloud.runs.seats(known.info.run)
+            view.seats = await self.cloud.runs.seats(view.info.run)
         except Conflict:  # not started yet
-            known.seats = ()
-        known.twins = await self._twins(known.info)
-        return known
+            view.seats = ()
+        view.twins = await self._twins(view.info)
+        return view
 
     async def _twins(self, info: RunInfo) -> dict[str, tuple[Twin, ...]]:
-        """The twins of live edges that tell of them soon."""
+        """The digital twins by edge, of the live edges that answer in time."""
         if not info.spec.keeps_twins or info.status != "running":
             return {}
         registry = self.cloud.registry
         edges = registry.live_edges()
-        asked = (asyncio.wait_for(twins_at(registry, edge, info.run), TWINS_S) for edge in edges)
-        found = zip(edges, await asyncio.gather(*asked, return_exceptions=True), strict=True)
-        return {edge: told.twins for edge, told in found if isinstance(told, TwinList)}
+        requests = (asyncio.wait_for(twins_at(registry, edge, info.run), TWINS_TIMEOUT_S) for edge in edges)
+        answers = zip(edges, await asyncio.gather(*requests, return_exceptions=True), strict=True)
+        return {edge: answer.twins for edge, answer in answers if isinstance(answer, TwinList)}

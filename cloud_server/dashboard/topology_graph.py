@@ -1,4 +1,4 @@
-"""The topology as a graph of ECharts: each state has a colour and a shape of its own."""
+"""The topology as an ECharts graph; each state has its own colour and its own shape."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloud_server.dashboard.charts import Look, escaped
-from cloud_server.dashboard.topology_view import STATES, Node, below, counted
+from cloud_server.dashboard.charts import Theme, escaped
+from cloud_server.dashboard.topology_view import STATES, Node, device_counts, devices_by_parent
 from shared.core.formatting import scale
 from shared.plots.palette import COLOURS
 
 _GREY = "#7F7F7F"
-# Colour, shape, and whether it is filled.
-_LOOKS = {
-    "trains": (COLOURS[0], "circle", True),
+# state: colour, shape, whether it is filled
+_MARKS = {
+    "training": (COLOURS[0], "circle", True),
     "used": (COLOURS[2], "circle", True),
-    "waits": (_GREY, "circle", False),
+    "waiting": (_GREY, "circle", False),
     "late": (COLOURS[4], "triangle", True),
     "refused": (COLOURS[3], "diamond", True),
     "failed": (COLOURS[1], "rect", True),
@@ -26,16 +26,16 @@ _LOOKS = {
 _SIZES = {"cloud": 46, "edge": 32}
 _SYMBOLS = {"cloud": "roundRect", "edge": "roundRect"}
 _STEP = 10.0
-"""Between neighbours, in the graph's own measure."""
+"""Distance between neighbouring devices, in the graph's coordinates."""
 
 
-def graph(nodes: Sequence[Node], look: Look) -> dict[str, Any]:
-    """The options of the graph; places depend on who is there alone, so that nothing moves while it is watched."""
-    places, names = _places(nodes), list(STATES)
+def graph(nodes: Sequence[Node], theme: Theme) -> dict[str, Any]:
+    """The options of the graph. Positions depend only on which nodes exist, so nodes do not move when states change."""
+    positions, names = _positions(nodes), list(STATES)
     n_devices = sum(node.tier == "device" for node in nodes)
     size = 22 if n_devices <= 20 else 16 if n_devices <= 60 else 12
-    most = max((node.up_bytes + node.down_bytes for node in nodes), default=0)
-    present = counted(nodes)
+    max_bytes = max((node.up_bytes + node.down_bytes for node in nodes), default=0)
+    present = device_counts(nodes)
     drawn = {
         "type": "graph",
         "layout": "none",
@@ -46,18 +46,18 @@ def graph(nodes: Sequence[Node], look: Look) -> dict[str, Any]:
         "right": 20,
         "top": 60,
         "bottom": 44,
-        "categories": [{"name": name, **_mark(name, look, "device")} for name in names],
-        "data": [_node(node, places[node.key], size, look, n_devices) for node in nodes],
-        "links": [_link(node, most, look) for node in nodes if node.above in places],
+        "categories": [{"name": name, **_mark(name, theme, "device")} for name in names],
+        "data": [_node(node, positions[node.key], size, theme, n_devices) for node in nodes],
+        "links": [_link(node, max_bytes, theme) for node in nodes if node.parent in positions],
         "emphasis": {"focus": "adjacency"},
     }
     icons = [
-        {"name": name, "icon": _LOOKS[name][1], "itemStyle": _mark(name, look, "device")["itemStyle"]}
+        {"name": name, "icon": _MARKS[name][1], "itemStyle": _mark(name, theme, "device")["itemStyle"]}
         for name in present
     ]
     legend = {
         "top": 0,
-        "textStyle": {"color": look.ink},
+        "textStyle": {"color": theme.text},
         "data": icons,
         "selectedMode": False,
         "itemWidth": 14,
@@ -65,7 +65,7 @@ def graph(nodes: Sequence[Node], look: Look) -> dict[str, Any]:
     }
     return {
         "animation": False,
-        "textStyle": {"color": look.ink, "fontFamily": "sans-serif"},
+        "textStyle": {"color": theme.text, "fontFamily": "sans-serif"},
         "aria": {"enabled": True},
         "tooltip": {"confine": True},
         "legend": legend,
@@ -73,51 +73,49 @@ def graph(nodes: Sequence[Node], look: Look) -> dict[str, Any]:
     }
 
 
-def _mark(state: str, look: Look, tier: str) -> dict[str, Any]:
-    hue, symbol, filled = _LOOKS[state]
-    style = {"color": hue if filled else look.paper, "borderColor": hue, "borderWidth": 2}
+def _mark(state: str, theme: Theme, tier: str) -> dict[str, Any]:
+    hue, symbol, filled = _MARKS[state]
+    style = {"color": hue if filled else theme.background, "borderColor": hue, "borderWidth": 2}
     return {"symbol": _SYMBOLS.get(tier, symbol), "itemStyle": style}
 
 
-def _node(node: Node, place: tuple[float, float], size: int, look: Look, n_devices: int) -> dict[str, Any]:
-    words = "<br>".join(map(escaped, (f"{node.name}: {node.state}", *node.words)))
+def _node(node: Node, position: tuple[float, float], size: int, theme: Theme, n_devices: int) -> dict[str, Any]:
+    text = "<br>".join(map(escaped, (f"{node.name}: {node.state}", *node.details)))
     shown = node.tier != "device" or n_devices <= 60
-    inside = node.tier == "device" and node.name.isdigit()
     return {
         "id": node.key,
         "name": node.name,
-        "x": place[0],
-        "y": place[1],
+        "x": position[0],
+        "y": position[1],
         "category": list(STATES).index(node.state),
         "symbolSize": _SIZES.get(node.tier, size),
-        **_mark(node.state, look, node.tier),
-        "tooltip": {"formatter": words},
+        **_mark(node.state, theme, node.tier),
+        "tooltip": {"formatter": text},
         "label": {
             "show": shown,
             "formatter": _label(node),
-            "position": "bottom" if inside else "right" if node.tier != "device" else "bottom",
-            "color": look.ink,
+            "position": "bottom" if node.tier == "device" else "right",
+            "color": theme.text,
             "fontSize": 10 if node.tier == "device" else 12,
             "lineHeight": 15,
         },
     }
 
 
-def _link(node: Node, most: int, look: Look) -> dict[str, Any]:
-    """The wider the more bytes; between cloud and edges they are written beside it."""
+def _link(node: Node, max_bytes: int, theme: Theme) -> dict[str, Any]:
+    """The link to the parent; its width grows with the bytes sent over it."""
     n_bytes = node.up_bytes + node.down_bytes
-    width = 1 + 4 * math.sqrt(n_bytes / most) if most and n_bytes else 1
-    hue, _, _ = _LOOKS[node.state]
-    busy = node.state in ("trains", "late", "refused", "failed")
-    words = f"{escaped(node.name)}: {_bytes(node.up_bytes)} up, {_bytes(node.down_bytes)} down"
-    style = {"width": width, "color": hue if busy else look.faint, "opacity": 0.9}
+    width = 1 + 4 * math.sqrt(n_bytes / max_bytes) if max_bytes and n_bytes else 1
+    hue, _, _ = _MARKS[node.state]
+    busy = node.state in ("training", "late", "refused", "failed")
+    text = f"{escaped(node.name)}: {_bytes(node.up_bytes)} up, {_bytes(node.down_bytes)} down"
+    style = {"width": width, "color": hue if busy else theme.lines, "opacity": 0.9}
     style |= {"type": "dashed" if node.state in ("lost", "offline") else "solid"}
-    tip = {"formatter": words}
-    return {"source": node.above, "target": node.key, "lineStyle": style, "tooltip": tip}
+    return {"source": node.parent, "target": node.key, "lineStyle": style, "tooltip": {"formatter": text}}
 
 
 def _label(node: Node) -> str:
-    """Its name; of an edge also what its link to the cloud moved. Braces are placeholders there."""
+    """The name, for an edge with the bytes on its link to the cloud. Braces would be placeholders in a label."""
     name = node.name.replace("{", "(").replace("}", ")")
     if node.tier != "edge" or not node.up_bytes + node.down_bytes:
         return name
@@ -125,22 +123,22 @@ def _label(node: Node) -> str:
 
 
 def _bytes(n_bytes: int) -> str:
-    worth, name = scale("bytes", n_bytes)
-    return f"{n_bytes / worth:.3g} {name}"
+    divisor, unit = scale("bytes", n_bytes)
+    return f"{n_bytes / divisor:.3g} {unit}"
 
 
-def _places(nodes: Sequence[Node]) -> Mapping[str, tuple[float, float]]:
-    """The cloud above, edges side by side, each above a block of its devices; who has no edge stands apart."""
-    devices, edges = below(nodes), [node.key for node in nodes if node.tier == "edge"]
-    found: dict[str, tuple[float, float]] = {}
+def _positions(nodes: Sequence[Node]) -> Mapping[str, tuple[float, float]]:
+    """Positions by key: the cloud on top, edges in a row with their devices below, other devices at the right."""
+    devices, edges = devices_by_parent(nodes), [node.key for node in nodes if node.tier == "edge"]
+    positions: dict[str, tuple[float, float]] = {}
     left = 0.0
-    for key in [*edges, *(above for above in devices if above not in edges)]:
-        mine = devices.get(key, [])
-        columns = max(2, math.ceil(math.sqrt(len(mine) * 1.4)))
-        for at, node in enumerate(mine):
-            found[node.key] = (left + at % columns * _STEP, (4 + at // columns) * _STEP)
+    for key in [*edges, *(parent for parent in devices if parent not in edges)]:
+        block = devices.get(key, [])
+        columns = max(2, math.ceil(math.sqrt(len(block) * 1.4)))
+        for index, node in enumerate(block):
+            positions[node.key] = (left + index % columns * _STEP, (4 + index // columns) * _STEP)
         if key is not None and key in edges:
-            found[key] = (left + (columns - 1) * _STEP / 2, 2 * _STEP)
+            positions[key] = (left + (columns - 1) * _STEP / 2, 2 * _STEP)
         left += (columns + 0.5) * _STEP
-    found["cloud"] = (max(left - 1.5 * _STEP, 0) / 2, 0.0)
-    return found
+    positions["cloud"] = (max(left - 1.5 * _STEP, 0) / 2, 0.0)
+    return positions

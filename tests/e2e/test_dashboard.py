@@ -122,7 +122,7 @@ def test_slow_device_is_seen_in_the_timeline_of_a_run_from_a_file(visitor: Visit
     dialog.get_by_label("Profile").click()
     page.get_by_role("option", name="phone_low").click()
     dialog.get_by_role("button", name="Set profile").click()
-    page.get_by_text("Counts from the next round on.").wait_for()
+    page.get_by_text("Takes effect from the next round on.").wait_for()
     page = visitor.go("/new")
     page.locator("input[type=file]").set_input_files(tmp_path / "spec.yaml")
     until("the file is in the text", lambda: "from a file" in page.get_by_label("Spec as YAML").input_value())

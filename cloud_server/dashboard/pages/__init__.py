@@ -1,1 +1,1 @@
-"""The pages of the dashboard: each registers itself with what it is made with."""
+"""The pages of the dashboard; `register` of each module adds its pages."""

@@ -1,4 +1,4 @@
-"""The topology as it lives: who trains, waits, is late, was refused, is lost; and changing who is there."""
+"""The topology page: the current state of cloud, edges and devices, scaling, and changes of single agents."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from nicegui import ui
 
-from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, open_page, saying
+from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_graph import graph
-from cloud_server.dashboard.topology_view import STATES, Node, counted, topology_view
+from cloud_server.dashboard.topology_view import STATES, Node, device_counts, topology_view
 from cloud_server.nodes.twins import twins_of
 from cloud_server.topology import change_agent, topology_of
 from shared.core.errors import NotFound, StrataError
@@ -19,48 +19,50 @@ from shared.service.api.nodes import AgentChange, TopologyInfo
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
 
-_HISTORY = ("round", "outcome", "seconds", "up", "down", "accuracy")
+_VISIT_COLUMNS = ("round", "outcome", "simulated time (s)", "bytes up", "bytes down", "local-model accuracy")
 
 
 def register(dashboard: Dashboard) -> None:
-    """Serve the page."""
+    """Add the page."""
 
     @ui.page("/")
-    async def page() -> None:
-        async with open_page(dashboard, "Topology", "/") as on:
-            View(dashboard, on).build()
+    async def topology_page() -> None:
+        async with open_page(dashboard, "Topology", "/") as page:
+            View(dashboard, page).build()
 
 
 class View:
     """The page in one browser."""
 
-    def __init__(self, dashboard: Dashboard, on: Page) -> None:
-        self.dashboard, self.on = dashboard, on
+    def __init__(self, dashboard: Dashboard, page: Page) -> None:
+        self.dashboard, self.page = dashboard, page
         self.nodes: list[Node] = []
-        self.watched: RunView | None = None
+        self.run_view: RunView | None = None
         self.topology: TopologyInfo | None = None
 
     def build(self) -> None:
-        """Lay the page out; it fills itself."""
+        """Create the page's elements; refreshing fills them."""
         with ui.row().classes("w-full items-center gap-4"):
             self.headline = ui.label().classes("text-h6").props("role=heading aria-level=1")
             self.run_link = ui.link("", "/runs")
             ui.space()
             self.wanted = ui.number("Devices", min=0, step=1, format="%d").classes("w-28")
             self.scale = ui.button("Scale", on_click=self._scale).props("unelevated")
-            self.why_not = ui.tooltip("")
-            self.why_not.move(self.scale)
-        self.no_fleet = ui.label().classes("text-caption")
+            self.scale_tooltip = ui.tooltip("")
+            self.scale_tooltip.move(self.scale)
+        self.fleet_error = ui.label().classes("text-caption")
         self.counts = ui.label().classes("text-body2").props("role=status")
         self.chart = (
             ui.echart({}, on_point_click=self._clicked).classes("w-full").style("height: 62vh; min-height: 360px")
         )
-        self.chart.props('role=img aria-label="Cloud, edges and devices as a graph; the table below says the same"')
-        self.empty = ui.label("Nobody has registered yet: start edges and devices.").classes("text-italic")
+        self.chart.props(
+            'role=img aria-label="Cloud, edges and devices as a graph; the table below has the same content"'
+        )
+        self.empty = ui.label("No edge or agent has registered yet. Start edges and devices.").classes("text-italic")
         with ui.expansion("As a table", icon="table_rows").classes("w-full"):
             columns = [
                 {"name": name, "label": name, "field": name, "align": "left", "sortable": True}
-                for name in ("name", "tier", "state", "above", "words")
+                for name in ("name", "tier", "state", "parent", "details")
             ]
             self.table = ui.table(columns=columns, rows=[], row_key="key", pagination=25).classes("w-full")
             self.table.props("dense flat wrap-cells")
@@ -71,71 +73,67 @@ class View:
                 "@click.stop=\"$parent.$emit('open', props.row.key)\" /></q-td>",
             )
             self.table.on("open", lambda event: self._open(event.args))
-        self.on.keep_up(self._refresh)
+        self.page.start_refreshing(self._refresh)
 
     async def _refresh(self) -> None:
         cloud = self.dashboard.cloud
         topology = await topology_of(cloud)
-        watched = await self._watched(topology)
-        nodes = topology_view(topology, watched)
-        self._fleet(topology)
+        run_view = await self._current_run(topology)
+        nodes = topology_view(topology, run_view)
+        self._show_fleet(topology)
         self.headline.set_text(f"{len(topology.edges)} edges, {topology.n_devices} devices")
         if nodes != self.nodes:
-            self._draw(nodes, watched)
-        self.nodes, self.watched, self.topology = nodes, watched, topology
+            self._draw(nodes, run_view)
+        self.nodes, self.run_view, self.topology = nodes, run_view, topology
 
-    async def _watched(self, topology: TopologyInfo) -> RunView | None:
+    async def _current_run(self, topology: TopologyInfo) -> RunView | None:
         try:
-            return await self.dashboard.run_views.seated(topology.active_run or "latest")
+            return await self.dashboard.run_views.with_seats(topology.active_run or "latest")
         except NotFound:
             return None
 
-    def _draw(self, nodes: list[Node], watched: RunView | None) -> None:
+    def _draw(self, nodes: list[Node], run_view: RunView | None) -> None:
         self.empty.set_visibility(len(nodes) == 1)
-        counts = counted(nodes)
+        counts = device_counts(nodes)
         self.counts.set_text(" · ".join(f"{n} {state} ({STATES[state]})" for state, n in counts.items()))
         self.chart.options.clear()
-        self.chart.options.update(graph(nodes, self.on.look))
+        self.chart.options.update(graph(nodes, self.page.theme))
         self.chart.update()
-        above = {node.key: node.name for node in nodes}
+        names = {node.key: node.name for node in nodes}
         self.table.rows = [
             {
                 "key": node.key,
                 "name": node.name,
                 "tier": node.tier,
                 "state": node.state,
-                "above": above.get(node.above or "", ""),
-                "words": "; ".join(node.words),
+                "parent": names.get(node.parent or "", ""),
+                "details": "; ".join(node.details),
             }
             for node in nodes
         ]
         self.table.update()
-        if watched is not None:
-            info = watched.info
+        if run_view is not None:
+            info = run_view.info
             self.run_link.set_text(f"{info.name}: {info.status}, round {info.rounds} of {info.num_rounds}")
             self.run_link.props(f'href="/ui/runs/{info.run}"')
 
-    # ---- how many
+    # ---- scaling
 
-    def _fleet(self, topology: TopologyInfo) -> None:
-        there = topology.fleet is not None
-        why = (
-            ""
-            if there
-            else "No fleet is heard that could start and stop devices (docker compose --profile scale up fleet)."
-        )
-        self.scale.set_enabled(there)
-        self.wanted.set_enabled(there)
-        self.no_fleet.set_text(why or (topology.fleet.error or "" if topology.fleet else ""))
-        self.why_not.set_text(why or "Start or stop devices until there are so many.")
-        if self.wanted.value is None and there:
+    def _show_fleet(self, topology: TopologyInfo) -> None:
+        connected = topology.fleet is not None
+        reason = "" if connected else "No fleet is connected (start one: docker compose --profile scale up fleet)."
+        self.scale.set_enabled(connected)
+        self.wanted.set_enabled(connected)
+        self.fleet_error.set_text(reason or (topology.fleet.error or "" if topology.fleet else ""))
+        self.scale_tooltip.set_text(reason or "Start or stop devices to reach this number.")
+        if self.wanted.value is None and connected:
             self.wanted.set_value(sum(topology.wanted.values()) or topology.n_devices)
 
     async def _scale(self) -> None:
-        with saying(f"{int(self.wanted.value or 0)} devices are wanted; the fleet works on it."):
+        with notify_outcome(f"{int(self.wanted.value or 0)} devices requested; the fleet starts or stops agents."):
             await self.dashboard.cloud.fleet.want(int(self.wanted.value or 0))
 
-    # ---- one of them
+    # ---- dialog of one node
 
     async def _clicked(self, event: Any) -> None:
         if event.data_type == "node":
@@ -145,122 +143,122 @@ class View:
         node = next((node for node in self.nodes if node.key == key), None)
         if node is None:
             return
-        asking: Awaitable[None] | None = None
+        fill_in: Awaitable[None] | None = None
         with ui.dialog() as dialog, ui.card().classes("w-full").style("max-width: 720px"):
             ui.label(f"{node.tier} {node.name}: {node.state}").classes("text-h6")
-            for line in node.words:
+            for line in node.details:
                 ui.label(line)
             if node.key.startswith("seat "):
-                asking = self._seat(int(node.key.removeprefix("seat ")))
+                fill_in = self._build_seat(int(node.key.removeprefix("seat ")))
             elif node.key.startswith("edge "):
-                self._twins(node.key.removeprefix("edge "))
+                self._build_twins(node.key.removeprefix("edge "))
             elif node.key.startswith("agent "):
-                self._changes(node.key.removeprefix("agent "))
+                self._build_controls(node.key.removeprefix("agent "))
             ui.button("Close", on_click=dialog.close).props("flat")
         dialog.on("hide", dialog.delete)
-        dialog.open()  # with all that is in it: a dialog that is born open mounts its charts twice
-        if asking is not None:
-            await asking
+        dialog.open()  # only now: a dialog that is created open mounts its charts twice
+        if fill_in is not None:
+            await fill_in
 
-    def _seat(self, number: int) -> Awaitable[None] | None:
-        """What is known of a seat; answers with what is still to be asked, of its edge."""
-        watched = self.watched
-        seat = next((seat for seat in watched.seats if seat.seat == number), None) if watched else None
-        if watched is None or seat is None:
+    def _build_seat(self, number: int) -> Awaitable[None] | None:
+        """Build the content for a seat; returns the request that adds its digital twin, if an agent hosts it."""
+        run_view = self.run_view
+        seat = next((seat for seat in run_view.seats if seat.seat == number), None) if run_view else None
+        if run_view is None or seat is None:
             return None
         rates = {
             "compute": f"{seat.compute_sps:.4g} samples/s" if seat.compute_sps else "-",
-            "up": f"{(seat.up_bps or 0) / 1e6:.3g} Mbit/s",
-            "down": f"{(seat.down_bps or 0) / 1e6:.3g} Mbit/s",
+            "uplink": f"{(seat.up_bps or 0) / 1e6:.3g} Mbit/s",
+            "downlink": f"{(seat.down_bps or 0) / 1e6:.3g} Mbit/s",
             "latency": f"{1000 * (seat.latency_s or 0):.3g} ms",
         }
         facts(rates)
         if seat.agent:
-            self._changes(seat.agent)
-        with card("Samples by class"):
-            Panel(self.on.look, titled=False).show(partition([seat], ""))
+            self._build_controls(seat.agent)
+        with card("Samples per class"):
+            Panel(self.page.theme, titled=False).show(partition([seat], ""))
         twin = ui.column().classes("w-full items-stretch")
         with card("Visits"):
-            self._past(watched, number)
-        return self._twin(twin, watched.info.run, seat.agent, number) if seat.agent else None
+            self._build_visits(run_view, number)
+        return self._show_twin(twin, run_view.info.run, seat.agent, number) if seat.agent else None
 
-    def _twins(self, edge: str) -> None:
-        """What an edge knows of its workers, where it keeps digital twins."""
-        twins = self.watched.twins.get(edge, ()) if self.watched else ()
+    def _build_twins(self, edge: str) -> None:
+        """Build the table of an edge's digital twins, if it keeps any."""
+        twins = self.run_view.twins.get(edge, ()) if self.run_view else ()
         if not twins:
             return
-        rows = [{"seat": str(twin.seat), **_told(twin)} for twin in twins]
+        rows = [{"seat": str(twin.seat), **_twin_facts(twin)} for twin in twins]
         columns = [{"name": name, "label": name, "field": name, "align": "left"} for name in rows[0]]
         with card("Digital twins"):
             ui.table(columns=columns, rows=rows, row_key="seat", pagination=10).props("dense flat").classes("w-full")
 
-    async def _twin(self, box: ui.column, run_id: str, agent: str, number: int) -> None:
-        """Fill the box, if it is still there once the edges have answered."""
-        told: Twin | str
+    async def _show_twin(self, box: ui.column, run_id: str, agent: str, number: int) -> None:
+        """Request the digital twin of a seat and show it in the box, unless the dialog has been closed meanwhile."""
+        twin: Twin | None = None
+        reason = ""
         try:
-            (told,) = (await twins_of(self.dashboard.cloud.registry, run_id, agent, {number})).twins
+            (twin,) = (await twins_of(self.dashboard.cloud.registry, run_id, agent, {number})).twins
         except StrataError as error:
-            told = f"No digital twin: {error.detail}"
+            reason = error.detail
         if box.is_deleted:
             return
         with box:
-            if isinstance(told, str):
-                ui.label(told).classes("text-caption")
+            if twin is None:
+                ui.label(f"No digital twin: {reason}").classes("text-caption")
             else:
                 with card("Digital twin"):
-                    facts(_told(told))
+                    facts(_twin_facts(twin))
 
-    def _past(self, watched: RunView, number: int) -> None:
-        past = watched.history.get(number, [])
-        if not past:
-            ui.label("None yet.").classes("text-italic")
+    def _build_visits(self, run_view: RunView, number: int) -> None:
+        visits = run_view.last_visits.get(number, [])
+        if not visits:
+            ui.label("No visits yet.").classes("text-italic")
             return
         rows = [
             {
                 "round": round_no,
                 "outcome": ", ".join(filter(None, (row.outcome, row.reason, row.label))),
-                "seconds": f"{row.simulated_s:.4g}",
-                "up": row.up_bytes,
-                "down": row.down_bytes,
-                "accuracy": "" if row.own_accuracy is None else f"{row.own_accuracy:.1%}",
+                "simulated time (s)": f"{row.simulated_s:.4g}",
+                "bytes up": row.up_bytes,
+                "bytes down": row.down_bytes,
+                "local-model accuracy": "" if row.own_accuracy is None else f"{row.own_accuracy:.1%}",
             }
-            for round_no, row in reversed(past)
+            for round_no, row in reversed(visits)
         ]
-        columns = [{"name": name, "label": name, "field": name, "align": "left"} for name in _HISTORY]
+        columns = [{"name": name, "label": name, "field": name, "align": "left"} for name in _VISIT_COLUMNS]
         ui.table(columns=columns, rows=rows, pagination=10).props("dense flat").classes("w-full")
 
-    def _changes(self, agent: str) -> None:
-        """Take an agent offline or back, give it another profile."""
-        found = next((one for one in self.topology.agents if one.agent == agent), None) if self.topology else None
-        if found is None:
+    def _build_controls(self, agent: str) -> None:
+        """Build the controls that take an agent offline or online and set its profile."""
+        agents = self.topology.agents if self.topology else ()
+        info = next((info for info in agents if info.agent == agent), None)
+        if info is None:
             return
         with ui.row().classes("items-center"):
-            more = f" (and {found.devices - 1} other devices of its agent)" if found.devices > 1 else ""
-            word = "Take offline" if found.online else "Bring back"
-            ui.button(word + more, on_click=lambda: self._change(agent, AgentChange(online=not found.online)))
+            others = f" (with {info.devices - 1} other devices of its agent)" if info.devices > 1 else ""
+            action = "Take offline" if info.online else "Bring online"
+            ui.button(action + others, on_click=lambda: self._change(agent, AgentChange(online=not info.online)))
             executor = self.dashboard.cloud.runs.executor
             fixed = executor is not None and not executor.info.spec.devices.by_agent
-            profile = ui.select(sorted(PROFILES), value=found.profile, label="Profile").classes("w-48")
-            slow = ui.button(
+            profile = ui.select(sorted(PROFILES), value=info.profile, label="Profile").classes("w-48")
+            set_profile = ui.button(
                 "Set profile", on_click=lambda: self._change(agent, AgentChange(profile=str(profile.value)))
             )
             if fixed:
-                slow.disable()
+                set_profile.disable()
                 profile.disable()
-                ui.label(
-                    "The run's spec says which profiles its seats have; agents' count with devices: {profile: agent}."
-                )
+                ui.label("Disabled: the run's spec sets the profiles. With devices: {profile: agent} agents set them.")
 
     async def _change(self, agent: str, change: AgentChange) -> None:
-        with saying("Counts from the next round on."):
+        with notify_outcome("Takes effect from the next round on."):
             await change_agent(self.dashboard.cloud, agent, change)
 
 
-def _told(twin: Twin) -> dict[str, str]:
-    """A digital twin in words."""
+def _twin_facts(twin: Twin) -> dict[str, str]:
+    """The estimates of a digital twin, formatted."""
     return {
         "health": twin.health,
         "free compute": f"{twin.telemetry.free_sps:.4g} samples/s",
-        "slower than said": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
-        "visits seen": str(twin.n_learned),
+        "slowdown against its profile": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
+        "visits learned from": str(twin.n_learned),
     }

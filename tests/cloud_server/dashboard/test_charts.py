@@ -1,4 +1,4 @@
-"""Pictures as options of ECharts: the numbers of the records, in the units that the axes say."""
+"""ECharts options of pictures: the values of the records, in the units of the axes."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from tests.shared.plots.test_draw import PANELS
 
 
 @pytest.mark.parametrize("kind", PANELS)
-@pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
-def test_every_kind_of_panel_has_series_that_are_json(kind: str, look) -> None:
-    found = options(PANELS[kind], look)
-    assert json.loads(json.dumps(found, allow_nan=False))["series"]
-    assert found["textStyle"]["color"] == look.ink
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_options_of_every_kind_of_panel_have_series_and_are_json(kind: str, theme) -> None:
+    chart = options(PANELS[kind], theme)
+    assert json.loads(json.dumps(chart, allow_nan=False))["series"]
+    assert chart["textStyle"]["color"] == theme.text
     assert height_px(PANELS[kind]) > 100
 
 
-def test_lines_stand_in_the_unit_of_their_axis() -> None:
-    found = options(PANELS["lines"], LIGHT)
-    assert found["xAxis"]["name"] == "time (h)"
-    assert found["yAxis"]["name"] == "accuracy (%)"
-    line, low, rest = found["series"]
+def test_lines_are_in_the_unit_of_their_axis() -> None:
+    chart = options(PANELS["lines"], LIGHT)
+    assert chart["xAxis"]["name"] == "time (h)"
+    assert chart["yAxis"]["name"] == "accuracy (%)"
+    line, low, difference = chart["series"]
     assert (line["name"], line["data"]) == ("first $x", [[0, 10]])
     assert low["data"] == [[0, 10], [2, 20]]
-    assert rest["data"] == [[0, 20], [2, 20]], "piled on the lower edge"
-    assert low["stack"] == rest["stack"]
+    assert difference["data"] == [[0, 20], [2, 20]], "stacked on the lower limit"
+    assert low["stack"] == difference["stack"]
 
 
-@pytest.mark.parametrize(("most", "top"), [(0.1, None), (0.96, 100), (1.2, None)])
-def test_shares_that_come_near_the_whole_end_there(most: float, top: int | None) -> None:
-    line = Series(name="global", y=(0.05, most), x=(0.0, 1.0))
+@pytest.mark.parametrize(("largest", "axis_end"), [(0.1, None), (0.96, 100), (1.2, None)])
+def test_axis_of_shares_near_one_ends_at_100_percent(largest: float, axis_end: int | None) -> None:
+    line = Series(name="global", y=(0.05, largest), x=(0.0, 1.0))
     panel = Lines(x=Axis(), y=Axis(label="accuracy", unit="share"), series=(line,))
-    assert options(panel, LIGHT)["yAxis"].get("max") == top
+    assert options(panel, LIGHT)["yAxis"].get("max") == axis_end
 
 
-def test_cells_leave_holes_and_boxes_have_five_numbers() -> None:
+def test_cells_omit_missing_values_and_boxes_have_five_numbers() -> None:
     assert options(PANELS["cells"], LIGHT)["series"][0]["data"] == [[0, 0, 17]]
     boxes, means = options(PANELS["boxes"], LIGHT)["series"]
     assert boxes["data"] == [[10, 20, 30, 40, 50]]
@@ -46,18 +46,18 @@ def test_cells_leave_holes_and_boxes_have_five_numbers() -> None:
 
 
 def test_dendrogram_joins_leaves_at_their_distance() -> None:
-    found = options(PANELS["tree"], LIGHT)
-    names, places = found["xAxis"]
+    chart = options(PANELS["tree"], LIGHT)
+    names, positions = chart["xAxis"]
     assert names["data"] == ["bob", "ann", "eve"]
-    assert (places["min"], places["max"]) == (-0.5, 2.5)
-    inner, outer = found["series"]
+    assert (positions["min"], positions["max"]) == (-0.5, 2.5)
+    inner, outer = chart["series"]
     assert inner["data"] == [[1, 0], [1, 0.1], [2, 0.1], [2, 0]]
     assert outer["data"] == [[0, 0], [0, 0.9], [1.5, 0.9], [1.5, 0.1]]
     assert inner["lineStyle"]["color"] != outer["lineStyle"]["color"]
     assert inner["markLine"]["data"][0]["yAxis"] == 0.512
 
 
-def test_timeline_leaves_gaps_unseen_and_says_notes_as_words() -> None:
+def test_timeline_has_transparent_gaps_and_escaped_notes() -> None:
     panel = Spans(
         x=Axis(label="time", unit="seconds"),
         rows=("seat 4", "seat 9"),
@@ -70,7 +70,7 @@ def test_timeline_leaves_gaps_unseen_and_says_notes_as_words() -> None:
     )
     series = options(panel, LIGHT)["series"]
     lengths = [
-        (one["name"], [cell["value"] if isinstance(cell, dict) else cell for cell in one["data"]]) for one in series
+        (bar["name"], [cell["value"] if isinstance(cell, dict) else cell for cell in bar["data"]]) for bar in series
     ]
     assert lengths == [
         ("gap", [1, None]),
@@ -83,20 +83,20 @@ def test_timeline_leaves_gaps_unseen_and_says_notes_as_words() -> None:
     assert series[1]["data"][0]["tooltip"]["formatter"].endswith("&lt;b&gt;&#123;a&#125;&lt;/b&gt;")
 
 
-def test_bytes_are_scaled_by_the_largest_of_all_lines() -> None:
+def test_bytes_are_scaled_by_the_largest_value_of_all_lines() -> None:
     axis = Axis(label="bytes in a round", unit="bytes", from_zero=True)
     series = (Series(name="up", x=(1,), y=(2_000_000,)), Series(name="down", x=(1,), y=(1000,)))
-    found = options(Lines(x=Axis(label="round", whole=True), y=axis, series=series), LIGHT)
-    assert found["yAxis"]["name"] == "bytes in a round (MB)"
-    assert [one["data"][0][1] for one in found["series"]] == [2, 0.001]
-    assert found["yAxis"]["scale"] is False
-    assert found["xAxis"]["minInterval"] == 1
+    chart = options(Lines(x=Axis(label="round", whole=True), y=axis, series=series), LIGHT)
+    assert chart["yAxis"]["name"] == "bytes in a round (MB)"
+    assert [line["data"][0][1] for line in chart["series"]] == [2, 0.001]
+    assert chart["yAxis"]["scale"] is False
+    assert chart["xAxis"]["minInterval"] == 1
 
 
-def test_words_at_ends_keep_apart_and_the_last_is_always_there() -> None:
+def test_labels_of_ends_do_not_overlap_and_the_last_is_shown() -> None:
     spans = (Span(row=0, what="compute", begin=0.0, end=9.0),)
     ends = ((8.5, "b"), (9.0, "last"), (1.0, "first"), (8.0, "<a>"))
-    found = options(Spans(x=Axis(), rows=("r",), whats=("compute",), spans=spans, ends=ends), LIGHT)
-    data = found["series"][0]["markLine"]["data"]
+    chart = options(Spans(x=Axis(), rows=("r",), whats=("compute",), spans=spans, ends=ends), LIGHT)
+    data = chart["series"][0]["markLine"]["data"]
     assert [(end["xAxis"], end["label"]["show"]) for end in data] == [(9, True), (8.5, False), (8, False), (1, True)]
     assert data[2]["tooltip"]["formatter"] == "&lt;a&gt;"

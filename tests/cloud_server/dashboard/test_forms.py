@@ -1,10 +1,10 @@
-"""A schema as a form, and what is filled in as a document that holds what was said and nothing else."""
+"""Form fields of a schema, and entered values as a document without defaults."""
 
 from __future__ import annotations
 
 import pytest
 
-from cloud_server.dashboard.forms import fields_of, filled, with_value
+from cloud_server.dashboard.forms import fields_of, parse_value, with_value
 from shared.core.errors import BadInput
 from shared.federation.registry import all_algorithms
 from shared.federation.spec_parser import parse_spec
@@ -13,33 +13,33 @@ from shared.spec.experiment import ExperimentSpec
 FIELDS = {field.name: field for field in fields_of(ExperimentSpec.model_json_schema())}
 
 
-def test_each_field_of_the_spec_has_an_input_of_its_kind() -> None:
+def test_each_field_of_the_spec_has_the_input_of_its_type() -> None:
     assert list(FIELDS) == list(ExperimentSpec.model_fields)
     kinds = {name: FIELDS[name].kind for name in ("name", "num_rounds", "lr", "twins", "select", "partition")}
     assert list(kinds.values()) == ["text", "integer", "number", "switch", "choice", "yaml"]
     assert (FIELDS["num_rounds"].low, FIELDS["num_rounds"].high) == (1, 100_000)
-    assert (FIELDS["num_edges"].kind, FIELDS["num_edges"].empty) == ("integer", True)
+    assert (FIELDS["num_edges"].kind, FIELDS["num_edges"].nullable) == ("integer", True)
     assert FIELDS["select"].choices == ("all", "random", "fastest", "power_of_choice")
 
 
-def test_defaults_of_the_form_are_those_of_the_spec() -> None:
+def test_default_values_leave_the_document_empty() -> None:
     document: dict[str, object] = {}
     for field in FIELDS.values():
-        if field.kind not in ("yaml",):
-            value = filled(field, field.default)
+        if field.kind != "yaml":
+            value = parse_value(field, field.default)
             document = with_value(document, (field.name,), field.default if value is None else value, field.default)
     assert document == {}
 
 
-def test_parameters_of_every_algorithm_have_inputs() -> None:
+def test_every_parameter_of_every_algorithm_has_a_field() -> None:
     for algorithm in all_algorithms().values():
         names = [field.name for field in fields_of(algorithm.params.model_json_schema())]
         assert names == list(algorithm.params.model_fields), algorithm.name
 
 
-def test_what_is_filled_in_becomes_a_spec() -> None:
-    document = with_value({"name": "x"}, ("lr",), filled(FIELDS["lr"], "0.1"), FIELDS["lr"].default)
-    line = filled(FIELDS["partition"], "{name: dirichlet, alpha: 0.3}")
+def test_entered_values_become_a_spec() -> None:
+    document = with_value({"name": "x"}, ("lr",), parse_value(FIELDS["lr"], "0.1"), FIELDS["lr"].default)
+    line = parse_value(FIELDS["partition"], "{name: dirichlet, alpha: 0.3}")
     document = with_value(document, ("partition",), line, FIELDS["partition"].default)
     document = with_value(document, ("algorithm", "params", "mu"), 0.5, 0.0)
     assert document == {
@@ -55,12 +55,12 @@ def test_what_is_filled_in_becomes_a_spec() -> None:
     }
 
 
-@pytest.mark.parametrize(("value", "found"), [("", None), (None, None), (3.0, 3), (2.5, 2.5)])
-def test_whole_numbers_stay_whole(value: object, found: object) -> None:
-    taken = filled(FIELDS["num_rounds"], value)
-    assert (taken, type(taken)) == (found, type(found))
+@pytest.mark.parametrize(("value", "expected"), [("", None), (None, None), (3.0, 3), (2.5, 2.5)])
+def test_integer_field_returns_integers(value: object, expected: object) -> None:
+    parsed = parse_value(FIELDS["num_rounds"], value)
+    assert (parsed, type(parsed)) == (expected, type(expected))
 
 
-def test_a_line_that_is_no_yaml_is_told_by_its_field() -> None:
+def test_error_of_invalid_yaml_names_the_field() -> None:
     with pytest.raises(BadInput, match="partition is no YAML"):
-        filled(FIELDS["partition"], "{name: [")
+        parse_value(FIELDS["partition"], "{name: [")

@@ -1,4 +1,4 @@
-"""The topology as nodes: who is in which state, below whom, and how that is drawn."""
+"""The nodes of the topology page: their states, parents and details, and how the graph draws them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from cloud_server.dashboard.charts import LIGHT
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_graph import graph
-from cloud_server.dashboard.topology_view import STATES, counted, topology_view
+from cloud_server.dashboard.topology_view import STATES, device_counts, topology_view
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.visits import SeatRow
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
@@ -27,24 +27,24 @@ def a_topology(*agents: AgentInfo, **changes) -> TopologyInfo:
     return TopologyInfo(n_devices=len(agents), n_agents=len(agents), edges=(edge,), agents=agents, **changes)
 
 
-def a_watched(*rows: SeatRow, n_seats: int = 8, **states: str) -> RunView:
-    """A run with one round, and seats in the states that are named (`seat_3="lost"`)."""
+def a_run_view(*rows: SeatRow, n_seats: int = 8, **states: str) -> RunView:
+    """A run with one round; `seat_3="lost"` sets the state of a seat, else it is taken."""
     edge = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=1, up_bytes=50, down_bytes=70)
-    watched = RunView(a_run(run="r1"))
-    watched.take(a_round(1, seats=rows, edges=(edge,)))
-    watched.rounds = (a_round(1, figures={"cloud": {"groups": [["1"], ["0"]]}}),)
-    watched.seats = tuple(
+    run_view = RunView(a_run(run="r1"))
+    run_view.add_round(a_round(1, seats=rows, edges=(edge,)))
+    run_view.rounds = (a_round(1, figures={"cloud": {"groups": [["1"], ["0"]]}}),)
+    run_view.seats = tuple(
         a_seat(number, edge="edge-1", agent=f"a{number}", state=states.get(f"seat_{number}", "taken"))
         for number in range(n_seats)
     )
-    return watched
+    return run_view
 
 
 def a_row(seat: int, outcome: str, **changes) -> SeatRow:
     return SeatRow(seat=seat, edge="edge-1", outcome=outcome, **changes)
 
 
-def test_every_state_follows_from_what_is_known() -> None:
+def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
     rows = (
         a_row(0, "used", up_bytes=5, down_bytes=7),
         a_row(1, "refused", reason="late"),
@@ -54,86 +54,86 @@ def test_every_state_follows_from_what_is_known() -> None:
         a_row(5, "used"),
         a_row(6, "used"),
     )
-    watched = a_watched(*rows, seat_5="lost", seat_6="offline")
+    run_view = a_run_view(*rows, seat_5="lost", seat_6="offline")
     topology = a_topology(an_agent("a0", visiting=0), an_agent("a9", visiting=2), active_run="r2")
-    nodes = {node.name: node for node in topology_view(topology, watched) if node.tier == "device"}
+    nodes = {node.name: node for node in topology_view(topology, run_view) if node.tier == "device"}
     states = [nodes[str(number)].state for number in range(8)]
-    assert states == ["used", "late", "refused", "failed", "offline", "lost", "offline", "waits"]
-    assert set(states) | {"trains"} == set(STATES)
-    assert "round 1: refused, class C, 0 s" in nodes["2"].words
+    assert states == ["used", "late", "refused", "failed", "offline", "lost", "offline", "waiting"]
+    assert set(states) | {"training"} == set(STATES)
+    assert "round 1: refused, class C, 0 s" in nodes["2"].details
     assert (nodes["0"].up_bytes, nodes["0"].down_bytes) == (5, 7)
-    at_work = {
+    of_active_run = {
         node.name: node.state
-        for node in topology_view(a_topology(an_agent("a0", visiting=0), active_run="r1"), watched)
+        for node in topology_view(a_topology(an_agent("a0", visiting=0), active_run="r1"), run_view)
     }
-    assert at_work["0"] == "trains"
+    assert of_active_run["0"] == "training"
 
 
-def test_edges_say_environment_group_and_bytes() -> None:
-    edge = next(node for node in topology_view(a_topology(), a_watched()) if node.tier == "edge")
+def test_details_of_an_edge_name_environment_and_group() -> None:
+    edge = next(node for node in topology_view(a_topology(), a_run_view()) if node.tier == "edge")
     assert (edge.state, edge.up_bytes, edge.down_bytes) == ("used", 50, 70)
-    assert any(word.startswith("environment 0: 1 updates used") for word in edge.words)
-    assert "group 2" in edge.words
+    assert any(line.startswith("environment 0: 1 updates used") for line in edge.details)
+    assert "group 2" in edge.details
 
 
-def test_edges_say_what_their_devices_can_do_and_what_of_it_is_free() -> None:
-    watched = a_watched(n_seats=2)
-    watched.seats = (
+def test_details_of_an_edge_give_total_and_free_compute() -> None:
+    run_view = a_run_view(n_seats=2)
+    run_view.seats = (
         a_seat(0, edge="edge-1", agent="a0", compute_sps=100.0),
         a_seat(1, edge="edge-1", agent="a1", compute_sps=50.5),
         a_seat(2, edge="edge-2", agent="a2", compute_sps=7.0),
     )
-    without = next(node for node in topology_view(a_topology(), watched) if node.tier == "edge")
-    assert "its devices can train 150.5 samples/s" in without.words
-    assert not any("twins" in word for word in without.words)
-    told = (Twin(seat=0, telemetry=Telemetry(free_sps=40.0)), Twin(seat=1, telemetry=Telemetry(free_sps=9, on=False)))
-    watched.twins = {"edge-1": told, "edge-2": (Twin(seat=2, telemetry=Telemetry(free_sps=1.0)),)}
-    edge = next(node for node in topology_view(a_topology(), watched) if node.tier == "edge")
-    assert "40 samples/s are free by its 2 digital twins" in edge.words
+    without = next(node for node in topology_view(a_topology(), run_view) if node.tier == "edge")
+    assert "devices can train 150.5 samples/s" in without.details
+    assert not any("twins" in line for line in without.details)
+    twins = (Twin(seat=0, telemetry=Telemetry(free_sps=40.0)), Twin(seat=1, telemetry=Telemetry(free_sps=9, on=False)))
+    run_view.twins = {"edge-1": twins, "edge-2": (Twin(seat=2, telemetry=Telemetry(free_sps=1.0)),)}
+    edge = next(node for node in topology_view(a_topology(), run_view) if node.tier == "edge")
+    assert "40 samples/s are free according to 2 digital twins" in edge.details
 
 
-def test_agents_without_a_seat_stand_beside_the_run() -> None:
+def test_agents_without_a_seat_are_shown_beside_the_seats() -> None:
     topology = a_topology(an_agent("a1"), an_agent("new"), an_agent("gone", state="lost"))
-    keys = [node.key for node in topology_view(topology, a_watched(n_seats=2))]
+    keys = [node.key for node in topology_view(topology, a_run_view(n_seats=2))]
     assert keys == ["cloud", "edge edge-1", "seat 0", "seat 1", "agent new"]
 
 
-def test_without_a_run_agents_are_shown_and_nobody_at_all_is_fine() -> None:
+def test_without_a_run_agents_are_shown_and_an_empty_topology_has_only_the_cloud() -> None:
     topology = a_topology(an_agent("a0", state="lost"), an_agent("a1", online=False), an_agent("a2"))
     devices = [node for node in topology_view(topology, None) if node.tier == "device"]
     assert [(node.key, node.state) for node in devices] == [
         ("agent a0", "lost"),
         ("agent a1", "offline"),
-        ("agent a2", "waits"),
+        ("agent a2", "waiting"),
     ]
-    assert counted(devices) == {"waits": 1, "offline": 1, "lost": 1}
+    assert device_counts(devices) == {"waiting": 1, "offline": 1, "lost": 1}
     empty = TopologyInfo(n_devices=0, n_agents=0, edges=(), agents=())
     assert [node.tier for node in topology_view(empty, None)] == ["cloud"]
     assert graph(topology_view(empty, None), LIGHT)["series"][0]["links"] == []
 
 
 @pytest.mark.parametrize("n_seats", [1, 20, 100, 1000])
-def test_no_two_nodes_stand_in_one_place(n_seats: int) -> None:
-    nodes = topology_view(a_topology(), a_watched(n_seats=n_seats))
+def test_no_two_nodes_have_the_same_position(n_seats: int) -> None:
+    nodes = topology_view(a_topology(), a_run_view(n_seats=n_seats))
     drawn = graph(nodes, LIGHT)["series"][0]
-    places = [(node["x"], node["y"]) for node in drawn["data"]]
-    assert len(set(places)) == len(places) == n_seats + 2
+    positions = [(node["x"], node["y"]) for node in drawn["data"]]
+    assert len(set(positions)) == len(positions) == n_seats + 2
     assert len(drawn["links"]) == n_seats + 1
     assert len(json.dumps(drawn)) < 1000 * (n_seats + 10)
 
 
-def test_places_stay_while_states_change() -> None:
+def test_positions_stay_when_states_change_and_marks_differ() -> None:
     before, after = (
-        graph(topology_view(a_topology(), a_watched(a_row(0, word))), LIGHT) for word in ("used", "failed")
+        graph(topology_view(a_topology(), a_run_view(a_row(0, outcome))), LIGHT) for outcome in ("used", "failed")
     )
-    places = [{n["id"]: (n["x"], n["y"]) for n in found["series"][0]["data"]} for found in (before, after)]
-    assert places[0] == places[1]
-    looks = [found["series"][0]["data"][2] for found in (before, after)]
-    assert looks[0]["symbol"] != looks[1]["symbol"]
-    assert looks[0]["itemStyle"] != looks[1]["itemStyle"]
+    positions = [{n["id"]: (n["x"], n["y"]) for n in drawn["series"][0]["data"]} for drawn in (before, after)]
+    assert positions[0] == positions[1]
+    marks = [drawn["series"][0]["data"][2] for drawn in (before, after)]
+    assert marks[0]["symbol"] != marks[1]["symbol"]
+    assert marks[0]["itemStyle"] != marks[1]["itemStyle"]
 
 
-def test_names_from_elsewhere_are_words() -> None:
+def test_names_of_agents_are_escaped() -> None:
     hostile = an_agent("<img src=x onerror=alert(1)>{a}")
     drawn = graph(topology_view(a_topology(hostile), None), LIGHT)["series"][0]["data"][-1]
     assert "<img" not in drawn["tooltip"]["formatter"]

@@ -1,4 +1,4 @@
-"""Runs as the dashboard keeps up with them, of a real federation."""
+"""The dashboard's view of a run of a real federation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloud_server.dashboard.run_views import RunViews
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
 
 
-async def test_twins_are_those_of_the_edges_and_one_that_hangs_holds_nobody(
+async def test_twins_come_from_the_edges_and_an_edge_that_hangs_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging: set[int] = set()
@@ -26,17 +26,17 @@ async def test_twins_are_those_of_the_edges_and_one_that_hangs_holds_nobody(
     monkeypatch.setattr(run_views, "SEATS_EVERY_S", 0.0)
     async with Federation(tmp_path / "fed") as fed:
         fed.router.tamper = tamper
-        look = RunViews(fed.apps["cloud"].state.cloud)
+        views = RunViews(fed.apps["cloud"].state.cloud)
         run = await fed.submit(small_spec(num_rounds=100_000, twins=True))
         async with asyncio.timeout(60):
-            while len((seen := await look.seated(run)).twins) < 2:  # noqa: ASYNC110 - asked like a page does
+            while len((view := await views.with_seats(run)).twins) < 2:  # noqa: ASYNC110 - polls as a page does
                 await asyncio.sleep(0.02)
-        assert {edge: {twin.seat for twin in twins} for edge, twins in seen.twins.items()} == {
-            edge: {seat.seat for seat in seen.seats if seat.edge == edge} for edge in ("edge-1", "edge-2")
+        assert {edge: {twin.seat for twin in twins} for edge, twins in view.twins.items()} == {
+            edge: {seat.seat for seat in view.seats if seat.edge == edge} for edge in ("edge-1", "edge-2")
         }
-        monkeypatch.setattr(run_views, "TWINS_S", 0.2)
+        monkeypatch.setattr(run_views, "TWINS_TIMEOUT_S", 0.2)
         hanging.add(EDGE_PORT)
-        assert set((await look.seated(run)).twins) == {"edge-2"}
+        assert set((await views.with_seats(run)).twins) == {"edge-2"}
         await fed.ask(run, "stop")
         await fed.until_status(run, "stopped")
-        assert (await look.seated(run)).twins == {}
+        assert (await views.with_seats(run)).twins == {}

@@ -1,4 +1,4 @@
-"""Who gets in: with the token by its session, without one set from near by; nobody through a page of another site."""
+"""Access to the dashboard: by session with a token, by network without one, and never from pages of other sites."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from cloud_server.dashboard.login import COOKIE, MOST_SESSIONS, SESSION, Login, Sessions
+from cloud_server.dashboard.login import COOKIE, MAX_SESSIONS, SESSION, Login, Sessions
 from shared.service.body_limit import ANONYMOUS_BYTES, BodyLimit
 
-NEAR = [ipaddress.ip_network("127.0.0.0/8")]
+LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
 HTML = {"accept": "text/html"}
 
 
-async def behind(scope: Scope, receive: Receive, send: Send) -> None:
-    """Says that it was reached."""
+async def guarded_app(scope: Scope, receive: Receive, send: Send) -> None:
+    """The guarded app: answers `inside`."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.accept"})
         return
@@ -26,47 +26,47 @@ async def behind(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"inside"})
 
 
-async def nothing() -> Message:
-    """No message comes."""
+async def no_body() -> Message:
+    """Must not be read."""
     raise AssertionError
 
 
-def visitor(door: Login, host: str = "127.0.0.1:8000", address: str = "127.0.0.1") -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(door, client=(address, 1234))
+def visitor(login: Login, host: str = "127.0.0.1:8000", address: str = "127.0.0.1") -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(login, client=(address, 1234))
     return httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
 
 
-async def asked_websocket(door: Login, **headers: str) -> str:
+async def websocket_reply(login: Login, **headers: str) -> str:
     sent: list[str] = []
 
     async def send(message) -> None:
         sent.append(message["type"])
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    await door(
-        {"type": "websocket", "path": "/ui/_nicegui_ws/", "headers": raw, "client": ("127.0.0.1", 1)}, nothing, send
+    await login(
+        {"type": "websocket", "path": "/ui/_nicegui_ws/", "headers": raw, "client": ("127.0.0.1", 1)}, no_body, send
     )
     return sent[0]
 
 
-async def test_without_a_token_near_ones_come_in_by_address() -> None:
-    door = Login(behind, None, NEAR)
+async def test_without_a_token_network_and_host_decide() -> None:
+    login = Login(guarded_app, None, LOOPBACK)
     for host in ("127.0.0.1:8000", "localhost", "[::1]:80", "cloud:8000"):
-        assert (await visitor(door, host).get("/ui/")).text == "inside", host
+        assert (await visitor(login, host).get("/ui/")).text == "inside", host
     for host in ("evil.example", "evil.example:8000", "[::1"):
-        refused = await visitor(door).get("/ui/", headers={"host": host})
+        refused = await visitor(login).get("/ui/", headers={"host": host})
         assert (refused.status_code, refused.text.startswith("Host: ")) == (403, True), host
-    allowing = Login(behind, None, NEAR, ["lab.example"])
+    allowing = Login(guarded_app, None, LOOPBACK, ["lab.example"])
     assert (await visitor(allowing, "lab.example:8000").get("/ui/")).text == "inside"
     assert (await visitor(allowing, "evil.example").get("/ui/")).status_code == 403
-    assert (await visitor(door, address="8.8.8.8").get("/ui/")).status_code == 403
-    assert (await visitor(door, "evil.example", "8.8.8.8").get("/runs")).text == "inside", "the API has its own guard"
+    assert (await visitor(login, address="8.8.8.8").get("/ui/")).status_code == 403
+    assert (await visitor(login, "evil.example", "8.8.8.8").get("/runs")).text == "inside", "the API checks by itself"
 
 
 @pytest.mark.parametrize("token", [None, "secret"])
-async def test_pages_of_other_sites_may_link_here_and_nothing_else(token: str | None) -> None:
-    door = Login(behind, token, NEAR)
-    async with visitor(door) as client:
+async def test_other_sites_may_link_to_the_dashboard_but_not_send_requests(token: str | None) -> None:
+    login = Login(guarded_app, token, LOOPBACK)
+    async with visitor(login) as client:
         for headers in ({"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "http://evil"}):
             assert (await client.get("/ui/", headers=headers)).status_code == 403
             assert (await client.post("/ui/login", headers=headers, data={"token": "secret"})).status_code == 403
@@ -75,25 +75,25 @@ async def test_pages_of_other_sites_may_link_here_and_nothing_else(token: str | 
         assert (await client.post("/ui/", headers=linked)).status_code == 403
 
 
-async def test_websockets_pass_the_same_door() -> None:
+async def test_websockets_follow_the_same_rules() -> None:
     host = "127.0.0.1:8000"
-    door = Login(behind, None, NEAR)
-    assert await asked_websocket(door, host=host, origin=f"http://{host}") == "websocket.accept"
-    assert await asked_websocket(door, host=host, origin="http://evil.example") == "websocket.close"
-    guarded = Login(behind, "secret", NEAR)
-    assert await asked_websocket(guarded, host=host, origin=f"http://{host}") == "websocket.close"
-    session = guarded.sessions.begin()
+    login = Login(guarded_app, None, LOOPBACK)
+    assert await websocket_reply(login, host=host, origin=f"http://{host}") == "websocket.accept"
+    assert await websocket_reply(login, host=host, origin="http://evil.example") == "websocket.close"
+    with_token = Login(guarded_app, "secret", LOOPBACK)
+    assert await websocket_reply(with_token, host=host, origin=f"http://{host}") == "websocket.close"
+    session = with_token.sessions.begin()
     cookie = f"{COOKIE}={session}"
-    assert await asked_websocket(guarded, host=host, origin=f"http://{host}", cookie=cookie) == "websocket.accept"
+    assert await websocket_reply(with_token, host=host, origin=f"http://{host}", cookie=cookie) == "websocket.accept"
 
 
 async def test_login_with_the_token_and_logout() -> None:
-    door = Login(behind, "secret", NEAR)
-    async with visitor(door, "strata.example", "8.8.8.8") as client:
-        sent_on = await client.get("/ui/runs/r1", headers=HTML)
-        assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/ui/login?next=/ui/runs/r1")
+    login = Login(guarded_app, "secret", LOOPBACK)
+    async with visitor(login, "strata.example", "8.8.8.8") as client:
+        redirect = await client.get("/ui/runs/r1", headers=HTML)
+        assert (redirect.status_code, redirect.headers["location"]) == (303, "/ui/login?next=/ui/runs/r1")
         assert (await client.get("/ui/x.js")).status_code == 401
-        form = await client.get(sent_on.headers["location"])
+        form = await client.get(redirect.headers["location"])
         assert 'action="/ui/login?next=/ui/runs/r1"' in form.text
         wrong = await client.post("/ui/login", data={"token": "guess"})
         assert (wrong.status_code, "not the API token" in wrong.text, "set-cookie" in wrong.headers) == (
@@ -104,7 +104,7 @@ async def test_login_with_the_token_and_logout() -> None:
         right = await client.post("/ui/login?next=/ui/runs/r1", data={"token": " secret "})
         assert (right.status_code, right.headers["location"]) == (303, "/ui/runs/r1")
         cookie = right.headers["set-cookie"].lower()
-        assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/ui"))
+        assert all(attribute in cookie for attribute in ("httponly", "samesite=strict", "path=/ui"))
         assert "secret" not in cookie
         assert (await client.get("/ui/runs/r1")).text == "inside"
         assert (await client.post("/ui/logout")).status_code == 303
@@ -114,43 +114,43 @@ async def test_login_with_the_token_and_logout() -> None:
 @pytest.mark.parametrize(
     "after", ["//evil", "https://evil", "/ui//evil", "/ui/\\evil", "/runs", "/ui/logout", '/ui/"><b>']
 )
-async def test_nobody_is_sent_elsewhere_after_login(after: str) -> None:
-    door = Login(behind, "secret", NEAR)
-    async with visitor(door) as client:
+async def test_login_redirects_only_within_the_dashboard(after: str) -> None:
+    login = Login(guarded_app, "secret", LOOPBACK)
+    async with visitor(login) as client:
         answer = await client.post("/ui/login", params={"next": after}, data={"token": "secret"})
         assert answer.headers["location"] in ("/ui/", "/ui/%22%3E%3Cb%3E")
         assert "<b>" not in (await client.get("/ui/login", params={"next": after})).text
 
 
-async def test_one_comes_back_to_the_page_with_what_it_was_asked_for() -> None:
-    async with visitor(Login(behind, "secret", NEAR)) as client:
-        sent_on = await client.get("/ui/compare?run=r1&run=r2", headers=HTML)
-        form = await client.get(sent_on.headers["location"])
+async def test_login_returns_to_the_requested_page_with_its_query() -> None:
+    async with visitor(Login(guarded_app, "secret", LOOPBACK)) as client:
+        redirect = await client.get("/ui/compare?run=r1&run=r2", headers=HTML)
+        form = await client.get(redirect.headers["location"])
         assert 'action="/ui/login?next=/ui/compare%3Frun%3Dr1%26run%3Dr2"' in form.text
-        right = await client.post(sent_on.headers["location"], data={"token": "secret"})
+        right = await client.post(redirect.headers["location"], data={"token": "secret"})
         assert right.headers["location"] == "/ui/compare?run=r1&run=r2"
 
 
-async def test_a_page_can_ask_whether_its_session_holds() -> None:
-    assert (await visitor(Login(behind, None, NEAR)).get(SESSION)).status_code == 204
-    async with visitor(Login(behind, "secret", NEAR)) as client:
+async def test_session_path_reports_whether_the_session_is_valid() -> None:
+    assert (await visitor(Login(guarded_app, None, LOOPBACK)).get(SESSION)).status_code == 204
+    async with visitor(Login(guarded_app, "secret", LOOPBACK)) as client:
         assert (await client.get(SESSION)).status_code == 401
         await client.post("/ui/login", data={"token": "secret"})
         assert (await client.get(SESSION)).status_code == 204
 
 
 async def test_large_uploads_need_a_session() -> None:
-    def small(app: FastAPI) -> httpx.AsyncClient:
-        return visitor(Login(BodyLimit(app, tokens=("secret", "tier"), limit=2**20), "secret", NEAR))
+    def client_of(app: FastAPI) -> httpx.AsyncClient:
+        return visitor(Login(BodyLimit(app, tokens=("secret", "tier"), limit=2**20), "secret", LOOPBACK))
 
     app, upload = FastAPI(), "/ui/_nicegui/client/c/upload/7"
 
     @app.post("/{path:path}")
     async def take(request: Request) -> int:
-        """How much came."""
+        """The size of the body."""
         return len(await request.body())
 
-    async with small(app) as client:
+    async with client_of(app) as client:
         large = b"x" * (ANONYMOUS_BYTES + 1)
         for cookie in ({}, {"cookie": f"{COOKIE}=a guess"}):
             assert (await client.post(upload, content=large, headers=cookie)).status_code == 401
@@ -158,7 +158,7 @@ async def test_large_uploads_need_a_session() -> None:
         session = {"cookie": f"{COOKIE}={client.cookies[COOKIE]}"}
         assert (await client.post(upload, content=large)).json() == len(large)
         assert (await client.post(upload, content=b"x" * (2**20 + 1))).status_code == 413
-        assert (await client.post("/runs", content=large, headers=session)).status_code == 401, "not of the dashboard"
+        assert (await client.post("/runs", content=large, headers=session)).status_code == 401, "only for the dashboard"
         for path in ("//ui/x", "/uix"):
             assert (await client.post(path, content=large, headers=session)).status_code == 401, path
         evil = {"sec-fetch-site": "cross-site"}
@@ -167,12 +167,12 @@ async def test_large_uploads_need_a_session() -> None:
         assert (await client.post(upload, content=large, headers=session)).status_code == 401
 
 
-async def test_a_form_is_small_and_says_so() -> None:
+async def test_only_a_small_form_with_a_length_is_read() -> None:
     async def endless() -> AsyncIterator[bytes]:
         yield b"token=secret"
         raise AssertionError("read without a limit")
 
-    async with visitor(Login(behind, "secret", NEAR)) as client:
+    async with visitor(Login(guarded_app, "secret", LOOPBACK)) as client:
         assert (await client.post("/ui/login", content=endless())).status_code == 400
         for length in (b"-1", b"many", b"9" * 30, b"\xb2"):
             assert (await client.post("/ui/login", headers={b"content-length": length})).status_code == 400
@@ -180,12 +180,12 @@ async def test_a_form_is_small_and_says_so() -> None:
         assert (await client.put("/ui/login", content=b"")).status_code == 400
 
 
-def test_sessions_are_few_and_end() -> None:
+def test_number_of_sessions_is_limited_and_logout_ends_one() -> None:
     sessions = Sessions()
     first = sessions.begin()
-    assert sessions.holds(first)
-    names = [sessions.begin() for _ in range(MOST_SESSIONS)]
-    assert not sessions.holds(first)
-    assert sessions.holds(names[0])
-    sessions.end(names[0])
-    assert not sessions.holds(names[0])
+    assert sessions.is_valid(first)
+    others = [sessions.begin() for _ in range(MAX_SESSIONS)]
+    assert not sessions.is_valid(first)
+    assert sessions.is_valid(others[0])
+    sessions.end(others[0])
+    assert not sessions.is_valid(others[0])
