@@ -17,32 +17,32 @@ from shared.core.errors import BadInput
 from shared.core.randomness import reseed
 from shared.core.records import with_tensors
 
-ProcessorName = Literal["cpu", "cuda"]
+DeviceName = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
 class ComputeDevice:
     """Where tensors are computed with; of several GPUs the first that the process sees (CUDA_VISIBLE_DEVICES)."""
 
-    place: torch.device
+    device: torch.device
 
     @property
     def is_cpu(self) -> bool:
         """Whether nothing has to be moved."""
-        return self.place.type == "cpu"
+        return self.device.type == "cpu"
 
-    def bring(self, value: Any) -> Any:
+    def to_device(self, value: Any) -> Any:
         """A record, or values in lists and maps, with its tensors on this processor."""
-        return value if self.is_cpu else with_tensors(value, lambda tensor: tensor.to(self.place))
+        return value if self.is_cpu else with_tensors(value, lambda tensor: tensor.to(self.device))
 
-    def fetch(self, value: Any) -> Any:
+    def to_cpu(self, value: Any) -> Any:
         """The same with its tensors in the CPU's memory: what leaves a visit."""
         return value if self.is_cpu else with_tensors(value, lambda tensor: tensor.cpu())
 
     def seed(self, seed: int) -> None:
         """Seed torch's default generators, from which dropout draws."""
         reseed(seed)
-        if self.place.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def make_repeatable(self) -> None:
@@ -51,7 +51,7 @@ class ComputeDevice:
         Switched off again on the CPU, where it would choose other kernels: a run's bits do not depend on whether its
         process had a run on a GPU before.
         """
-        on_gpu = self.place.type == "cuda"
+        on_gpu = self.device.type == "cuda"
         if on_gpu != torch.are_deterministic_algorithms_enabled():
             torch.use_deterministic_algorithms(on_gpu, warn_only=True)  # warns where a kernel has no such version
         if on_gpu:
@@ -62,7 +62,7 @@ class ComputeDevice:
             torch.backends.cudnn.benchmark = False
 
 
-def compute_device_of(name: ProcessorName) -> ComputeDevice:
+def compute_device_of(name: DeviceName) -> ComputeDevice:
     """The processor of a spec's `device`.
 
     Raises:

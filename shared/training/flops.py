@@ -46,7 +46,7 @@ def operations(loss: Callable[[], Tensor]) -> int:
     return int(counter.n)
 
 
-def on_shapes(
+def meta_model(
     model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
 ) -> tuple[Classifier, Tensor, Tensor]:
     """A model, images and labels of a batch, of which there are the shapes alone.
@@ -71,5 +71,5 @@ def training_flops(
     model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
 ) -> int:
     """Operations of training a model on one sample with the cross-entropy; arguments and errors of `on_shapes`."""
-    made, x, y = on_shapes(model, input_shape, n_classes, projection, width)
+    made, x, y = meta_model(model, input_shape, n_classes, projection, width)
     return operations(lambda: functional.cross_entropy(made(x), y)) // BATCH

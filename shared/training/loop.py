@@ -80,7 +80,7 @@ def batches(
     epochs: int | None = None,
     steps: int | None = None,
     least: int = 1,
-    place: torch.device = CPU,
+    device: torch.device = CPU,
 ) -> Iterator[Batch]:
     """Shuffled batches of some samples; each epoch is one shuffle, its last batch may be smaller.
 
@@ -93,7 +93,7 @@ def batches(
         epochs: how many times each sample comes; or
         steps: how many batches come, over as many epochs as that takes.
         least: samples that a batch must have, see `batch_sizes`.
-        place: where they shall lie.
+        device: where they shall lie.
 
     Yields:
         Float images as `as_batch` makes them, and int64 labels.
@@ -110,7 +110,7 @@ def batches(
         many, field = f"{sizes[-1]} of {len(indices)} samples", "partition" if len(indices) < least else "batch_size"
         raise BadInput(f"a batch of {many}: the model's batch-norm trains on {least} or more", field=field)
     n_batches = len(sizes) * epochs if epochs is not None else steps
-    return _shuffled(x, y, np.asarray(indices, dtype=np.int64), sizes, generator, n_batches or 0, place)
+    return _shuffled(x, y, np.asarray(indices, dtype=np.int64), sizes, generator, n_batches or 0, device)
 
 
 def batch_sizes(n: int, batch_size: int, least: int = 1) -> list[int]:
@@ -132,25 +132,25 @@ def _shuffled(
     sizes: list[int],
     generator: torch.Generator,
     n_batches: int,
-    place: torch.device,
+    device: torch.device,
 ) -> Iterator[Batch]:
-    images, labels = _images_at(x, indices, place), torch.from_numpy(y[indices].astype(np.int64)).to(place)
+    images, labels = _images_at(x, indices, device), torch.from_numpy(y[indices].astype(np.int64)).to(device)
     done = 0
     while done < n_batches:
         order = torch.randperm(len(indices), generator=generator)
         for chosen in torch.split(order, sizes)[: n_batches - done]:
-            yield images(chosen), labels.index_select(0, chosen.to(place))
+            yield images(chosen), labels.index_select(0, chosen.to(device))
             done += 1
 
 
 def _images_at(
-    x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], place: torch.device
+    x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], device: torch.device
 ) -> Callable[[Tensor], Tensor]:
     """A function from positions in `indices` to float images; the bits are the same on both ways."""
     if 4 * math.prod(x.shape[1:]) * len(indices) > SMALL_BYTES:
-        return lambda chosen: as_batch(x[indices[chosen.numpy()]]).to(place)
-    floats = as_batch(x[indices]).to(place)
-    return lambda chosen: floats.index_select(0, chosen.to(place))  # five times as fast as floats[chosen]
+        return lambda chosen: as_batch(x[indices[chosen.numpy()]]).to(device)
+    floats = as_batch(x[indices]).to(device)
+    return lambda chosen: floats.index_select(0, chosen.to(device))  # five times as fast as floats[chosen]
 
 
 def train(
@@ -189,7 +189,7 @@ def train(
         Cancelled: `stopped` said so.
         NotFinite: a loss, or a parameter at the end, is NaN or infinite; names the step.
     """
-    with_layout = laid_out(model)
+    with_layout = channels_last(model)
     model.train()
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     take_step = step or Sgd(lr, momentum, weight_decay)
@@ -239,8 +239,8 @@ def evaluate(
         NotFinite: the loss is NaN or infinite.
     """
     chosen = np.asarray(indices, dtype=np.int64)
-    with_layout, was_training = laid_out(model), model.training
-    place = next(model.parameters()).device
+    with_layout, was_training = channels_last(model), model.training
+    device = next(model.parameters()).device
     n_correct, loss_sum = 0, 0.0
     model.eval()
     try:
@@ -249,7 +249,7 @@ def evaluate(
                 if stopped is not None and stopped():
                     raise Cancelled(f"stopped after {start} of {len(chosen)} samples")
                 part = chosen[start : start + batch_size]
-                images, labels = as_batch(x[part]).to(place), torch.from_numpy(y[part].astype(np.int64)).to(place)
+                images, labels = as_batch(x[part]).to(device), torch.from_numpy(y[part].astype(np.int64)).to(device)
                 logits = model(with_layout(images if transform is None else transform(images)))
                 loss_sum += functional.cross_entropy(logits, labels, reduction="sum").item()
                 n_correct += int((logits.argmax(1) == labels).sum())
@@ -317,7 +317,7 @@ class Sgd:
         return self.velocities
 
 
-def laid_out(model: nn.Module) -> Transform:
+def channels_last(model: nn.Module) -> Transform:
     """Bring a convolutional model to channels-last, in place; answers with what does the same to its images.
 
     Channels-last is faster on CPU and changes bits, so that it is decided here and by the model alone.

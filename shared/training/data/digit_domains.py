@@ -96,12 +96,12 @@ def put_together(parts: Sequence[Dataset], size: int, *, whole: bool) -> Arrays:
     for number, part in enumerate(parts):
         x, y = np.asarray(part.train_x), np.asarray(part.train_y)
         if whole:
-            x = np.concatenate([brought(x, size), brought(part.test_x, size)])
+            x = np.concatenate([resized(x, size), resized(part.test_x, size)])
             y = np.concatenate([y, part.test_y])
         train, rest = stratified(y, TRAIN_SHARE)
         pieces = (x[train], y[train]), (x[rest], y[rest]) if whole else (part.test_x, np.asarray(part.test_y))
         for name, (images, labels) in zip(("train", "test"), pieces, strict=True):
-            made.setdefault(f"{name}_x", []).append(brought(images, size))
+            made.setdefault(f"{name}_x", []).append(resized(images, size))
             made.setdefault(f"{name}_y", []).append(labels)
             made.setdefault(f"{name}_domain", []).append(np.full(len(labels), number, np.int64))
     return {key: np.concatenate(arrays) for key, arrays in made.items()}
@@ -115,7 +115,7 @@ def stratified(labels: Labels, share: float) -> tuple[Labels, Labels]:
     return first, np.setdiff1d(np.arange(len(labels)), first)
 
 
-def brought(images: Images, size: int) -> Images:
+def resized(images: Images, size: int) -> Images:
     """Images, uint8 (n, height, width[, channels]), as uint8 (n, size, size, 3)."""
     planes = images[..., None] if images.ndim == 3 else images
     if planes.shape[1:3] == (size, size):
@@ -123,6 +123,6 @@ def brought(images: Images, size: int) -> Images:
     made = np.empty((len(planes), size, size, 3), np.uint8)
     for begin in range(0, len(planes), BLOCK):
         block = torch.from_numpy(planes[begin : begin + BLOCK].transpose(0, 3, 1, 2).astype(np.float32))
-        resized = functional.interpolate(block, (size, size), mode="bilinear", antialias=True)
-        made[begin : begin + BLOCK] = resized.round_().clamp_(0, 255).numpy().transpose(0, 2, 3, 1)
+        scaled = functional.interpolate(block, (size, size), mode="bilinear", antialias=True)
+        made[begin : begin + BLOCK] = scaled.round_().clamp_(0, 255).numpy().transpose(0, 2, 3, 1)
     return made

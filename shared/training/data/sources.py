@@ -42,7 +42,7 @@ class DataMalformed(StrataError):
 
 
 @dataclass(frozen=True)
-class Known:
+class DatasetSource:
     """What is known beforehand.
 
     Attributes:
@@ -210,19 +210,19 @@ def _torchvision(
     return fetch
 
 
-DATASETS: dict[str, Known] = {
-    "digits": Known(10, _digits),
-    "mnist": Known(10, _torchvision("MNIST")),
-    "fashion_mnist": Known(10, _torchvision("FashionMNIST")),
-    "cifar10": Known(10, _torchvision("CIFAR10")),
-    "cifar100": Known(100, _torchvision("CIFAR100")),
-    "usps": Known(10, _torchvision("USPS")),
-    "mnist_m": Known(10, None),
-    "svhn": Known(10, _torchvision("SVHN", labels="labels", axes=(0, 2, 3, 1))),
+DATASETS: dict[str, DatasetSource] = {
+    "digits": DatasetSource(10, _digits),
+    "mnist": DatasetSource(10, _torchvision("MNIST")),
+    "fashion_mnist": DatasetSource(10, _torchvision("FashionMNIST")),
+    "cifar10": DatasetSource(10, _torchvision("CIFAR10")),
+    "cifar100": DatasetSource(100, _torchvision("CIFAR100")),
+    "usps": DatasetSource(10, _torchvision("USPS")),
+    "mnist_m": DatasetSource(10, None),
+    "svhn": DatasetSource(10, _torchvision("SVHN", labels="labels", axes=(0, 2, 3, 1))),
     # the published files hold each picture transposed
-    "emnist": Known(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
-    "femnist": Known(62, None),
-    "tiny_imagenet": Known(200, None, tiny_imagenet),
-    "synth_digits": Known(10, _synth_digits, version=_synth_version),
+    "emnist": DatasetSource(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
+    "femnist": DatasetSource(62, None),
+    "tiny_imagenet": DatasetSource(200, None, tiny_imagenet),
+    "synth_digits": DatasetSource(10, _synth_digits, version=_synth_version),
 }
 """The data sets by name."""

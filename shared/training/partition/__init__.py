@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.core.errors import BadInput
-from shared.training.partition.partitioners import Ints, Parts, Task, deal
+from shared.training.partition.partitioners import Ints, PartitionTask, Parts, deal
 from shared.training.partition.specs import (
     ByDomainPartition,
     ByGroupPartition,
@@ -50,7 +50,7 @@ def partition(
     n_clients: int,
     rng: np.random.Generator,
     *,
-    homes: Sequence[int] | None = None,
+    edges: Sequence[int] | None = None,
     writers: npt.NDArray[Any] | None = None,
     domains: npt.NDArray[Any] | None = None,
     domain_names: Sequence[str] = (),
@@ -63,7 +63,7 @@ def partition(
         labels: (N,), each in 0..n_classes-1.
         n_clients: how many parts.
         rng: the only source of randomness.
-        homes: index of each client's edge, (n_clients,); needed by `edge_skew`.
+        edges: index of each client's edge, (n_clients,); needed by `edge_skew`.
         writers: who wrote each sample, (N,); needed by `by_writer`.
         domains: from which of `domain_names` each sample is, (N,); needed by `by_domain`.
         domain_names: of the data.
@@ -83,7 +83,7 @@ def partition(
         raise BadInput(f"labels {own.min()}..{own.max()} exceed 0..{n_classes - 1}", field="partition")
     ids = None if writers is None else np.array(writers, dtype=np.int64)
     of = None if domains is None else np.array(domains, dtype=np.int64)
-    parts = deal(spec, Task(own, n_clients, n_classes, rng, homes, ids, of, domain_names))
+    parts = deal(spec, PartitionTask(own, n_clients, n_classes, rng, edges, ids, of, domain_names))
     empty = [i for i, part in enumerate(parts) if not len(part)]
     if empty:
         raise BadInput(

@@ -31,14 +31,14 @@ Parts = list[Ints]
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class PartitionTask:
     """What a partitioner works on."""
 
     labels: Ints
     n_clients: int
     n_classes: int
     rng: np.random.Generator
-    homes: Sequence[int] | None
+    edges: Sequence[int] | None
     writers: Ints | None
     domains: Ints | None = None
     domain_names: Sequence[str] = ()
@@ -48,7 +48,7 @@ class Task:
         return [self.rng.permutation(np.flatnonzero(self.labels == k)) for k in range(self.n_classes)]
 
 
-def deal(spec: PartitionSpec, task: Task) -> Parts:
+def deal(spec: PartitionSpec, task: PartitionTask) -> Parts:
     """Each client's samples, in no particular order; a client's part may be empty."""
     match spec:
         case IidPartition():
@@ -78,7 +78,7 @@ def _apportion(weights: Floats, total: int) -> Ints:
     return counts
 
 
-def _sizes(spec: BasePartition, task: Task) -> Ints:
+def _sizes(spec: BasePartition, task: PartitionTask) -> Ints:
     """Sizes of the clients' parts: one sample each, the rest in equal or log-normal proportion."""
     weights = np.exp((spec.quantity_skew or 0.0) * task.rng.standard_normal(task.n_clients))
     return 1 + _apportion(weights, len(task.labels) - task.n_clients)
@@ -97,12 +97,12 @@ def _pour(pools: Sequence[Parts]) -> Parts:
 # ---- the partitioners
 
 
-def _iid(spec: IidPartition, task: Task) -> Parts:
+def _iid(spec: IidPartition, task: PartitionTask) -> Parts:
     sizes = _sizes(spec, task)
     return _cut(task.rng.permutation(len(task.labels)), sizes)
 
 
-def _dirichlet(spec: DirichletPartition, task: Task) -> Parts:
+def _dirichlet(spec: DirichletPartition, task: PartitionTask) -> Parts:
     n = len(task.labels)
     if n < task.n_clients * spec.min_samples:
         raise BadInput(
@@ -114,7 +114,7 @@ def _dirichlet(spec: DirichletPartition, task: Task) -> Parts:
     return _repair(_pour(pools), task, spec.min_samples)
 
 
-def _repair(parts: Parts, task: Task, min_samples: int) -> Parts:
+def _repair(parts: Parts, task: PartitionTask, min_samples: int) -> Parts:
     """Move single samples from the largest client's largest class until each client has `min_samples`."""
     owned = [list(part) for part in parts]
     while len(min(owned, key=len)) < min_samples:
@@ -125,7 +125,7 @@ def _repair(parts: Parts, task: Task, min_samples: int) -> Parts:
     return [np.array(part, dtype=np.int64) for part in owned]
 
 
-def _shards(spec: ShardsPartition, task: Task) -> Parts:
+def _shards(spec: ShardsPartition, task: PartitionTask) -> Parts:
     each = spec.classes_per_device
     n, n_shards = len(task.labels), task.n_clients * each
     if n_shards > n:
@@ -188,7 +188,7 @@ def _distinct_hands(counts: Ints, n_clients: int, each: int, rng: np.random.Gene
     return [hands[i] for i in rng.permutation(n_clients)]  # the last hands have what was left: no neighbours
 
 
-def _by_writer(task: Task) -> Parts:
+def _by_writer(task: PartitionTask) -> Parts:
     if task.writers is None:
         raise BadInput("by_writer needs a data set with writers, this one names none", field="partition.name")
     if task.writers.shape != task.labels.shape:
@@ -208,7 +208,7 @@ def _by_writer(task: Task) -> Parts:
     return [np.concatenate(pieces) for pieces in owned]
 
 
-def _by_group(spec: ByGroupPartition, task: Task) -> Parts:
+def _by_group(spec: ByGroupPartition, task: PartitionTask) -> Parts:
     n_groups, n, n_classes = spec.n_groups, task.n_clients, task.n_classes
     if n_groups > min(n, n_classes):
         raise BadInput(
@@ -228,7 +228,7 @@ def _by_group(spec: ByGroupPartition, task: Task) -> Parts:
     return parts
 
 
-def _by_domain(spec: ByDomainPartition, task: Task) -> Parts:
+def _by_domain(spec: ByDomainPartition, task: PartitionTask) -> Parts:
     names = spec.domains or tuple(task.domain_names)
     unknown = [name for name in names if name not in task.domain_names]
     if task.domains is None or unknown:
@@ -262,32 +262,32 @@ def _ends(each: int, n: int) -> Ints:
     return each * np.arange(1, n + 1, dtype=np.int64)
 
 
-def _in_proportion(samples: Ints, task: Task) -> Ints:
+def _in_proportion(samples: Ints, task: PartitionTask) -> Ints:
     """Samples in a random order of which each stretch has the classes in proportion."""
-    labels, place = task.labels[samples], np.empty(len(samples))
+    labels, position = task.labels[samples], np.empty(len(samples))
     for k in range(task.n_classes):
-        members = np.flatnonzero(labels == k)
-        place[members] = (task.rng.permutation(len(members)) + task.rng.random()) / max(len(members), 1)
-    return samples[np.argsort(place, kind="stable")]
+        of_class = np.flatnonzero(labels == k)
+        position[of_class] = (task.rng.permutation(len(of_class)) + task.rng.random()) / max(len(of_class), 1)
+    return samples[np.argsort(position, kind="stable")]
 
 
-def _edge_skew(spec: EdgeSkewPartition, task: Task) -> Parts:
-    if task.homes is None or len(task.homes) != task.n_clients:
+def _edge_skew(spec: EdgeSkewPartition, task: PartitionTask) -> Parts:
+    if task.edges is None or len(task.edges) != task.n_clients:
         raise BadInput("edge_skew needs the home edge of each client", field="partition.name")
     sizes, pools = _sizes(spec, task), task.by_class()
-    edges, home = np.unique(np.asarray(task.homes), return_inverse=True)
+    edges, edge_of = np.unique(np.asarray(task.edges), return_inverse=True)
     totals = np.array([len(pool) for pool in pools], dtype=np.int64)
-    edge_sizes = np.bincount(home, weights=sizes).astype(np.int64)
+    edge_sizes = np.bincount(edge_of, weights=sizes).astype(np.int64)
     prior = spec.alpha * np.count_nonzero(totals) * totals / totals.sum()
     log_mixes = np.stack([_log_dirichlet(prior, task.rng) for _ in edges])
     counts = _fit(log_mixes, edge_sizes, totals)  # (edges, classes)
     cut = [_cut(pool, counts[:, k]) for k, pool in enumerate(pools)]
     parts: Parts = [np.empty(0, dtype=np.int64)] * task.n_clients
-    for edge, of_edge in enumerate(_pour(cut)):
-        clients = np.flatnonzero(home == edge)
+    for edge, samples in enumerate(_pour(cut)):
+        clients = np.flatnonzero(edge_of == edge)
         owner = clients[_interleave(sizes[clients])]
         for client in clients:
-            parts[client] = of_edge[owner == client]
+            parts[client] = samples[owner == client]
     return parts
 
 

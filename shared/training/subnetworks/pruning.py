@@ -15,14 +15,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from shared.training.loop import laid_out
-from shared.training.subnetworks.units import Units, Weighted
+from shared.training.loop import channels_last
+from shared.training.subnetworks.units import Units, WeightedLayer
 
 
 class Gene(NamedTuple):
     """What a gene is of: the units of a group, or the weights of a linear layer."""
 
-    of: Literal["units", "weights"]
+    kind: Literal["units", "weights"]
     name: str
 
 
@@ -39,10 +39,10 @@ def genes_of(units: Units) -> tuple[Gene, ...]:
 
 def rates_of(units: Units, chromosome: Sequence[float], of: str) -> dict[str, float]:
     """By name, the rates of one kind of gene."""
-    return {gene.name: rate for gene, rate in zip(genes_of(units), chromosome, strict=True) if gene.of == of}
+    return {gene.name: rate for gene, rate in zip(genes_of(units), chromosome, strict=True) if gene.kind == of}
 
 
-def share(rate: float, n: int) -> int:
+def n_pruned(rate: float, n: int) -> int:
     """How many of n are left out at this rate: floor(rate * n)."""
     return math.floor(rate * n + 1e-9)  # 0.29 of 100 is 29, whatever floating point makes of it
 
@@ -55,10 +55,10 @@ def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict
         units: of the model.
         images: batches of them.
     """
-    with_layout = laid_out(model)
+    with_layout = channels_last(model)
     parameters = dict(model.named_parameters())
     found: dict[str, Tensor] = {}
-    watched: dict[str, list[Weighted]] = {}
+    watched: dict[str, list[WeightedLayer]] = {}
     for group in units.groups:
         makers = units.makers(group)
         if all(layer.kind == "convolution" and layer.scale for layer in makers):
@@ -73,7 +73,7 @@ def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict
     return {group: found[group].cpu() for group in units.groups}
 
 
-def _mean_activations(model: nn.Module, layers: list[Weighted], images: Iterable[Tensor]) -> dict[str, Tensor]:
+def _mean_activations(model: nn.Module, layers: list[WeightedLayer], images: Iterable[Tensor]) -> dict[str, Tensor]:
     """By layer, each unit's mean absolute output."""
     weights = {layer.name: model.get_parameter(f"{layer.name}.weight") for layer in layers}
     sums = {name: torch.zeros(len(w), dtype=torch.float64, device=w.device) for name, w in weights.items()}
@@ -82,7 +82,9 @@ def _mean_activations(model: nn.Module, layers: list[Weighted], images: Iterable
         each = out.detach().abs().flatten(2).mean(2) if out.dim() > 2 else out.detach().abs()  # (batch, units)
         sums[name] += each.sum(0, dtype=torch.float64)
 
-    handles = [model.get_submodule(layer.shown).register_forward_hook(partial(look, layer.name)) for layer in layers]
+    handles = [
+        model.get_submodule(layer.output_module).register_forward_hook(partial(look, layer.name)) for layer in layers
+    ]
     was_training, n = model.training, 0
     model.eval()
     try:
@@ -108,18 +110,18 @@ def kept_units(counts: Mapping[str, Tensor], rates: Mapping[str, float]) -> dict
     """
     found: dict[str, Tensor] = {}
     for group, each in counts.items():
-        n_kept = max(len(each) - share(rates.get(group, 0.0), len(each)), 1)
+        n_kept = max(len(each) - n_pruned(rates.get(group, 0.0), len(each)), 1)
         best_first = torch.sort(each, descending=True, stable=True).indices
         found[group] = best_first[:n_kept].sort().values
     return found
 
 
-def heaviest(weights: Tensor, rate: float) -> Tensor:
+def magnitude_mask(weights: Tensor, rate: float) -> Tensor:
     """Where the weights are that stay when this share of them, the least by magnitude, is left out; bool.
 
     Of equal ones the last are left out first.
     """
     best_first = torch.sort(weights.detach().abs().flatten(), descending=True, stable=True).indices
     stay = torch.zeros(weights.numel(), dtype=torch.bool, device=weights.device)
-    stay[best_first[: weights.numel() - share(rate, weights.numel())]] = True
+    stay[best_first[: weights.numel() - n_pruned(rate, weights.numel())]] = True
     return stay.reshape(weights.shape)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from shared.core.errors import BadInput
-from shared.training.subnetworks.units import Axis, Units, Weighted
+from shared.training.subnetworks.units import Axis, Units, WeightedLayer
 
 
 def units_of(model: nn.Module, input_shape: tuple[int, int, int]) -> Units:
@@ -104,9 +104,9 @@ class _Reading(TorchFunctionMode):
         groups = {name: size for name, size in self.sizes.items() if self._root(name) == name}
         for layer in self.layers:
             layer["group"] = layer["group"] and self._root(layer["group"])
-            if self.n_calls[layer["shown"]] > 1:  # its outputs are others' too
-                layer["shown"] = layer["name"]
-        return Units(groups, axes, tuple(Weighted(**layer) for layer in self.layers))
+            if self.n_calls[layer["output_module"]] > 1:  # its outputs are others' too
+                layer["output_module"] = layer["name"]
+        return Units(groups, axes, tuple(WeightedLayer(**layer) for layer in self.layers))
 
     def _root(self, group: str) -> str:
         while group in self.same:
@@ -156,7 +156,7 @@ class _Reading(TorchFunctionMode):
             return flow
         if isinstance(module, _ACTIVATIONS):
             if flow.layer is not None:
-                self.layers[flow.layer]["shown"] = name
+                self.layers[flow.layer]["output_module"] = name
             return flow
         if isinstance(module, nn.Flatten):
             return self._flattened(x, flow)
@@ -186,7 +186,14 @@ class _Reading(TorchFunctionMode):
         n_positions = out.shape[2:].numel()
         first = flow.group is None and not self.layers
         self.layers.append(
-            {"name": name, "kind": kind, "group": made.group, "n_positions": n_positions, "first": first, "shown": name}
+            {
+                "name": name,
+                "kind": kind,
+                "group": made.group,
+                "n_positions": n_positions,
+                "first": first,
+                "output_module": name,
+            }
         )
         return _Flow(made.group, made.span, len(self.layers) - 1)
 

@@ -42,7 +42,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Weighted:
+class WeightedLayer:
     """A convolution or linear layer.
 
     Attributes:
@@ -52,7 +52,7 @@ class Weighted:
         n_positions: pixels of its output, 1 for a linear layer.
         first: whether it reads the image.
         scale: name of the parameters that scale its outputs in the batch-norm behind it, if there is one.
-        shown: name of the module whose output shows what its units do: of the activation behind it, if there is one.
+        output_module: name of the module whose output measures its units: the activation behind it, if there is one.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Weighted:
     n_positions: int
     first: bool = False
     scale: str | None = None
-    shown: str = ""
+    output_module: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Units:
 
     groups: Mapping[str, int]
     axes: Mapping[str, tuple[Axis, ...]]
-    layers: tuple[Weighted, ...]
+    layers: tuple[WeightedLayer, ...]
 
-    def makers(self, group: str) -> list[Weighted]:
+    def makers(self, group: str) -> list[WeightedLayer]:
         """The layers whose outputs are a group's units; a depthwise convolution makes none of its own."""
         return [layer for layer in self.layers if layer.group == group and layer.kind != "depthwise"]
 

@@ -34,7 +34,7 @@ Statistics = Literal["batch", "running"]
 """With which statistics batch-norm normalises in a sub-network: the batch's, or the kept channels' running ones."""
 
 
-def kept(width: float, n: int) -> int:
+def n_kept(width: float, n: int) -> int:
     """How many of n channels a sub-network of this width has: ceil(width * n), at least one."""
     return max(math.ceil(width * n - 1e-9), 1)  # 0.55 of 20 is 11, whatever floating point makes of it
 
@@ -61,7 +61,7 @@ def narrowed(model: nn.Module, width: float, statistics: Statistics = "batch") -
             del vars(module)["forward"]
 
 
-def takes(model: nn.Module, shape: tuple[int, ...]) -> bool:
+def accepts_shape(model: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether the model takes a batch of this shape, (batch, channels, height, width): tried on shapes alone.
 
     A network that flattens takes one size, one that pools to a point takes others too; but where batch-norm is left
@@ -89,10 +89,10 @@ def _forward(
 ) -> Callable[[Tensor], Tensor]:
     """What a layer does instead of its own forward."""
     if isinstance(module, nn.Linear):
-        n_out = module.out_features if module is model.get_submodule("head") else kept(width, module.out_features)
+        n_out = module.out_features if module is model.get_submodule("head") else n_kept(width, module.out_features)
         return partial(_linear, module, n_out)
     if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros":
-        return partial(_convolution, module, kept(width, module.out_channels))
+        return partial(_convolution, module, n_kept(width, module.out_channels))
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         return partial(_batch_norm, module, statistics)
     raise BadInput(f"sub-networks have no {module} ({name})", field="model.name")

@@ -313,7 +313,7 @@ def test_failed_download_says_why_and_what_to_put_where(tmp_path: Path, monkeypa
     def fails(_: Path) -> Arrays:
         raise OSError("no route to host")
 
-    monkeypatch.setitem(sources.DATASETS, "mnist", sources.Known(10, fails))
+    monkeypatch.setitem(sources.DATASETS, "mnist", sources.DatasetSource(10, fails))
     with pytest.raises(DataUnavailable, match=r"no route to host.*mnist\.npz into .*mine"):
         load("mnist", data_dir=tmp_path / "mine", cache_dir=tmp_path / "c")
     assert not (tmp_path / "c" / "mnist-fetched").exists()

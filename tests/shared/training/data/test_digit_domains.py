@@ -13,7 +13,7 @@ from shared.federation.spec_parser import parse_spec
 from shared.runtime import memory
 from shared.training.data import digit_domains, sources
 from shared.training.data.dataset import DataSpec
-from shared.training.data.digit_domains import brought, open_data
+from shared.training.data.digit_domains import open_data, resized
 from shared.training.data.sources import DataUnavailable
 from tests.domains import LOOKS, N_TEST, N_TRAIN, write_domains
 
@@ -83,12 +83,12 @@ def test_options_make_other_sets_and_the_same_ones_the_same(folders: dict[str, P
 
 def test_bringing_to_shape_interpolates_and_leaves_what_fits() -> None:
     ramp = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (2, 16, 1))  # 2 x 16 x 16, grey
-    half = brought(ramp, 8)
+    half = resized(ramp, 8)
     assert half.shape == (2, 8, 8, 3)
     inner = half[0, 4, 1:-1, 0].astype(int)
     assert (abs(inner - (ramp[0, 0, 2:-2:2].astype(int) + 8)) <= 1).all()  # the mean of two neighbours
     colour = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
-    assert np.array_equal(brought(colour, 8), colour)
+    assert np.array_equal(resized(colour, 8), colour)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_images_that_cannot_fit_into_memory_are_refused_before_they_are_made(
     monkeypatch.setattr(memory, "available_bytes", lambda: 450 * 10**6)
     n = 5 * (N_TRAIN + N_TEST)
     assert 2 * n * 256**2 * 3 == 491_520_000
-    monkeypatch.setattr(digit_domains, "brought", None)
+    monkeypatch.setattr(digit_domains, "resized", None)
     with pytest.raises(BadInput, match=r"size 256: 1250 images of 256x256 .* 0\.5 GB, 0\.5 GB are free") as refused:
         open_data(spec_of(size=256), data_dir=folders["data_dir"], cache_dir=tmp_path)
     assert refused.value.field == "data.size"
@@ -162,7 +162,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Path) -> Any:
         raise OSError("no network")
 
-    monkeypatch.setitem(sources.DATASETS, "svhn", sources.Known(10, fail))
+    monkeypatch.setitem(sources.DATASETS, "svhn", sources.DatasetSource(10, fail))
 
 
 @pytest.mark.usefixtures("offline")

@@ -67,7 +67,7 @@ def test_every_sample_is_dealt_once_and_the_same_way_again(
 ) -> None:
     labels = rng(seed).integers(0, n_classes, n_samples)
     more: dict[str, Any] = {
-        "homes": rng(seed).integers(0, 3, n).tolist(),
+        "edges": rng(seed).integers(0, 3, n).tolist(),
         "writers": np.arange(n_samples) // 3,
         "n_classes": n_classes,
     }
@@ -92,7 +92,7 @@ def test_every_sample_is_dealt_once_and_the_same_way_again(
 )
 def test_another_seed_deals_otherwise(spec: PartitionSpec) -> None:
     labels = balanced(4, 25)
-    one, two = (partition(spec, labels, 4, rng(s), homes=[0, 0, 1, 1], n_classes=4) for s in (1, 2))
+    one, two = (partition(spec, labels, 4, rng(s), edges=[0, 0, 1, 1], n_classes=4) for s in (1, 2))
     assert [part.tolist() for part in one] != [part.tolist() for part in two]
 
 
@@ -206,24 +206,24 @@ def test_gamma_one_leaves_foreign_classes_at_zero_and_gamma_zero_is_even() -> No
 
 
 def test_devices_of_one_edge_are_alike_and_edges_differ() -> None:
-    homes = [0, 1, 2] * 4
-    counts = counts_of(EdgeSkewPartition(alpha=0.2), balanced(10, 120), 12, homes=homes)
+    edges = [0, 1, 2] * 4
+    counts = counts_of(EdgeSkewPartition(alpha=0.2), balanced(10, 120), 12, edges=edges)
     assert (counts.sum(axis=1) == 100).all()
-    of_edge = [counts[[i for i, home in enumerate(homes) if home == e]] for e in range(3)]
+    of_edge = [counts[[i for i, edge in enumerate(edges) if edge == e]] for e in range(3)]
     assert all(np.ptp(rows, axis=0).max() <= 1 for rows in of_edge)
     means = np.array([rows.mean(axis=0) for rows in of_edge])
     assert np.abs(means[0] - means[1]).sum() > 50
 
 
 def test_edge_skew_fades_with_alpha() -> None:
-    counts = counts_of(EdgeSkewPartition(alpha=1e6), balanced(4, 60), 6, homes=[0, 0, 0, 5, 5, 5])
+    counts = counts_of(EdgeSkewPartition(alpha=1e6), balanced(4, 60), 6, edges=[0, 0, 0, 5, 5, 5])
     assert counts.min() >= 9
     assert counts.max() <= 11
 
 
 def test_edge_skew_keeps_skewed_sizes() -> None:
     spec = EdgeSkewPartition(alpha=0.3, quantity_skew=1.0)
-    counts = counts_of(spec, balanced(5, 200), 8, seed=2, homes=[0, 0, 0, 0, 1, 1, 1, 1])
+    counts = counts_of(spec, balanced(5, 200), 8, seed=2, edges=[0, 0, 0, 0, 1, 1, 1, 1])
     plain = partition(IidPartition(quantity_skew=1.0), balanced(5, 200), 8, rng(2), n_classes=5)
     assert counts.sum() == 1000
     assert counts.sum(axis=1).max() > 2 * counts.sum(axis=1).min()
@@ -265,7 +265,7 @@ def test_edge_skew_does_not_fade_where_shares_underflow(alpha: float) -> None:
     distances = []
     for seed in range(5):
         spec = EdgeSkewPartition(alpha=alpha)
-        counts = counts_of(spec, balanced(10, 200), 4, seed=seed, homes=[0, 1, 2, 3])
+        counts = counts_of(spec, balanced(10, 200), 4, seed=seed, edges=[0, 1, 2, 3])
         distances += [np.abs(counts[i] - counts[j]).sum() / 1000 for i in range(4) for j in range(i)]
     assert np.mean(distances) > 0.8
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from shared.core.errors import BadInput
 from shared.training.models import MODELS, Classifier, build, read_state
-from shared.training.subnetworks.width_slices import Statistics, kept, narrowed, takes
+from shared.training.subnetworks.width_slices import Statistics, accepts_shape, n_kept, narrowed
 from tests.narrow_copy import POOLING, leading, narrow_copy, pixels_read
 
 """Models that pool to a point; all others flatten."""
@@ -102,14 +102,14 @@ def test_groups_follow_the_channels_that_arrive(groups: int, width: float) -> No
     model = Classifier(nn.Sequential(nn.Conv2d(1, 8, 1).double(), grouped), 16, 2)
     x = torch.randn(2, 1, 5, 5, dtype=torch.float64)
     arrives = model.get_submodule("features.0")(x)
-    arrives[:, kept(width, 8) :] = 0
+    arrives[:, n_kept(width, 8) :] = 0
     with narrowed(model, width):
         found = model.features(x)
-    assert torch.allclose(found, grouped(arrives)[:, : kept(width, 16)], atol=1e-12)
+    assert torch.allclose(found, grouped(arrives)[:, : n_kept(width, 16)], atol=1e-12)
 
 
 def test_so_many_channels_are_kept() -> None:
-    assert [kept(width, n) for width, n in ((0.8, 6), (0.8, 5), (0.55, 20), (1.0, 7), (0.01, 3))] == [5, 4, 11, 7, 1]
+    assert [n_kept(width, n) for width, n in ((0.8, 6), (0.8, 5), (0.55, 20), (1.0, 7), (0.01, 3))] == [5, 4, 11, 7, 1]
 
 
 def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
@@ -124,8 +124,10 @@ def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
 def test_a_network_that_pools_to_a_point_takes_other_sizes(name: str) -> None:
     model, x = made(name, torch.float32)
     before = read_state(model)
-    assert takes(model, (2, 3, 16, 16))
-    assert takes(model, (2, 3, 8, 8)) is (name in POOLING)  # at 10x10 pools that round up come to 2x2 as from 16x16
+    assert accepts_shape(model, (2, 3, 16, 16))
+    assert accepts_shape(model, (2, 3, 8, 8)) is (
+        name in POOLING
+    )  # at 10x10 pools that round up come to 2x2 as from 16x16
     assert all(torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
     assert model(x).device.type == "cpu"
 
