@@ -237,5 +237,5 @@ async def test_a_run_whose_data_lack_a_domain_fails_and_names_it(
     async with federation(tmp_path, n_edges=1, rooms=(3,), common={"data_dir": data_dir}) as fed:
         info = await fed.run(spec)
     assert info.status == "failed"
-    assert "svhn could not be had (no network)" in (info.reason or "")
+    assert "svhn could not be loaded (no network)" in (info.reason or "")
     assert "data.domains=[mnist, usps]" in (info.reason or "")
