@@ -1,4 +1,4 @@
-"""Partitioners deal every sample once, as their methods say."""
+"""Partitioners assign every sample to one client, as their methods require."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def balanced(n_classes: int, each: int) -> Array:
-    """Labels 0, 1, ..., 0, 1, ...: `each` samples of every class."""
+    """Returns labels 0, 1, ..., 0, 1, ...: `each` samples of every class."""
     return np.tile(np.arange(n_classes), each)
 
 
@@ -62,7 +62,7 @@ ALWAYS_POSSIBLE = st.one_of(
     n_classes=st.integers(2, 7),
     seed=st.integers(0, 2**32),
 )
-def test_every_sample_is_dealt_once_and_the_same_way_again(
+def test_every_sample_is_assigned_once_and_reproducibly(
     spec: PartitionSpec, n: int, n_samples: int, n_classes: int, seed: int
 ) -> None:
     labels = rng(seed).integers(0, n_classes, n_samples)
@@ -90,7 +90,7 @@ def test_every_sample_is_dealt_once_and_the_same_way_again(
         EdgeSkewPartition(),
     ],
 )
-def test_another_seed_deals_otherwise(spec: PartitionSpec) -> None:
+def test_another_seed_gives_another_partition(spec: PartitionSpec) -> None:
     labels = balanced(4, 25)
     one, two = (partition(spec, labels, 4, rng(s), edges=[0, 0, 1, 1], n_classes=4) for s in (1, 2))
     assert [part.tolist() for part in one] != [part.tolist() for part in two]
@@ -296,7 +296,7 @@ def test_interleave_spreads_each_client_over_the_pool() -> None:
         (EdgeSkewPartition(), 2, "needs the home edge of each client"),
     ],
 )
-def test_impossible_partition_is_refused_with_the_figures(spec: PartitionSpec, n: int, message: str | None) -> None:
+def test_an_impossible_partition_is_refused_with_the_numbers(spec: PartitionSpec, n: int, message: str | None) -> None:
     if message is None:  # one sample for each: still possible
         assert counts_of(spec, balanced(4, 10), n).sum(axis=1).tolist() == [1] * 40
         return
@@ -313,7 +313,7 @@ def test_client_left_without_samples_is_refused_by_number() -> None:
 
 
 def test_too_few_writers_are_counted() -> None:
-    with pytest.raises(BadInput, match="2 writers, too few for 3 clients"):
+    with pytest.raises(BadInput, match="2 writers are too few for 3 clients"):
         partition(ByWriterPartition(), np.zeros(4, int), 3, rng(), writers=np.array([1, 1, 2, 2]), n_classes=1)
 
 
@@ -360,7 +360,7 @@ DOMAIN_NAMES = ("red", "green", "blue")
 
 
 def dealt_by_domain(n_clients: int, seed: int = 0, **fields: Any) -> list[Array]:
-    """Of each of 30, 60 and 90 images of three domains, two classes in the proportion 2 : 1."""
+    """Partitions 30, 60 and 90 images of three domains, each with two classes in the proportion 2 : 1."""
     domains = np.repeat([0, 1, 2], [30, 60, 90])
     labels = (np.arange(180) % 3 == 0).astype(np.int64)
     return partition(
@@ -409,7 +409,7 @@ def test_by_domain_gives_classes_in_the_domains_proportion() -> None:
     [
         (2, {}, "partition.domains", "2 clients are too few for 3 domains"),
         (3, {"domains": ("red", "pink")}, "partition.domains", "domains of this data are red, green, blue"),
-        (3, {"per_client": 31}, "partition.per_client", "per_client 31: of red there are 30"),
+        (3, {"per_client": 31}, "partition.per_client", "per_client 31: the domain red has only 30 samples"),
     ],
 )
 def test_by_domain_says_what_does_not_fit(n_clients: int, fields: dict[str, Any], field: str, message: str) -> None:
