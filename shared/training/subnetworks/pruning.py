@@ -1,8 +1,8 @@
-"""How much the units of a network count, and what is left of it when some are left out (ES-AFL, section 3.4).
+"""Importance of a network's units, and pruning of units and weights (ES-AFL, section 3.4).
 
-A channel counts as much as its batch-norm scales it, |gamma|; a neuron, and a channel without batch-norm, as much as
-its activation gives: the mean of absolute outputs over images and pixels. Of a group that several layers make
-(residuals) it is the mean over these.
+The importance of a channel is its batch-norm scale |gamma|. The importance of a neuron, or of a channel without
+batch-norm, is the mean absolute output of its activation over images and pixels. The importance of a unit that several
+layers produce (residuals) is the mean over these layers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from shared.training.subnetworks.units import Units, WeightedLayer
 
 
 class Gene(NamedTuple):
-    """What a gene is of: the units of a group, or the weights of a linear layer."""
+    """What a gene prunes: the units of a group, or the weights of a linear layer."""
 
     kind: Literal["units", "weights"]
     name: str
 
 
 def genes_of(units: Units) -> tuple[Gene, ...]:
-    """The genes of a network's chromosomes, from input to output."""
+    """Returns the genes of a network's chromosomes, from input to output."""
     found: dict[Gene, None] = {}
     for layer in units.layers:
         if layer.group is not None:
@@ -38,22 +38,22 @@ def genes_of(units: Units) -> tuple[Gene, ...]:
 
 
 def rates_of(units: Units, chromosome: Sequence[float], of: str) -> dict[str, float]:
-    """By name, the rates of one kind of gene."""
+    """Returns the pruning rates of the genes of one kind, by name."""
     return {gene.name: rate for gene, rate in zip(genes_of(units), chromosome, strict=True) if gene.kind == of}
 
 
 def n_pruned(rate: float, n: int) -> int:
-    """How many of n are left out at this rate: floor(rate * n)."""
-    return math.floor(rate * n + 1e-9)  # 0.29 of 100 is 29, whatever floating point makes of it
+    """Returns how many of n are pruned at this rate: floor(rate * n)."""
+    return math.floor(rate * n + 1e-9)  # 0.29 of 100 is 29 despite rounding errors
 
 
 def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict[str, Tensor]:
-    """By group, how much each of its units counts.
+    """Returns the importance of each unit, by group.
 
     Args:
-        model: not changed but for its layout in memory; passed through in evaluation mode, where a group needs that.
-        units: of the model.
-        images: batches of them.
+        model: only its memory layout changes; it is evaluated on the images if a group's importance depends on them.
+        units: the model's units.
+        images: batches of float images, (batch, channels, height, width).
     """
     with_layout = channels_last(model)
     parameters = dict(model.named_parameters())
@@ -74,7 +74,7 @@ def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict
 
 
 def _mean_activations(model: nn.Module, layers: list[WeightedLayer], images: Iterable[Tensor]) -> dict[str, Tensor]:
-    """By layer, each unit's mean absolute output."""
+    """Returns the mean absolute output of each unit, by layer."""
     weights = {layer.name: model.get_parameter(f"{layer.name}.weight") for layer in layers}
     sums = {name: torch.zeros(len(w), dtype=torch.float64, device=w.device) for name, w in weights.items()}
 
@@ -100,13 +100,13 @@ def _mean_activations(model: nn.Module, layers: list[WeightedLayer], images: Ite
 
 
 def kept_units(counts: Mapping[str, Tensor], rates: Mapping[str, float]) -> dict[str, Tensor]:
-    """By group, the units that are kept where this share of the least important ones is left out, at least one.
+    """Returns the units that are kept, by group, when the least important ones are pruned; at least one is kept.
 
-    Of units that count the same the last are left out first, so that what is kept does not depend on anything else.
+    Of equally important units the last are pruned first, so that the result is deterministic.
 
     Args:
-        counts: what `importance` says.
-        rates: by group, in [0, 1]; a group that is not named is kept whole.
+        counts: importance of the units by group, see `importance`.
+        rates: pruning rates in [0, 1] by group; a group that is not named is not pruned.
     """
     found: dict[str, Tensor] = {}
     for group, each in counts.items():
@@ -117,9 +117,9 @@ def kept_units(counts: Mapping[str, Tensor], rates: Mapping[str, float]) -> dict
 
 
 def magnitude_mask(weights: Tensor, rate: float) -> Tensor:
-    """Where the weights are that stay when this share of them, the least by magnitude, is left out; bool.
+    """Returns a mask, bool, of the weights that are kept when this share of the smallest magnitudes is pruned.
 
-    Of equal ones the last are left out first.
+    Of equal magnitudes the last are pruned first.
     """
     best_first = torch.sort(weights.detach().abs().flatten(), descending=True, stable=True).indices
     stay = torch.zeros(weights.numel(), dtype=torch.bool, device=weights.device)

@@ -1,4 +1,4 @@
-"""Which units and weights are left out, by numbers worked out by hand."""
+"""Which units and weights are pruned, compared with numbers worked out by hand."""
 
 from __future__ import annotations
 

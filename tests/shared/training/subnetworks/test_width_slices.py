@@ -11,11 +11,9 @@ from shared.training.models import MODELS, Classifier, build, read_state
 from shared.training.subnetworks.width_slices import Statistics, accepts_shape, n_kept, narrowed
 from tests.narrow_copy import POOLING, leading, narrow_copy, pixels_read
 
-"""Models that pool to a point; all others flatten."""
-
 
 def made(name: str, dtype: torch.dtype, projection: int | None = None, side: int = 16) -> tuple[Classifier, Tensor]:
-    """A model whose batch-norms have seen something, and a batch."""
+    """Returns a model whose batch-norms have other values than the initial ones, and a batch."""
     shape = (3, side, side)
     model = build(name, shape, 7, seed=1, projection=projection).to(dtype)
     generator = torch.Generator().manual_seed(2)
@@ -97,7 +95,7 @@ def test_the_network_is_itself_again_also_after_an_error() -> None:
 @pytest.mark.parametrize("groups", [2, 4, 8])
 @pytest.mark.parametrize("width", [0.3, 0.5, 0.9])
 def test_groups_follow_the_channels_that_arrive(groups: int, width: float) -> None:
-    """As if the channels that are cut off were there and 0."""
+    """The result is the same as if the channels that are cut off were present and 0."""
     grouped = nn.Conv2d(8, 16, 3, groups=groups).double()
     model = Classifier(nn.Sequential(nn.Conv2d(1, 8, 1).double(), grouped), 16, 2)
     x = torch.randn(2, 1, 5, 5, dtype=torch.float64)
@@ -114,7 +112,7 @@ def test_so_many_channels_are_kept() -> None:
 
 def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
     model = Classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()), 16, 2)
-    with pytest.raises(BadInput, match=r"no GroupNorm.*features\.1") as refused, narrowed(model, 0.5):
+    with pytest.raises(BadInput, match=r"not supported with GroupNorm.*features\.1") as refused, narrowed(model, 0.5):
         pass
     assert refused.value.field == "model.name"
     assert all("forward" not in vars(module) for module in model.modules())
