@@ -114,10 +114,10 @@ def data_sets() -> Iterator[Check]:
         yield found
         lacking += [name] if name in FIVE and found.state != "ok" else []
     if lacking:
-        todo = "what this machine can neither find nor download is left out of runs, its clients with it"
+        todo = "put these sets into STRATA_DATA_DIR, or leave them out of `domains` in the spec"
         yield Check(f"data: {NAME}", "warn", f"not here: {', '.join(lacking)}", todo)
     else:
-        yield Check(f"data: {NAME}", "ok", f"put together of {', '.join(FIVE)}")
+        yield Check(f"data: {NAME}", "ok", f"combined from {', '.join(FIVE)}")
 
 
 def _data_set(name: str, folder: Path | None) -> Check:

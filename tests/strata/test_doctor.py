@@ -18,14 +18,14 @@ def test_doctor_knows_folders_of_pictures_and_what_the_digits_lack(
 
     monkeypatch.setenv("STRATA_DATA_DIR", str(tmp_path))
     assert found()["data: tiny_imagenet"].found == "not found"
-    assert found()["data: tiny_imagenet"].todo.endswith("or the folder tiny_imagenet as it is published")
+    assert found()["data: tiny_imagenet"].todo.endswith("or the published folder tiny_imagenet")
     folder = tmp_path / "tiny_imagenet"
     folder.mkdir()
     assert found()["data: tiny_imagenet"].state == "warn"
     assert found()["data: tiny_imagenet"].found == f"{folder} cannot be read: wnids.txt is missing or not a file"
     listed = {"train": [(folder / "a.JPEG", 0)] * 3, "test": [(folder / "b.JPEG", 0)]}
     monkeypatch.setitem(DATASETS, "tiny_imagenet", DatasetSource(200, None, lambda _: listed))
-    assert found()["data: tiny_imagenet"] == Check("data: tiny_imagenet", "ok", "folder tiny_imagenet, 4 pictures")
+    assert found()["data: tiny_imagenet"] == Check("data: tiny_imagenet", "ok", "folder tiny_imagenet, 4 images")
     for name in ("mnist", "usps"):
         (tmp_path / f"{name}.npz").write_bytes(b"x")
     assert found()["data: digit_domains"].state == "warn"

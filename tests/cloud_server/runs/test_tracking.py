@@ -211,7 +211,7 @@ async def test_a_tracker_that_cannot_be_told_anything_is_refused_at_once(
         assert (await refused(tracking=["mlflow", "mlflow"]))["field"] == "tracking"
         assert "did you mean 'tracking'" in (await refused(traking="mlflow"))["detail"]
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///m.db")
-        assert "no address of a server" in (await refused(tracking="mlflow"))["detail"]
+        assert "not the address of a server" in (await refused(tracking="mlflow"))["detail"]
         monkeypatch.delenv("MLFLOW_TRACKING_URI")
         problem = await refused(tracking="mlflow")
         assert (problem["field"], "MLFLOW_TRACKING_URI is not set" in problem["detail"]) == ("tracking", True)

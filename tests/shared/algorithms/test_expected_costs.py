@@ -56,7 +56,7 @@ def works_of(experiment: Experiment, left_s: float = math.inf) -> dict[int, tupl
 class AsAsked(ByHooks):
     """A run whose visits do what the edge schedules, the same for each seat."""
 
-    def _work(self, round_no: int) -> Task:
+    def _task(self, round_no: int) -> Task:
         return works_of(self.experiment)[0][0].replace(evaluate=False)
 
 

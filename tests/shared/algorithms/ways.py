@@ -83,7 +83,7 @@ async def so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
     """The results of a run that has ended or is paused."""
     info = await fed.info(run_id)
     experiment = lab_of(info.spec, folder, fed.common.data_dir)
-    found = await fed.apps["cloud"].state.cloud.repository.committed(run_id, experiment)
+    found = await fed.apps["cloud"].state.cloud.repository.checkpoint(run_id, experiment)
     assert found is not None
     rounds = [await fed.round(run_id, round_no) for round_no in range(1, info.rounds + 1)]
     return Ended(info, rounds, experiment, found[0].state)

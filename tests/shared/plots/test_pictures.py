@@ -47,7 +47,7 @@ def test_accuracy_stands_where_it_was_evaluated_by_each_measure() -> None:
     assert lines["time"][1:] == [("mean over clients", (4, 8), (0.6, 0.7))]
     assert lines["bytes"][:1] == [("global model", (4400,), (0.8,))]
     losses = [(s.name, s.y) for s in panels["round"][1].series]
-    assert losses == [("global model", (0.4,)), ("in training", (1.0, 0.5))]
+    assert losses == [("global model", (0.4,)), ("training", (1.0, 0.5))]
 
 
 def test_run_without_a_round_has_nothing_to_show() -> None:

@@ -327,7 +327,7 @@ def test_doctor_fails_without_a_redis_server(strata: Strata, monkeypatch: pytest
     monkeypatch.setenv("STRATA_REDIS_SERVER", "/nowhere/redis-server")
     said = strata("doctor")
     assert said.code == 1
-    assert "is not an executable file" in said.out
+    assert "STRATA_REDIS_SERVER=/nowhere/redis-server" in said.out
 
 
 # ---- the connection

@@ -45,7 +45,7 @@ def test_an_agent_is_known_by_the_name_that_it_registers_with_and_by_its_devices
 def test_outside_a_project_nothing_is_ours() -> None:
     alone = inspected(90)
     del alone["Config"]["Labels"]["com.docker.compose.project"]
-    with pytest.raises(NotReady, match="no container of a Compose project"):
+    with pytest.raises(NotReady, match="only scale a Compose project"):
         backend(FakeEngine(alone, inspected(1))).agents()
 
 
