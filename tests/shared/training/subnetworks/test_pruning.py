@@ -34,7 +34,7 @@ def test_channels_count_by_their_scale_and_neurons_by_their_activation() -> None
         model.get_parameter("features.4.bias").copy_(torch.tensor([3.0, -4.0]))
     found = importance(model.train(), units_of(model, (1, 2, 2)), [torch.zeros(3, 1, 2, 2), torch.zeros(1, 1, 2, 2)])
     assert found["features.0"].tolist() == [2.0, 0.5, 1.0]
-    assert found["features.4"].tolist() == [3.0, 0.0]  # what the ReLU gives, not what it gets
+    assert found["features.4"].tolist() == [3.0, 0.0]  # outputs of the ReLU, not its inputs
     assert model.training
 
 

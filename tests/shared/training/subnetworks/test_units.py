@@ -1,4 +1,4 @@
-"""A sub-network is the whole one with what is left out masked, and its tensors go back to their places."""
+"""A sub-network computes the same as the network with pruned units masked; its tensors return to their positions."""
 
 from __future__ import annotations
 
