@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 
 from shared.federation.hooks import Context, Record, Samples, Score, TensorMap, Trained, Trainer
-from shared.training.subnetworks.pruning import heaviest, kept_units, rates_of
+from shared.training.subnetworks.pruning import kept_units, magnitude_mask, rates_of
 from shared.training.subnetworks.units import Units
 
 Vector = tuple[float, ...]
@@ -187,7 +187,7 @@ def run_trial(
     stays = {name: torch.ones_like(tensor, dtype=torch.float32) for name, tensor in fit.model.items()}
     for name, rate in rates_of(units, chromosome, "weights").items():
         key = f"{name}.weight"
-        stays[key] = heaviest(fit.model[key], rate).to(torch.float32)
+        stays[key] = magnitude_mask(fit.model[key], rate).to(torch.float32)
     left = {name: tensor * stays[name].to(tensor.dtype) for name, tensor in fit.model.items()}
     return Trial(
         model=left,

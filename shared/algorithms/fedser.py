@@ -45,7 +45,7 @@ from torch.nn import functional
 from shared.core.validation import no_repeats
 from shared.federation.hooks import Algorithm, Context, Footprint, Objective, Record, Tensor, operations
 from shared.training.data.augmentation import View, other_sizes, resized, view
-from shared.training.subnetworks.width_slices import Statistics, narrowed, takes
+from shared.training.subnetworks.width_slices import Statistics, accepts_shape, narrowed
 
 
 class Params(Record):
@@ -79,7 +79,7 @@ def structure_enhanced(ctx: Context[Params]) -> Objective | None:
         seen = view(x, p.transforms, views)
         shape = tuple(seen.shape)
         if shape not in fits:
-            fits[shape] = shape == x.shape or takes(model, shape)
+            fits[shape] = shape == x.shape or accepts_shape(model, shape)
         return seen if fits[shape] else resized(seen, (x.shape[2], x.shape[3]))
 
     def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ def mean_operations(p: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
     own = operations(lambda: functional.cross_entropy(model(x), y))
     if not p.mu or not p.n:
         return own
-    fed = [size if takes(model, (*x.shape[:2], *size)) else whole for size in sizes]
+    fed = [size if accepts_shape(model, (*x.shape[:2], *size)) else whole for size in sizes]
     return own + p.n * fmean(of_sub_network(width, size) for width, size in product(_two_widths(p.alpha), fed))
 
 

@@ -1,1 +1,1 @@
-"""Data, partitions, models and the one training loop."""
+"""Data sets, partitions, models, sub-networks and the training loop."""

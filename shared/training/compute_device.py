@@ -1,8 +1,8 @@
-"""What a client computes on: the CPU, or a GPU by CUDA, as the spec's `device` says.
+"""The device that clients compute on: the CPU, or a GPU through CUDA, as the spec's `device` says.
 
-Messages, states and sums lie in the CPU's memory. What a visit works with is brought to its processor before the hooks
-and fetched after them, so that an algorithm's tensor algebra runs there without knowing; random streams stay on the CPU
-and are the same everywhere.
+Messages, states and sums lie in the CPU's memory. A visit copies its inputs to the device before it calls the hooks and
+copies the results back afterwards, so that algorithms are written without regard to devices. Random streams stay on the
+CPU, so that they are the same everywhere.
 """
 
 from __future__ import annotations
@@ -17,43 +17,45 @@ from shared.core.errors import BadInput
 from shared.core.randomness import reseed
 from shared.core.records import with_tensors
 
-ProcessorName = Literal["cpu", "cuda"]
+DeviceName = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
 class ComputeDevice:
-    """Where tensors are computed with; of several GPUs the first that the process sees (CUDA_VISIBLE_DEVICES)."""
+    """The device of a run's tensors; with several GPUs, the first that the process sees (CUDA_VISIBLE_DEVICES)."""
 
-    place: torch.device
+    device: torch.device
 
     @property
     def is_cpu(self) -> bool:
-        """Whether nothing has to be moved."""
-        return self.place.type == "cpu"
+        """Whether the device is the CPU, so that no tensor has to be copied."""
+        return self.device.type == "cpu"
 
-    def bring(self, value: Any) -> Any:
-        """A record, or values in lists and maps, with its tensors on this processor."""
-        return value if self.is_cpu else with_tensors(value, lambda tensor: tensor.to(self.place))
+    def to_device(self, value: Any) -> Any:
+        """Returns a record, or lists and maps of values, with its tensors on this device."""
+        return value if self.is_cpu else with_tensors(value, lambda tensor: tensor.to(self.device))
 
-    def fetch(self, value: Any) -> Any:
-        """The same with its tensors in the CPU's memory: what leaves a visit."""
+    def to_cpu(self, value: Any) -> Any:
+        """Returns a record, or lists and maps of values, with its tensors in the CPU's memory."""
         return value if self.is_cpu else with_tensors(value, lambda tensor: tensor.cpu())
 
     def seed(self, seed: int) -> None:
-        """Seed torch's default generators, from which dropout draws."""
+        """Seeds torch's default generators, from which dropout draws."""
         reseed(seed)
-        if self.place.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def make_repeatable(self) -> None:
-        """Ask for kernels that give the same bits each time; on a GPU also for whole float32 in place of TF32.
+        """Selects deterministic kernels and, instead of TF32, full float32 precision on a GPU.
 
-        Switched off again on the CPU, where it would choose other kernels: a run's bits do not depend on whether its
-        process had a run on a GPU before.
+        On the CPU, where deterministic mode would select other kernels, it is switched off again: a run's bits must not
+        depend on whether its process ran on a GPU before.
         """
-        on_gpu = self.place.type == "cuda"
+        on_gpu = self.device.type == "cuda"
         if on_gpu != torch.are_deterministic_algorithms_enabled():
-            torch.use_deterministic_algorithms(on_gpu, warn_only=True)  # warns where a kernel has no such version
+            torch.use_deterministic_algorithms(
+                on_gpu, warn_only=True
+            )  # warns about kernels without a deterministic version
         if on_gpu:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
             torch.set_float32_matmul_precision("highest")
@@ -62,11 +64,11 @@ class ComputeDevice:
             torch.backends.cudnn.benchmark = False
 
 
-def compute_device_of(name: ProcessorName) -> ComputeDevice:
-    """The processor of a spec's `device`.
+def compute_device_of(name: DeviceName) -> ComputeDevice:
+    """Returns the compute device of a spec's `device`.
 
     Raises:
-        BadInput: there is no CUDA in this process; says why.
+        BadInput: this process cannot use CUDA; the message says why.
     """
     if name == "cuda" and (missing := cuda_missing()) is not None:
         raise BadInput(f"device: cuda: {missing}", field="device")
@@ -74,7 +76,7 @@ def compute_device_of(name: ProcessorName) -> ComputeDevice:
 
 
 def cuda_missing() -> str | None:
-    """Why this process cannot compute by CUDA; None where it can."""
+    """Returns why this process cannot use CUDA, None if it can."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is a build without CUDA"
     if not torch.cuda.is_available():
@@ -83,7 +85,7 @@ def cuda_missing() -> str | None:
 
 
 def gpu_model() -> str | None:
-    """The GPU that this process computes on, with the versions of CUDA and cuDNN that torch uses; None without one."""
+    """Returns this process's GPU with the versions of CUDA and cuDNN that torch uses, None without a GPU."""
     if cuda_missing() is not None:
         return None
     cudnn: Any = torch.backends.cudnn

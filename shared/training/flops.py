@@ -1,8 +1,8 @@
 """Floating-point operations of training, counted on the run's own model.
 
-Forward and backward pass of one batch run on torch's `meta` device, where only shapes exist, and the operations'
-formulas of `torch.utils.flop_counter` are added up: two operations for a multiplication with its addition, in matrix
-products and convolutions. What else there is (activations, normalisation, pooling, loss, the step) is not counted.
+Forward and backward pass of one batch run on torch's `meta` device, where tensors have shapes but no values, and the
+formulas of `torch.utils.flop_counter` are summed: a multiply-add counts as two operations. Only matrix products and
+convolutions are counted; activations, normalisation, pooling, loss and the optimiser's step are not.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch.utils.flop_counter import flop_registry
 from shared.training.models import Classifier, Shape, build
 
 BATCH = 2
-"""Batch-norm cannot train on one sample where the images have shrunk to one pixel."""
+"""Samples in the counted batch: batch-norm cannot train on one sample if its input has a single pixel."""
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the operations of this thread in `n`; `FlopCounterMode` would put hooks on the modules of all threads."""
+    """Sums the operations of this thread in `n`; `FlopCounterMode` would hook the modules of all threads."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.n = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """One operation."""
+        """Runs one operation and adds its count."""
         out = func(*args, **(kwargs or {}))
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
@@ -40,26 +40,26 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def operations(loss: Callable[[], Tensor]) -> int:
-    """Operations of making a loss and of going back through it."""
+    """Returns the number of operations of computing a loss and its gradients."""
     with Operations() as counter:
         loss().backward()  # type: ignore[no-untyped-call]
     return int(counter.n)
 
 
-def on_shapes(
+def meta_model(
     model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
 ) -> tuple[Classifier, Tensor, Tensor]:
-    """A model, images and labels of a batch, of which there are the shapes alone.
+    """Returns a model and the images and labels of a batch, all on torch's `meta` device.
 
     Args:
         model: one of `shared.training.models.MODELS`.
         input_shape: (channels, height, width).
-        n_classes: width of the head.
-        projection: outputs of the model's projection head, if it has one.
+        n_classes: number of outputs of the head.
+        projection: number of outputs of the model's projection head; None = no projection head.
         width: share of the units of its hidden layers.
 
     Raises:
-        UnknownName, BadInput: as `build` does.
+        UnknownName, BadInput: as for `build`.
     """
     with torch.device("meta"):
         made = build(model, input_shape, n_classes, 0, projection, width)
@@ -70,6 +70,6 @@ def on_shapes(
 def training_flops(
     model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
 ) -> int:
-    """Operations of training a model on one sample with the cross-entropy; arguments and errors of `on_shapes`."""
-    made, x, y = on_shapes(model, input_shape, n_classes, projection, width)
+    """Returns the operations of training on one sample with the cross-entropy; arguments, errors as `meta_model`."""
+    made, x, y = meta_model(model, input_shape, n_classes, projection, width)
     return operations(lambda: functional.cross_entropy(made(x), y)) // BATCH

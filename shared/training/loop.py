@@ -1,8 +1,8 @@
-"""The one training loop and the one evaluation loop.
+"""The training loop and the evaluation loop.
 
-Bits depend on the inputs only: batches are drawn with the generator handed in, images reach the model in
-memory that torch allocated, convolutional models run channels-last always, and the tiers set one torch
-thread. Only dropout and random transforms draw from torch's default generator; the caller seeds it.
+Results are bit-for-bit a function of the inputs: batches are drawn from the generator passed in, images lie in memory
+that torch allocated, convolutional models always run channels-last, and the tiers set one torch thread. Only dropout
+and random transforms draw from torch's default generator, which the caller seeds.
 """
 
 from __future__ import annotations
@@ -28,31 +28,33 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Objective = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(model, images, labels) -> (mean loss of the batch, logits), for losses that need more than the logits.
 
-A loss of several passes may go back through each as soon as it is made, so that the memory of one is enough: what it
-leaves in the parameters' gradients, which it finds empty, is then its gradient, and its value has no graph.
+An objective of several passes may call `backward` on each pass at once, so that only one pass's graph is in memory. The
+parameters' gradients are empty when it is called; it returns a loss without a graph, and the loop uses the gradients
+that it accumulated.
 """
 Transform = Callable[[Tensor], Tensor]
-"""Float images (batch, channels, height, width) -> the same, augmented or normalised."""
+"""Float images (batch, channels, height, width) -> the augmented or normalised images."""
 Correct = Callable[[list[Tensor], list[Tensor]], None]
-"""(parameters, gradients): changes the gradients in place, after the backward pass and before the step."""
+"""(parameters, gradients): corrects the gradients in place, after the backward pass and before the step."""
 Step = Callable[[list[Tensor], list[Tensor]], None]
-"""(parameters, gradients): changes the parameters in place; stands in for SGD."""
+"""(parameters, gradients): changes the parameters in place; replaces SGD."""
 Stopped = Callable[[], bool]
+"""Returns whether training or evaluation is to stop."""
 
 CPU = torch.device("cpu")
 SMALL_BYTES = 64 * 2**20
-"""Up to this size as floats, a client's images are converted once and not batch by batch."""
+"""Upper bound on the bytes of a client's float images for which they are converted once, not batch by batch."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training did, counted where it was done.
+    """Result of a training.
 
     Attributes:
-        n_samples: samples trained on, counted again in each epoch.
-        n_steps: steps taken.
-        loss: mean over these samples, each at the weights before its step; 0 without samples.
-        n_correct: how many of them were classified rightly before their step.
+        n_samples: number of samples trained on; a sample counts once an epoch.
+        n_steps: number of steps.
+        loss: mean loss over these samples, each with the weights before its step; 0 without samples.
+        n_correct: number of these samples that were classified correctly before their step.
     """
 
     n_samples: int
@@ -63,7 +65,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation as sums, so that parts add up; `loss_sum` is the sum of the cross-entropies."""
+    """Result of an evaluation as sums, which can be added; `loss_sum` is the sum of the cross-entropies."""
 
     n: int
     n_correct: int
@@ -80,43 +82,44 @@ def batches(
     epochs: int | None = None,
     steps: int | None = None,
     least: int = 1,
-    place: torch.device = CPU,
+    device: torch.device = CPU,
 ) -> Iterator[Batch]:
-    """Shuffled batches of some samples; each epoch is one shuffle, its last batch may be smaller.
+    """Returns shuffled batches of some samples; each epoch is one shuffle, whose last batch may be smaller.
 
     Args:
         x: images, uint8, (n, height, width[, channels]); may be a read-only memory map.
         y: labels, (n,).
         indices: the client's samples.
-        batch_size: samples a batch.
+        batch_size: number of samples of a batch.
         generator: the only source of randomness.
-        epochs: how many times each sample comes; or
-        steps: how many batches come, over as many epochs as that takes.
-        least: samples that a batch must have, see `batch_sizes`.
-        place: where they shall lie.
+        epochs: number of epochs; None if `steps` is given.
+        steps: number of batches, over as many epochs as needed; None if `epochs` is given.
+        least: least number of samples of a batch, see `batch_sizes`.
+        device: device of the batches.
 
     Yields:
-        Float images as `as_batch` makes them, and int64 labels.
+        Float images as `as_batch` returns them, and int64 labels.
 
     Raises:
-        BadInput: not exactly one of epochs and steps, steps without samples, or a batch of fewer than `least`.
+        BadInput: not exactly one of epochs and steps, steps without samples, or a batch of fewer than `least` samples.
     """
     if (epochs is None) == (steps is None):
-        raise BadInput("batches are counted either in epochs or in steps")
+        raise BadInput("batches need either epochs or steps")
     if steps and not len(indices):
         raise BadInput("no samples to take steps on", field="steps")
     sizes = batch_sizes(len(indices), batch_size, least)
     if sizes and sizes[-1] < least:
-        many, field = f"{sizes[-1]} of {len(indices)} samples", "partition" if len(indices) < least else "batch_size"
-        raise BadInput(f"a batch of {many}: the model's batch-norm trains on {least} or more", field=field)
+        field = "partition" if len(indices) < least else "batch_size"
+        few = f"a batch has {sizes[-1]} of {len(indices)} samples"
+        raise BadInput(f"{few}; the model's batch-norm needs {least} or more to train", field=field)
     n_batches = len(sizes) * epochs if epochs is not None else steps
-    return _shuffled(x, y, np.asarray(indices, dtype=np.int64), sizes, generator, n_batches or 0, place)
+    return _shuffled(x, y, np.asarray(indices, dtype=np.int64), sizes, generator, n_batches or 0, device)
 
 
 def batch_sizes(n: int, batch_size: int, least: int = 1) -> list[int]:
-    """Sizes of the batches of an epoch over n samples: full ones, and one of the rest.
+    """Returns the sizes of the batches of an epoch over n samples: full batches, then one with the remaining samples.
 
-    A rest of fewer than `least` joins the batch before it, so that each sample comes in each epoch.
+    If fewer than `least` samples remain, they join the batch before, so that every epoch has all samples.
     """
     full, rest = divmod(n, batch_size)
     sizes = [batch_size] * full + ([rest] if rest else [])
@@ -132,25 +135,25 @@ def _shuffled(
     sizes: list[int],
     generator: torch.Generator,
     n_batches: int,
-    place: torch.device,
+    device: torch.device,
 ) -> Iterator[Batch]:
-    images, labels = _images_at(x, indices, place), torch.from_numpy(y[indices].astype(np.int64)).to(place)
+    images, labels = _images_at(x, indices, device), torch.from_numpy(y[indices].astype(np.int64)).to(device)
     done = 0
     while done < n_batches:
         order = torch.randperm(len(indices), generator=generator)
         for chosen in torch.split(order, sizes)[: n_batches - done]:
-            yield images(chosen), labels.index_select(0, chosen.to(place))
+            yield images(chosen), labels.index_select(0, chosen.to(device))
             done += 1
 
 
 def _images_at(
-    x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], place: torch.device
+    x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], device: torch.device
 ) -> Callable[[Tensor], Tensor]:
-    """A function from positions in `indices` to float images; the bits are the same on both ways."""
+    """Returns a function from positions in `indices` to float images; bits are the same converted once or by batch."""
     if 4 * math.prod(x.shape[1:]) * len(indices) > SMALL_BYTES:
-        return lambda chosen: as_batch(x[indices[chosen.numpy()]]).to(place)
-    floats = as_batch(x[indices]).to(place)
-    return lambda chosen: floats.index_select(0, chosen.to(place))  # five times as fast as floats[chosen]
+        return lambda chosen: as_batch(x[indices[chosen.numpy()]]).to(device)
+    floats = as_batch(x[indices]).to(device)
+    return lambda chosen: floats.index_select(0, chosen.to(device))  # five times as fast as floats[chosen]
 
 
 def train(
@@ -167,35 +170,35 @@ def train(
     step: Step | None = None,
     stopped: Stopped | None = None,
 ) -> Trained:
-    """Train a model in place: for each batch transform, forward, loss, backward, correct, step.
+    """Trains a model in place: for each batch transform, forward, loss, backward, correct, step.
 
-    The step is SGD as in `torch.optim.SGD` (weight decay added to the gradient, momentum without
-    dampening), bit for bit. A gradient correction such as FedProx's adds to the gradients before that.
+    The step is SGD and equals `torch.optim.SGD` bit for bit (weight decay added to the gradient, momentum without
+    dampening). A gradient correction such as FedProx's is applied to the gradients before weight decay.
 
     Args:
-        model: left in training mode; parameters that do not require gradients stay as they are.
+        model: left in training mode; parameters that do not require gradients do not change.
         batches: float images and labels, see `batches`.
-        lr: step size; with `step`, lr, momentum and weight_decay are that function's business.
-        momentum: of SGD; the velocity starts at 0.
-        weight_decay: of SGD.
-        loss: of logits and labels, mean over the batch.
+        lr: learning rate of SGD; lr, momentum and weight_decay are not used if `step` is given.
+        momentum: momentum of SGD; the velocity starts at 0.
+        weight_decay: weight decay of SGD.
+        loss: loss of logits and labels, mean over the batch.
         objective: replaces forward pass and loss together.
         transform: applied to each batch's images.
-        correct: changes gradients in place. A parameter without a gradient gets zeros.
+        correct: corrects the gradients in place; a parameter that the loss does not depend on has gradient 0.
         step: replaces SGD.
-        stopped: asked before each batch.
+        stopped: called before each batch; training ends if it returns True.
 
     Raises:
-        Cancelled: `stopped` said so.
-        NotFinite: a loss, or a parameter at the end, is NaN or infinite; names the step.
+        Cancelled: `stopped` returned True.
+        NotFinite: a loss, or a parameter after training, is NaN or infinite; the message names the step.
     """
-    with_layout = laid_out(model)
+    with_layout = channels_last(model)
     model.train()
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     take_step = step or Sgd(lr, momentum, weight_decay)
     n_samples = n_steps = 0
-    loss_sum, seen = 0.0, list[tuple[Tensor, Tensor]]()
-    _forget(parameters)
+    loss_sum, predictions = 0.0, list[tuple[Tensor, Tensor]]()
+    _drop_gradients(parameters)
     for x, y in batches:
         if stopped is not None and stopped():
             raise Cancelled(f"stopped after {n_steps} steps")
@@ -204,13 +207,13 @@ def train(
         mean = value.item()
         if not math.isfinite(mean):
             raise NotFinite(f"the loss is {mean} at step {n_steps + 1}")
-        _descend(parameters, value, correct, take_step)
-        seen.append((logits.detach(), y))
+        _take_step(parameters, value, correct, take_step)
+        predictions.append((logits.detach(), y))
         n_steps += 1
         n_samples += len(y)
         loss_sum += mean * len(y)
-    _refuse_not_finite(model, n_steps)
-    return Trained(n_samples, n_steps, loss_sum / max(n_samples, 1), _n_correct(seen))
+    _check_finite(model, n_steps)
+    return Trained(n_samples, n_steps, loss_sum / max(n_samples, 1), _n_correct(predictions))
 
 
 def evaluate(
@@ -223,24 +226,24 @@ def evaluate(
     transform: Transform | None = None,
     stopped: Stopped | None = None,
 ) -> Evaluated:
-    """Count right answers and sum cross-entropies, in evaluation mode; the model's mode is restored.
+    """Evaluates a model in evaluation mode: counts correct predictions and sums cross-entropies.
 
     Args:
-        model: not changed; images and labels are brought to where it lies.
+        model: not changed, its mode is restored; images and labels are copied to its device.
         x: images, uint8, (n, height, width[, channels]).
         y: labels, (n,).
-        indices: which samples, evaluated in this order.
-        batch_size: part of what fixes the bits of `loss_sum`.
+        indices: the samples, evaluated in this order.
+        batch_size: number of samples of a batch; `loss_sum` depends on it in its last bits.
         transform: applied to each batch's images.
-        stopped: asked before each batch.
+        stopped: called before each batch; the evaluation ends if it returns True.
 
     Raises:
-        Cancelled: `stopped` said so.
+        Cancelled: `stopped` returned True.
         NotFinite: the loss is NaN or infinite.
     """
     chosen = np.asarray(indices, dtype=np.int64)
-    with_layout, was_training = laid_out(model), model.training
-    place = next(model.parameters()).device
+    with_layout, was_training = channels_last(model), model.training
+    device = next(model.parameters()).device
     n_correct, loss_sum = 0, 0.0
     model.eval()
     try:
@@ -249,14 +252,14 @@ def evaluate(
                 if stopped is not None and stopped():
                     raise Cancelled(f"stopped after {start} of {len(chosen)} samples")
                 part = chosen[start : start + batch_size]
-                images, labels = as_batch(x[part]).to(place), torch.from_numpy(y[part].astype(np.int64)).to(place)
+                images, labels = as_batch(x[part]).to(device), torch.from_numpy(y[part].astype(np.int64)).to(device)
                 logits = model(with_layout(images if transform is None else transform(images)))
                 loss_sum += functional.cross_entropy(logits, labels, reduction="sum").item()
                 n_correct += int((logits.argmax(1) == labels).sum())
     finally:
         model.train(was_training)
     if not math.isfinite(loss_sum):
-        raise NotFinite(f"the loss is {loss_sum} in evaluation over {len(chosen)} samples")
+        raise NotFinite(f"the loss is {loss_sum} in an evaluation on {len(chosen)} samples")
     return Evaluated(len(chosen), n_correct, loss_sum)
 
 
@@ -268,16 +271,16 @@ def _forward(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> tuple[Tensor
     return loss(logits, y), logits
 
 
-def _n_correct(seen: list[tuple[Tensor, Tensor]]) -> int:
-    """How many of these (logits, labels) agree: counted once at the end, since a batch is small."""
-    if not seen:
+def _n_correct(predictions: list[tuple[Tensor, Tensor]]) -> int:
+    """Returns the number of correct predictions in pairs of (logits, labels), counted at once for speed."""
+    if not predictions:
         return 0
-    logits, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    logits, labels = (torch.cat(parts) for parts in zip(*predictions, strict=True))
     return int((logits.argmax(1) == labels).sum())
 
 
-def _descend(parameters: list[Tensor], value: Tensor, correct: Correct | None, step: Step) -> None:
-    """Backward, correct, step. No gradient outlives it: their memory is free for the next batch to use."""
+def _take_step(parameters: list[Tensor], value: Tensor, correct: Correct | None, step: Step) -> None:
+    """Backward pass, correction and step; then drops the gradients, so that the next batch can reuse their memory."""
     if value.requires_grad:
         value.backward()  # type: ignore[no-untyped-call]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -285,23 +288,23 @@ def _descend(parameters: list[Tensor], value: Tensor, correct: Correct | None, s
         if correct is not None:
             correct(parameters, gradients)
         step(parameters, gradients)
-    _forget(parameters)
+    _drop_gradients(parameters)
 
 
-def _forget(parameters: list[Tensor]) -> None:
+def _drop_gradients(parameters: list[Tensor]) -> None:
     for parameter in parameters:
         parameter.grad = None
 
 
 class Sgd:
-    """SGD over all parameters at once; the velocities live as long as one training."""
+    """SGD on all parameters at once; its velocities last for one training."""
 
     def __init__(self, lr: float, momentum: float, weight_decay: float) -> None:
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.velocities: list[Tensor] | None = None
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        """One step; the gradients are used up."""
+        """Takes one step in place; the gradients are overwritten."""
         if self.weight_decay:
             torch._foreach_add_(gradients, parameters, alpha=self.weight_decay)
         if self.momentum:
@@ -317,10 +320,10 @@ class Sgd:
         return self.velocities
 
 
-def laid_out(model: nn.Module) -> Transform:
-    """Bring a convolutional model to channels-last, in place; answers with what does the same to its images.
+def channels_last(model: nn.Module) -> Transform:
+    """Lays out a convolutional model channels-last, in place, and returns a function that lays out its images alike.
 
-    Channels-last is faster on CPU and changes bits, so that it is decided here and by the model alone.
+    Channels-last is faster on the CPU but changes bits; the layout therefore depends on the model only.
     """
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         return lambda x: x
@@ -329,7 +332,7 @@ def laid_out(model: nn.Module) -> Transform:
     return lambda x: x.contiguous(memory_format=torch.channels_last)
 
 
-def _refuse_not_finite(model: nn.Module, n_steps: int) -> None:
+def _check_finite(model: nn.Module, n_steps: int) -> None:
     sums = [tensor.detach().sum() for tensor in chain(model.parameters(), model.buffers())]  # one fast pass
     if all(math.isfinite(total.item()) for total in sums):
         return

@@ -1,4 +1,4 @@
-"""Steps that stand in for SGD in the training loop."""
+"""Optimisers that replace SGD in the training loop, and the effective number of steps of momentum SGD."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 class Adam:
-    """A step of Adam (D. P. Kingma, J. Ba: Adam. ICLR 2015, algorithm 1), its moments beginning anew with each visit.
+    """Adam (D. P. Kingma, J. Ba: Adam. ICLR 2015, algorithm 1), with moments that start at 0 in each visit.
 
-    Bit for bit `torch.optim.Adam`; decay is added to the gradient.
+    It equals `torch.optim.Adam` bit for bit; weight decay is added to the gradient.
     """
 
     BETAS, EPSILON = (0.9, 0.999), 1e-8
@@ -21,7 +21,7 @@ class Adam:
         self.n_steps = 0
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        """One step; the gradients are used up."""
+        """Takes one step in place; the gradients are overwritten."""
         if not self.n_steps:
             self.means, self.squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
         self.n_steps += 1
@@ -38,11 +38,11 @@ class Adam:
 
 
 def reach(n_steps: int, momentum: float) -> float:
-    """How far SGD moves in so many steps on one constant gradient, in learning rates: `n_steps` without momentum.
+    """Returns how far SGD moves on a constant gradient, in units of learning rate times gradient.
 
-    So `(start - end) / (lr * reach)` is a mean of the gradients on the way. J. Wang, Q. Liu, H. Liang, G. Joshi,
-    H. V. Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization. NeurIPS 2020,
-    section 4.1: the 1-norm of the accumulation vector of momentum SGD.
+    Without momentum this is `n_steps`. `(start - end) / (lr * reach)` is then a weighted mean of the gradients of the
+    steps. It is the 1-norm of the accumulation vector of momentum SGD: J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor:
+    Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization. NeurIPS 2020, section 4.1.
     """
     if not momentum:
         return float(n_steps)

@@ -1,11 +1,10 @@
-"""The one door to torchvision.
+"""The only import of torchvision.
 
-A torchvision wheel from the public package registry, beside the CPU build of torch, fails at import: its
-compiled part wants CUDA libraries, is not loaded, and `torchvision::nms` is then looked up in vain. Nothing
-here needs those operators, so they are declared (not implemented) when, and only when, the plain import
-fails.
+With the CPU build of torch, a torchvision wheel from the public package registry fails at import: its compiled part
+needs CUDA libraries and is not loaded, so that the operator `torchvision::nms` does not exist. Nothing here uses these
+operators. They are declared, without an implementation, only if the plain import fails.
 
-Importing torchvision takes a second and some 100 MB: call `torchvision()` inside the function that needs it.
+Importing torchvision takes about a second and 100 MB: call `torchvision()` inside the function that needs it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 @functools.cache
 def torchvision() -> ModuleType:
-    """The torchvision package, imported on the first call."""
+    """Returns the torchvision package, which the first call imports."""
     try:
         return importlib.import_module("torchvision")
     except RuntimeError as error:
@@ -34,7 +33,7 @@ def torchvision() -> ModuleType:
 
 @functools.cache
 def _declare_missing() -> torch.library.Library:
-    """Declare the missing operators; the library object must outlive them, hence the cache."""
+    """Declares the missing operators; the cache keeps the library object, which must outlive them."""
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in _OPERATORS:
         if not hasattr(torch.ops.torchvision, name):

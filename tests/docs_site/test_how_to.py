@@ -16,7 +16,7 @@ from torch import nn
 
 from shared.federation.registry import load_algorithm
 from shared.training.data import dataset, sources
-from shared.training.data.sources import Known
+from shared.training.data.sources import DatasetSource
 from shared.training.models import zoo
 from shared.training.models.base import Classifier, Shape
 from tests.shared.algorithms import test_contract as contract
@@ -84,7 +84,7 @@ async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest
     script, line = blocks("own-data.md")
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "own-data.md", "exec"), {})  # noqa: S102 - the page's own
-    entry = eval(f"{{{line}}}", {"Known": Known})  # noqa: S307 - the page's own
+    entry = eval(f"{{{line}}}", {"DatasetSource": DatasetSource})  # noqa: S307 - the page's own
     assert list(entry) == ["mine"]
     monkeypatch.setitem(sources.DATASETS, "mine", entry["mine"])
     found = dataset.load("mine", data_dir=tmp_path, cache_dir=tmp_path / "cache")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.training.data.sources import DATASETS, Known
+from shared.training.data.sources import DATASETS, DatasetSource
 from strata.doctor import Check, data_sets
 
 
@@ -22,9 +22,9 @@ def test_doctor_knows_folders_of_pictures_and_what_the_digits_lack(
     folder = tmp_path / "tiny_imagenet"
     folder.mkdir()
     assert found()["data: tiny_imagenet"].state == "warn"
-    assert found()["data: tiny_imagenet"].found == f"{folder} cannot be read: wnids.txt is missing or no file"
+    assert found()["data: tiny_imagenet"].found == f"{folder} cannot be read: wnids.txt is missing or not a file"
     listed = {"train": [(folder / "a.JPEG", 0)] * 3, "test": [(folder / "b.JPEG", 0)]}
-    monkeypatch.setitem(DATASETS, "tiny_imagenet", Known(200, None, lambda _: listed))
+    monkeypatch.setitem(DATASETS, "tiny_imagenet", DatasetSource(200, None, lambda _: listed))
     assert found()["data: tiny_imagenet"] == Check("data: tiny_imagenet", "ok", "folder tiny_imagenet, 4 images")
     for name in ("mnist", "usps"):
         (tmp_path / f"{name}.npz").write_bytes(b"x")

@@ -71,7 +71,7 @@ class LocalTrainer:
     def images(self, samples: Samples) -> Tensor:
         """Images as the model takes them: float32, (n, channels, height, width), on the compute device."""
         x, _ = self.arrays(samples.part)
-        return as_batch(x[samples.indices]).to(self.experiment.device.place)
+        return as_batch(x[samples.indices]).to(self.experiment.device.device)
 
     @property
     def test_sets(self) -> Mapping[str, TestSet]:
@@ -97,7 +97,7 @@ class LocalTrainer:
                 self._copies[key] = self._copy(ctx, samples)
             x, y = self._copies[key]
             indices = np.arange(len(y), dtype=np.int64)
-        place, anew = self.experiment.device.place, how is not None and how.when == "load"
+        device, anew = self.experiment.device.device, how is not None and how.when == "load"
         steps = task.steps if epochs is None else None
         if epochs is None and steps is None:
             epochs = ctx.spec.local_epochs if task.epochs is None else task.epochs
@@ -110,22 +110,22 @@ class LocalTrainer:
             epochs=epochs,
             steps=steps,
             least=ctx.model.least_batch,
-            place=CPU if anew else place,
+            device=CPU if anew else device,
         )
         if how is None or not anew:
             return drawn
         draws = ctx.rng(f"{purpose} augmented")
         seeds = (int(torch.randint(2**62, (), generator=draws)) for _ in count())
         changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
-        return ((as_floats(x.to(place)), y.to(place)) for x, y in changed)
+        return ((as_floats(x.to(device)), y.to(device)) for x, y in changed)
 
     def _copy(self, ctx: Context, samples: Samples) -> Arrays:
         """The client's augmented copy of these samples; an augmentation depends on seed and image index alone."""
         x, y = self.arrays(samples.part)
         seeds = [stream_seed(f"{ctx.spec.seed}|augmented|{samples.part} {index}") for index in samples.indices]
         made = augmented_apart(as_pixels(as_batch(x[samples.indices])), ctx.spec.augment or AugmentSpec(), seeds)
-        laid_out = made[:, 0] if x.ndim == 3 else made.permute(0, 2, 3, 1)
-        return laid_out.numpy(), y[samples.indices]
+        images = made[:, 0] if x.ndim == 3 else made.permute(0, 2, 3, 1)
+        return images.numpy(), y[samples.indices]
 
     def fit(
         self,
@@ -176,8 +176,8 @@ class LocalTrainer:
     def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
         """Importance of each unit of a model on these samples."""
         x, _ = self.arrays(samples.part)
-        place, parts = self.experiment.device.place, range(0, len(samples), IMAGES)
-        images = (as_batch(x[samples.indices[at : at + IMAGES]]).to(place) for at in parts)
+        device, parts = self.experiment.device.device, range(0, len(samples), IMAGES)
+        images = (as_batch(x[samples.indices[at : at + IMAGES]]).to(device) for at in parts)
         return importance(self._network(model), self.experiment.units, images)
 
     def _network(self, state: Mapping[str, Tensor]) -> nn.Module:

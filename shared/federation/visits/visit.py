@@ -116,11 +116,11 @@ def pay_visit(
     ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
     device = experiment.device
     device.seed(ctx.seed("torch"))
-    message = device.bring(message)
+    message = device.to_device(message)
     owner, compressor = StateOwner(stage.run_id, f"seat-{seat.number}"), experiment.compressor
     kept = StateOf(algorithm, states, owner, visit.base, with_memory=compressor.memory)
     state, memory, fresh = kept.load()
-    state = device.bring(algorithm.device.init(ctx) if state is None else state)
+    state = device.to_device(algorithm.device.init(ctx) if state is None else state)
     trainer = trainer_for(
         experiment, visit.task, experiment.seat_in(seat.number, stage.round_no).train, seat.test, stopped
     )
@@ -131,8 +131,8 @@ def pay_visit(
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
         if local.update is not None:
-            update, memory = compressor.update(device.fetch(local.update), memory)
-        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), device.fetch(state), memory)
+            update, memory = compressor.update(device.to_cpu(local.update), memory)
+        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), device.to_cpu(state), memory)
     trained_at = time.monotonic()
     received, mine, own_on = _tested(algorithm, ctx, state, message, local, trainer)
     testing_s = time.monotonic() - trained_at
@@ -144,7 +144,7 @@ def pay_visit(
         received=received,
         own=mine,
         own_on=own_on,
-        report=device.fetch(report),
+        report=device.to_cpu(report),
         fresh_state=fresh,
     )
     if update is None:

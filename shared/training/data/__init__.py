@@ -1,1 +1,1 @@
-"""Data sets: where they come from, how they are kept, and how images are changed."""
+"""Data sets: sources, preparation and caching, and image augmentation."""

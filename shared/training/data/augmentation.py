@@ -1,16 +1,13 @@
-"""RandAugment: each image is changed by a few operations, drawn anew for it.
+"""Image augmentation: RandAugment, and random views (other resolutions, crops, rotations, flips).
 
-E. D. Cubuk, B. Zoph, J. Shlens, Q. V. Le: RandAugment: Practical Automated Data Augmentation with a Reduced Search
-Space. NeurIPS 2020. The operations are torchvision's 14: identity, auto-contrast, equalise, rotate, solarise, colour,
-posterise, contrast, brightness, sharpness, shear x and y, translate x and y; drawn uniformly and with replacement.
+RandAugment applies a few randomly drawn operations to each image: E. D. Cubuk, B. Zoph, J. Shlens, Q. V. Le:
+RandAugment: Practical Automated Data Augmentation with a Reduced Search Space. NeurIPS 2020. The operations are
+torchvision's 14: identity, auto-contrast, equalise, rotate, solarise, colour, posterise, contrast, brightness,
+sharpness, shear x and y, translate x and y; drawn uniformly and with replacement. All have the same magnitude, from 0
+to 10 (strongest): torchvision's magnitude with 11 bins (its default has 31 bins, where 10 is a third of the strongest).
 
-The distortion is one for all of them, from 0 to 10, the strongest: torchvision's magnitude of 11 bins (its default has
-31, of which 10 is a third).
-
-Random views of a batch of images: other resolutions, crops, rotations, flips.
-
-Drawn with the generator handed in, so that they depend on nothing else. All of them resample bilinearly; what lies
-outside an image is black. Images are floats as `as_batch` makes them, (batch, channels, height, width).
+Views are drawn from the generator passed in and depend on nothing else. They resample bilinearly; pixels outside the
+image are black. Their images are floats as `as_batch` returns them, (batch, channels, height, width).
 """
 
 from __future__ import annotations
@@ -30,16 +27,17 @@ from shared.core.records import Record
 from shared.training.torchvision_compat import torchvision
 
 STRONGEST = 10
+"""Upper bound on the magnitude of RandAugment's operations."""
 
 
 class AugmentSpec(Record):
     """How training images are augmented.
 
     Attributes:
-        n_ops: operations on an image, one after another.
-        magnitude: their distortion, from 0 to 10.
-        when: `load`: each time that an image is trained on; `once`: one augmented copy of a client's images stands in
-            for them, the same in all rounds.
+        n_ops: number of operations applied to an image, one after another.
+        magnitude: strength of the operations, 0 to 10.
+        when: `load`: an image is augmented anew whenever it is trained on; `once`: each image is augmented once, and
+            the augmented images replace the client's images in all rounds.
     """
 
     name: Literal["randaugment"] = "randaugment"
@@ -49,14 +47,14 @@ class AugmentSpec(Record):
 
 
 def augmented(images: Tensor, spec: AugmentSpec, seed: int) -> Tensor:
-    """Each image changed by a draw of its own.
+    """Returns the images, each augmented by operations drawn for it.
 
-    torchvision draws from torch's default generator, which is given the seed and then left as it was.
+    torchvision draws from torch's default generator, which is seeded here and restored afterwards.
 
     Args:
         images: uint8, (n, channels, height, width).
-        spec: how.
-        seed: of all draws.
+        spec: number and magnitude of the operations.
+        seed: seed of all draws.
     """
     policy = _policy(spec.n_ops, spec.magnitude)
     with lent(seed):
@@ -64,18 +62,18 @@ def augmented(images: Tensor, spec: AugmentSpec, seed: int) -> Tensor:
 
 
 def augmented_apart(images: Tensor, spec: AugmentSpec, seeds: Iterable[int]) -> Tensor:
-    """The same with a seed for each image, whatever others there are."""
+    """Returns the images, each augmented with its own seed, so that it does not depend on the other images."""
     alone = zip(torch.split(images, 1), seeds, strict=True)
     return torch.cat([augmented(image, spec, seed) for image, seed in alone])
 
 
 def as_pixels(x: Tensor) -> Tensor:
-    """Images as a model takes them by default, back as they were: uint8, exactly."""
+    """Returns float images as `as_batch` makes them converted back to uint8, exactly."""
     return x.mul(0.5).add_(0.5).mul_(255).round_().to(torch.uint8)
 
 
 def as_floats(pixels: Tensor) -> Tensor:
-    """uint8 images (n, channels, height, width) as `as_batch` gives them: `(x / 255 - 0.5) / 0.5`."""
+    """Returns uint8 images (n, channels, height, width) as the floats of `as_batch`: `(x / 255 - 0.5) / 0.5`."""
     return pixels.to(torch.float32).div_(255).sub_(0.5).div_(0.5)
 
 
@@ -88,17 +86,17 @@ def _policy(n_ops: int, magnitude: int) -> Any:
 View = Literal["resolution", "crop", "rotation", "flip"]
 
 RATIOS = (1.0, 0.875, 0.75, 0.625)
-"""Of the resolution: 32, 28, 24, 20 pixels of 32."""
+"""Scales of the view `resolution`: 32, 28, 24 and 20 pixels for images of 32."""
 CROP = 0.125
-"""A crop is moved by up to so much of the side in each direction: 4 pixels of 32, as by padding and cropping."""
+"""Upper bound on the shift of a crop in each direction, as a share of the side: 4 pixels of 32."""
 DEGREES = 15.0
-"""A rotation is by up to so many, to either side."""
+"""Upper bound on the angle of a rotation, in degrees, in either direction."""
 BLACK = -1.0
-"""As `as_batch` gives it."""
+"""Value of a black pixel in the float images of `as_batch`."""
 
 
 def other_sizes(height: int, width: int) -> list[tuple[int, int]]:
-    """The sizes that `resolution` draws from, the image's own first."""
+    """Returns the sizes (height, width) that `resolution` draws from, the image's own size first."""
     return [(_scaled(height, ratio), _scaled(width, ratio)) for ratio in RATIOS]
 
 
@@ -107,45 +105,45 @@ def _scaled(side: int, ratio: float) -> int:
 
 
 def resized(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """Images at another size."""
+    """Returns float images resized to another size (height, width)."""
     if x.shape[-2:] == size:
         return x
     return functional.interpolate(x, size, mode="bilinear", align_corners=False)
 
 
 def view(x: Tensor, views: Sequence[View], generator: torch.Generator) -> Tensor:
-    """A random view of each image; the resolution is one for the whole batch and may change the images' size.
+    """Returns a random view of each image; `resolution` draws one size for the whole batch.
 
     Args:
-        x: float images; not changed.
-        views: which transforms, in any order.
+        x: float images, (batch, channels, height, width); not changed.
+        views: the transforms to apply; their order does not matter.
         generator: the only source of randomness.
     """
-    moved = _moved(x, views, generator)
+    moved = _transformed(x, views, generator)
     if "resolution" not in views:
         return moved
     sizes = other_sizes(*x.shape[-2:])
     return resized(moved, sizes[int(torch.randint(len(sizes), (), generator=generator))])
 
 
-def _moved(x: Tensor, views: Sequence[View], generator: torch.Generator) -> Tensor:
-    """Rotated, shifted, mirrored: one resampling for all three."""
+def _transformed(x: Tensor, views: Sequence[View], generator: torch.Generator) -> Tensor:
+    """Returns images rotated, shifted and mirrored, with one resampling for all three."""
     if not {"crop", "rotation", "flip"} & set(views):
         return x
     n, _, height, width = x.shape
-    where = torch.eye(3, dtype=torch.float64).repeat(n, 1, 1)[:, :2]  # from places in the view to places in the image
+    affine = torch.eye(3, dtype=torch.float64).repeat(n, 1, 1)[:, :2]  # view to image positions
     if "rotation" in views:
         angle = math.radians(DEGREES) * (2 * torch.rand(n, generator=generator, dtype=torch.float64) - 1)
         cos, sin, aspect = angle.cos(), angle.sin(), height / width
         turned = torch.stack([cos, -sin * aspect, sin / aspect, cos], 1).reshape(n, 2, 2)
-        where[:, :, :2] = turned
+        affine[:, :, :2] = turned
     if "flip" in views:
         mirrored = torch.randint(2, (n,), generator=generator) == 1
-        where[mirrored, :, 0] *= -1
+        affine[mirrored, :, 0] *= -1
     if "crop" in views:
         for axis, side in enumerate((width, height)):
             most = int(CROP * side)
             pixels = torch.randint(-most, most + 1, (n,), generator=generator)
-            where[:, axis, 2] = 2 * pixels.double() / side  # an image reaches from -1 to 1
-    grid = functional.affine_grid(where.to(x), list(x.shape), align_corners=False)
+            affine[:, axis, 2] = 2 * pixels.double() / side  # image coordinates range from -1 to 1
+    grid = functional.affine_grid(affine.to(x), list(x.shape), align_corners=False)
     return functional.grid_sample(x - BLACK, grid, align_corners=False) + BLACK

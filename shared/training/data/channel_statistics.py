@@ -1,7 +1,7 @@
-"""Channel statistics: mean and standard deviation of a client's pixels, a colour channel each, and images by them.
+"""Channel statistics: mean and standard deviation of a client's pixels by colour channel, and normalisation with them.
 
-Equations 3 to 5 of LAFL-CPN (see `shared.algorithms.lafl_cpn`). They are kept as sums of whole numbers, so that those
-of all clients add up exactly, and no image has to travel.
+They are equations 3 to 5 of LAFL-CPN (see `shared.algorithms.lafl_cpn`), kept as integer sums: the sums of all clients
+add up exactly, and no image is sent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from shared.training.loop import Transform
 
 
 class Statistics(Record):
-    """Sums over the pixels of images, a channel each: whole numbers, so that they add up exactly.
+    """Integer sums over the pixels of images, by channel.
 
     Attributes:
-        n: pixels a channel.
-        sums: of the pixels, 0 to 255.
-        squares: of their squares.
+        n: number of pixels of a channel.
+        sums: sum of the pixels (0 to 255) of each channel.
+        squares: sum of the squared pixels of each channel.
     """
 
     n: Annotated[int, Field(ge=0, le=2**53)]
@@ -33,10 +33,10 @@ class Statistics(Record):
     @model_validator(mode="after")
     def _are_of_pixels(self) -> Self:
         if len(self.sums) != len(self.squares) or len(self.sums) not in ((1, 3) if self.n else (0, 1, 3)):
-            raise ValueError(f"{len(self.sums)} sums and {len(self.squares)} squares, images have 1 channel or 3")
+            raise ValueError(f"{len(self.sums)} sums and {len(self.squares)} squares; images have 1 or 3 channels")
         for total, square in zip(self.sums, self.squares, strict=True):
             if not (total * total <= self.n * square and square <= 255 * total <= 255**2 * self.n):
-                raise ValueError("no pixels have these sums")
+                raise ValueError("no images have these sums of pixels")
         return self
 
     def __add__(self, other: Statistics) -> Statistics:
@@ -45,12 +45,12 @@ class Statistics(Record):
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """Of the pixels as shares of 255.                                                                      (4)"""
+        """Mean of each channel, with pixels scaled to 0..1.                                                    (4)"""
         return tuple(total / self.n / 255 for total in self.sums)
 
     @property
     def std(self) -> tuple[float, ...]:
-        """Population standard deviation, likewise; at least a grey level, where a channel is all one colour.   (5)"""
+        """Population standard deviation of each channel, pixels scaled to 0..1; at least one grey level.       (5)"""
         moments = zip(self.sums, self.squares, strict=True)
         spreads = ((self.n * square - total * total) / self.n**2 for total, square in moments)
         return tuple(max(spread, 1.0) ** 0.5 / 255 for spread in spreads)
@@ -61,7 +61,7 @@ def _added(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 
 def measured(blocks: Iterable[Tensor]) -> Statistics:
-    """The statistics of images, uint8 (n, channels, height, width) a block, in one pass."""
+    """Returns the statistics of blocks of images, each uint8 (n, channels, height, width), in one pass."""
     found: Statistics | None = None
     for block in blocks:
         pixels = block.to(torch.int64)
@@ -72,7 +72,7 @@ def measured(blocks: Iterable[Tensor]) -> Statistics:
 
 
 def normaliser(found: Statistics | None) -> Transform | None:
-    """Images as they come, (x - 0.5) / 0.5, normalised by these statistics instead; None where there are none.  (3)"""
+    """Returns a transform that normalises the images of `as_batch` by these statistics; None without images.    (3)"""
     if found is None or not found.n:
         return None
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (found.mean, found.std))
@@ -84,6 +84,6 @@ def normaliser(found: Statistics | None) -> Transform | None:
 
 
 def pooled(known: Mapping[str, Statistics]) -> Statistics | None:
-    """The statistics of all images of all clients; None where none are known."""
+    """Returns the statistics of all clients' images together; None without clients."""
     found = [known[client] for client in sorted(known)]
     return sum(found[1:], found[0]) if found else None

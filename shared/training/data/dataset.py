@@ -1,7 +1,7 @@
-"""Prepared data sets: checked, unpacked once, then memory-mapped read-only by every process.
+"""Prepared data sets: validated, unpacked once, then memory-mapped read-only by every process.
 
-Where a set comes from is the business of `shared.training.sources`. Whatever the source, the arrays end as `.npy` files
-in the cache folder, because `np.load` ignores `mmap_mode` for `.npz` and each process would hold a copy.
+`shared.training.data.sources` reads or downloads the arrays. They are stored as `.npy` files in the cache folder,
+because `np.load` ignores `mmap_mode` for `.npz`, so that each process would hold its own copy.
 """
 
 from __future__ import annotations
@@ -44,13 +44,16 @@ from shared.training.data.sources import (
 
 
 class DataSpec(Record):
-    """Which data set; `n_train` and `n_test` cut it to a seeded, stratified part.
+    """The data set of a run; `domains`, `size` and `split` are for `digit_domains` only.
 
     Attributes:
-        domains: of `digit_domains`: the sets of digits that are put together, in this order; None = all five.
-        size: to which side, in pixels, their images are brought; None = 28.
-        split: `whole`: of each set, training and test images together, 80 % are trained on and 20 % tested on;
-            `official`: 80 % of its training images, and its own test images. None = `whole`.
+        name: name of the data set, see `DATASETS`.
+        n_train: number of training images, drawn with a seed and stratified by class; None = all.
+        n_test: number of test images, drawn likewise; None = all.
+        domains: the digit data sets that are combined, in this order; None = all five.
+        size: side to which their images are resized, in pixels; None = 28.
+        split: `whole`: each set's training and test images are pooled and split into 80 % training and 20 % test
+            images; `official`: 80 % of its training images, and its own test images. None = `whole`.
     """
 
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
@@ -66,16 +69,17 @@ DOMAINS = ("train_domain", "test_domain")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set, memory-mapped.
+    """A memory-mapped data set.
 
     Attributes:
         train_x: images 0..255, uint8, (n, height, width) or (n, height, width, channels); `test_x` alike.
         train_y: labels from 0, int64, (n,); `test_y` alike.
-        train_writer: who wrote the image, int64, (n,), or None where nobody knows; `test_writer` alike.
-        train_domain: from which of `domains` the image is, int64, (n,), None in a set of one kind; `test_domain` alike.
-        n_classes: of the data set, also where a part happens to lack one.
-        input_shape: (channels, height, width), as models take it.
+        train_writer: writer of each image, int64, (n,), None if the writers are unknown; `test_writer` alike.
+        train_domain: index in `domains` of each image's domain, int64, (n,), None without domains; `test_domain` alike.
+        n_classes: number of classes of the data set, even if a part lacks some of them.
+        input_shape: (channels, height, width), the input of models.
         digest: sha256 over names, dtypes, shapes and bytes of the arrays.
+        domains: names of the domains.
     """
 
     name: str
@@ -94,21 +98,21 @@ class Dataset:
 
 
 _READING = threading.Lock()
-"""numpy reads an array's header with `ast.literal_eval`, which in CPython 3.11 may fail in two threads at once."""
+"""Held while arrays are opened: numpy calls `ast.literal_eval`, which may fail in concurrent threads of Python 3.11."""
 
 
 def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
-    """Open a data set; the first process to ask unpacks it, all others wait and map the same files.
+    """Opens a data set; the first process unpacks it, all others wait and map the same files.
 
     Args:
         name: one of `DATASETS`.
-        data_dir: where `<name>.npz` may lie (STRATA_DATA_DIR); read only.
-        cache_dir: where unpacked arrays and downloads go; created if missing.
+        data_dir: folder that may hold `<name>.npz` (STRATA_DATA_DIR); only read.
+        cache_dir: folder for unpacked arrays and downloads; created if missing.
 
     Raises:
-        UnknownName: no data set of that name.
-        DataMalformed: the file is damaged or a key has the wrong dtype, shape or range.
-        DataUnavailable: no file and no download.
+        UnknownName: no data set has that name.
+        DataMalformed: the file is damaged, or a key has the wrong dtype, shape or range.
+        DataUnavailable: there is no file, and no download.
     """
     check_name(name)
     known = DATASETS[name]
@@ -127,10 +131,10 @@ def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
 
 
 def as_batch(x: npt.NDArray[np.uint8] | Tensor) -> Tensor:
-    """Images as a model takes them: float32, (n, channels, height, width), `(x / 255 - 0.5) / 0.5`.
+    """Returns images as the input of models: float32, (n, channels, height, width), `(x / 255 - 0.5) / 0.5`.
 
-    The result is contiguous and lies in memory that torch allocated: on data aligned otherwise, such as views
-    of a file or a body, `linear` gives other bits.
+    The result is contiguous and lies in memory that torch allocated: with other alignments, as in views of a file or of
+    a message body, `linear` returns other bits.
 
     Args:
         x: uint8, (n, height, width) or (n, height, width, channels).
@@ -146,7 +150,7 @@ def as_batch(x: npt.NDArray[np.uint8] | Tensor) -> Tensor:
 
 
 def open_unpacked(name: str, folder: Path, n_classes: int, domains: tuple[str, ...] = ()) -> Dataset:
-    """Map the arrays of a folder that `unpack_once` has written."""
+    """Maps the arrays of a folder that `unpack_once` has written."""
     files = folder.glob("*.npy")
     with _READING:
         maps: Arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
@@ -163,7 +167,7 @@ def open_unpacked(name: str, folder: Path, n_classes: int, domains: tuple[str, .
 
 
 def unpack_once(folder: Path, read: Callable[[], Arrays], n_classes: int) -> None:
-    """Write checked arrays and their digest to `folder`, whole or not at all, once among all processes."""
+    """Writes validated arrays and their digest to `folder`, atomically and once among all processes."""
     if folder.is_dir():
         return
     with _lock(folder.with_suffix(".lock")):
@@ -183,14 +187,14 @@ def unpack_once(folder: Path, read: Callable[[], Arrays], n_classes: int) -> Non
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; the kernel frees it if the holder dies."""
+    """Holds an exclusive lock between processes; the kernel releases it if the process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """sha256 over names, dtypes, shapes and bytes of arrays, in the order of their names."""
+    """Returns the sha256 over names, dtypes, shapes and bytes of arrays, in the order of their names."""
     sha = hashlib.sha256()
     for key in sorted(arrays):
         array = np.ascontiguousarray(arrays[key])
@@ -200,7 +204,7 @@ def digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
 
 
 def _file_digest(path: Path, cache_dir: Path) -> str:
-    """sha256 of a file, remembered with its path, size and time so that not every process hashes it."""
+    """Returns the sha256 of a file, cached by path, size and time so that not every process hashes the file."""
     stat = path.stat()
     seen = [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
     note = cache_dir / f".digest-{hashlib.sha256(seen[0].encode()).hexdigest()[:24]}.json"  # type: ignore[attr-defined]
@@ -217,7 +221,7 @@ def _file_digest(path: Path, cache_dir: Path) -> str:
 
 
 def _folder_digest(folder: Path) -> str:
-    """sha256 over a folder's path, and over the names, sizes and times of all files below it."""
+    """Returns the sha256 over a folder's path and the names, sizes and times of all files in it."""
     sha = hashlib.sha256(os.fsencode(folder.resolve()))
     for where, folders, files in os.walk(folder):
         folders.sort()
@@ -232,7 +236,11 @@ def _folder_digest(folder: Path) -> str:
 
 
 def _checked(arrays: Arrays, n_classes: int, where: str) -> Arrays:
-    """The arrays with labels and writers as int64, or an error that says what is wrong with which key."""
+    """Returns the arrays with labels and writers as int64.
+
+    Raises:
+        DataMalformed: an array is missing or wrong; the message names the key.
+    """
     missing = [key for key in REQUIRED if key not in arrays]
     if missing:
         raise DataMalformed(f"{where}: key {', '.join(missing)} is missing (needed: {', '.join(REQUIRED)})")

@@ -1,11 +1,11 @@
-"""Sources of data sets: which there are by name, and how their arrays are had, not yet checked.
+"""Sources of the data sets by name; their arrays are validated later, by `shared.training.data.dataset`.
 
-In this order: `<name>.npz` in the data folder; a folder of pictures there (`tiny_imagenet` only); scikit-learn's bundle
-(`digits`), or made here (`synth_digits`); torchvision's download. What becomes of them: `shared.training.data`; several
-sets as one: `shared.training.domains`.
+A data set is read from the first source that has it: `<name>.npz` in the data folder; a folder of images there
+(`tiny_imagenet` only); scikit-learn (`digits`) or a generator (`synth_digits`); torchvision's download. For several
+data sets combined into one see `shared.training.data.digit_domains`.
 
-`emnist` is EMNIST's `byclass` split (62 classes), the one FEMNIST is cut from; torchvision knows no
-writers, so `femnist` (the same classes, with writers) and `mnist_m` come from an `.npz` only.
+`emnist` is EMNIST's `byclass` split (62 classes), from which FEMNIST is made. torchvision does not give the writers,
+so that `femnist` (the same classes, with writers) is read from an `.npz` only; so is `mnist_m`.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ REQUIRED = ("train_x", "train_y", "test_x", "test_y")
 
 
 class DataUnavailable(StrataError):
-    """The data set is neither in the data folder nor to be downloaded; the message says what to put where."""
+    """The data set is not in the data folder and cannot be downloaded; the message says which file to provide."""
 
     status, code = 422, "data_unavailable"
 
 
 class DataMalformed(StrataError):
-    """The data set's file does not hold what it should; the message names the key."""
+    """The data set's file is damaged or has wrong contents; the message names the key."""
 
     status, code = 422, "data_malformed"
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known beforehand.
+class DatasetSource:
+    """Where a data set comes from if the data folder has no `.npz` of it.
 
     Attributes:
-        n_classes: of the set.
-        fetch: how to have it by way of a folder for downloads, None where it is not to be had so.
-        pictures: those of the published folder.
-        version: of what is made here, by what; what other versions made lies elsewhere in the cache.
+        n_classes: number of classes.
+        fetch: returns the arrays, given a folder for downloads; None = no download.
+        pictures: lists the images of a data set that is published as a folder; None = it is not.
+        version: returns the version of a generated data set; each version has its own entry in the cache.
     """
 
     n_classes: int
@@ -59,26 +59,26 @@ class Known:
 
 
 def check_name(name: str, also: tuple[str, ...] = ()) -> None:
-    """Refuse a name that no data set has, nor one of those named besides.
+    """Refuses a name that is neither a data set's nor in `also`.
 
     Raises:
-        UnknownName: listing the names there are.
+        UnknownName: the name is unknown; the message lists the known names.
     """
     if name not in DATASETS:
         raise UnknownName("data set", name, [*DATASETS, *also], field="data.name")
 
 
 def read_npz(path: Path) -> Arrays:
-    """The arrays of an `.npz` that a data set has.
+    """Reads the arrays of a data set from an `.npz`.
 
     Raises:
-        DataMalformed: it cannot be read.
+        DataMalformed: the file cannot be read.
     """
     try:
-        with path.open("rb") as file:  # ours to close: np.load forgets it on a damaged archive
+        with path.open("rb") as file:  # np.load would leave the file of a damaged archive open
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataMalformed(f"{path} is no .npz archive")
+                raise DataMalformed(f"{path} is not an .npz archive")
             keys = [key for key in (*IMAGES, *LABELS, *WRITERS) if key in archive.files]
             with zipfile.ZipFile(path) as heads:
                 for key in keys:
@@ -89,10 +89,10 @@ def read_npz(path: Path) -> Arrays:
 
 
 def _check_size(archive: zipfile.ZipFile, key: str) -> None:
-    """See that an array is as long as its own head says, before memory is taken for it.
+    """Checks that an array is as long as its header says, before memory is allocated for it.
 
     Raises:
-        ValueError: it is shorter.
+        ValueError: the array is shorter.
     """
     info = archive.getinfo(f"{key}.npy")
     with archive.open(info) as file:
@@ -101,40 +101,40 @@ def _check_size(archive: zipfile.ZipFile, key: str) -> None:
         shape, _, dtype = read_head(file)
     claimed = math.prod(shape) * dtype.itemsize
     if claimed > info.file_size:
-        raise ValueError(f"{key} says that it has {claimed} bytes, and has not {info.file_size}")
+        raise ValueError(f"the header of {key} says {claimed} bytes, but it has only {info.file_size}")
 
 
 def fetched(name: str, data_dir: Path | None, downloads: Path) -> Arrays:
-    """The arrays of a data set of which the data folder has nothing.
+    """Downloads or generates the arrays of a data set that is not in the data folder.
 
     Raises:
-        DataUnavailable: it is not to be had, for whatever reason; says what to put where.
+        DataUnavailable: that is not possible or fails; the message says which file to provide.
     """
-    where = f"as {name}.npz into {data_dir or 'a folder that STRATA_DATA_DIR names'}"
+    where = f"as {name}.npz into {data_dir or 'the folder that STRATA_DATA_DIR names'}"
     help_text = f"put the data set {where}, with keys {', '.join(REQUIRED)} (images uint8, labels int64)"
     if DATASETS[name].pictures is not None:
-        help_text += f", or as it is published as folder {name}"
+        help_text += f", or the published folder as {name}"
     fetch = DATASETS[name].fetch
     if fetch is None:
-        raise DataUnavailable(f"{name} is in no download known here; {help_text}", field="data.name")
+        raise DataUnavailable(f"{name} cannot be downloaded; {help_text}", field="data.name")
     try:
         return fetch(downloads)
-    except Exception as error:  # urllib, ssl, tarfile, torchvision ... each fails in its own way
-        raise DataUnavailable(f"{name} could not be had ({error}); {help_text}", field="data.name") from error
+    except Exception as error:  # urllib, ssl, tarfile, torchvision ... raise their own types
+        raise DataUnavailable(f"{name} could not be loaded ({error}); {help_text}", field="data.name") from error
 
 
 def folder_of(name: str, data_dir: Path | None) -> Path | None:
-    """The folder of a data set's pictures, where it is published as one and there is one."""
+    """Returns the folder of a data set's images in the data folder, None if there is none."""
     if data_dir is None or DATASETS[name].pictures is None or not (data_dir / name).is_dir():
         return None
     return data_dir / name
 
 
 def pictures_of(name: str, folder: Path) -> Pictures:
-    """The files of a data set that is published as a folder, and their labels.
+    """Returns the files and labels of a data set that is published as a folder.
 
     Raises:
-        DataMalformed: the folder is damaged, or not all is there.
+        DataMalformed: the folder is damaged or incomplete.
     """
     listed = DATASETS[name].pictures
     assert listed is not None  # noqa: S101 - see `folder_of`
@@ -145,10 +145,10 @@ def pictures_of(name: str, folder: Path) -> Pictures:
 
 
 def read_folder(name: str, folder: Path) -> Arrays:
-    """The arrays of a data set that is published as a folder.
+    """Reads the arrays of a data set that is published as a folder.
 
     Raises:
-        DataMalformed: the folder is damaged, or not all is there.
+        DataMalformed: the folder is damaged or incomplete.
     """
     arrays: Arrays = {}
     for part, pictures in pictures_of(name, folder).items():
@@ -161,9 +161,9 @@ def read_folder(name: str, folder: Path) -> Arrays:
 
 
 def _digits(_: Path) -> Arrays:
-    """scikit-learn's bundled 8x8 digits (1,797, of UCI), 0..16 scaled to 0..255, split 80/20.
+    """Returns the 8x8 digits that scikit-learn includes (1,797, from UCI), 0..16 scaled to 0..255.
 
-    The split is ours (the bundle has none): of each class a seeded fifth, rounded, is the test set.
+    The data have no split of their own: a seeded fifth of each class, rounded, is the test set here.
     """
     from sklearn.datasets import load_digits
 
@@ -171,13 +171,13 @@ def _digits(_: Path) -> Arrays:
     x = np.rint(x.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     rng = np.random.default_rng(0)
     of_class = [rng.permutation(np.flatnonzero(y == label)) for label in range(10)]
-    test = np.sort(np.concatenate([members[: round(len(members) / 5)] for members in of_class]))
+    test = np.sort(np.concatenate([indices[: round(len(indices) / 5)] for indices in of_class]))
     train = np.setdiff1d(np.arange(len(y)), test)
     return {"train_x": x[train], "train_y": y[train], "test_x": x[test], "test_y": y[test]}
 
 
 def _synth_digits(_: Path) -> Arrays:
-    """Made here; see `shared.training.synth`."""
+    """Returns generated digits, see `shared.training.data.synthetic_digits`."""
     from shared.training.data.synthetic_digits import synth_digits
 
     return synth_digits()
@@ -192,7 +192,7 @@ def _synth_version() -> str:
 def _torchvision(
     class_name: str, *, labels: str = "targets", axes: tuple[int, ...] | None = None, **options: str
 ) -> Callable[[Path], Arrays]:
-    """A source that downloads with torchvision's class; `axes` brings its images to NHW or NHWC."""
+    """Returns a function that downloads with torchvision's class; `axes` transposes its images to NHW or NHWC."""
 
     def fetch(root: Path) -> Arrays:
         from shared.training.torchvision_compat import torchvision
@@ -210,19 +210,19 @@ def _torchvision(
     return fetch
 
 
-DATASETS: dict[str, Known] = {
-    "digits": Known(10, _digits),
-    "mnist": Known(10, _torchvision("MNIST")),
-    "fashion_mnist": Known(10, _torchvision("FashionMNIST")),
-    "cifar10": Known(10, _torchvision("CIFAR10")),
-    "cifar100": Known(100, _torchvision("CIFAR100")),
-    "usps": Known(10, _torchvision("USPS")),
-    "mnist_m": Known(10, None),
-    "svhn": Known(10, _torchvision("SVHN", labels="labels", axes=(0, 2, 3, 1))),
-    # the published files hold each picture transposed
-    "emnist": Known(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
-    "femnist": Known(62, None),
-    "tiny_imagenet": Known(200, None, tiny_imagenet),
-    "synth_digits": Known(10, _synth_digits, version=_synth_version),
+DATASETS: dict[str, DatasetSource] = {
+    "digits": DatasetSource(10, _digits),
+    "mnist": DatasetSource(10, _torchvision("MNIST")),
+    "fashion_mnist": DatasetSource(10, _torchvision("FashionMNIST")),
+    "cifar10": DatasetSource(10, _torchvision("CIFAR10")),
+    "cifar100": DatasetSource(100, _torchvision("CIFAR100")),
+    "usps": DatasetSource(10, _torchvision("USPS")),
+    "mnist_m": DatasetSource(10, None),
+    "svhn": DatasetSource(10, _torchvision("SVHN", labels="labels", axes=(0, 2, 3, 1))),
+    # the published files hold transposed images
+    "emnist": DatasetSource(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
+    "femnist": DatasetSource(62, None),
+    "tiny_imagenet": DatasetSource(200, None, tiny_imagenet),
+    "synth_digits": DatasetSource(10, _synth_digits, version=_synth_version),
 }
-"""The data sets by name."""
+"""Sources of all data sets, by name."""

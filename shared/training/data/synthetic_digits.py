@@ -1,12 +1,12 @@
-"""`synth_digits`: pictures of printed digits, made here.
+"""`synth_digits`: generated images of printed digits.
 
-In the manner of SynNumbers (Y. Ganin, V. Lempitsky: Unsupervised Domain Adaptation by Backpropagation. ICML 2015,
-section 4.1), whose files are not at hand: digits in many fonts, of any size, place, slant, rotation, stroke and colour,
-before any background, with neighbours cut off at the edges, blurred and noisy. The fonts are those that matplotlib
-ships: DejaVu, STIX and Computer Modern, whose licences allow that.
+They are made in the manner of SynNumbers (Y. Ganin, V. Lempitsky: Unsupervised Domain Adaptation by Backpropagation.
+ICML 2015, section 4.1), whose files are not available here: digits in many fonts, sizes, positions, slants,
+rotations, strokes and colours on varied backgrounds, with neighbouring digits cut off at the edges, blur and noise. The
+fonts are those that matplotlib ships (DejaVu, STIX and Computer Modern), whose licences permit this use.
 
-Picture n follows from the seed and n alone (and from the versions of Pillow, which draws it, and of matplotlib, whose
-fonts it is in; `constraints.txt` fixes them).
+Image n depends only on the seed, on n, and on the versions of Pillow, which draws it, and of matplotlib, which has the
+fonts; `constraints.txt` pins both.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
 VERSION = 1
-"""Of this generator: another one where a picture of the same seed and number would be another."""
+"""Version of this generator; it changes whenever the image of a given seed and number changes."""
 SIDE = 32
-"""Pixels of a side of a finished picture."""
+"""Side of an image, in pixels."""
 FINE = 2
-"""It is drawn so many times as large."""
+"""Scale at which images are drawn before they are reduced to `SIDE`."""
 N_TRAIN, N_TEST = 10_000, 2_000
-"""Pictures, as many of each digit."""
+"""Default numbers of images; each digit has the same number."""
 FACES = (
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
     *(f"DejaVuSansMono{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -37,17 +37,17 @@ FACES = (
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
     *("cmr10", "cmb10", "cmss10", "cmtt10", "cmti10"),
 )
-"""Fonts of matplotlib that have digits."""
+"""The fonts of matplotlib that have digits."""
 CONTRAST = 70.0
-"""Least difference of luminance between a digit and the mean of its background, of 255."""
+"""Lower bound on the difference of luminance (0 to 255) between a digit and the mean of its background."""
 
 Pixels = npt.NDArray[np.float64]
 
 
 def synth_digits(seed: int = 0, n_train: int = N_TRAIN, n_test: int = N_TEST) -> dict[str, npt.NDArray[Any]]:
-    """Training and test pictures, uint8 (n, 32, 32, 3), and their labels, int64 (n,).
+    """Returns training and test images, uint8 (n, 32, 32, 3), and their labels, int64 (n,).
 
-    Digits come in turn, so that there are equally many of each, and each part of a multiple of ten has all.
+    The labels cycle through the ten digits, so that a part of a multiple of ten images has each digit equally often.
     """
     labels = np.arange(n_train + n_test, dtype=np.int64) % 10
     images = np.stack([picture(int(label), np.random.default_rng([seed, n])) for n, label in enumerate(labels)])
@@ -60,13 +60,13 @@ def synth_digits(seed: int = 0, n_train: int = N_TRAIN, n_test: int = N_TEST) ->
 
 
 def version() -> str:
-    """On what the pictures depend besides: no two of these make the same ones for sure."""
+    """Returns the versions of the generator, Pillow and matplotlib, on which the images depend."""
     made_by = [f"{name}-{metadata.version(name)}" for name in ("pillow", "matplotlib")]
     return "-".join([f"v{VERSION}", *made_by])
 
 
 def picture(digit: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """One picture of a digit, uint8 (32, 32, 3)."""
+    """Returns an image of a digit, uint8 (32, 32, 3)."""
     from PIL.Image import Resampling, fromarray
     from PIL.ImageFilter import GaussianBlur
 
@@ -84,7 +84,7 @@ def picture(digit: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
 
 
 def _strokes(digit: int, rng: np.random.Generator) -> tuple[Image, Image]:
-    """Where there is ink, and where there is ink or an outline of it: the digit, and what is seen of its neighbours."""
+    """Returns the masks of the ink, and of ink and outline, of a digit and the visible parts of its neighbours."""
     from PIL import Image as images
     from PIL.ImageDraw import Draw
 
@@ -111,10 +111,10 @@ def _strokes(digit: int, rng: np.random.Generator) -> tuple[Image, Image]:
 
 
 def _background(rng: np.random.Generator) -> Pixels:
-    """A plain, shaded, striped or cloudy background, (side, side, 3) from 0 to 255."""
+    """Returns a plain, shaded, striped or cloudy background, (side, side, 3), 0 to 255."""
     side = SIDE * FINE
     first, second = rng.uniform(0, 255, (2, 3))
-    second = first + (second - first) * rng.uniform(0.2, 0.6)  # else nothing could be read before it
+    second = first + (second - first) * rng.uniform(0.2, 0.6)  # otherwise no digit could be read on it
     angle = rng.uniform(0, 2 * np.pi)
     rows, columns = np.mgrid[0:side, 0:side] / side
     along = rows * np.sin(angle) + columns * np.cos(angle)
@@ -131,7 +131,7 @@ def _background(rng: np.random.Generator) -> Pixels:
 
 
 def _clouds(side: int, rng: np.random.Generator) -> Pixels:
-    """Smooth random values from 0 to 1."""
+    """Returns smooth random values, (side, side), 0 to 1."""
     from PIL.Image import Resampling, fromarray
 
     n = int(rng.integers(3, 9))
@@ -140,7 +140,7 @@ def _clouds(side: int, rng: np.random.Generator) -> Pixels:
 
 
 def _colours(ground: float, rng: np.random.Generator) -> tuple[Pixels, Pixels]:
-    """Of ink and of its outline; the ink stands out from the background's mean luminance."""
+    """Returns the colours of the ink and of its outline; the ink contrasts with the background's mean luminance."""
     while True:
         ink, edge = rng.uniform(0, 255, (2, 3))
         if abs(float(_luminance(ink)) - ground) >= CONTRAST:
@@ -148,7 +148,7 @@ def _colours(ground: float, rng: np.random.Generator) -> tuple[Pixels, Pixels]:
 
 
 def _luminance(colour: Pixels) -> Pixels:
-    """Of colours (..., 3), as ITU-R BT.601 weighs them."""
+    """Returns the luminance of colours (..., 3), with the weights of ITU-R BT.601."""
     return np.asarray(colour @ np.array([0.299, 0.587, 0.114]), np.float64)
 
 
@@ -156,6 +156,6 @@ def _luminance(colour: Pixels) -> Pixels:
 def _font(face: str, size: int) -> FreeTypeFont:
     from PIL.ImageFont import Layout, truetype
 
-    # Matplotlib is not imported: its fonts alone are needed, and no tier loads what draws.
+    # Only matplotlib's font files are needed; no tier imports matplotlib itself.
     path = metadata.distribution("matplotlib").locate_file(f"matplotlib/mpl-data/fonts/ttf/{face}.ttf")
     return truetype(str(path), size, layout_engine=Layout.BASIC)

@@ -1,10 +1,10 @@
 """The model zoo.
 
-Every model is `head(features(x))`: `features` gives the representation before the last linear layer,
-(batch, d), and `head` is that layer; the softmax is the loss's. A model takes float32 (batch, channels,
-height, width). With a projection head, `features` are `encoder` and `projection`.
+Every model is `head(features(x))`: `features` returns the representation before the last linear layer, (batch, d), and
+`head` is that layer; the softmax is part of the loss. A model takes float32 (batch, channels, height, width). With a
+projection head, `features` consists of `encoder` and `projection`.
 
-Sources: `mlp` and `cnn_mnist` McMahan et al. (AISTATS 2017); `cnn_cifar10` the same family; `cnn_6_12` DTPFL,
+Sources: `mlp` and `cnn_mnist` McMahan et al. (AISTATS 2017); `cnn_cifar10` the same network; `cnn_6_12` DTPFL,
 section 3.1; `cnn_6_16` and the projection head MOON (Li et al., CVPR 2021, section 4.1); `cnn_digits` Li et al. (FedBN,
 ICLR 2021), appendix; `resnet*` He et al. (CVPR 2016) with the paper's CIFAR stem; `mobilenet_v1` Howard et al. (2017);
 `vgg_mnist`, `vgg_cifar10` and `mobilenet_femnist` ES-AFL, table 1.

@@ -1,4 +1,4 @@
-"""What every model of the zoo is, and its state by names."""
+"""The base class of all models, their layers, and reading and writing their states."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from shared.core.errors import BadInput
 
 Shape = tuple[int, int, int]
+"""Shape of an image: (channels, height, width)."""
 
 
 class Classifier(nn.Module):
-    """A feature extractor and its linear head."""
+    """A feature extractor with a linear head."""
 
     def __init__(self, features: nn.Module, n_features: int, n_classes: int) -> None:
         super().__init__()
@@ -22,7 +23,7 @@ class Classifier(nn.Module):
         self.head = nn.Linear(n_features, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits, (batch, n_classes)."""
+        """Returns the logits, (batch, n_classes)."""
         logits: Tensor = self.head(self.features(x))
         return logits
 
@@ -32,8 +33,8 @@ class Layer:
     """A layer with parameters: a convolution or linear module and the normalisation that follows it.
 
     Attributes:
-        name: of the convolution or linear module.
-        parameters: names of its parameters in the model's state, those of its normalisation included.
+        name: name of the convolution or linear module.
+        parameters: names of its parameters in the model's state, with those of its normalisation.
         buffers: names of its buffers (running statistics).
     """
 
@@ -43,18 +44,18 @@ class Layer:
 
 
 def parameter_names(model: nn.Module) -> list[str]:
-    """Names of what is trained, in the model's order."""
+    """Returns the names of a model's parameters, in the model's order."""
     return [name for name, _ in model.named_parameters()]
 
 
 def buffer_names(model: nn.Module) -> list[str]:
-    """Names of what is carried but not trained (batch-norm statistics), in the model's order."""
+    """Returns the names of the buffers in a model's state (batch-norm statistics), in the model's order."""
     kept = model.state_dict().keys() - set(parameter_names(model))
     return [name for name, _ in model.named_buffers() if name in kept]
 
 
 def layers(model: nn.Module) -> list[Layer]:
-    """The layers with parameters, in the order of the modules; batch-norm counts with the layer before it."""
+    """Returns the layers with parameters, in the order of the modules; batch-norm is part of the layer before it."""
     found: list[Layer] = []
     for module_name, module in model.named_modules():
         parameters = _own_names(module_name, [name for name, _ in module.named_parameters(recurse=False)])
@@ -74,7 +75,7 @@ def _own_names(module_name: str, names: list[str]) -> tuple[str, ...]:
 
 
 def read_state(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of all parameters and buffers by name, contiguous whatever the model's memory format."""
+    """Returns copies of all parameters and buffers by name, contiguous whatever the model's memory format."""
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in model.state_dict().items()
@@ -82,12 +83,13 @@ def read_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def write_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy all parameters and buffers into the model's own memory.
+    """Copies all parameters and buffers into the model's own memory.
 
-    Copied, never adopted: a tensor decoded from a body is a view with other alignment, which changes bits.
+    The model never uses the tensors themselves: a tensor decoded from a message body is a view with another alignment,
+    which changes bits.
 
     Raises:
-        BadInput: a name is missing or unknown, or a shape or dtype differs; nothing has then been written.
+        BadInput: a name is missing or unknown, or a shape or dtype differs; nothing is written then.
     """
     own = model.state_dict()
     if own.keys() != state.keys():

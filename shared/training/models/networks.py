@@ -1,4 +1,4 @@
-"""The networks that several papers share."""
+"""The networks that are used by several papers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def mlp(shape: Shape, n_classes: int) -> Classifier:
 
 
 def _two_convolutions(shape: Shape, widths: tuple[int, int]) -> tuple[list[nn.Module], int]:
-    """Two 5x5 convolutions, each with ReLU and a 2x2 max-pool, flattened; and how many features come out.
+    """Returns two 5x5 convolutions, each with ReLU and a 2x2 max-pool, and a flatten; and the number of features.
 
-    Unpadded where both sides have at least 28 pixels (28 -> 4x4, 32 -> 5x5); smaller images (8, 16) would
-    shrink to nothing, there both convolutions are padded by 2 (8 -> 2x2, 16 -> 4x4).
+    The convolutions are unpadded if both sides have at least 28 pixels (28 -> 4x4, 32 -> 5x5). Smaller images (8, 16)
+    would shrink to nothing; for them both convolutions are padded by 2 (8 -> 2x2, 16 -> 4x4).
     """
     channels, height, width = shape
     if min(height, width) < 4:
@@ -36,15 +36,18 @@ def _two_convolutions(shape: Shape, widths: tuple[int, int]) -> tuple[list[nn.Mo
 def cnn_mnist(shape: Shape, n_classes: int) -> Classifier:
     """FedAvg's CNN: 5x5 convolutions of 32 and 64 channels, 512 units.
 
-    Unpadded it has 582,026 parameters at 1x28x28 and 10 classes. McMahan et al. print 1,663,370, which is
-    what padding by 2 gives.
+    It is unpadded and has 582,026 parameters at 1x28x28 and 10 classes. McMahan et al. report 1,663,370, which is
+    the number with a padding of 2.
     """
     modules, n_flat = _two_convolutions(shape, (32, 64))
     return Classifier(nn.Sequential(*modules, nn.Linear(n_flat, 512), nn.ReLU()), 512, n_classes)
 
 
 def cnn_120_84(widths: tuple[int, int]) -> Callable[[Shape, int], Classifier]:
-    """5x5 convolutions, then 120 and 84 units (of channels 6 and 16, LeNet-5 on colour images: 62,006 parameters)."""
+    """Returns a builder of two 5x5 convolutions, then 120 and 84 units.
+
+    With 6 and 16 channels it is LeNet-5 for colour images (62,006 parameters).
+    """
 
     def make(shape: Shape, n_classes: int) -> Classifier:
         modules, n_flat = _two_convolutions(shape, widths)
@@ -55,9 +58,9 @@ def cnn_120_84(widths: tuple[int, int]) -> Callable[[Shape, int], Classifier]:
 
 
 def resnet(depth: int) -> Callable[[Shape, int], Classifier]:
-    """torchvision's ResNet for small images: a 3x3 stem of stride 1 and no max-pool.
+    """Returns a builder of torchvision's ResNet for small images, with a 3x3 stem of stride 1 and no max-pool.
 
-    Images of 8x8 end at 1x1, where batch-norm cannot train on a batch of one sample.
+    Images of 8x8 are reduced to 1x1, where batch-norm cannot train on a batch of one sample.
     """
 
     def make(shape: Shape, n_classes: int) -> Classifier:
@@ -75,9 +78,9 @@ def resnet(depth: int) -> Callable[[Shape, int], Classifier]:
 
 
 def mobilenet_v1(shape: Shape, n_classes: int) -> Classifier:
-    """MobileNet-V1 for small images: the paper's table 1 with a stem of stride 1 (32x32 ends at 2x2).
+    """MobileNet-V1 for small images: the paper's table 1 with a stem of stride 1 (32x32 is reduced to 2x2).
 
-    3,217,226 parameters at 3x32x32 and 10 classes. Images of 8x8 end at 1x1, as for `resnet*`.
+    It has 3,217,226 parameters at 3x32x32 and 10 classes. Images of 8x8 are reduced to 1x1, as in `resnet*`.
     """
     widths = [64, 128, 128, 256, 256, *[512] * 6, 1024, 1024]
     strides = [1, 2, 1, 2, 1, 2, *[1] * 5, 2, 1]
@@ -92,7 +95,7 @@ def mobilenet_v1(shape: Shape, n_classes: int) -> Classifier:
 
 
 def _normalised(convolution: nn.Conv2d, n_channels: int) -> list[nn.Module]:
-    """A convolution with batch-norm and ReLU; initialised as torchvision does its ResNets."""
+    """Returns a convolution with batch-norm and ReLU, initialised as in torchvision's ResNets."""
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return [convolution, nn.BatchNorm2d(n_channels), nn.ReLU()]
 
@@ -100,8 +103,8 @@ def _normalised(convolution: nn.Conv2d, n_channels: int) -> list[nn.Module]:
 def cnn_digits(shape: Shape, n_classes: int) -> Classifier:
     """FedBN's network for digits: three padded 5x5 convolutions of 64, 64 and 128 channels, 2048 and 512 units.
 
-    Batch-norm after each layer but the last; a 2x2 max-pool after each of the first two convolutions. At 3x28x28 the
-    first linear layer sees 6272 inputs, and there are 14,219,210 parameters.
+    Batch-norm follows each layer except the last, a 2x2 max-pool each of the first two convolutions. At 3x28x28 the
+    first linear layer has 6272 inputs, and the network 14,219,210 parameters.
     """
     channels, height, width = shape
     if min(height, width) < 4:

@@ -1,7 +1,7 @@
-"""The over-parameterised networks of ES-AFL, its table 1: every convolution 3x3, then ReLU, then batch-norm.
+"""The over-parameterised networks of ES-AFL, table 1: every convolution is 3x3, followed by ReLU and batch-norm.
 
-Counted without biases and batch-norm: 5,622,336 weights and 34.61 M multiply-adds (`vgg_mnist` at 1x28x28),
-23,232,192 and 187.90 M (`vgg_cifar10` at 3x32x32), 9,944,064 and 19.73 M (`mobilenet_femnist` at 1x28x28, 62 classes).
+Without biases and batch-norm they have 5,622,336 weights and 34.61 M multiply-adds (`vgg_mnist` at 1x28x28), 23,232,192
+and 187.90 M (`vgg_cifar10` at 3x32x32), and 9,944,064 and 19.73 M (`mobilenet_femnist` at 1x28x28, 62 classes).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from torch import nn
 from shared.training.models.base import Classifier, Shape
 
 Block = Callable[[int, int], list[nn.Module]]
-"""(channels before, channels after) -> the modules of a convolution."""
+"""(input channels, output channels) -> the modules of a convolution."""
 POOL = "pool"
-"""2x2; an odd side is rounded up (28, 14, 7, 4), as the paper's count of inputs of the first linear layer says."""
+"""A 2x2 max-pool; an odd side is rounded up (28, 14, 7, 4), which gives the paper's number of linear inputs."""
 
 
 def vgg_mnist(shape: Shape, n_classes: int, width: float = 1.0) -> Classifier:
-    """Three convolutions of 64, 128 and 256 channels, each pooled, and two layers of 1024 units."""
+    """Three convolutions of 64, 128 and 256 channels, each followed by a pool, and two layers of 1024 units."""
     return _supernet(shape, n_classes, width, (64, POOL, 128, POOL, 256, POOL), (1024, 1024), _convolution)
 
 
@@ -29,14 +29,17 @@ def vgg_cifar10(shape: Shape, n_classes: int, width: float = 1.0) -> Classifier:
 
 
 def mobilenet_femnist(shape: Shape, n_classes: int, width: float = 1.0) -> Classifier:
-    """One convolution, four that are separable by depth, of 64 to 512 channels, and two layers of 1024 units."""
+    """A convolution and four depthwise separable ones, of 64 to 512 channels, and two layers of 1024 units."""
     return _supernet(shape, n_classes, width, (64, POOL, 128, POOL, 256, POOL, 512, 512), (1024, 1024), _separable)
 
 
 def _supernet(
     shape: Shape, n_classes: int, share: float, plan: Sequence[int | str], dense: tuple[int, int], later: Block
 ) -> Classifier:
-    """The convolutions of a plan, the first an ordinary one, and linear layers with ReLU; this share of their units."""
+    """Builds the convolutions of a plan, then linear layers with ReLU, each with this share of its units.
+
+    The first convolution is an ordinary one; `later` makes the modules of the others.
+    """
     before, height, width = shape
     modules: list[nn.Module] = []
     for step in plan:
@@ -64,7 +67,7 @@ def _convolution(before: int, after: int) -> list[nn.Module]:
 
 
 def _separable(before: int, after: int) -> list[nn.Module]:
-    """A convolution of each channel by itself, and one that mixes them."""
+    """Returns the modules of a depthwise and a pointwise convolution."""
     depthwise = nn.Conv2d(before, before, 3, padding=1, groups=before)
     pointwise = nn.Conv2d(before, after, 1)
     return [depthwise, nn.ReLU(), nn.BatchNorm2d(before), pointwise, nn.ReLU(), nn.BatchNorm2d(after)]

@@ -1,4 +1,4 @@
-"""The models by name, and making them."""
+"""The models by name, and building them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg
 
 
 class ModelSpec(Record):
-    """Which model; `projection` puts a projection head of so many outputs before its last layer.
+    """The model of a run.
 
-    `width` is the share of the units of its hidden layers, for models of which there are several.
+    Attributes:
+        name: name of the model, see `MODELS`.
+        projection: number of outputs of a projection head before the last layer; None = no projection head.
+        width: share of the units of the hidden layers, for the models in `OF_ANY_WIDTH`.
     """
 
     name: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
@@ -34,7 +37,7 @@ class ModelSpec(Record):
 
 
 OF_ANY_WIDTH = {"vgg_mnist": vgg_mnist, "vgg_cifar10": vgg_cifar10, "mobilenet_femnist": mobilenet_femnist}
-"""Those of which there is a share of the units of every hidden layer as well."""
+"""The models that can be built with a share of the units of every hidden layer."""
 MODELS: dict[str, Callable[[Shape, int], Classifier]] = {
     "mlp": mlp,
     "cnn_mnist": cnn_mnist,
@@ -52,34 +55,34 @@ MODELS: dict[str, Callable[[Shape, int], Classifier]] = {
 
 
 def check_name(name: str, width: float = 1.0) -> None:
-    """Refuse a name that no model has, and a width that this model does not have.
+    """Checks a model's name and width.
 
     Raises:
-        UnknownName: listing the names there are.
-        BadInput: the model has one width.
+        UnknownName: no model has that name; the message lists the known names.
+        BadInput: the model cannot be built with another width.
     """
     if name not in MODELS:
         raise UnknownName("model", name, list(MODELS), field="model.name")
     if width != 1 and name not in OF_ANY_WIDTH:
-        raise BadInput(f"{name} has one width; others have {', '.join(OF_ANY_WIDTH)}", field="model.width")
+        raise BadInput(f"{name} has width 1 only; width goes with {', '.join(OF_ANY_WIDTH)}", field="model.width")
 
 
 def build(
     name: str, input_shape: Shape, n_classes: int, seed: int, projection: int | None = None, width: float = 1.0
 ) -> Classifier:
-    """Make a model with initial weights that depend on the arguments only; torch's generator is left alone.
+    """Builds a model whose initial weights depend only on the arguments; the state of torch's generator is restored.
 
     Args:
         name: one of `MODELS`.
         input_shape: (channels, height, width).
-        n_classes: width of the head.
-        seed: of the initial weights.
-        projection: outputs of a projection head before the last layer; None = there is none.
-        width: share of the units of hidden layers, of models that are `OF_ANY_WIDTH`.
+        n_classes: number of outputs of the head.
+        seed: seed of the initial weights.
+        projection: number of outputs of a projection head before the last layer; None = no projection head.
+        width: share of the units of hidden layers, for the models in `OF_ANY_WIDTH`.
 
     Raises:
-        UnknownName: no model of that name.
-        BadInput: the images are too small for the model, or it has one width.
+        UnknownName: no model has that name.
+        BadInput: the images are too small for the model, or it cannot be built with another width.
     """
     check_name(name, width)
     with lent(seed):
@@ -89,9 +92,9 @@ def build(
 
 
 def _projected(model: Classifier, n_outputs: int) -> Classifier:
-    """MOON's projection head between a model's features and a new last layer: two linear layers, ReLU between them.
+    """Inserts MOON's projection head, two linear layers with a ReLU, between a model's features and a new last layer.
 
-    The hidden layer is as wide as the features. The encoder's weights are those of the model without it.
+    Its hidden layer is as wide as the features. The encoder has the weights of the model without a projection head.
     """
     width = model.head.in_features
     projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, n_outputs))
@@ -103,12 +106,13 @@ def _projected(model: Classifier, n_outputs: int) -> Classifier:
 def least_batch(
     name: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
 ) -> int:
-    """Samples that a batch must have to be trained on: 1, or 2 where a batch-norm sees one value a channel of a sample.
+    """Returns the least number of samples in a training batch.
 
-    One value has no variance. Only shapes are computed, on torch's `meta` device; arguments as of `build`.
+    It is 2 if a batch-norm has one value per channel and sample, since a single value has no variance, otherwise 1.
+    Only shapes are computed, on torch's `meta` device; the arguments are those of `build`.
 
     Raises:
-        UnknownName, BadInput: as `build` does.
+        UnknownName, BadInput: as for `build`.
     """
     seen: list[int] = []
 

@@ -1,12 +1,12 @@
 """Partitioners: which client owns which training sample.
 
-Every partitioner deals *all* samples (`by_domain` as many as it is told), none twice, deterministically from the
-generator handed in. Nothing here imports torch. N = samples, n = clients, K = classes.
+Every partitioner assigns each sample to exactly one client (`by_domain` may leave samples out), deterministically from
+the generator passed in. Nothing here imports torch. N = samples, n = clients, K = classes.
 
-Sources: `shards` McMahan et al. (AISTATS 2017), section 3; `dirichlet` Yurochkin et al. (ICML 2019),
-section 4: each class is divided among the clients by a Dirichlet draw; `quantity_skew` log-normal sizes as
-in Acar et al. (FedDyn, ICLR 2021); `by_group` the data split of DTPFL, section 3.2; `by_domain` the benchmark of Li
-et al. (FedBN, ICLR 2021), section 5.1; `edge_skew` ours.
+Sources: `shards` McMahan et al. (AISTATS 2017), section 3; `dirichlet` Yurochkin et al. (ICML 2019), section 4: each
+class is divided among the clients by a Dirichlet draw; `quantity_skew` log-normal sizes as in Acar et al. (FedDyn, ICLR
+2021); `by_group` the data split of DTPFL, section 3.2; `by_domain` the benchmark of Li et al. (FedBN, ICLR 2021),
+section 5.1; `edge_skew` is StrataFL's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.core.errors import BadInput
-from shared.training.partition.partitioners import Ints, Parts, Task, deal
+from shared.training.partition.partitioners import Ints, PartitionTask, Parts, assign
 from shared.training.partition.specs import (
     ByDomainPartition,
     ByGroupPartition,
@@ -50,30 +50,30 @@ def partition(
     n_clients: int,
     rng: np.random.Generator,
     *,
-    homes: Sequence[int] | None = None,
+    edges: Sequence[int] | None = None,
     writers: npt.NDArray[Any] | None = None,
     domains: npt.NDArray[Any] | None = None,
     domain_names: Sequence[str] = (),
     n_classes: int,
 ) -> Parts:
-    """Deal the samples to the clients.
+    """Assigns the samples to the clients.
 
     Args:
-        spec: which partitioner, with its parameters.
+        spec: the partitioner and its parameters.
         labels: (N,), each in 0..n_classes-1.
-        n_clients: how many parts.
+        n_clients: number of clients.
         rng: the only source of randomness.
-        homes: index of each client's edge, (n_clients,); needed by `edge_skew`.
-        writers: who wrote each sample, (N,); needed by `by_writer`.
-        domains: from which of `domain_names` each sample is, (N,); needed by `by_domain`.
-        domain_names: of the data.
+        edges: index of each client's edge, (n_clients,); needed by `edge_skew`.
+        writers: writer of each sample, (N,); needed by `by_writer`.
+        domains: index in `domain_names` of each sample's domain, (N,); needed by `by_domain`.
+        domain_names: names of the data's domains.
         n_classes: K.
 
     Returns:
         For each client the indices of its samples, int64, ascending, at least one.
 
     Raises:
-        BadInput: fewer samples than clients, or the partition cannot be made; with the figures.
+        BadInput: there are fewer samples than clients, or the partition is impossible; the message has the numbers.
     """
     n = len(labels)
     if n_clients < 1 or n < n_clients:
@@ -83,7 +83,7 @@ def partition(
         raise BadInput(f"labels {own.min()}..{own.max()} exceed 0..{n_classes - 1}", field="partition")
     ids = None if writers is None else np.array(writers, dtype=np.int64)
     of = None if domains is None else np.array(domains, dtype=np.int64)
-    parts = deal(spec, Task(own, n_clients, n_classes, rng, homes, ids, of, domain_names))
+    parts = assign(spec, PartitionTask(own, n_clients, n_classes, rng, edges, ids, of, domain_names))
     empty = [i for i, part in enumerate(parts) if not len(part)]
     if empty:
         raise BadInput(
@@ -94,5 +94,5 @@ def partition(
 
 
 def label_counts(parts: Sequence[npt.NDArray[Any]], labels: npt.NDArray[Any], n_classes: int) -> Ints:
-    """How many samples of each class each client has, (n_clients, n_classes)."""
+    """Returns each client's number of samples of each class, (n_clients, n_classes)."""
     return np.stack([np.bincount(labels[part], minlength=n_classes) for part in parts]).astype(np.int64)

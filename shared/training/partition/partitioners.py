@@ -1,4 +1,4 @@
-"""The partitioners. Each deals all samples of a `Task` (`by_domain` as many as it is told), none twice.
+"""The partitioners. Each assigns every sample to exactly one client (`by_domain` may leave samples out).
 
 N = samples, n = clients, K = classes.
 """
@@ -31,25 +31,25 @@ Parts = list[Ints]
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """What a partitioner works on."""
+class PartitionTask:
+    """The input of a partitioner; see `partition` for the fields."""
 
     labels: Ints
     n_clients: int
     n_classes: int
     rng: np.random.Generator
-    homes: Sequence[int] | None
+    edges: Sequence[int] | None
     writers: Ints | None
     domains: Ints | None = None
     domain_names: Sequence[str] = ()
 
     def by_class(self) -> Parts:
-        """The samples of each class, shuffled."""
+        """Returns the samples of each class, shuffled."""
         return [self.rng.permutation(np.flatnonzero(self.labels == k)) for k in range(self.n_classes)]
 
 
-def deal(spec: PartitionSpec, task: Task) -> Parts:
-    """Each client's samples, in no particular order; a client's part may be empty."""
+def assign(spec: PartitionSpec, task: PartitionTask) -> Parts:
+    """Returns each client's samples, in no particular order; a client may have none."""
     match spec:
         case IidPartition():
             return _iid(spec, task)
@@ -71,38 +71,38 @@ def deal(spec: PartitionSpec, task: Task) -> Parts:
 
 
 def _apportion(weights: Floats, total: int) -> Ints:
-    """Whole numbers in proportion to the weights that sum to the total (largest remainder, ties by index)."""
+    """Returns integers in proportion to the weights that sum to the total (largest remainder, ties by index)."""
     exact = weights / weights.sum() * total
     counts: Ints = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: total - int(counts.sum())]] += 1
     return counts
 
 
-def _sizes(spec: BasePartition, task: Task) -> Ints:
-    """Sizes of the clients' parts: one sample each, the rest in equal or log-normal proportion."""
+def _sizes(spec: BasePartition, task: PartitionTask) -> Ints:
+    """Returns the number of samples of each client: one each, the rest in equal or log-normal proportions."""
     weights = np.exp((spec.quantity_skew or 0.0) * task.rng.standard_normal(task.n_clients))
     return 1 + _apportion(weights, len(task.labels) - task.n_clients)
 
 
 def _cut(samples: Ints, sizes: Ints) -> Parts:
-    """Consecutive pieces of the given sizes."""
+    """Returns consecutive pieces of the given sizes."""
     return np.split(samples, np.cumsum(sizes)[:-1])
 
 
 def _pour(pools: Sequence[Parts]) -> Parts:
-    """Join what each client got from each of several pools."""
+    """Returns each client's samples, joined from its pieces of several pools."""
     return [np.concatenate(pieces) for pieces in zip(*pools, strict=True)]
 
 
 # ---- the partitioners
 
 
-def _iid(spec: IidPartition, task: Task) -> Parts:
+def _iid(spec: IidPartition, task: PartitionTask) -> Parts:
     sizes = _sizes(spec, task)
     return _cut(task.rng.permutation(len(task.labels)), sizes)
 
 
-def _dirichlet(spec: DirichletPartition, task: Task) -> Parts:
+def _dirichlet(spec: DirichletPartition, task: PartitionTask) -> Parts:
     n = len(task.labels)
     if n < task.n_clients * spec.min_samples:
         raise BadInput(
@@ -114,8 +114,8 @@ def _dirichlet(spec: DirichletPartition, task: Task) -> Parts:
     return _repair(_pour(pools), task, spec.min_samples)
 
 
-def _repair(parts: Parts, task: Task, min_samples: int) -> Parts:
-    """Move single samples from the largest client's largest class until each client has `min_samples`."""
+def _repair(parts: Parts, task: PartitionTask, min_samples: int) -> Parts:
+    """Moves single samples from the largest client's largest class until each client has `min_samples`."""
     owned = [list(part) for part in parts]
     while len(min(owned, key=len)) < min_samples:
         giver, taker = max(owned, key=len), min(owned, key=len)
@@ -125,7 +125,7 @@ def _repair(parts: Parts, task: Task, min_samples: int) -> Parts:
     return [np.array(part, dtype=np.int64) for part in owned]
 
 
-def _shards(spec: ShardsPartition, task: Task) -> Parts:
+def _shards(spec: ShardsPartition, task: PartitionTask) -> Parts:
     each = spec.classes_per_device
     n, n_shards = len(task.labels), task.n_clients * each
     if n_shards > n:
@@ -145,15 +145,15 @@ def _shards(spec: ShardsPartition, task: Task) -> Parts:
         dealt = task.rng.permutation(n_shards).reshape(task.n_clients, each)
         return [np.concatenate([pieces[i] for i in row]) for row in dealt]
     shards = [iter(np.array_split(pool, max(m, 1))) for pool, m in zip(pools, counts, strict=True)]
-    hands = _distinct_hands(counts, task.n_clients, each, task.rng)
-    return [np.concatenate([next(shards[k]) for k in hand]) for hand in hands]
+    assigned = _distinct_classes(counts, task.n_clients, each, task.rng)
+    return [np.concatenate([next(shards[k]) for k in classes]) for classes in assigned]
 
 
 def _shards_of_classes(sizes: Sequence[int], n_shards: int, n_clients: int) -> Ints | None:
-    """How many shards each class is cut into, or None if not every class can be held by distinct clients.
+    """Returns the number of shards of each class, or None if a class's shards cannot all go to different clients.
 
-    In proportion to the sizes (Sainte-Lague), at least 1 for each class there is, at most one for each
-    sample and for each client.
+    The numbers are in proportion to the sizes (Sainte-Lague): at least one for each class that has samples, and at most
+    as many as it has samples and as there are clients.
     """
     caps = [min(size, n_clients) for size in sizes]
     counts = np.array([min(cap, 1) for cap in caps], dtype=np.int64)
@@ -169,35 +169,35 @@ def _shards_of_classes(sizes: Sequence[int], n_shards: int, n_clients: int) -> I
     return counts
 
 
-def _distinct_hands(counts: Ints, n_clients: int, each: int, rng: np.random.Generator) -> list[Ints]:
-    """Give every client `each` shards of different classes, at random.
+def _distinct_classes(counts: Ints, n_clients: int, each: int, rng: np.random.Generator) -> list[Ints]:
+    """Gives every client `each` shards of different classes, at random.
 
-    With r clients left and at most r shards of any class, a class that has r left must be taken now; the
-    others are drawn in proportion to what is left. Both conditions then hold for r - 1, so the deal never
-    gets stuck.
+    With r clients left and at most r shards left of any class, the next client must take a shard of every class with r
+    shards left; its other shards are drawn in proportion to the numbers left. Both conditions then hold for r - 1, so
+    that the assignment always succeeds.
     """
-    left, hands = counts.copy(), []
+    left, assigned = counts.copy(), []
     for r in range(n_clients, 0, -1):
         forced = np.flatnonzero(left == r)
         free = np.where(left == r, 0, left).astype(np.float64)
         n_free = each - len(forced)
         drawn = rng.choice(len(left), n_free, replace=False, p=free / free.sum()) if n_free else forced[:0]
-        hand = np.concatenate([forced, drawn])
-        left[hand] -= 1
-        hands.append(hand)
-    return [hands[i] for i in rng.permutation(n_clients)]  # the last hands have what was left: no neighbours
+        classes = np.concatenate([forced, drawn])
+        left[classes] -= 1
+        assigned.append(classes)
+    return [assigned[i] for i in rng.permutation(n_clients)]  # consecutive draws from few classes are alike
 
 
-def _by_writer(task: Task) -> Parts:
+def _by_writer(task: PartitionTask) -> Parts:
     if task.writers is None:
-        raise BadInput("by_writer needs a data set with writers, this one names none", field="partition.name")
+        raise BadInput("by_writer needs a data set with writers, this one has none", field="partition.name")
     if task.writers.shape != task.labels.shape:
         raise BadInput(f"{len(task.writers)} writers for {len(task.labels)} samples", field="partition.name")
     order = np.argsort(task.writers, kind="stable")
     _, starts = np.unique(task.writers[order], return_index=True)
     pools = np.split(order, starts[1:])
     if len(pools) < task.n_clients:
-        raise BadInput(f"{len(pools)} writers, too few for {task.n_clients} clients", field="partition.name")
+        raise BadInput(f"{len(pools)} writers are too few for {task.n_clients} clients", field="partition.name")
     pools = [pools[i] for i in task.rng.permutation(len(pools))]
     owned: list[Parts] = [[] for _ in range(task.n_clients)]
     heap = [(0, client) for client in range(task.n_clients)]
@@ -208,7 +208,7 @@ def _by_writer(task: Task) -> Parts:
     return [np.concatenate(pieces) for pieces in owned]
 
 
-def _by_group(spec: ByGroupPartition, task: Task) -> Parts:
+def _by_group(spec: ByGroupPartition, task: PartitionTask) -> Parts:
     n_groups, n, n_classes = spec.n_groups, task.n_clients, task.n_classes
     if n_groups > min(n, n_classes):
         raise BadInput(
@@ -223,17 +223,17 @@ def _by_group(spec: ByGroupPartition, task: Task) -> Parts:
         clients = [i for i in range(n) if i * n_groups // n == group]
         classes = [k for k in range(n_classes) if k * n_groups // n_classes == group]
         owned = np.concatenate([pools[k][: shares[k]] for k in classes])
-        for i, client in enumerate(reversed(clients)):  # the rest's odd samples went to the first clients
+        for i, client in enumerate(reversed(clients)):  # reversed: the first clients got the rest's odd samples
             parts[client] = np.concatenate([parts[client], owned[i :: len(clients)]])
     return parts
 
 
-def _by_domain(spec: ByDomainPartition, task: Task) -> Parts:
+def _by_domain(spec: ByDomainPartition, task: PartitionTask) -> Parts:
     names = spec.domains or tuple(task.domain_names)
     unknown = [name for name in names if name not in task.domain_names]
     if task.domains is None or unknown:
-        there = ", ".join(task.domain_names) or "none"
-        raise BadInput(f"by_domain: the domains of this data are {there}; asked for: {', '.join(names) or 'all'}",
+        known, requested = ", ".join(task.domain_names) or "none", ", ".join(names) or "all"
+        raise BadInput(f"by_domain: the domains of this data are {known}; requested: {requested}",
                        field="partition.domains")  # fmt: skip
     if task.n_clients < len(names):
         few = f"{task.n_clients} clients are too few for {len(names)} domains"
@@ -246,7 +246,7 @@ def _by_domain(spec: ByDomainPartition, task: Task) -> Parts:
     each = min(most.values()) if spec.per_client == "smallest" else spec.per_client
     if isinstance(each, int) and each > min(most.values()):
         poorest = min(most, key=lambda name: most[name])
-        raise BadInput(f"per_client {each}: of {poorest} there are {most[poorest]} for a client",
+        raise BadInput(f"per_client {each}: the domain {poorest} has only {most[poorest]} samples for each client",
                        field="partition.per_client")  # fmt: skip
     parts: Parts = [np.empty(0, dtype=np.int64)] * task.n_clients
     for name, pool in pools.items():
@@ -258,44 +258,44 @@ def _by_domain(spec: ByDomainPartition, task: Task) -> Parts:
 
 
 def _ends(each: int, n: int) -> Ints:
-    """Where n pieces of a size end."""
+    """Returns the ends of n consecutive pieces of the same size."""
     return each * np.arange(1, n + 1, dtype=np.int64)
 
 
-def _in_proportion(samples: Ints, task: Task) -> Ints:
-    """Samples in a random order of which each stretch has the classes in proportion."""
-    labels, place = task.labels[samples], np.empty(len(samples))
+def _in_proportion(samples: Ints, task: PartitionTask) -> Ints:
+    """Returns samples in a random order in which every consecutive piece has the classes in proportion."""
+    labels, position = task.labels[samples], np.empty(len(samples))
     for k in range(task.n_classes):
-        members = np.flatnonzero(labels == k)
-        place[members] = (task.rng.permutation(len(members)) + task.rng.random()) / max(len(members), 1)
-    return samples[np.argsort(place, kind="stable")]
+        of_class = np.flatnonzero(labels == k)
+        position[of_class] = (task.rng.permutation(len(of_class)) + task.rng.random()) / max(len(of_class), 1)
+    return samples[np.argsort(position, kind="stable")]
 
 
-def _edge_skew(spec: EdgeSkewPartition, task: Task) -> Parts:
-    if task.homes is None or len(task.homes) != task.n_clients:
+def _edge_skew(spec: EdgeSkewPartition, task: PartitionTask) -> Parts:
+    if task.edges is None or len(task.edges) != task.n_clients:
         raise BadInput("edge_skew needs the home edge of each client", field="partition.name")
     sizes, pools = _sizes(spec, task), task.by_class()
-    edges, home = np.unique(np.asarray(task.homes), return_inverse=True)
+    edges, edge_of = np.unique(np.asarray(task.edges), return_inverse=True)
     totals = np.array([len(pool) for pool in pools], dtype=np.int64)
-    edge_sizes = np.bincount(home, weights=sizes).astype(np.int64)
+    edge_sizes = np.bincount(edge_of, weights=sizes).astype(np.int64)
     prior = spec.alpha * np.count_nonzero(totals) * totals / totals.sum()
     log_mixes = np.stack([_log_dirichlet(prior, task.rng) for _ in edges])
     counts = _fit(log_mixes, edge_sizes, totals)  # (edges, classes)
     cut = [_cut(pool, counts[:, k]) for k, pool in enumerate(pools)]
     parts: Parts = [np.empty(0, dtype=np.int64)] * task.n_clients
-    for edge, of_edge in enumerate(_pour(cut)):
-        clients = np.flatnonzero(home == edge)
+    for edge, samples in enumerate(_pour(cut)):
+        clients = np.flatnonzero(edge_of == edge)
         owner = clients[_interleave(sizes[clients])]
         for client in clients:
-            parts[client] = of_edge[owner == client]
+            parts[client] = samples[owner == client]
     return parts
 
 
 def _log_dirichlet(concentration: Floats, rng: np.random.Generator) -> Floats:
-    """Logarithm of a Dirichlet draw up to a constant; -inf where the concentration is 0.
+    """Returns the logarithm of a Dirichlet draw up to a constant; -inf where the concentration is 0.
 
-    With a small concentration most shares underflow, yet which of two is the larger still counts when the
-    draws are fitted. log Gamma(a) is drawn as log Gamma(a + 1) + log(U) / a.
+    With a small concentration most shares would underflow, but their order matters when the draws are fitted. The log
+    of a Gamma(a) variable is drawn as the log of a Gamma(a + 1) variable plus log(U) / a.
     """
     present = concentration > 0
     draw = np.log(rng.standard_gamma(concentration + 1))
@@ -304,10 +304,10 @@ def _log_dirichlet(concentration: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _fit(log_mixes: Floats, rows: Ints, columns: Ints, n_sweeps: int = 500) -> Ints:
-    """Whole numbers near the mixes whose rows and columns sum exactly to what is given.
+    """Returns integers near the mixes with exactly the given row and column sums, (edges, classes).
 
-    Iterative proportional fitting of logarithms, then floors, then the missing units one by one where most is
-    missing.
+    They are fitted by iterative proportional fitting of logarithms and rounded down; the missing units are then added
+    one by one to the cell with the largest remainder.
     """
     present = columns > 0
     log_table = log_mixes[:, present]
@@ -327,7 +327,7 @@ def _fit(log_mixes: Floats, rows: Ints, columns: Ints, n_sweeps: int = 500) -> I
 
 
 def _interleave(sizes: Ints) -> Ints:
-    """The order in which clients take from a pool sorted by class, each evenly spread: all are alike."""
+    """Returns the client of each sample of a pool sorted by class: every client is spread evenly over the pool."""
     owner: Ints = np.repeat(np.arange(len(sizes)), sizes)
     turn = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
     return owner[np.argsort(turn, kind="stable")]

@@ -1,4 +1,4 @@
-"""What a spec says of a partition: one frozen model for each partitioner, told apart by `name`."""
+"""The partition of a spec: one frozen model for each partitioner, distinguished by `name`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ QuantitySkew = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
 
 
 class BasePartition(BaseModel):
-    """What all partitioners have.
+    """The parameters of every partitioner.
 
     Attributes:
-        quantity_skew: sigma of the log-normal from which the clients' sizes are drawn, in proportion; None
-            or 0 = equal sizes. Refused by partitioners whose method sets the sizes.
+        quantity_skew: sigma of the log-normal distribution to whose draws the clients' numbers of samples are
+            proportional; None or 0 = equal numbers. Refused by partitioners whose method determines the numbers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -26,29 +26,30 @@ class BasePartition(BaseModel):
 
 
 class _SetsSizes(BasePartition):
-    """A partitioner whose sizes follow from its method."""
+    """A partitioner whose method determines the clients' numbers of samples."""
 
     @field_validator("quantity_skew")
     @classmethod
     def _refuse_skew(cls, value: float | None) -> float | None:
         if value is not None:
-            raise ValueError("this partition sets sizes itself; quantity_skew goes with iid and edge_skew")
+            raise ValueError("this partition determines the sizes itself; quantity_skew goes with iid and edge_skew")
         return value
 
 
 class IidPartition(BasePartition):
-    """A random part for each client, of equal sizes (to one sample) or of log-normal ones."""
+    """A random part for each client, of equal sizes (within one sample) or log-normal sizes."""
 
     name: Literal["iid"] = "iid"
 
 
 class DirichletPartition(_SetsSizes):
-    """Each class divided among the clients by a draw from Dir(alpha); small alpha = skewed labels and sizes.
+    """Each class is divided among the clients by a draw from Dir(alpha).
 
     Attributes:
-        min_samples: each client gets at least this many, by a repair, not by redrawing (which may never end):
-            the poorest client takes one sample after another of the largest client's largest class. The
-            default leaves one to train on and one to test on.
+        alpha: concentration of the Dirichlet distribution; a small one gives skewed labels and sizes.
+        min_samples: least number of samples of a client. Clients with fewer get single samples of the largest client's
+            largest class; drawing again instead might never end. The default leaves one sample to train on and one to
+            test on.
     """
 
     name: Literal["dirichlet"] = "dirichlet"
@@ -57,11 +58,11 @@ class DirichletPartition(_SetsSizes):
 
 
 class ShardsPartition(_SetsSizes):
-    """Samples sorted by label, cut into shards and dealt, `classes_per_device` to each client.
+    """Samples are sorted by label and cut into shards; each client gets `classes_per_device` shards.
 
-    Shards are cut within the classes and a client's shards are of different classes, so that it has exactly
-    `classes_per_device` of them. Where that cannot be (fewer shards than classes, or a class too small),
-    equal shards are cut across classes as in McMahan et al., and a client may have more or fewer classes.
+    Shards are cut within classes, and a client's shards have different classes, so that it has exactly
+    `classes_per_device` classes. If that is impossible (fewer shards than classes, or a class is too small), equal
+    shards are cut across classes as in McMahan et al., and a client may have more or fewer classes.
     """
 
     name: Literal["shards"] = "shards"
@@ -69,17 +70,18 @@ class ShardsPartition(_SetsSizes):
 
 
 class ByWriterPartition(_SetsSizes):
-    """Whole writers, the largest first, each to the client with the fewest samples so far."""
+    """Writers are assigned whole, the largest first, each to the client with the fewest samples so far."""
 
     name: Literal["by_writer"] = "by_writer"
 
 
 class ByGroupPartition(_SetsSizes):
-    """Clients in groups by number, classes owned by groups in order.
+    """Consecutive clients form groups, and each group owns consecutive classes.
 
     Attributes:
-        gamma: share of every class that goes evenly to the clients of its group; the rest evenly to
-            everybody.
+        n_groups: number of groups.
+        gamma: share of every class that is divided evenly among its group's clients; the rest is divided evenly among
+            all clients.
     """
 
     name: Literal["by_group"] = "by_group"
@@ -88,10 +90,10 @@ class ByGroupPartition(_SetsSizes):
 
 
 class EdgeSkewPartition(BasePartition):
-    """A label mix for each edge, drawn from Dir(alpha * K * class shares); the devices of one edge are alike.
+    """Each edge has a label mix drawn from Dir(alpha * K * class shares), which all its devices share.
 
-    Sizes are equal (or log-normal) whatever the mixes: the draws are brought to the given sizes and class
-    totals by iterative proportional fitting (Deming and Stephan, 1940), which keeps their odds ratios.
+    Sizes are equal (or log-normal) whatever the mixes: iterative proportional fitting (Deming and Stephan, 1940) fits
+    the draws to the given sizes and class totals and keeps their odds ratios.
     """
 
     name: Literal["edge_skew"] = "edge_skew"
@@ -99,15 +101,15 @@ class EdgeSkewPartition(BasePartition):
 
 
 class ByDomainPartition(_SetsSizes):
-    """Each client has images of one domain: of the first, the second, ..., and then of the first again.
+    """Each client has images of one domain; the domains are assigned to clients in turn.
 
-    The classes of a client are in the proportions of its domain. Images that nobody gets are left out.
+    A client has the classes in the proportions of its domain. Images that no client gets are left out.
 
     Attributes:
-        domains: those that clients have, in this order, by the names of the sets; None = all of the data. The others
+        domains: names of the domains that clients have, in this order; None = all domains of the data. Other domains
             are unseen.
-        per_client: how many training images; `smallest`: as many for each as the poorest client could have; `all`:
-            each domain is dealt out.
+        per_client: number of training images of each client; `smallest`: as many as a client of the smallest share can
+            get; `all`: each domain is divided completely among its clients.
     """
 
     name: Literal["by_domain"] = "by_domain"
@@ -125,4 +127,4 @@ PartitionSpec = Annotated[
     | ByDomainPartition,
     Field(discriminator="name"),
 ]
-"""Any partitioner's parameters."""
+"""The parameters of any partitioner."""

@@ -1,1 +1,1 @@
-"""Parts of a model: which units, in which widths, and which weights are pruned."""
+"""Sub-networks of a model: by units, by width, and by pruning."""

@@ -1,8 +1,8 @@
-"""How much the units of a network count, and what is left of it when some are left out (ES-AFL, section 3.4).
+"""Importance of a network's units, and pruning of units and weights (ES-AFL, section 3.4).
 
-A channel counts as much as its batch-norm scales it, |gamma|; a neuron, and a channel without batch-norm, as much as
-its activation gives: the mean of absolute outputs over images and pixels. Of a group that several layers make
-(residuals) it is the mean over these.
+The importance of a channel is its batch-norm scale |gamma|. The importance of a neuron, or of a channel without
+batch-norm, is the mean absolute output of its activation over images and pixels. The importance of a unit that several
+layers produce (residuals) is the mean over these layers.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from shared.training.loop import laid_out
-from shared.training.subnetworks.units import Units, Weighted
+from shared.training.loop import channels_last
+from shared.training.subnetworks.units import Units, WeightedLayer
 
 
 class Gene(NamedTuple):
-    """What a gene is of: the units of a group, or the weights of a linear layer."""
+    """What a gene prunes: the units of a group, or the weights of a linear layer."""
 
-    of: Literal["units", "weights"]
+    kind: Literal["units", "weights"]
     name: str
 
 
 def genes_of(units: Units) -> tuple[Gene, ...]:
-    """The genes of a network's chromosomes, from input to output."""
+    """Returns the genes of a network's chromosomes, from input to output."""
     found: dict[Gene, None] = {}
     for layer in units.layers:
         if layer.group is not None:
@@ -38,27 +38,27 @@ def genes_of(units: Units) -> tuple[Gene, ...]:
 
 
 def rates_of(units: Units, chromosome: Sequence[float], of: str) -> dict[str, float]:
-    """By name, the rates of one kind of gene."""
-    return {gene.name: rate for gene, rate in zip(genes_of(units), chromosome, strict=True) if gene.of == of}
+    """Returns the pruning rates of the genes of one kind, by name."""
+    return {gene.name: rate for gene, rate in zip(genes_of(units), chromosome, strict=True) if gene.kind == of}
 
 
-def share(rate: float, n: int) -> int:
-    """How many of n are left out at this rate: floor(rate * n)."""
-    return math.floor(rate * n + 1e-9)  # 0.29 of 100 is 29, whatever floating point makes of it
+def n_pruned(rate: float, n: int) -> int:
+    """Returns how many of n are pruned at this rate: floor(rate * n)."""
+    return math.floor(rate * n + 1e-9)  # 0.29 of 100 is 29 despite rounding errors
 
 
 def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict[str, Tensor]:
-    """By group, how much each of its units counts.
+    """Returns the importance of each unit, by group.
 
     Args:
-        model: not changed but for its layout in memory; passed through in evaluation mode, where a group needs that.
-        units: of the model.
-        images: batches of them.
+        model: only its memory layout changes; it is evaluated on the images if a group's importance depends on them.
+        units: the model's units.
+        images: batches of float images, (batch, channels, height, width).
     """
-    with_layout = laid_out(model)
+    with_layout = channels_last(model)
     parameters = dict(model.named_parameters())
     found: dict[str, Tensor] = {}
-    watched: dict[str, list[Weighted]] = {}
+    watched: dict[str, list[WeightedLayer]] = {}
     for group in units.groups:
         makers = units.makers(group)
         if all(layer.kind == "convolution" and layer.scale for layer in makers):
@@ -73,8 +73,8 @@ def importance(model: nn.Module, units: Units, images: Iterable[Tensor]) -> dict
     return {group: found[group].cpu() for group in units.groups}
 
 
-def _mean_activations(model: nn.Module, layers: list[Weighted], images: Iterable[Tensor]) -> dict[str, Tensor]:
-    """By layer, each unit's mean absolute output."""
+def _mean_activations(model: nn.Module, layers: list[WeightedLayer], images: Iterable[Tensor]) -> dict[str, Tensor]:
+    """Returns the mean absolute output of each unit, by layer."""
     weights = {layer.name: model.get_parameter(f"{layer.name}.weight") for layer in layers}
     sums = {name: torch.zeros(len(w), dtype=torch.float64, device=w.device) for name, w in weights.items()}
 
@@ -82,7 +82,9 @@ def _mean_activations(model: nn.Module, layers: list[Weighted], images: Iterable
         each = out.detach().abs().flatten(2).mean(2) if out.dim() > 2 else out.detach().abs()  # (batch, units)
         sums[name] += each.sum(0, dtype=torch.float64)
 
-    handles = [model.get_submodule(layer.shown).register_forward_hook(partial(look, layer.name)) for layer in layers]
+    handles = [
+        model.get_submodule(layer.output_module).register_forward_hook(partial(look, layer.name)) for layer in layers
+    ]
     was_training, n = model.training, 0
     model.eval()
     try:
@@ -98,28 +100,28 @@ def _mean_activations(model: nn.Module, layers: list[Weighted], images: Iterable
 
 
 def kept_units(counts: Mapping[str, Tensor], rates: Mapping[str, float]) -> dict[str, Tensor]:
-    """By group, the units that are kept where this share of the least important ones is left out, at least one.
+    """Returns the units that are kept, by group, when the least important ones are pruned; at least one is kept.
 
-    Of units that count the same the last are left out first, so that what is kept does not depend on anything else.
+    Of equally important units the last are pruned first, so that the result is deterministic.
 
     Args:
-        counts: what `importance` says.
-        rates: by group, in [0, 1]; a group that is not named is kept whole.
+        counts: importance of the units by group, see `importance`.
+        rates: pruning rates in [0, 1] by group; a group that is not named is not pruned.
     """
     found: dict[str, Tensor] = {}
     for group, each in counts.items():
-        n_kept = max(len(each) - share(rates.get(group, 0.0), len(each)), 1)
+        n_kept = max(len(each) - n_pruned(rates.get(group, 0.0), len(each)), 1)
         best_first = torch.sort(each, descending=True, stable=True).indices
         found[group] = best_first[:n_kept].sort().values
     return found
 
 
-def heaviest(weights: Tensor, rate: float) -> Tensor:
-    """Where the weights are that stay when this share of them, the least by magnitude, is left out; bool.
+def magnitude_mask(weights: Tensor, rate: float) -> Tensor:
+    """Returns a mask, bool, of the weights that are kept when this share of the smallest magnitudes is pruned.
 
-    Of equal ones the last are left out first.
+    Of equal magnitudes the last are pruned first.
     """
     best_first = torch.sort(weights.detach().abs().flatten(), descending=True, stable=True).indices
     stay = torch.zeros(weights.numel(), dtype=torch.bool, device=weights.device)
-    stay[best_first[: weights.numel() - share(rate, weights.numel())]] = True
+    stay[best_first[: weights.numel() - n_pruned(rate, weights.numel())]] = True
     return stay.reshape(weights.shape)

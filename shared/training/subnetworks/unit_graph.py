@@ -1,8 +1,8 @@
-"""Reading the units of a network off what happens to its channels on the way from an image to the classes.
+"""Finds the units of a network by tracing its channels from the image to the classes.
 
-A copy of the network without weights is passed through once, on torch's `meta` device. What its modules do is seen by
-hooks of the copy's own, what happens between them by a mode of this thread: `torch.fx` would look at the modules of all
-threads while it traces, and these may be training.
+A copy of the network without weights runs one forward pass on torch's `meta` device. Hooks on the copy observe its
+modules, and a torch function mode of this thread observes the operations between them. `torch.fx` is not used because
+its tracing patches the modules of all threads, which may be training.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from shared.core.errors import BadInput
-from shared.training.subnetworks.units import Axis, Units, Weighted
+from shared.training.subnetworks.units import Axis, Units, WeightedLayer
 
 
 def units_of(model: nn.Module, input_shape: tuple[int, int, int]) -> Units:
-    """Read a network's units; the model itself is not touched.
+    """Returns the units of a network; the model is not changed.
 
     Args:
-        model: with a `head`, whose outputs are the classes.
+        model: a model with a `head`, whose outputs are the classes.
         input_shape: (channels, height, width).
 
     Raises:
-        BadInput: the model does something of which it is not known what it does to units.
+        BadInput: the model has a module or an operation whose effect on units is unknown.
     """
     weightless = _weightless(model)
     reading = _Reading(weightless)
@@ -43,7 +43,7 @@ def units_of(model: nn.Module, input_shape: tuple[int, int, int]) -> Units:
 
 
 def _weightless(model: nn.Module) -> nn.Module:
-    """A copy of which there are the shapes alone."""
+    """Returns a copy of a model on torch's `meta` device: shapes without values."""
     memo: dict[int, Any] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         shape = torch.empty_like(tensor, device="meta")
@@ -53,13 +53,13 @@ def _weightless(model: nn.Module) -> nn.Module:
 
 @dataclass
 class _Flow:
-    """What a tensor on the way holds.
+    """The content of a tensor in the forward pass.
 
     Attributes:
-        group: whose units its channels are, None: of no group.
-        span: positions of a unit side by side.
-        layer: position of the convolution or linear layer behind it, while nothing but a batch-norm and an activation
-            came after that.
+        group: group of its channels, None if they are not units.
+        span: number of consecutive positions of a unit.
+        layer: index of the convolution or linear layer that produced it, None once anything but a batch-norm and an
+            activation has followed.
     """
 
     group: str | None = None
@@ -74,7 +74,7 @@ _POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Identity, nn.Drop
 
 
 class _Reading(TorchFunctionMode):
-    """Follows channels through a network while it lasts."""
+    """Traces channels through a network while it is active."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -83,8 +83,8 @@ class _Reading(TorchFunctionMode):
         self.layers: list[dict[str, Any]] = []
         self.sizes: dict[str, int] = {}
         self.axes: dict[str, list[tuple[int, str, int]]] = {}
-        self.same: dict[str, str] = {}  # a group that turned out to be another
-        self.flows: dict[int, tuple[Tensor, _Flow]] = {}  # with the tensor, whose number stays its own
+        self.same: dict[str, str] = {}  # merged group -> the group it was merged into
+        self.flows: dict[int, tuple[Tensor, _Flow]] = {}  # keeps each tensor alive, so that its id stays unique
         self.inside = 0
         for name, module in model.named_modules():
             if next(module.children(), None) is None:
@@ -92,11 +92,11 @@ class _Reading(TorchFunctionMode):
                 module.register_forward_hook(partial(self._leaves, name))
 
     def note(self, tensor: Tensor, flow: _Flow) -> None:
-        """A tensor holds this now."""
+        """Records the content of a tensor."""
         self.flows[id(tensor)] = tensor, flow
 
     def units(self) -> Units:
-        """What was found on the way."""
+        """Returns the units found by the forward pass."""
         axes = {
             name: tuple(Axis(dim, self._root(group), span) for dim, group, span in found)
             for name, found in self.axes.items()
@@ -104,16 +104,16 @@ class _Reading(TorchFunctionMode):
         groups = {name: size for name, size in self.sizes.items() if self._root(name) == name}
         for layer in self.layers:
             layer["group"] = layer["group"] and self._root(layer["group"])
-            if self.n_calls[layer["shown"]] > 1:  # its outputs are others' too
-                layer["shown"] = layer["name"]
-        return Units(groups, axes, tuple(Weighted(**layer) for layer in self.layers))
+            if self.n_calls[layer["output_module"]] > 1:  # a module shared by several layers
+                layer["output_module"] = layer["name"]
+        return Units(groups, axes, tuple(WeightedLayer(**layer) for layer in self.layers))
 
     def _root(self, group: str) -> str:
         while group in self.same:
             group = self.same[group]
         return group
 
-    # ---- what is seen
+    # ---- tracing
 
     def _enters(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self.inside += 1
@@ -126,7 +126,7 @@ class _Reading(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Something between two modules."""
+        """Runs an operation and traces it if it is between two modules."""
         out = func(*args, **(kwargs or {}))
         if not self.inside and isinstance(out, Tensor):
             seen = [self.flows[id(arg)] for arg in args if id(arg) in self.flows]
@@ -142,7 +142,7 @@ class _Reading(TorchFunctionMode):
             return self._flattened(*seen[0])
         if what in _KEEP_CHANNELS:
             return _Flow(flows[0].group, flows[0].span)
-        raise BadInput(f"sub-networks are not known of {what}", field="model.name")
+        raise BadInput(f"sub-networks are not supported with {what}", field="model.name")
 
     def _module(self, name: str, module: nn.Module, x: Tensor, out: Tensor) -> _Flow:
         _, flow = self.flows[id(x)]
@@ -156,13 +156,13 @@ class _Reading(TorchFunctionMode):
             return flow
         if isinstance(module, _ACTIVATIONS):
             if flow.layer is not None:
-                self.layers[flow.layer]["shown"] = name
+                self.layers[flow.layer]["output_module"] = name
             return flow
         if isinstance(module, nn.Flatten):
             return self._flattened(x, flow)
         if isinstance(module, _POOLS):
             return _Flow(flow.group, flow.span)
-        raise BadInput(f"sub-networks are not known of {module} ({name})", field="model.name")
+        raise BadInput(f"sub-networks are not supported with {module} ({name})", field="model.name")
 
     def _layer(self, name: str, module: nn.Conv2d | nn.Linear, flow: _Flow, out: Tensor) -> _Flow:
         depthwise = isinstance(module, nn.Conv2d) and module.groups > 1
@@ -171,7 +171,7 @@ class _Reading(TorchFunctionMode):
             and depthwise
             and not module.groups == module.in_channels == len(module.weight)
         ):
-            raise BadInput(f"sub-networks are not known of {module} ({name})", field="model.name")
+            raise BadInput(f"sub-networks are not supported with {module} ({name})", field="model.name")
         kind = "depthwise" if depthwise else "convolution" if isinstance(module, nn.Conv2d) else "linear"
         if depthwise:
             made = _Flow(flow.group, flow.span)
@@ -186,7 +186,14 @@ class _Reading(TorchFunctionMode):
         n_positions = out.shape[2:].numel()
         first = flow.group is None and not self.layers
         self.layers.append(
-            {"name": name, "kind": kind, "group": made.group, "n_positions": n_positions, "first": first, "shown": name}
+            {
+                "name": name,
+                "kind": kind,
+                "group": made.group,
+                "n_positions": n_positions,
+                "first": first,
+                "output_module": name,
+            }
         )
         return _Flow(made.group, made.span, len(self.layers) - 1)
 
@@ -194,9 +201,9 @@ class _Reading(TorchFunctionMode):
         return _Flow(flow.group, flow.span * x.shape[2:].numel())
 
     def _added(self, one: _Flow, other: _Flow) -> _Flow:
-        """Units that are added up are the same ones."""
+        """Merges the groups of two tensors that are added: their units are the same."""
         if one.group is None or other.group is None or one.span != other.span:
-            raise BadInput("sub-networks are not known where units are added to other things", field="model.name")
+            raise BadInput("sub-networks are not supported if units are added to other tensors", field="model.name")
         first, second = sorted((self._root(one.group), self._root(other.group)), key=[*self.sizes].index)
         if first != second:
             self.same[second] = first

@@ -1,13 +1,13 @@
-"""Which units a network consists of, and sub-networks that keep some of them, physically smaller.
+"""The units of a network, and physically smaller sub-networks that keep some of the units.
 
-A *group* is a set of units that can be kept or left out: the channels of a convolution, the neurons of a linear layer.
-What is added up (residuals) is one group, a depthwise convolution has the group of what it reads. Image channels and
-classes are no units. Every tensor of a model's state follows groups along its dimensions; behind a flatten a unit has
-several positions side by side. All of that is read off the network itself (`unit_graph.py`), so that a sub-network
-needs no definition of its own: it is the same network with smaller tensors.
+A *group* is a set of units, each of which can be kept or pruned: the channels of a convolution, or the neurons of a
+linear layer. Outputs that are added (residuals) are one group; a depthwise convolution has the group of its input.
+Image channels and classes are not units. The dimensions of every tensor of a model's state follow groups; after a
+flatten a unit has several consecutive positions. All of this is found by tracing the network (`unit_graph.py`), so that
+a sub-network needs no definition of its own: it is the same network with smaller tensors.
 
-    units_of(model) --cut-->   the state of a sub-network --resized--> its model
-                    <--spread-- and where each of its elements belongs
+    state of the network --cut--> state of a sub-network --resized--> model of the sub-network
+                         <--spread--
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from torch import Tensor, nn
 from shared.core.errors import BadInput
 
 Kept = Mapping[str, Tensor]
-"""By group, the units that a sub-network keeps, int64, ascending."""
+"""The units that a sub-network keeps, by group: int64, ascending."""
 Kind = Literal["convolution", "depthwise", "linear"]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A dimension of a tensor that follows a group; each unit has `span` positions in it, side by side."""
+    """A dimension of a tensor that follows a group; each unit has `span` consecutive positions in it."""
 
     dim: int
     group: str
     span: int = 1
 
     def positions(self, units: Tensor) -> Tensor:
-        """Where these units are."""
+        """Returns the positions of these units along the dimension."""
         return (units[:, None] * self.span + torch.arange(self.span)).flatten()
 
 
 @dataclass(frozen=True)
-class Weighted:
+class WeightedLayer:
     """A convolution or linear layer.
 
     Attributes:
-        name: of the module; its weights are `<name>.weight`.
-        kind: what it is.
-        group: of its outputs, None where these are no units (the last layer).
-        n_positions: pixels of its output, 1 for a linear layer.
-        first: whether it reads the image.
-        scale: name of the parameters that scale its outputs in the batch-norm behind it, if there is one.
-        shown: name of the module whose output shows what its units do: of the activation behind it, if there is one.
+        name: name of the module; its weights are `<name>.weight`.
+        kind: kind of the layer.
+        group: group of its outputs, None if they are not units (the last layer).
+        n_positions: number of pixels of its output, 1 for a linear layer.
+        first: whether its input is the image.
+        scale: name of the scale parameters of the batch-norm that follows it, None without batch-norm.
+        output_module: name of the module whose output measures its units: the activation that follows it, else itself.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Weighted:
     n_positions: int
     first: bool = False
     scale: str | None = None
-    shown: str = ""
+    output_module: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,21 @@ class Units:
     """The units of a network.
 
     Attributes:
-        groups: by name, which is that of the first layer that makes them, how many units.
-        axes: by name of a tensor of the state, the groups that it follows; others are kept whole.
+        groups: number of units of each group; a group has the name of the first layer that produces it.
+        axes: by name of a tensor of the state, the dimensions that follow groups; other tensors are never cut.
         layers: convolutions and linear layers, from input to output.
     """
 
     groups: Mapping[str, int]
     axes: Mapping[str, tuple[Axis, ...]]
-    layers: tuple[Weighted, ...]
+    layers: tuple[WeightedLayer, ...]
 
-    def makers(self, group: str) -> list[Weighted]:
-        """The layers whose outputs are a group's units; a depthwise convolution makes none of its own."""
+    def makers(self, group: str) -> list[WeightedLayer]:
+        """Returns the layers whose outputs are a group's units; depthwise convolutions produce no new units."""
         return [layer for layer in self.layers if layer.group == group and layer.kind != "depthwise"]
 
     def cut(self, state: Mapping[str, Tensor], kept: Kept) -> dict[str, Tensor]:
-        """The state of the sub-network that keeps these units; groups that are not named are kept whole."""
+        """Returns the state of the sub-network that keeps these units; groups that are not named are kept whole."""
         return {name: self._part(name, tensor, kept).clone() for name, tensor in state.items()}
 
     def _part(self, name: str, tensor: Tensor, kept: Kept) -> Tensor:
@@ -93,11 +93,11 @@ class Units:
         return tensor
 
     def spread(self, part: Mapping[str, Tensor], like: Mapping[str, Tensor], kept: Kept) -> dict[str, Tensor]:
-        """The tensors of a sub-network at their places in the whole one's, 0 elsewhere.
+        """Returns tensors of the network's shapes with a sub-network's elements at their positions, and 0 elsewhere.
 
         Args:
             part: tensors of the sub-network's shapes.
-            like: the network's state; only its shapes count.
+            like: the network's state, of which only the shapes are used.
             kept: the units that the sub-network keeps.
         """
         return {name: self._whole(name, tensor, like[name].shape, kept) for name, tensor in part.items()}
@@ -112,7 +112,7 @@ class Units:
         return part.clone()
 
     def sizes(self, state: Mapping[str, Tensor]) -> dict[str, int]:
-        """By group, how many units a sub-network of this state has.
+        """Returns the number of units of each group in a sub-network's state.
 
         Raises:
             BadInput: no sub-network has these shapes.
@@ -122,33 +122,34 @@ class Units:
             for axis in axes:
                 n, rest = divmod(state[name].shape[axis.dim], axis.span)
                 if rest or n == 0 or n > self.groups[axis.group] or found.setdefault(axis.group, n) != n:
-                    raise BadInput(f"{name} is {tuple(state[name].shape)}: no sub-network has that beside the others")
+                    shape = tuple(state[name].shape)
+                    raise BadInput(f"{name} is {shape}: no sub-network has this shape with the other tensors' shapes")
         return found
 
     def n_weights(self, state: Mapping[str, Tensor]) -> dict[str, int]:
-        """By layer, its weights in the network of this state; biases and batch-norm are not counted."""
+        """Returns the number of weights of each layer in this state; biases and batch-norm are not counted."""
         return {layer.name: state[f"{layer.name}.weight"].numel() for layer in self.layers}
 
     def multiply_adds(self, state: Mapping[str, Tensor]) -> dict[str, int]:
-        """By layer, multiply-adds of passing one sample through the network of this state."""
+        """Returns the multiply-adds of each layer in a forward pass of one sample, for the network of this state."""
         return {
             layer.name: n * layer.n_positions
             for layer, n in zip(self.layers, self.n_weights(state).values(), strict=True)
         }
 
     def training_flops(self, state: Mapping[str, Tensor]) -> int:
-        """Operations of training the network of this state on one sample.
+        """Returns the floating-point operations of training the network of this state on one sample.
 
-        A pass forward, one back to the weights, and one to the inputs where these are no images. `training_flops` of
-        `shared.training.flops` says the same but for depthwise convolutions, whose way back torch counts as if each
-        channel read all of them: compare counts of one kind.
+        A layer has a forward pass, a backward pass to its weights and, unless its input is the image, one to its input.
+        `shared.training.flops.training_flops` returns the same number except for depthwise convolutions, whose backward
+        pass torch counts as if each channel read all channels; do not compare the two counts for such networks.
         """
         passes = {layer.name: 2 if layer.first else 3 for layer in self.layers}
         return sum(2 * passes[name] * n for name, n in self.multiply_adds(state).items())
 
 
 def resized(model: nn.Module, units: Units, state: Mapping[str, Tensor]) -> nn.Module:
-    """A model's sub-network of this state, as a network of its own: dense, smaller, with copies of these tensors.
+    """Returns the sub-network of this state as a dense, smaller model with copies of these tensors.
 
     Raises:
         BadInput: no sub-network has these shapes.
@@ -163,7 +164,7 @@ def resized(model: nn.Module, units: Units, state: Mapping[str, Tensor]) -> nn.M
             raise BadInput(f"{name} is {tuple(state[name].shape)}, the model's is {tuple(tensor.shape)}")
         own = state[name].detach().to(tensor.device, copy=True, memory_format=torch.contiguous_format)
         memo[id(tensor)] = nn.Parameter(own) if isinstance(tensor, nn.Parameter) else own
-    small = copy.deepcopy(model, memo)  # takes the smaller tensors in the place of the model's
+    small = copy.deepcopy(model, memo)  # uses the smaller tensors instead of the model's
     for module in small.modules():
         if isinstance(module, nn.Linear):
             module.out_features, module.in_features = module.weight.shape

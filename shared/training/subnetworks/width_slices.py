@@ -1,15 +1,15 @@
-"""Width-sliced sub-networks of a model: of every layer the first channels, with the model's own weights.
+"""Width-sliced sub-networks: the first channels of every layer, with the model's own weights.
 
-For the length of a pass each convolution, linear layer and batch-norm computes on the leading slice of its own tensors;
-nothing is copied, so that gradients reach the whole network's parameters, and those of the kept channels alone. Rules:
+During a pass each convolution, linear layer and batch-norm computes on the leading slice of its own tensors. Nothing is
+copied, so that gradients reach the whole network's parameters, but only the elements of kept channels. The rules are:
 
-- A layer of c channels keeps `kept(width, c)` of them; the model's `head` keeps all its outputs.
-- It reads as many inputs as arrive: all channels of an image, the kept ones elsewhere. After a flatten these are the
-  first columns, since a channel's positions lie side by side.
-- Groups of a convolution follow the channels that arrive: a depthwise one keeps a group for each of them, of a larger
-  group that arrives in part the weights of what arrives are used.
-- What is added up (residuals) has the same channels on both sides, hence the same kept ones. Concatenations of channels
-  would not; no model of the zoo has one.
+- A layer of c channels keeps `n_kept(width, c)` of them; the model's `head` keeps all its outputs.
+- A layer reads as many inputs as it receives: all channels of an image, otherwise the kept channels. After a flatten
+  these are the first columns, since a channel's positions are consecutive.
+- The groups of a convolution follow the channels received: a depthwise convolution keeps one group for each of them; of
+  a larger group that is received in part, the weights of the received channels are used.
+- Tensors that are added (residuals) have the same channels and therefore the same kept channels. This would not hold
+  for concatenated channels, which no model of the zoo has.
 
 Any other layer with parameters or statistics is refused.
 """
@@ -31,22 +31,22 @@ from torch.nn import functional
 from shared.core.errors import BadInput
 
 Statistics = Literal["batch", "running"]
-"""With which statistics batch-norm normalises in a sub-network: the batch's, or the kept channels' running ones."""
+"""Statistics with which batch-norm normalises in a sub-network: the batch's, or the running ones of kept channels."""
 
 
-def kept(width: float, n: int) -> int:
-    """How many of n channels a sub-network of this width has: ceil(width * n), at least one."""
-    return max(math.ceil(width * n - 1e-9), 1)  # 0.55 of 20 is 11, whatever floating point makes of it
+def n_kept(width: float, n: int) -> int:
+    """Returns how many of n channels a sub-network of this width has: ceil(width * n), at least one."""
+    return max(math.ceil(width * n - 1e-9), 1)  # 0.55 of 20 is 11 despite rounding errors
 
 
 @contextmanager
 def narrowed(model: nn.Module, width: float, statistics: Statistics = "batch") -> Iterator[None]:
-    """While it lasts, the model is its own sub-network of this width; running statistics stay as they are.
+    """Makes the model compute as its sub-network of this width; running statistics do not change.
 
     Args:
-        model: of the zoo; not yet narrowed.
-        width: in (0, 1], one for all layers.
-        statistics: of batch-norm.
+        model: a model of the zoo that is not narrowed already.
+        width: share of the channels of every layer, in (0, 1].
+        statistics: the statistics that batch-norm uses.
 
     Raises:
         BadInput: a layer cannot be sliced.
@@ -61,24 +61,24 @@ def narrowed(model: nn.Module, width: float, statistics: Statistics = "batch") -
             del vars(module)["forward"]
 
 
-def takes(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the model takes a batch of this shape, (batch, channels, height, width): tried on shapes alone.
+def accepts_shape(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Returns whether the model accepts a batch of this shape, (batch, channels, height, width); computes shapes only.
 
-    A network that flattens takes one size, one that pools to a point takes others too; but where batch-norm is left
-    with one value of a channel it cannot train.
+    A network that flattens accepts one image size. A network that pools globally accepts others too, except sizes at
+    which batch-norm has only one value per channel and cannot train.
     """
     state = dict(chain(model.named_parameters(), model.named_buffers()))
     weightless = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}
     try:
         with torch.no_grad():
             functional_call(model, weightless, torch.empty(shape, device="meta"))
-    except (RuntimeError, ValueError):  # torch's words for shapes that do not fit
+    except (RuntimeError, ValueError):  # torch's errors for shapes that do not fit
         return False
     return True
 
 
 def _with_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that hold parameters or buffers of their own."""
+    """Yields the names and modules that have parameters or buffers of their own."""
     for name, module in model.named_modules():
         if next(chain(module.parameters(recurse=False), module.buffers(recurse=False)), None) is not None:
             yield name, module
@@ -87,15 +87,15 @@ def _with_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _forward(
     model: nn.Module, name: str, module: nn.Module, width: float, statistics: Statistics
 ) -> Callable[[Tensor], Tensor]:
-    """What a layer does instead of its own forward."""
+    """Returns the function that replaces a layer's forward."""
     if isinstance(module, nn.Linear):
-        n_out = module.out_features if module is model.get_submodule("head") else kept(width, module.out_features)
+        n_out = module.out_features if module is model.get_submodule("head") else n_kept(width, module.out_features)
         return partial(_linear, module, n_out)
     if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros":
-        return partial(_convolution, module, kept(width, module.out_channels))
+        return partial(_convolution, module, n_kept(width, module.out_channels))
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         return partial(_batch_norm, module, statistics)
-    raise BadInput(f"sub-networks have no {module} ({name})", field="model.name")
+    raise BadInput(f"sub-networks are not supported with {module} ({name})", field="model.name")
 
 
 def _linear(module: nn.Linear, n_out: int, x: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def _convolution(module: nn.Conv2d, n_out: int, x: Tensor) -> Tensor:
     else:
         n_groups = -(-there // group)
         weight = module.weight[: n_groups * (module.out_channels // module.groups)]
-        if there < n_groups * group:  # the last group is there in part: what is missing counts 0
+        if there < n_groups * group:  # the last group is received in part: its missing channels are 0
             x = functional.pad(x, (0, 0, 0, 0, 0, n_groups * group - there))
     bias = _first(module.bias, len(weight))
     out = functional.conv2d(x, weight, bias, module.stride, module.padding, module.dilation, n_groups)
@@ -126,5 +126,5 @@ def _batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d, statistics: Statistics,
 
 
 def _first(tensor: Tensor | None, n: int) -> Tensor | None:
-    """The first n elements of what a layer may not have."""
+    """Returns the first n elements of a tensor, None for None."""
     return None if tensor is None else tensor[:n]

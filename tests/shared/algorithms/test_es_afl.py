@@ -24,7 +24,7 @@ from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.trainer import trainer_for
 from shared.federation.visits.uploads import _sum_is_smaller
 from shared.training.models import build, read_state
-from shared.training.subnetworks.pruning import genes_of, heaviest, kept_units, rates_of
+from shared.training.subnetworks.pruning import genes_of, kept_units, magnitude_mask, rates_of
 from shared.training.subnetworks.unit_graph import units_of
 from shared.wire import codec
 from tests.shared.algorithms import flat
@@ -55,9 +55,9 @@ def lab_of(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> E
 def test_convolutions_have_one_gene_and_linear_layers_two_but_the_last(model: str, n_genes: int) -> None:
     genes = genes_of(units_of(build(model, (1, 8, 8), 10, seed=0), (1, 8, 8)))
     assert len(genes) == n_genes
-    assert [gene.of for gene in genes[-5:]] == ["units", "weights", "units", "weights", "weights"]
+    assert [gene.kind for gene in genes[-5:]] == ["units", "weights", "units", "weights", "weights"]
     assert genes[-1].name == "head"
-    assert all(gene.of == "units" for gene in genes[:-5])
+    assert all(gene.kind == "units" for gene in genes[:-5])
 
 
 # ---- the reduction
@@ -220,7 +220,7 @@ def cut_to(model: str, rate: float, n_pruned: float = 0.0) -> tuple[Change, int]
     stays = {name: torch.ones_like(tensor) for name, tensor in part.items()}
     for layer in units.layers:
         if layer.kind == "linear":
-            stays[f"{layer.name}.weight"] = heaviest(part[f"{layer.name}.weight"], n_pruned).float()
+            stays[f"{layer.name}.weight"] = magnitude_mask(part[f"{layer.name}.weight"], n_pruned).float()
     delta = units.spread({name: tensor * stays[name] for name, tensor in part.items()}, state, kept)
     return Change(delta=delta, mask=units.spread(stays, state, kept)), int(sum(m.sum() for m in stays.values()))
 

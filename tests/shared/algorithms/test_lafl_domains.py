@@ -231,11 +231,11 @@ async def test_a_run_whose_data_lack_a_domain_fails_and_names_it(
     def fail(_: Path) -> Any:
         raise OSError("no network")
 
-    monkeypatch.setitem(sources.DATASETS, "svhn", sources.Known(10, fail))
+    monkeypatch.setitem(sources.DATASETS, "svhn", sources.DatasetSource(10, fail))
     data_dir = write_domains(tmp_path / "sets", ("mnist", "usps"))
     spec = spec_of({"p": 1}, **by_domain(["mnist", "svhn", "usps"], 3, num_rounds=1))
     async with federation(tmp_path, n_edges=1, rooms=(3,), common={"data_dir": data_dir}) as fed:
         info = await fed.run(spec)
     assert info.status == "failed"
-    assert "svhn could not be had (no network)" in (info.reason or "")
+    assert "svhn could not be loaded (no network)" in (info.reason or "")
     assert "data.domains=[mnist, usps]" in (info.reason or "")

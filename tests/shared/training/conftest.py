@@ -23,11 +23,11 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache folder for the whole session, so that each set is unpacked once."""
+    """One cache folder for the whole session, so that each data set is unpacked once."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """As the tiers run: thread count changes bits."""
+    """Sets one torch thread, as the tiers do: the number of threads changes bits."""
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Operations of training against formulas by hand."""
+"""Counted operations of training equal formulas worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop takes the steps that the formulas say, counts them, and depends on its inputs only."""
+"""The training loop takes the steps of the formulas, counts them, and depends on its inputs only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pictures(n: int = 20, shape: tuple[int, ...] = (8, 8)) -> tuple[Array, Array
 
 
 class Scalar(nn.Module):
-    """logits = (w, 0) for any image: the loss of label 0 is log(1 + exp(-w)), its slope -1 / (1 + exp(w))."""
+    """logits = (w, 0) for any image: the loss of label 0 is log(1 + exp(-w)), its derivative -1 / (1 + exp(w))."""
 
     def __init__(self, w: float = 0.0) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def test_loss_is_the_mean_over_samples_not_over_batches() -> None:
     assert (got.n_samples, got.n_steps, got.n_correct) == (4, 2, 4)
 
 
-def test_wrong_answers_are_not_counted_as_right() -> None:
+def test_wrong_predictions_are_not_counted_as_correct() -> None:
     assert train(Scalar(-1.0), zeros(5), lr=1e-6).n_correct == 0
 
 
@@ -105,7 +105,7 @@ def test_sgd_is_torchs_bit_for_bit(momentum: float, weight_decay: float) -> None
     assert same(ours, theirs)
 
 
-# ---- what callers hand in
+# ---- corrections, steps, transforms and objectives of the caller
 
 
 def fedprox(mu: float, start: list[Tensor]) -> loop.Correct:
@@ -119,7 +119,7 @@ def fedprox(mu: float, start: list[Tensor]) -> loop.Correct:
 def test_fedprox_is_a_gradient_correction() -> None:
     model = Scalar(0.0)
     train(model, zeros(1, 1), lr=0.5, correct=fedprox(0.1, [torch.zeros(1)]))
-    slope = -1 / (1 + math.exp(0.25))  # w1 = 0.25: at the start there is nothing to pull
+    slope = -1 / (1 + math.exp(0.25))  # w1 = 0.25: the proximal term is 0 in the first step
     assert model.w.item() == pytest.approx(0.25 - 0.5 * (slope + 0.1 * 0.25))
 
 
@@ -179,8 +179,8 @@ def test_transform_reaches_the_model_and_objective_replaces_the_loss() -> None:
     assert model.w.item() == pytest.approx(0.7)
 
 
-def test_an_objective_may_go_back_through_each_of_its_passes_itself() -> None:
-    """What is left of gradients from before counts for nothing."""
+def test_an_objective_may_call_backward_on_each_of_its_passes() -> None:
+    """Gradients from before the training do not count."""
     went_back, at_once, corrected = Scalar(1.0), Scalar(1.0), list[float]()
     went_back.w.grad = torch.tensor([7.0])
 
@@ -204,7 +204,7 @@ def test_an_objective_may_go_back_through_each_of_its_passes_itself() -> None:
     assert corrected == pytest.approx([4.0, 2.4])
 
 
-def test_stop_is_asked_before_each_batch() -> None:
+def test_stopped_is_called_before_each_batch() -> None:
     answers = iter([False, False, True])
     model = Scalar(0.0)
     with pytest.raises(Cancelled, match="after 2 steps"):
@@ -275,9 +275,9 @@ def test_images_belong_to_their_labels() -> None:
         assert torch.equal(images, as_batch(x[labels.numpy()]))
 
 
-def test_batches_want_epochs_or_steps_and_samples_for_steps() -> None:
+def test_batches_need_epochs_or_steps_and_samples_for_steps() -> None:
     x, y = pictures(4)
-    with pytest.raises(BadInput, match="either in epochs or in steps"):
+    with pytest.raises(BadInput, match="either epochs or steps"):
         batches(x, y, range(4), batch_size=2, generator=seeded())
     with pytest.raises(BadInput, match="no samples"):
         batches(x, y, [], batch_size=2, steps=1, generator=seeded())
@@ -288,7 +288,7 @@ def test_batches_want_epochs_or_steps_and_samples_for_steps() -> None:
     ("n", "least", "sizes"),
     [(9, 1, [4, 4, 1]), (9, 2, [4, 5]), (10, 2, [4, 4, 2]), (8, 2, [4, 4]), (3, 2, [3]), (0, 2, [])],
 )
-def test_a_rest_too_small_to_train_on_joins_the_batch_before_it(n: int, least: int, sizes: list[int]) -> None:
+def test_remaining_samples_that_are_too_few_join_the_batch_before(n: int, least: int, sizes: list[int]) -> None:
     x, _ = pictures(max(n, 1))
     got = positions(batches(x, np.arange(n), range(n), batch_size=4, epochs=2, generator=seeded(), least=least))
     assert [len(batch) for batch in got] == [*sizes, *sizes]
@@ -299,7 +299,9 @@ def test_a_rest_too_small_to_train_on_joins_the_batch_before_it(n: int, least: i
 @pytest.mark.parametrize(("n", "batch_size", "field"), [(1, 4, "partition"), (5, 1, "batch_size")])
 def test_a_batch_that_batch_norm_cannot_train_on_is_refused(n: int, batch_size: int, field: str) -> None:
     x, y = pictures(5)
-    with pytest.raises(BadInput, match=f"a batch of 1 of {n} samples: the model's batch-norm trains on 2") as refused:
+    with pytest.raises(
+        BadInput, match=f"a batch has 1 of {n} samples; the model's batch-norm needs 2 or more"
+    ) as refused:
         batches(x, y, range(n), batch_size=batch_size, epochs=1, generator=seeded(), least=2)
     assert refused.value.field == field
 
@@ -348,7 +350,7 @@ def test_another_process_gets_the_same_bits() -> None:
     assert run.stdout.strip() == trained_sha()
 
 
-def test_memory_format_of_the_model_handed_in_does_not_matter() -> None:
+def test_memory_format_of_the_model_passed_in_does_not_matter() -> None:
     x, y = pictures(12, (8, 8, 3))
     one, two = (build("cnn_6_12", (3, 8, 8), 10, seed=0) for _ in range(2))
     two.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -391,7 +393,7 @@ def test_batch_norm_statistics_move_in_training() -> None:
 
 
 def test_evaluation_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFinite, match="evaluation over 2 samples"):
+    with pytest.raises(NotFinite, match="evaluation on 2 samples"):
         evaluate(Scalar(math.nan), np.zeros((2, 1, 1), np.uint8), np.zeros(2, int), [0, 1])
 
 

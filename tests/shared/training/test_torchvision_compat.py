@@ -1,4 +1,4 @@
-"""torchvision is imported through one door, and late."""
+"""torchvision is imported in one place only, and late."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_torchvision_imports_beside_the_cpu_build() -> None:
 
 
 def imported_by(module_names: str, of: tuple[str, ...]) -> list[str]:
-    """Which of some packages a fresh process has loaded after importing the modules."""
+    """Returns which of some packages a new process has loaded after importing the modules."""
     code = f"import sys, {module_names}; print(*(name for name in {of!r} if name in sys.modules))"
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, capture_output=True, text=True, cwd=TRAINING.parents[1], check=True)
@@ -33,6 +33,6 @@ def test_partitions_need_no_torch() -> None:
     assert imported_by("shared.training.partition", ("torch", "numpy")) == ["numpy"]
 
 
-def test_only_the_door_names_torchvision_in_an_import() -> None:
+def test_no_other_module_imports_torchvision() -> None:
     lines = [line.strip() for file in TRAINING.rglob("*.py") for line in file.read_text("utf-8").splitlines()]
     assert [line for line in lines if line.startswith(("import torchvision", "from torchvision"))] == []

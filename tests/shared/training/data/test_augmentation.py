@@ -1,4 +1,4 @@
-"""RandAugment: the 14 operations at one strength, seeded, and pixels that come back exactly."""
+"""RandAugment: the 14 operations at one magnitude, seeded; floats are converted back to pixels exactly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def images(n: int = 6, channels: int = 3) -> torch.Tensor:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """The operations that are applied, with their strengths."""
+    """The operations that are applied, with their magnitudes."""
     torchvision()
     from torchvision.transforms import autoaugment
 
@@ -101,7 +101,7 @@ def test_pixels_come_back_exactly() -> None:
     assert torch.equal(as_floats(as_pixels(floats)), floats)
 
 
-def test_a_spec_says_it_in_a_word_or_in_full() -> None:
+def test_a_spec_gives_the_augmentation_by_name_or_by_fields() -> None:
     assert parse_spec({"augment": "randaugment"}).augment == STRONG
     assert parse_spec({}).augment is None
     assert parse_spec({"augment": {"name": "randaugment", "when": "once"}}).augment == AugmentSpec(when="once")
@@ -110,7 +110,7 @@ def test_a_spec_says_it_in_a_word_or_in_full() -> None:
     assert refused.value.field == "augment.magnitude"
 
 
-def test_of_a_clients_images_one_copy_is_made(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clients_images_are_augmented_once(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"augment": {"name": "randaugment", "when": "once"}, "data": {"n_train": 20}}
     spec = parse_spec(fields).resolved(n_devices=2, n_edges=1)
     experiment, made, apart = (

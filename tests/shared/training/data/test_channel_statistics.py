@@ -1,4 +1,4 @@
-"""Channel statistics: exact sums in one pass, which add up; images by them have mean 0 and deviation 1."""
+"""Channel statistics: exact sums in one pass, which can be added; normalised images have mean 0 and deviation 1."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_pool_of_clients_is_the_statistics_of_all_their_images() -> None:
     assert pooled({}) is None
 
 
-def test_one_colour_does_not_divide_by_nothing() -> None:
+def test_images_of_one_colour_do_not_divide_by_zero() -> None:
     flat = torch.full((4, 1, 3, 3), 128, dtype=torch.uint8)
     transform = normaliser(measured([flat]))
     assert transform is not None

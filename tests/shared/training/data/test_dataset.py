@@ -1,4 +1,4 @@
-"""Data sets are found, checked, unpacked once and mapped."""
+"""Data sets are found, validated, unpacked once and memory-mapped."""
 
 from __future__ import annotations
 
@@ -105,13 +105,15 @@ def test_damaged_archive_is_refused(tmp_path: Path) -> None:
         load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "c")
 
 
-def test_a_head_that_claims_more_than_there_is_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_that_claims_more_bytes_than_the_file_has_allocates_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     head = io.BytesIO()
     claimed = {"descr": "|u1", "fortran_order": False, "shape": (10**12, 64, 64, 3)}
     np.lib.format.write_array_header_1_0(head, claimed)
     with zipfile.ZipFile(tmp_path / "mnist.npz", "w") as archive:
         archive.writestr("train_x.npy", head.getvalue())
-    with pytest.raises(DataMalformed, match="train_x says that it has 12288000000000000 bytes, and has not 128"):
+    with pytest.raises(DataMalformed, match="header of train_x says 12288000000000000 bytes, but it has only 128"):
         load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "c")
 
     def too_much(*_: Any, **__: Any) -> None:
@@ -162,14 +164,14 @@ def test_racing_processes_unpack_one_whole_copy(tmp_path: Path) -> None:
     assert [entry.is_dir() for entry in folders[1].iterdir()].count(True) == 1
 
 
-def test_unknown_name_lists_what_there_is() -> None:
+def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UnknownName, match=r"unknown data set 'minst'; known: cifar10, .*mnist"):
         sources.check_name("minst")
 
 
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The published set has three classes, two training pictures of each and one to validate."""
+    """The published set has three classes, with two training images and one validation image each."""
     monkeypatch.setattr(image_folders, "PUBLISHED", image_folders.Counts(classes=3, train=2, test=1))
 
 
@@ -213,7 +215,7 @@ NOTES = VAL / "val_annotations.txt"
 
 
 def huge(path: Path) -> None:
-    """A JPEG whose head says that it has 65,500 pixels a side."""
+    """Changes a JPEG so that its header says 65,500 pixels a side."""
     head = path.read_bytes()
     sides = head.index(b"\xff\xc0") + 5
     path.write_bytes(head[:sides] + (65_500).to_bytes(2, "big") * 2 + head[sides + 4 :])
@@ -242,27 +244,43 @@ def pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        (TRAIN / "n01" / "images" / "n01_1.JPEG", huge, r"n01_1\.JPEG is no picture"),
-        (TRAIN / "n01" / "images" / "n01_1.JPEG", as_png, r"n01_1\.JPEG is no picture .* cannot identify"),
-        (TRAIN / "n01" / "images" / "n01_1.JPEG", shorten, r"n01_1\.JPEG is no picture .* truncated"),
-        (TRAIN / "n01" / "images" / "n01_1.JPEG", pipe, r"train/n01/images/n01_1\.JPEG is missing or no file"),
-        (TRAIN / "n01" / "images" / "n01_1.JPEG", Path.unlink, "1 pictures of n01 to train, 2 are published"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", huge, r"n01_1\.JPEG is not an image"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", as_png, r"n01_1\.JPEG is not an image .* cannot identify"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", shorten, r"n01_1\.JPEG is not an image .* truncated"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", pipe, r"train/n01/images/n01_1\.JPEG is missing or not a file"),
+        (TRAIN / "n01" / "images" / "n01_1.JPEG", Path.unlink, "class n01 has 1 train images, expected 2"),
         (VAL / "images" / "val_2.JPEG", Path.unlink, r"val/images/val_2\.JPEG is missing"),
-        (NOTES, pipe, r"val_annotations\.txt is missing or no file"),
-        (NOTES, lambda path: path.write_text("val_0.JPEG\tn03\n"), "0 pictures of n01 to test, 1 are published"),
-        (NOTES, lambda path: add_line(path, b"val_0.JPEG n01\n"), "annotations.txt, line 4: not a file, a tab and its"),
-        (NOTES, lambda path: add_line(path, b"\n"), "annotations.txt, line 4: not a file"),
-        (NOTES, lambda path: add_line(path, b"val_0.JPEG\tn03\n"), r"line 4: val_0\.JPEG comes twice"),
-        (NOTES, lambda path: add_line(path, b"val_9.JPEG\tn09\n"), r"line 4: val_9\.JPEG is of n09, which wnids"),
-        (NOTES, lambda path: add_line(path, b"../val_0.JPEG\tn03\n"), r"line 4: '\.\./val_0\.JPEG' is no plain name"),
-        (NOTES, lambda path: add_line(path, b"\0\tn03\n"), "line 4: '.x00' is no plain name"),
+        (NOTES, pipe, r"val_annotations\.txt is missing or not a file"),
+        (NOTES, lambda path: path.write_text("val_0.JPEG\tn03\n"), "class n01 has 0 test images, expected 1"),
+        (
+            NOTES,
+            lambda path: add_line(path, b"val_0.JPEG n01\n"),
+            "annotations.txt, line 4: expected a file name, a tab",
+        ),
+        (NOTES, lambda path: add_line(path, b"\n"), "annotations.txt, line 4: expected a file name"),
+        (NOTES, lambda path: add_line(path, b"val_0.JPEG\tn03\n"), r"line 4: val_0\.JPEG is listed twice"),
+        (
+            NOTES,
+            lambda path: add_line(path, b"val_9.JPEG\tn09\n"),
+            r"line 4: val_9\.JPEG has class n09, which is not in",
+        ),
+        (
+            NOTES,
+            lambda path: add_line(path, b"../val_0.JPEG\tn03\n"),
+            r"line 4: '\.\./val_0\.JPEG' is not a plain name",
+        ),
+        (NOTES, lambda path: add_line(path, b"\0\tn03\n"), "line 4: '.x00' is not a plain name"),
         (NOTES, lambda path: add_line(path, b"\xff\tn03\n"), r"val_annotations\.txt is not text in UTF-8"),
-        (TRAIN.parent / "wnids.txt", lambda path: path.write_text("n01\nn02\n"), "has 2 classes, 3 are published"),
-        (TRAIN.parent / "wnids.txt", lambda path: path.write_text("n01\nn02\n..\n"), r"wnids.txt: '\.\.' is no plain"),
+        (TRAIN.parent / "wnids.txt", lambda path: path.write_text("n01\nn02\n"), "has 2 classes, expected 3"),
+        (
+            TRAIN.parent / "wnids.txt",
+            lambda path: path.write_text("n01\nn02\n..\n"),
+            r"wnids.txt: '\.\.' is not a plain",
+        ),
         (TRAIN.parent / "wnids.txt", Path.unlink, r"wnids\.txt is missing"),
     ],
 )
-def test_a_damaged_folder_is_refused_by_what_is_wrong(
+def test_a_damaged_folder_is_refused_and_the_fault_named(
     tmp_path: Path, file: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     damage(published(tmp_path / "d") / file)
@@ -271,13 +289,13 @@ def test_a_damaged_folder_is_refused_by_what_is_wrong(
 
 
 @pytest.mark.usefixtures("three")
-def test_a_folder_of_other_pictures_is_refused_by_the_file(tmp_path: Path) -> None:
+def test_a_folder_of_images_of_another_size_is_refused_and_the_file_named(tmp_path: Path) -> None:
     with pytest.raises(DataMalformed, match=r"n01_0\.JPEG .*: 32x32 pixels, not 64x64"):
         load("tiny_imagenet", data_dir=published(tmp_path / "d", side=32), cache_dir=tmp_path / "c")
 
 
-def test_a_folder_that_was_not_unpacked_to_its_end_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataMalformed, match=r"wnids\.txt has 3 classes, 200 are published"):
+def test_a_folder_that_was_not_completely_unpacked_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataMalformed, match=r"wnids\.txt has 3 classes, expected 200"):
         load("tiny_imagenet", data_dir=published(tmp_path / "d"), cache_dir=tmp_path / "c")
 
 
@@ -300,7 +318,7 @@ def test_another_folder_and_a_changed_one_are_unpacked_anew(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["mnist_m", "femnist", "tiny_imagenet"])
-def test_set_without_download_says_what_to_put_where(name: str, tmp_path: Path) -> None:
+def test_a_data_set_without_download_says_which_file_to_provide(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataUnavailable) as caught:
         load(name, data_dir=None, cache_dir=tmp_path)
     text = caught.value.detail
@@ -309,11 +327,11 @@ def test_set_without_download_says_what_to_put_where(name: str, tmp_path: Path) 
     assert "train_x, train_y, test_x, test_y" in text
 
 
-def test_failed_download_says_why_and_what_to_put_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_says_why_and_which_file_to_provide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: Path) -> Arrays:
         raise OSError("no route to host")
 
-    monkeypatch.setitem(sources.DATASETS, "mnist", sources.Known(10, fails))
+    monkeypatch.setitem(sources.DATASETS, "mnist", sources.DatasetSource(10, fails))
     with pytest.raises(DataUnavailable, match=r"no route to host.*mnist\.npz into .*mine"):
         load("mnist", data_dir=tmp_path / "mine", cache_dir=tmp_path / "c")
     assert not (tmp_path / "c" / "mnist-fetched").exists()
@@ -329,10 +347,10 @@ def test_digits_come_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["generator", "pillow", "matplotlib"])
-def test_printed_digits_of_another_version_are_made_anew(
+def test_synthetic_digits_of_another_version_are_generated_anew(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pictures of each version lie apart in the cache, so that hosts of the same versions have the same."""
+    """Each version has its own entry in the cache, so that machines with the same versions have the same images."""
     monkeypatch.setattr(synthetic_digits, "synth_digits", partial(synthetic_digits.synth_digits, n_train=20, n_test=10))
     before = load("synth_digits", data_dir=None, cache_dir=tmp_path).digest
     with monkeypatch.context() as later:
@@ -341,8 +359,8 @@ def test_printed_digits_of_another_version_are_made_anew(
         if what == "generator":
             later.setattr(synthetic_digits, "VERSION", synthetic_digits.VERSION + 1)
         else:
-            there = metadata.version
-            later.setattr(metadata, "version", lambda name: "0.1" if name == what else there(name))
+            installed = metadata.version
+            later.setattr(metadata, "version", lambda name: "0.1" if name == what else installed(name))
         assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest != before
     assert load("synth_digits", data_dir=None, cache_dir=tmp_path).digest == before
 
@@ -375,11 +393,13 @@ def test_emnist_is_the_byclass_split_with_pictures_upright(tmp_path: Path) -> No
     assert got.train_y[0] == 61
 
 
-def test_svhn_is_asked_by_split_and_brought_to_channels_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
+def test_svhn_is_requested_by_split_and_transposed_to_channels_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: list[dict[str, Any]] = []
 
     def svhn(**options: Any) -> SimpleNamespace:
-        asked.append(options)
+        requested.append(options)
         return SimpleNamespace(data=np.zeros((2, 3, 4, 5), np.uint8), labels=np.array([1, 2]))
 
     fake = SimpleNamespace(datasets=SimpleNamespace(SVHN=svhn))
@@ -387,8 +407,8 @@ def test_svhn_is_asked_by_split_and_brought_to_channels_last(tmp_path: Path, mon
     got = load("svhn", data_dir=None, cache_dir=tmp_path)
     assert got.train_x.shape == (2, 4, 5, 3)
     assert got.input_shape == (3, 4, 5)
-    assert [options["split"] for options in asked] == ["train", "test"]
-    assert all(options["download"] and options["root"] == str(tmp_path / "downloads") for options in asked)
+    assert [options["split"] for options in requested] == ["train", "test"]
+    assert all(options["download"] and options["root"] == str(tmp_path / "downloads") for options in requested)
 
 
 def test_batch_is_scaled_to_minus_one_to_one_in_torch_memory() -> None:

@@ -1,4 +1,4 @@
-"""Several sets of digits as one: brought to one shape, divided, told apart; what cannot be had is named."""
+"""Digit data sets are combined into one: resized, split, marked by domain; a data set that is missing is named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.federation.spec_parser import parse_spec
 from shared.runtime import memory
 from shared.training.data import digit_domains, sources
 from shared.training.data.dataset import DataSpec
-from shared.training.data.digit_domains import brought, open_data
+from shared.training.data.digit_domains import open_data, resized
 from shared.training.data.sources import DataUnavailable
 from tests.domains import LOOKS, N_TEST, N_TRAIN, write_domains
 
@@ -22,7 +22,7 @@ FIVE = tuple(LOOKS)
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A folder with the five small sets, and one for what is unpacked."""
+    """A folder with the five small data sets, and a cache folder."""
     return {"data_dir": write_domains(tmp_path_factory.mktemp("sets")), "cache_dir": tmp_path_factory.mktemp("cache")}
 
 
@@ -40,7 +40,7 @@ def test_images_of_all_sets_get_three_channels_of_one_size(folders: dict[str, Pa
     assert isinstance(got.train_x, np.memmap)
 
 
-def test_whole_division_takes_four_fifths_of_each_class_of_each_set(folders: dict[str, Path]) -> None:
+def test_whole_split_trains_on_four_fifths_of_each_class_of_each_set(folders: dict[str, Path]) -> None:
     got = open_data(spec_of(), **folders)
     assert got.train_domain is not None
     assert got.test_domain is not None
@@ -55,7 +55,7 @@ def test_whole_division_takes_four_fifths_of_each_class_of_each_set(folders: dic
     assert not any(image.tobytes() in images for image in got.test_x)
 
 
-def test_official_division_keeps_the_official_test_images(folders: dict[str, Path]) -> None:
+def test_official_split_keeps_the_official_test_images(folders: dict[str, Path]) -> None:
     got = open_data(spec_of(split="official", domains=("usps", "mnist")), **folders)
     assert got.test_domain is not None
     assert got.domains == ("usps", "mnist")
@@ -66,7 +66,7 @@ def test_official_division_keeps_the_official_test_images(folders: dict[str, Pat
     assert len(got.train_x) == pytest.approx(2 * 0.8 * N_TRAIN, abs=10)
 
 
-def test_options_make_other_sets_and_the_same_ones_the_same(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_other_options_give_other_data_and_equal_options_equal_data(folders: dict[str, Path], tmp_path: Path) -> None:
     digests = [
         open_data(spec, data_dir=folders["data_dir"], cache_dir=cache).digest
         for spec, cache in [
@@ -81,14 +81,14 @@ def test_options_make_other_sets_and_the_same_ones_the_same(folders: dict[str, P
     assert len(set(digests)) == 4
 
 
-def test_bringing_to_shape_interpolates_and_leaves_what_fits() -> None:
+def test_resizing_interpolates_and_keeps_images_of_the_right_size() -> None:
     ramp = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (2, 16, 1))  # 2 x 16 x 16, grey
-    half = brought(ramp, 8)
+    half = resized(ramp, 8)
     assert half.shape == (2, 8, 8, 3)
     inner = half[0, 4, 1:-1, 0].astype(int)
     assert (abs(inner - (ramp[0, 0, 2:-2:2].astype(int) + 8)) <= 1).all()  # the mean of two neighbours
     colour = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
-    assert np.array_equal(brought(colour, 8), colour)
+    assert np.array_equal(resized(colour, 8), colour)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_bringing_to_shape_interpolates_and_leaves_what_fits() -> None:
         ({"name": "digit_domain"}, "data.name", "digit_domains"),
     ],
 )
-def test_wrong_options_are_refused_by_the_field(options: dict[str, Any], field: str, message: str) -> None:
+def test_wrong_options_are_refused_and_the_field_named(options: dict[str, Any], field: str, message: str) -> None:
     with pytest.raises((BadInput, UnknownName), match=message) as refused:
         parse_spec({"data": options})
     assert refused.value.field == field
@@ -112,7 +112,7 @@ def test_images_that_cannot_fit_into_memory_are_refused_before_they_are_made(
     monkeypatch.setattr(memory, "available_bytes", lambda: 450 * 10**6)
     n = 5 * (N_TRAIN + N_TEST)
     assert 2 * n * 256**2 * 3 == 491_520_000
-    monkeypatch.setattr(digit_domains, "brought", None)
+    monkeypatch.setattr(digit_domains, "resized", None)
     with pytest.raises(BadInput, match=r"size 256: 1250 images of 256x256 .* 0\.5 GB, 0\.5 GB are free") as refused:
         open_data(spec_of(size=256), data_dir=folders["data_dir"], cache_dir=tmp_path)
     assert refused.value.field == "data.size"
@@ -145,30 +145,30 @@ def test_domains_that_the_data_lack_are_refused_as_the_spec_is_read(
     assert refused.value.field == field
 
 
-def test_what_the_data_have_may_be_dealt_and_tested_on() -> None:
+def test_domains_of_the_data_may_be_partitioned_and_tested_on() -> None:
     part = {"name": "by_domain", "domains": ["usps", "mnist"]}
     spec = parse_spec({"data": FOUR, "partition": part, "test_on": ["union", "unseen", "usps", "synth_digits"]})
     assert spec.test_on == ("union", "unseen", "usps", "synth_digits")
     assert parse_spec({"data": "digit_domains", "test_on": ["svhn"]}).test_on == ("svhn",)
 
 
-# ---- sets that cannot be had
+# ---- data sets that are unavailable
 
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is downloaded."""
+    """Every download of `svhn` fails."""
 
     def fail(_: Path) -> Any:
         raise OSError("no network")
 
-    monkeypatch.setitem(sources.DATASETS, "svhn", sources.Known(10, fail))
+    monkeypatch.setitem(sources.DATASETS, "svhn", sources.DatasetSource(10, fail))
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_set_that_is_missing_is_an_error_that_says_how_to_get_it_and_how_to_leave_it_out(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_data_set_says_how_to_get_it_and_how_to_leave_it_out(tmp_path: Path) -> None:
     folder, cache = write_domains(tmp_path / "sets", ("mnist", "usps")), tmp_path / "cache"
-    with pytest.raises(DataUnavailable, match="svhn could not be had") as caught:
+    with pytest.raises(DataUnavailable, match="svhn could not be loaded") as caught:
         open_data(spec_of(domains=("mnist", "svhn", "usps")), data_dir=folder, cache_dir=cache)
     assert "put the data set as svhn.npz into" in caught.value.detail
     assert caught.value.detail.endswith("data.domains=[mnist, usps], and fewer clients in num_devices or num_edges")

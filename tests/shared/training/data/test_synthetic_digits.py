@@ -1,4 +1,4 @@
-"""Printed digits are made the same way each time, as many of each, and can be read."""
+"""Synthetic digits are reproducible, have each digit equally often, and can be recognised."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_pictures_differ_in_colour_and_have_contrast() -> None:
 
 
 class Alone(np.random.Generator):
-    """Draws no neighbours of a digit."""
+    """A generator with which a digit has no neighbours."""
 
     def random(self, *_: Any, **__: Any) -> Any:
         return 1.0
 
 
 def test_digits_differ_in_place_size_and_rotation() -> None:
-    """Of ones without neighbours: where their middle is, how long they are, how they lean; in pixels and degrees."""
+    """Spread of centre, length (pixels) and angle (degrees) of images of the digit 1 without neighbours."""
     found = []
     for n in range(150):
         ink = np.asarray(_strokes(1, Alone(np.random.PCG64(n)))[0], np.float64)
@@ -66,14 +66,14 @@ def test_digits_differ_in_place_size_and_rotation() -> None:
         lean = np.degrees(0.5 * np.arctan2(2 * xy, yy - xx))
         found.append((x / FINE, y / FINE, np.sqrt(yy + xx) / FINE, lean))
     right, below, length, leaning = np.std(found, axis=0)
-    assert right > 1.5  # 0.6 to 0.9 are of the fonts, where none is moved
+    assert right > 1.5  # 0.6 to 0.9 come from the fonts if no digit is moved
     assert below > 1.5
-    assert length > 0.85  # 0.66 where all are drawn at one size
-    assert leaning > 15  # 11 by slant and shear alone
+    assert length > 0.85  # 0.66 if all are drawn at one size
+    assert leaning > 15  # 11 with slant and shear only
 
 
 def test_the_digit_can_be_learned_from_the_picture() -> None:
-    """1,000 pictures, a small network: far above chance on others."""
+    """A small network trained on 1,000 images predicts other images far better than chance."""
     made = synth_digits(seed=1, n_train=1000, n_test=200)
     model, order = build("cnn_6_12", (3, SIDE, SIDE), 10, seed=0), torch.Generator().manual_seed(0)
     drawn = batches(made["train_x"], made["train_y"], range(1000), batch_size=20, generator=order, epochs=8)

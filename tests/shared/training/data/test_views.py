@@ -1,4 +1,4 @@
-"""Views are what a plain reading of each transform gives, and drawn from the generator alone."""
+"""Views equal straightforward implementations of each transform, and are drawn from the generator only."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def weights(old: int, new: int) -> Array:
-    """Bilinear weights by hand: pixel centres are aligned, beyond the outermost ones their value goes on. (new, old)"""
+    """Returns bilinear weights, (new, old): pixel centres are aligned, and edge values extend beyond the outermost."""
     found = np.zeros((new, old))
     for pixel in range(new):
-        place = min(max((pixel + 0.5) * old / new - 0.5, 0.0), old - 1.0)
-        below = min(int(place), old - 2)
-        found[pixel, below], found[pixel, below + 1] = below + 1 - place, place - below
+        at = min(max((pixel + 0.5) * old / new - 0.5, 0.0), old - 1.0)
+        below = min(int(at), old - 2)
+        found[pixel, below], found[pixel, below + 1] = below + 1 - at, at - below
     return found
 
 
@@ -79,7 +79,7 @@ def test_about_half_of_the_images_are_mirrored() -> None:
 
 
 def test_a_rotation_turns_about_the_centre_and_keeps_shapes() -> None:
-    """Beside scipy's, also where an image is not square."""
+    """Compared with scipy's rotation, for images that are not square."""
     x = images(20, 12, 20)
     seen = view(x, ["rotation"], seeded(3))
     degrees = (DEGREES * (2 * torch.rand(20, generator=seeded(3), dtype=torch.float64) - 1)).tolist()

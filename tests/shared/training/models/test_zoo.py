@@ -1,4 +1,4 @@
-"""Models have the sizes that their papers say and depend on their arguments only."""
+"""Models have the published sizes and depend on their arguments only."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_model_has_its_published_number_of_parameters(
 
 
 def test_a_narrower_supernet_has_that_share_of_each_hidden_layer() -> None:
-    """Of 64, 128 and 256 channels and twice 1024 units a quarter; 4 x 4 pixels reach the linear layers."""
+    """A quarter of 64, 128 and 256 channels and of twice 1024 units; 4 x 4 pixels reach the linear layers."""
     model = build("vgg_mnist", (1, 28, 28), 10, seed=0, width=0.25)
     weights = [p.shape for p in model.parameters() if p.dim() > 1]
     assert weights == [(16, 1, 3, 3), (32, 16, 3, 3), (64, 32, 3, 3), (256, 1024), (256, 256), (10, 256)]
     assert least_batch("vgg_mnist", (1, 28, 28), 10, width=0.001) == 1
-    with pytest.raises(BadInput, match="mlp has one width") as refused:
+    with pytest.raises(BadInput, match="mlp has width 1 only") as refused:
         build("mlp", (1, 28, 28), 10, seed=0, width=0.5)
     assert refused.value.field == "model.width"
 
@@ -73,7 +73,7 @@ def test_a_narrower_supernet_has_that_share_of_each_hidden_layer() -> None:
 def test_supernets_have_the_weights_and_multiply_adds_of_the_papers_table(
     name: str, shape: Shape, n_classes: int, n_weights: int, convolved: float, dense: float, total: float
 ) -> None:
-    """ES-AFL, table 1: neither biases nor batch-norm are counted, a multiplication with its addition as one."""
+    """ES-AFL, table 1: biases and batch-norm are not counted, and a multiply-add is one operation."""
     with torch.device("meta"):
         model = build(name, shape, n_classes, seed=0)
         counter = FlopCounterMode(display=False)
@@ -131,7 +131,7 @@ def test_resnet_keeps_the_resolution_in_its_stem() -> None:
         ("resnet18", (3, 8, 8), 2),  # its last stage sees one pixel
     ],
 )
-def test_batch_norm_that_sees_one_value_a_channel_wants_two_samples(name: str, shape: Shape, least: int) -> None:
+def test_batch_norm_with_one_value_per_channel_needs_two_samples(name: str, shape: Shape, least: int) -> None:
     assert least_batch(name, shape, 10) == least
     model = build(name, shape, 10, seed=0).train()
     model(torch.zeros(least, *shape))
@@ -141,7 +141,7 @@ def test_batch_norm_that_sees_one_value_a_channel_wants_two_samples(name: str, s
 
 
 @pytest.mark.parametrize("name", [*SMALL, "resnet18", "mobilenet_v1"])
-def test_seed_alone_decides_the_weights_and_the_generator_is_left_alone(name: str) -> None:
+def test_the_seed_alone_determines_the_weights_and_the_generator_is_restored(name: str) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     one = read_state(build(name, (3, 32, 32), 10, seed=5))

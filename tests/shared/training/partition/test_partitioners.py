@@ -1,4 +1,4 @@
-"""Partitioners deal every sample once, as their methods say."""
+"""Partitioners assign every sample to one client, as their methods require."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def balanced(n_classes: int, each: int) -> Array:
-    """Labels 0, 1, ..., 0, 1, ...: `each` samples of every class."""
+    """Returns labels 0, 1, ..., 0, 1, ...: `each` samples of every class."""
     return np.tile(np.arange(n_classes), each)
 
 
@@ -62,12 +62,12 @@ ALWAYS_POSSIBLE = st.one_of(
     n_classes=st.integers(2, 7),
     seed=st.integers(0, 2**32),
 )
-def test_every_sample_is_dealt_once_and_the_same_way_again(
+def test_every_sample_is_assigned_once_and_reproducibly(
     spec: PartitionSpec, n: int, n_samples: int, n_classes: int, seed: int
 ) -> None:
     labels = rng(seed).integers(0, n_classes, n_samples)
     more: dict[str, Any] = {
-        "homes": rng(seed).integers(0, 3, n).tolist(),
+        "edges": rng(seed).integers(0, 3, n).tolist(),
         "writers": np.arange(n_samples) // 3,
         "n_classes": n_classes,
     }
@@ -90,9 +90,9 @@ def test_every_sample_is_dealt_once_and_the_same_way_again(
         EdgeSkewPartition(),
     ],
 )
-def test_another_seed_deals_otherwise(spec: PartitionSpec) -> None:
+def test_another_seed_gives_another_partition(spec: PartitionSpec) -> None:
     labels = balanced(4, 25)
-    one, two = (partition(spec, labels, 4, rng(s), homes=[0, 0, 1, 1], n_classes=4) for s in (1, 2))
+    one, two = (partition(spec, labels, 4, rng(s), edges=[0, 0, 1, 1], n_classes=4) for s in (1, 2))
     assert [part.tolist() for part in one] != [part.tolist() for part in two]
 
 
@@ -206,24 +206,24 @@ def test_gamma_one_leaves_foreign_classes_at_zero_and_gamma_zero_is_even() -> No
 
 
 def test_devices_of_one_edge_are_alike_and_edges_differ() -> None:
-    homes = [0, 1, 2] * 4
-    counts = counts_of(EdgeSkewPartition(alpha=0.2), balanced(10, 120), 12, homes=homes)
+    edges = [0, 1, 2] * 4
+    counts = counts_of(EdgeSkewPartition(alpha=0.2), balanced(10, 120), 12, edges=edges)
     assert (counts.sum(axis=1) == 100).all()
-    of_edge = [counts[[i for i, home in enumerate(homes) if home == e]] for e in range(3)]
+    of_edge = [counts[[i for i, edge in enumerate(edges) if edge == e]] for e in range(3)]
     assert all(np.ptp(rows, axis=0).max() <= 1 for rows in of_edge)
     means = np.array([rows.mean(axis=0) for rows in of_edge])
     assert np.abs(means[0] - means[1]).sum() > 50
 
 
 def test_edge_skew_fades_with_alpha() -> None:
-    counts = counts_of(EdgeSkewPartition(alpha=1e6), balanced(4, 60), 6, homes=[0, 0, 0, 5, 5, 5])
+    counts = counts_of(EdgeSkewPartition(alpha=1e6), balanced(4, 60), 6, edges=[0, 0, 0, 5, 5, 5])
     assert counts.min() >= 9
     assert counts.max() <= 11
 
 
 def test_edge_skew_keeps_skewed_sizes() -> None:
     spec = EdgeSkewPartition(alpha=0.3, quantity_skew=1.0)
-    counts = counts_of(spec, balanced(5, 200), 8, seed=2, homes=[0, 0, 0, 0, 1, 1, 1, 1])
+    counts = counts_of(spec, balanced(5, 200), 8, seed=2, edges=[0, 0, 0, 0, 1, 1, 1, 1])
     plain = partition(IidPartition(quantity_skew=1.0), balanced(5, 200), 8, rng(2), n_classes=5)
     assert counts.sum() == 1000
     assert counts.sum(axis=1).max() > 2 * counts.sum(axis=1).min()
@@ -265,7 +265,7 @@ def test_edge_skew_does_not_fade_where_shares_underflow(alpha: float) -> None:
     distances = []
     for seed in range(5):
         spec = EdgeSkewPartition(alpha=alpha)
-        counts = counts_of(spec, balanced(10, 200), 4, seed=seed, homes=[0, 1, 2, 3])
+        counts = counts_of(spec, balanced(10, 200), 4, seed=seed, edges=[0, 1, 2, 3])
         distances += [np.abs(counts[i] - counts[j]).sum() / 1000 for i in range(4) for j in range(i)]
     assert np.mean(distances) > 0.8
 
@@ -296,7 +296,7 @@ def test_interleave_spreads_each_client_over_the_pool() -> None:
         (EdgeSkewPartition(), 2, "needs the home edge of each client"),
     ],
 )
-def test_impossible_partition_is_refused_with_the_figures(spec: PartitionSpec, n: int, message: str | None) -> None:
+def test_an_impossible_partition_is_refused_with_the_numbers(spec: PartitionSpec, n: int, message: str | None) -> None:
     if message is None:  # one sample for each: still possible
         assert counts_of(spec, balanced(4, 10), n).sum(axis=1).tolist() == [1] * 40
         return
@@ -313,7 +313,7 @@ def test_client_left_without_samples_is_refused_by_number() -> None:
 
 
 def test_too_few_writers_are_counted() -> None:
-    with pytest.raises(BadInput, match="2 writers, too few for 3 clients"):
+    with pytest.raises(BadInput, match="2 writers are too few for 3 clients"):
         partition(ByWriterPartition(), np.zeros(4, int), 3, rng(), writers=np.array([1, 1, 2, 2]), n_classes=1)
 
 
@@ -360,7 +360,7 @@ DOMAIN_NAMES = ("red", "green", "blue")
 
 
 def dealt_by_domain(n_clients: int, seed: int = 0, **fields: Any) -> list[Array]:
-    """Of each of 30, 60 and 90 images of three domains, two classes in the proportion 2 : 1."""
+    """Partitions 30, 60 and 90 images of three domains, each with two classes in the proportion 2 : 1."""
     domains = np.repeat([0, 1, 2], [30, 60, 90])
     labels = (np.arange(180) % 3 == 0).astype(np.int64)
     return partition(
@@ -409,7 +409,7 @@ def test_by_domain_gives_classes_in_the_domains_proportion() -> None:
     [
         (2, {}, "partition.domains", "2 clients are too few for 3 domains"),
         (3, {"domains": ("red", "pink")}, "partition.domains", "domains of this data are red, green, blue"),
-        (3, {"per_client": 31}, "partition.per_client", "per_client 31: of red there are 30"),
+        (3, {"per_client": 31}, "partition.per_client", "per_client 31: the domain red has only 30 samples"),
     ],
 )
 def test_by_domain_says_what_does_not_fit(n_clients: int, fields: dict[str, Any], field: str, message: str) -> None:

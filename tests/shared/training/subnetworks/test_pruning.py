@@ -1,4 +1,4 @@
-"""Which units and weights are left out, by numbers worked out by hand."""
+"""Which units and weights are pruned, compared with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from torch import nn
 
 from shared.training.loop import evaluate
 from shared.training.models import Classifier, build
-from shared.training.subnetworks.pruning import heaviest, importance, kept_units, share
+from shared.training.subnetworks.pruning import importance, kept_units, magnitude_mask, n_pruned
 from shared.training.subnetworks.unit_graph import units_of
 
 
 def test_so_many_are_left_out() -> None:
-    assert [share(rate, n) for rate, n in ((0.29, 100), (0.2, 4), (0.25, 4), (0.95, 64), (0.0, 9))] == [29, 0, 1, 60, 0]
+    assert [n_pruned(rate, n) for rate, n in ((0.29, 100), (0.2, 4), (0.25, 4), (0.95, 64), (0.0, 9))] == [
+        29,
+        0,
+        1,
+        60,
+        0,
+    ]
 
 
 def test_channels_count_by_their_scale_and_neurons_by_their_activation() -> None:
@@ -28,7 +34,7 @@ def test_channels_count_by_their_scale_and_neurons_by_their_activation() -> None
         model.get_parameter("features.4.bias").copy_(torch.tensor([3.0, -4.0]))
     found = importance(model.train(), units_of(model, (1, 2, 2)), [torch.zeros(3, 1, 2, 2), torch.zeros(1, 1, 2, 2)])
     assert found["features.0"].tolist() == [2.0, 0.5, 1.0]
-    assert found["features.4"].tolist() == [3.0, 0.0]  # what the ReLU gives, not what it gets
+    assert found["features.4"].tolist() == [3.0, 0.0]  # outputs of the ReLU, not its inputs
     assert model.training
 
 
@@ -54,7 +60,7 @@ def test_activation_that_serves_several_layers_shows_none_of_them() -> None:
     relu = nn.ReLU()
     body = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), relu, nn.Linear(3, 2), relu)
     units = units_of(Classifier(body, 2, 2), (1, 2, 2))
-    assert [layer.shown for layer in units.layers] == ["features.1", "features.3", "head"]
+    assert [layer.output_module for layer in units.layers] == ["features.1", "features.3", "head"]
 
 
 def test_residual_groups_count_by_the_mean_of_their_scales() -> None:
@@ -78,9 +84,9 @@ def test_least_important_units_go_and_one_stays() -> None:
 
 def test_heaviest_weights_stay_whatever_their_sign() -> None:
     weights = torch.tensor([[0.1, -3.0, 2.0], [0.0, -0.5, 1.0]])
-    assert heaviest(weights, 0.5).tolist() == [[False, True, True], [False, False, True]]
-    assert heaviest(weights, 0.0).all()
-    assert heaviest(torch.ones(4), 0.5).tolist() == [True, True, False, False]
+    assert magnitude_mask(weights, 0.5).tolist() == [[False, True, True], [False, False, True]]
+    assert magnitude_mask(weights, 0.0).all()
+    assert magnitude_mask(torch.ones(4), 0.5).tolist() == [True, True, False, False]
 
 
 def test_ranks_do_not_depend_on_what_the_model_was_used_for_before() -> None:

@@ -1,4 +1,4 @@
-"""A sub-network is the whole one with what is left out masked, and its tensors go back to their places."""
+"""A sub-network computes the same as the network with pruned units masked; its tensors return to their positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ["mlp", "cnn_6_16", "cnn_digits", "resnet18", "resnet50", "mobilenet_v1"
 
 
 def made(name: str, projection: int | None = None) -> tuple[Classifier, Units]:
-    """A model whose batch-norms have seen something."""
+    """Returns a model whose batch-norms have other values than the initial ones, and its units."""
     model = build(name, SHAPE, 7, seed=1, projection=projection)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -37,7 +37,7 @@ def made(name: str, projection: int | None = None) -> tuple[Classifier, Units]:
 
 
 def some(units: Units, share: float, seed: int = 3) -> dict[str, Tensor]:
-    """Units of each group, drawn."""
+    """Returns randomly drawn units of each group."""
     rng = np.random.default_rng(seed)
     drawn = {group: rng.choice(n, max(round(share * n), 1), replace=False) for group, n in units.groups.items()}
     return {group: torch.from_numpy(np.sort(chosen)) for group, chosen in drawn.items()}
@@ -45,7 +45,7 @@ def some(units: Units, share: float, seed: int = 3) -> dict[str, Tensor]:
 
 @contextmanager
 def masked(model: nn.Module, units: Units, kept: Mapping[str, Tensor]) -> Iterator[None]:
-    """While it lasts, what is not kept gives 0: behind the batch-norm, where there is one."""
+    """Sets the outputs of units that are not kept to 0, after the batch-norm if there is one."""
 
     def mask(stay: Tensor, module: nn.Module, inputs: object, out: Tensor) -> Tensor:
         return out * stay.reshape(1, -1, *[1] * (out.dim() - 2))
@@ -136,13 +136,13 @@ def test_sizes_that_no_sub_network_has_are_refused_by_the_tensor() -> None:
     model, units = made("vgg_mnist")
     part = units.cut(read_state(model), some(units, 0.5))
     wrong = {**part, "features.4.bias": torch.zeros(63)}
-    with pytest.raises(BadInput, match=r"features.4.bias is \(63,\): no sub-network has that"):
+    with pytest.raises(BadInput, match=r"features.4.bias is \(63,\): no sub-network has this shape"):
         resized(model, units, wrong)
 
 
 def test_layers_whose_units_are_not_known_are_refused_by_name() -> None:
     model = Classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()), 784, 2)
-    with pytest.raises(BadInput, match=r"not known of GroupNorm.*features.1"):
+    with pytest.raises(BadInput, match=r"not supported with GroupNorm.*features.1"):
         units_of(model, SHAPE)
 
 

@@ -8,14 +8,12 @@ from torch import Tensor, nn
 
 from shared.core.errors import BadInput
 from shared.training.models import MODELS, Classifier, build, read_state
-from shared.training.subnetworks.width_slices import Statistics, kept, narrowed, takes
+from shared.training.subnetworks.width_slices import Statistics, accepts_shape, n_kept, narrowed
 from tests.narrow_copy import POOLING, leading, narrow_copy, pixels_read
-
-"""Models that pool to a point; all others flatten."""
 
 
 def made(name: str, dtype: torch.dtype, projection: int | None = None, side: int = 16) -> tuple[Classifier, Tensor]:
-    """A model whose batch-norms have seen something, and a batch."""
+    """Returns a model whose batch-norms have other values than the initial ones, and a batch."""
     shape = (3, side, side)
     model = build(name, shape, 7, seed=1, projection=projection).to(dtype)
     generator = torch.Generator().manual_seed(2)
@@ -97,24 +95,24 @@ def test_the_network_is_itself_again_also_after_an_error() -> None:
 @pytest.mark.parametrize("groups", [2, 4, 8])
 @pytest.mark.parametrize("width", [0.3, 0.5, 0.9])
 def test_groups_follow_the_channels_that_arrive(groups: int, width: float) -> None:
-    """As if the channels that are cut off were there and 0."""
+    """The result is the same as if the channels that are cut off were present and 0."""
     grouped = nn.Conv2d(8, 16, 3, groups=groups).double()
     model = Classifier(nn.Sequential(nn.Conv2d(1, 8, 1).double(), grouped), 16, 2)
     x = torch.randn(2, 1, 5, 5, dtype=torch.float64)
     arrives = model.get_submodule("features.0")(x)
-    arrives[:, kept(width, 8) :] = 0
+    arrives[:, n_kept(width, 8) :] = 0
     with narrowed(model, width):
         found = model.features(x)
-    assert torch.allclose(found, grouped(arrives)[:, : kept(width, 16)], atol=1e-12)
+    assert torch.allclose(found, grouped(arrives)[:, : n_kept(width, 16)], atol=1e-12)
 
 
 def test_so_many_channels_are_kept() -> None:
-    assert [kept(width, n) for width, n in ((0.8, 6), (0.8, 5), (0.55, 20), (1.0, 7), (0.01, 3))] == [5, 4, 11, 7, 1]
+    assert [n_kept(width, n) for width, n in ((0.8, 6), (0.8, 5), (0.55, 20), (1.0, 7), (0.01, 3))] == [5, 4, 11, 7, 1]
 
 
 def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
     model = Classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()), 16, 2)
-    with pytest.raises(BadInput, match=r"no GroupNorm.*features\.1") as refused, narrowed(model, 0.5):
+    with pytest.raises(BadInput, match=r"not supported with GroupNorm.*features\.1") as refused, narrowed(model, 0.5):
         pass
     assert refused.value.field == "model.name"
     assert all("forward" not in vars(module) for module in model.modules())
@@ -124,8 +122,10 @@ def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
 def test_a_network_that_pools_to_a_point_takes_other_sizes(name: str) -> None:
     model, x = made(name, torch.float32)
     before = read_state(model)
-    assert takes(model, (2, 3, 16, 16))
-    assert takes(model, (2, 3, 8, 8)) is (name in POOLING)  # at 10x10 pools that round up come to 2x2 as from 16x16
+    assert accepts_shape(model, (2, 3, 16, 16))
+    assert accepts_shape(model, (2, 3, 8, 8)) is (
+        name in POOLING
+    )  # at 10x10 pools that round up come to 2x2 as from 16x16
     assert all(torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
     assert model(x).device.type == "cpu"
 
