@@ -121,7 +121,7 @@ async def test_a_hook_that_mixes_devices_is_found(tmp_path: Path, monkeypatch: p
 
 async def test_what_a_visit_leaves_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten copy shows in the state, which is encoded, and in the update, which the agent sums on the CPU."""
-    monkeypatch.setattr(ComputeDevice, "fetch", lambda self, value: value)
+    monkeypatch.setattr(ComputeDevice, "to_cpu", lambda self, value: value)
     with pretending() as left:
         async with federation(tmp_path, rooms=(6,)) as fed:
             info = await fed.run(small_spec(algorithm="moon", device="cuda"))

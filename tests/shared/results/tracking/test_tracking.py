@@ -218,6 +218,6 @@ def test_a_run_that_goes_on_is_followed_to_its_end_while_the_server_comes_and_go
     monkeypatch.setattr("strata.commands.export.time.sleep", later)
     said = strata("export", "r1", "--to", "mlflow", "--follow")
     assert said.code == 0, said.err
-    assert "MLflow is away; tried again" in said.err
+    assert "MLflow is away; trying again" in said.err
     assert seen == [("running", 3), ("completed", 4)]
     assert strata("export", "r1", "--to", "csv", "--follow").code == 2
