@@ -76,7 +76,7 @@ docs: docs-tools ## Build the site of docs/ into build/site; a warning fails it
 docs-tools: install
 	$(PIP_INSTALL) -q --no-build-isolation -e '.[docs]'
 
-cast: cast-tools ## Record the README's moving picture anew: docs/cast.svg, of a real run
+cast: cast-tools ## Record docs/cast.svg, the terminal of a real run, anew
 	$(BIN)/python -m docs_site.cast
 
 cast-tools: install
