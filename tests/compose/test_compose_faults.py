@@ -104,10 +104,10 @@ def test_a_killed_device_is_named_and_keeps_its_seat_when_it_is_back(stack: http
     agent = next(d["agent"] for d in stack.get("/agents").json()["agents"] if d["name"] == name)
     seat = next(s["seat"] for s in stack.get(f"/runs/{run}/seats").json()["seats"] if s["agent"] == agent)
     docker("kill", victim)
-    until("the loss of the device", lambda: state(stack, "devices", "agent", agent) == "lost")
+    until("the loss of the device", lambda: state(stack, "agents", "agent", agent) == "lost")
     goes_on(stack, run)
     docker("start", victim)
-    until("the device", lambda: state(stack, "devices", "agent", agent) in ("revived", "alive"))
+    until("the device", lambda: state(stack, "agents", "agent", agent) in ("revived", "alive"))
     goes_on(stack, run)
     info, rounds = halted(stack, run)
     rows = [(d["round_no"], row) for d in rounds for row in d["seats"] if row["seat"] == seat]
