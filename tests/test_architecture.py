@@ -45,7 +45,6 @@ IMPURE_ROOMS = (
 
 # Who may import whom: a room -> the rooms that its files may import, beside its own. Imports for type checkers and
 # within functions count. A name stands for all modules below it; the longest name that fits decides.
-_ABOVE_TRAINING = "core runtime wire storage simulation training spec run_records"
 SHARED = {
     "core": "",
     "runtime": "core",
@@ -56,7 +55,7 @@ SHARED = {
     "spec": "core simulation training wire.compression",
     "run_records": "core simulation spec",
     "plots": "core run_records",
-    "federation": _ABOVE_TRAINING,
+    "federation": "core runtime wire storage simulation training spec run_records",
     "service": "core runtime wire run_records",
     "results": "core runtime simulation training spec run_records plots federation",
     "algorithms": "core wire simulation training spec run_records plots federation",
@@ -235,7 +234,6 @@ def circles(files: Mapping[str, str]) -> list[list[str]]:
         module: {name for _, name in _imports(path, ast.parse(files[path])) if name in modules and name != module}
         for module, path in modules.items()
     }
-    # `from package import module` names both: the package counts where a name of its own is meant.
     found: list[list[str]] = []
     while True:
         try:
