@@ -27,7 +27,7 @@ from cloud_server.runs.state import CloudServices
 from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
 from shared.federation.experiment import ExperimentCache
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.service.app import make_app
 from shared.service.auth import guard
 from shared.service.body_limit import BodyLimit
@@ -83,12 +83,12 @@ def build(
     """The cloud, wired together. It computes on one thread and evaluates on another."""
     metrics = CloudMetrics()
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
-    worker, evaluating = Worker(), Worker()
+    worker, evaluating = ComputeThread(), ComputeThread()
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
     repository = RunRepository(
-        store, blobs, worker, settings.max_runs, to_all(metrics.hear, log_run_event, tracking.hear)
+        store, blobs, worker, settings.max_runs, to_all(metrics.on_event, log_run_event, tracking.on_event)
     )
     results = ResultsFolder(settings.runs_dir, evaluating)
     services = CloudServices(

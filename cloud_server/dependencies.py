@@ -16,7 +16,7 @@ from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
 from cloud_server.runs.tracking import Tracking
 from cloud_server.settings import CloudSettings
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.storage.key_value import Store
 
 
@@ -37,7 +37,7 @@ class Cloud:
     fleet: Fleet
     results: ResultsFolder
     tracking: Tracking
-    workers: tuple[Worker, ...]
+    workers: tuple[ComputeThread, ...]
     metrics: CloudMetrics
     closing: asyncio.Event
 

@@ -22,7 +22,7 @@ WHERE = ("seat", "edge")
 
 
 class CloudMetrics(TierMetrics):
-    """Counts the events of runs (`hear`); shows registered nodes and queues (`watch`)."""
+    """Counts the events of runs (`on_event`); shows registered nodes and queues (`watch`)."""
 
     def __init__(self) -> None:
         super().__init__("cloud")
@@ -104,7 +104,7 @@ class CloudMetrics(TierMetrics):
 
     # ---- events of runs
 
-    def hear(self, run_id: str, event: RunEvent) -> None:
+    def on_event(self, run_id: str, event: RunEvent) -> None:
         """Count an event of a run."""
         data = event.data
         if event.kind == "run.status":

@@ -28,7 +28,7 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
     """All registered nodes, the wanted number of devices, and the fleet that scales them."""
     executor = cloud.runs.executor
     return TopologyInfo(
-        wanted=await cloud.fleet.wanted(),
+        wanted=await cloud.fleet.wanted_devices(),
         present=cloud.fleet.present(),
         n_devices=cloud.registry.n_devices(),
         n_agents=len(cloud.registry.live_agents()),

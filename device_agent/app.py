@@ -16,7 +16,7 @@ from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
 from shared.federation.experiment import ExperimentCache
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.app import make_app
 from shared.service.client import Caller
@@ -46,7 +46,7 @@ def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
     """Creates an agent from its settings and an HTTP client."""
     experiments = ExperimentCache(settings.common.data_dir, settings.common.cache_dir)
     metrics = AgentMetrics()
-    host = DeviceHost(settings.state_dir, experiments, Worker(), metrics, fsync=settings.common.fsync)
+    host = DeviceHost(settings.state_dir, experiments, ComputeThread(), metrics, fsync=settings.common.fsync)
     registration = AgentRegistration(
         agent=agent_id(settings.state_dir),
         name=settings.name,

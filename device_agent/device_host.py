@@ -18,7 +18,7 @@ from shared.federation.timeouts import PROFILE_HEADER, RealDuration, wait_until
 from shared.federation.visits.uploads import UploadBuilder, upload_bytes
 from shared.federation.visits.visit import run_visits, wave_fields
 from shared.runtime.logs import log_context, log_event
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.service.bodies import EncodedAnswer, Received
 from shared.simulation import PROFILES
 from shared.simulation.cost_model import LinkUse
@@ -30,7 +30,7 @@ from shared.wire import codec
 class _Held:
     """Updates of a wave that wait for the edge's verdict; with `clock: real` also the duration of their visit."""
 
-    stage: WaveId
+    wave_id: WaveId
     updates: dict[int, Contribution[Any]] = field(default_factory=dict)
     duration: RealDuration | None = None
 
@@ -55,7 +55,7 @@ class DeviceHost:
         self,
         state_dir: Path,
         experiments: ExperimentCache,
-        worker: Worker,
+        worker: ComputeThread,
         metrics: AgentMetrics,
         *,
         fsync: bool = True,
@@ -159,12 +159,12 @@ class DeviceHost:
 
     def _encode_uploads(self, order: UploadOrder, key: OrderKey, n_bytes: int) -> tuple[codec.Body, float]:
         experiment = self.experiments.of(key.spec)
-        place = (key.run_id, key.edge, key.seat)
-        found = self._held.get(place)
-        if found is None or found.stage != order.stage:  # a late order must not take updates of a later wave
+        queue_key = (key.run_id, key.edge, key.seat)
+        found = self._held.get(queue_key)
+        if found is None or found.wave_id != order.stage:  # a late order must not take updates of a later wave
             found = _Held(order.stage)
         else:
-            del self._held[place]
+            del self._held[queue_key]
         held = found.updates
         uploads = UploadBuilder(experiment)
         for seat in sorted(held.keys() & set(order.seats)):
@@ -205,7 +205,7 @@ def _may_be_requested(key: tuple[str, int, int | None], held: _Held, order: Visi
     One run trains at a time, and an edge's waves follow each other; with one order for each seat, the seats of a wave
     hold their updates at the same time.
     """
-    return key[0] == order.stage.run_id and (key[1] != order.edge or held.stage == order.stage)
+    return key[0] == order.stage.run_id and (key[1] != order.edge or held.wave_id == order.stage)
 
 
 def _duration(
@@ -217,12 +217,12 @@ def _duration(
     profile: str | None,
 ) -> RealDuration:
     """How long the order's one visit takes in the model."""
-    stage, (outcome,) = order.stage, uploads.outcomes
-    ctx = experiment.ctx(phase=order.phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
+    wave_id, (outcome,) = order.stage, uploads.outcomes
+    ctx = experiment.ctx(phase=order.phase, round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge)
     moved = experiment.moved_bytes(outcome.seat, order.visits[0].task)
     return RealDuration(
         experiment,
-        ctx.at(edge_round=stage.edge_round, wave=stage.wave),
+        ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave),
         experiment.seat(outcome.seat, profile),
         outcome.n_trained,
         0.0 if outcome.kind == "evaluate" else 1.0,

@@ -59,8 +59,8 @@ class _Orders:
 class Membership:
     """Registers an agent and sends its heartbeats.
 
-    The home edge, which the cloud assigns, always receives heartbeats; every other edge receives them while the agent
-    works for it, and `FORGET_EDGE_S` longer. A failure to reach one does not delay the others.
+    The heartbeat edge, which the cloud assigns, always receives heartbeats; every other edge receives them while the
+    agent works for it, and `FORGET_EDGE_S` longer. A failure to reach one does not delay the others.
 
     Args:
         caller: HTTP client for the cloud and edges.
@@ -73,7 +73,7 @@ class Membership:
         metrics: counts heartbeats.
 
     Attributes:
-        home_url: URL of the home edge; empty until there is one.
+        heartbeat_edge_url: URL of the heartbeat edge; empty until there is one.
         edges: by URL, the orders of the edges that gave this agent work.
     """
 
@@ -90,12 +90,12 @@ class Membership:
     ) -> None:
         self.caller, self.cloud_url, self.registration = caller, cloud_url, registration
         self.heartbeat, self.every_s, self.networks = heartbeat, every_s, networks
-        self.host, self.home_url, self.metrics = host, "", metrics
+        self.host, self.heartbeat_edge_url, self.metrics = host, "", metrics
         self.edges: dict[str, _Orders] = {}
         self._forgotten: set[str] = set()
         self._loops = (
-            Repeating(self._pause_s, self._beat_home, "not registered"),
-            Repeating(self._pause_s, self._beat_others, "heartbeat"),
+            Repeating(self._pause_s, self._beat_heartbeat_edge, "not registered"),
+            Repeating(self._pause_s, self._beat_other_edges, "heartbeat"),
         )
 
     def start(self) -> None:
@@ -136,18 +136,18 @@ class Membership:
     def _pause_s(self, failures: int, took_s: float) -> float:
         return pause_s(self.every_s, failures)
 
-    async def _beat_home(self) -> None:
-        """Sends a heartbeat to the home edge; registers first if there is none, and again after a failure."""
+    async def _beat_heartbeat_edge(self) -> None:
+        """Sends a heartbeat to the heartbeat edge; registers first if there is none, and again after a failure."""
         try:
-            self.home_url = self.home_url or await self.register()
-            if self.home_url:
-                await self._beat(self.home_url)
+            self.heartbeat_edge_url = self.heartbeat_edge_url or await self.register()
+            if self.heartbeat_edge_url:
+                await self._send_heartbeat(self.heartbeat_edge_url)
         except Exception:
-            self.home_url = ""
+            self.heartbeat_edge_url = ""
             raise
 
     async def register(self) -> str:
-        """Registers with the cloud; returns the URL of the home edge, empty if there is no edge yet."""
+        """Registers with the cloud; returns the URL of the heartbeat edge, empty if there is no edge yet."""
         url, kept = f"{self.cloud_url}/agents", await self.host.runs()
         raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, who="the cloud")
         answer = AgentRegistrationAnswer.model_validate(raw)
@@ -159,15 +159,15 @@ class Membership:
             log_event("run.deleted", run=run_id)
             await self.host.forget(run_id)
 
-    async def _beat_others(self) -> None:
+    async def _beat_other_edges(self) -> None:
         now = time.monotonic()
         self.edges = {
             url: orders for url, orders in self.edges.items() if orders.n or now - orders.ended_at < FORGET_EDGE_S
         }
-        others = [url for url in self.edges if url != self.home_url]
-        await asyncio.gather(*(self._beat_other(url) for url in others))
+        others = [url for url in self.edges if url != self.heartbeat_edge_url]
+        await asyncio.gather(*(self._send_heartbeat_if_reachable(url) for url in others))
 
-    async def _beat(self, url: str) -> None:
+    async def _send_heartbeat(self, url: str) -> None:
         payload, outcome = self.heartbeat().model_dump(), "failed"
         try:
             raw = await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, who=f"edge {url}")
@@ -178,9 +178,9 @@ class Membership:
         await self._forget(deleted - self._forgotten)
         self._forgotten |= deleted
 
-    async def _beat_other(self, url: str) -> None:
+    async def _send_heartbeat_if_reachable(self, url: str) -> None:
         try:
-            await self._beat(url)
+            await self._send_heartbeat(url)
         except StrataError as error:
             log.debug("no heartbeat to edge %s: %s", url, error.detail)
             if url in self.edges and not self.edges[url].n:

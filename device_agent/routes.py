@@ -24,7 +24,7 @@ from shared.service.openapi import content, describe, problems, record_body
 from shared.service.order_headers import (
     EDGE_URL_HEADER,
     MEDIA_TYPE,
-    PLACE_HEADER,
+    ORDER_KEY_HEADER,
     TESTING_HEADER,
     check_recipient,
     order_key,
@@ -56,7 +56,7 @@ async def healthz() -> Health:
 @_open.get("/readyz", responses={503: {"model": Health}})
 async def readyz(agent: TheAgent, response: Response) -> Health:
     """Ready once the agent is registered and an edge receives its heartbeats."""
-    missing = () if agent.membership.home_url else ("an edge that receives this agent's heartbeats",)
+    missing = () if agent.membership.heartbeat_edge_url else ("an edge that receives this agent's heartbeats",)
     response.status_code = 503 if missing else 200
     return health("agent", missing)
 
@@ -111,4 +111,4 @@ async def _answer_once(
     with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
         answer = await agent.orders.answer(key.queue, where, received.digest, run, request, grace_s=grace_s)
     agent.metrics.answered(received.n_bytes, answer.body.n_bytes)
-    return BodyResponse(answer.body, headers={PLACE_HEADER: where, TESTING_HEADER: f"{answer.testing_s:.6f}"})
+    return BodyResponse(answer.body, headers={ORDER_KEY_HEADER: where, TESTING_HEADER: f"{answer.testing_s:.6f}"})

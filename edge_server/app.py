@@ -18,7 +18,7 @@ from edge_server.round_handler import RoundHandler
 from edge_server.settings import EdgeSettings
 from edge_server.state_store import EdgeStateStore
 from shared.federation.experiment import ExperimentCache
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.service.api.membership import EdgeRegistration
 from shared.service.app import make_app
 from shared.service.client import Caller
@@ -55,7 +55,7 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
 def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Edge:
     """Builds the objects of an edge and connects them."""
-    metrics, roster, worker = EdgeMetrics(), Roster(), Worker()
+    metrics, roster, worker = EdgeMetrics(), Roster(), ComputeThread()
     metrics.watch(roster, settings.ttl_s)
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
     registration = EdgeRegistration(

@@ -22,7 +22,7 @@ class Roster:
         unknown: agents that the cloud does not know.
         moved: the new addresses of agents that came back at another one, as the cloud reports.
         deleted: runs that were deleted lately, as the cloud reports.
-        left: agents that were stopped on purpose, and when the cloud first reported so.
+        stopped: agents that were stopped on purpose, and when the cloud first reported so.
     """
 
     heard: dict[str, tuple[float, AgentHeartbeat]] = field(default_factory=dict)
@@ -30,9 +30,9 @@ class Roster:
     unknown: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
-    left: dict[str, float] = field(default_factory=dict)
+    stopped: dict[str, float] = field(default_factory=dict)
 
-    def beat(self, beat: AgentHeartbeat) -> None:
+    def record_heartbeat(self, beat: AgentHeartbeat) -> None:
         """Notes a heartbeat.
 
         Raises:
@@ -55,7 +55,7 @@ class Roster:
 
     def has_left(self, agent: str, since: float) -> bool:
         """Whether the agent left after `since`. (One that left earlier must have come back, or nobody would ask it.)"""
-        return self.left.get(agent, since) > since
+        return self.stopped.get(agent, since) > since
 
     def check_alive(self, agent: str, since: float, ttl_s: float) -> None:
         """Checks an agent from which an answer has been awaited since `since` (monotonic).
@@ -76,7 +76,7 @@ class Roster:
         self.elsewhere = {agent: now - age for agent, age in answer.heard.items()}
         self.moved |= answer.moved
         self.deleted = answer.deleted
-        self.left = {agent: self.left.get(agent, now) for agent in answer.left}
+        self.stopped = {agent: self.stopped.get(agent, now) for agent in answer.left}
 
     def entries(self) -> tuple[RosterEntry, ...]:
         """The roster as it is sent to the cloud, without the agents that were silent for long."""

@@ -19,7 +19,7 @@ from shared.core.records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import RoundOrder
 from shared.runtime.logs import log_context_of, log_event
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.service.bodies import EncodedAnswer, Received
 from shared.service.client import Caller
 from shared.spec.experiment import ExperimentSpec
@@ -48,7 +48,7 @@ class RoundHandler:
     edge_name: str
     states: EdgeStateStore
     experiments: ExperimentCache
-    worker: Worker
+    worker: ComputeThread
     caller: Caller
     roster: Roster
     ttl_s: float

@@ -22,7 +22,7 @@ from shared.service.metrics import metrics_router
 from shared.service.openapi import RunId, content, describe, problems, record_body
 from shared.service.order_headers import (
     MEDIA_TYPE,
-    PLACE_HEADER,
+    ORDER_KEY_HEADER,
     SOCKET_HEADER,
     TESTING_HEADER,
     check_recipient,
@@ -80,7 +80,7 @@ async def nonce(edge: TheEdge) -> NonceAnswer:
 async def heartbeats(beat: AgentHeartbeat, edge: TheEdge) -> AgentHeartbeatAnswer:
     """Notes that an agent is alive; answers with the runs that were deleted."""
     edge.metrics.heartbeats.inc()
-    edge.roster.beat(beat)
+    edge.roster.record_heartbeat(beat)
     return AgentHeartbeatAnswer(deleted=edge.roster.deleted)
 
 
@@ -114,6 +114,6 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
     headers = {
         SOCKET_HEADER: str(answered.socket_bytes),
         TESTING_HEADER: f"{answered.testing_s:.6f}",
-        PLACE_HEADER: order_key("rounds", key.run_id, key.round_no, key.edge),
+        ORDER_KEY_HEADER: order_key("rounds", key.run_id, key.round_no, key.edge),
     }
     return BodyResponse(answered.body, headers=headers)

@@ -16,7 +16,7 @@ from shared.core.records import canonical
 from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, RoundOrder
 from shared.runtime.logs import log_event
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.service.retry import STORE_S, retry
 from shared.simulation.digital_twin import Twin, TwinList
 from shared.storage import redis_keys
@@ -27,7 +27,7 @@ from shared.wire import codec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-MOST_SIGHTINGS = 2000
+MAX_OBSERVATIONS = 2000
 """Bounds the sightings in one answer with the twins of a run: with many twins, each shows less of its history."""
 
 
@@ -52,7 +52,7 @@ class EdgeStateStore:
     store: Store
     blobs: Blobs
     seat_states: StateStore
-    worker: Worker
+    worker: ComputeThread
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     # ---- placements
@@ -63,9 +63,9 @@ class EdgeStateStore:
         data = json.dumps({"seating": placement.model_dump(mode="json"), "loads": dict(loads)}).encode()
 
         async def keep() -> None:
-            known = await self.store.scan(redis_keys.edge_seatings(self.edge_name, run_id))
+            known = await self.store.scan(redis_keys.edge_placements(self.edge_name, run_id))
             old = [key for key, value in known.items() if json.loads(value)["seating"]["edge"] == placement.edge]
-            batch = Batch().delete(*old).put(redis_keys.edge_seating(self.edge_name, run_id, digest), data)
+            batch = Batch().delete(*old).put(redis_keys.edge_placement(self.edge_name, run_id, digest), data)
             await self.store.commit(batch)
 
         await self._retried(keep)
@@ -77,7 +77,7 @@ class EdgeStateStore:
         Raises:
             PlacementUnknown: this edge does not hold it.
         """
-        data = await self._get(redis_keys.edge_seating(self.edge_name, order.run_id, order.placement))
+        data = await self._get(redis_keys.edge_placement(self.edge_name, order.run_id, order.placement))
         if data is None:
             raise PlacementUnknown(
                 f"edge {self.edge_name} does not know placement {order.placement[:12]} of {order.run_id}"
@@ -109,7 +109,7 @@ class EdgeStateStore:
     async def twins(self, run_id: str) -> TwinList:
         """The twins of a run after the newest committed round, of every edge of the run that was served here.
 
-        With many twins, each shows only the end of its history: see `MOST_SIGHTINGS`.
+        With many twins, each shows only the end of its history: see `MAX_OBSERVATIONS`.
 
         Raises:
             NotFound: no twins of that run are kept here.
@@ -119,7 +119,7 @@ class EdgeStateStore:
         if not newest:
             raise NotFound(f"edge {self.edge_name} keeps no twins of run {run_id}")
         found = [twin for data in newest.values() for twin in TwinList.model_validate_json(data).twins]
-        most = max(MOST_SIGHTINGS // max(len(found), 1), 1)
+        most = max(MAX_OBSERVATIONS // max(len(found), 1), 1)
         shown = [twin.replace(history=twin.history[-most:]) for twin in sorted(found, key=lambda twin: twin.seat)]
         return TwinList(twins=tuple(shown))
 

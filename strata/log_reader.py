@@ -17,7 +17,7 @@ LATEST, ALL = "latest", "all"
 POLL_S = 0.2
 SETTLE_S = 1.0
 """How long to wait for the last lines of other processes after a run has ended."""
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
 """Longest line in bytes; a longer one is split into several lines of plain text."""
 _PREFIX = re.compile(r"^[A-Za-z0-9_.-]{1,128} +\| ")
 """The prefix that Compose writes before each line unless `--no-log-prefix` is given."""
@@ -80,7 +80,7 @@ def history(lines: Iterable[Line], wanted: Wanted) -> list[Line]:
 
 def of_stream(stream: IO[str]) -> Iterator[Line]:
     """The lines of a file or a pipe until its end."""
-    while raw := stream.readline(MOST_BYTES):
+    while raw := stream.readline(MAX_BYTES):
         yield parsed(raw)
 
 
@@ -108,8 +108,8 @@ class Files:
                 if path.stat().st_size < begin:  # the file was truncated
                     begin = 0
                 file.seek(begin)
-                while raw := file.readline(MOST_BYTES):
-                    if not raw.endswith(b"\n") and len(raw) < MOST_BYTES:
+                while raw := file.readline(MAX_BYTES):
+                    if not raw.endswith(b"\n") and len(raw) < MAX_BYTES:
                         break  # the line is not complete yet
                     begin += len(raw)
                     yield parsed(raw.decode("utf-8", errors="replace"))

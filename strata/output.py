@@ -18,7 +18,7 @@ from rich.text import Text
 from shared.core.errors import StrataError
 
 _UNBOUNDED = 10_000
-_LONGEST = 24
+_MAX_CHARS = 24
 """Longest word, in characters, that is not broken across lines."""
 
 
@@ -89,7 +89,7 @@ def _width(console: Console, options: ConsoleOptions, columns: Sequence[Column])
 
 
 def _words(cells: Sequence[str | Text]) -> list[str]:
-    return [max(str(cell).split(), key=len, default="")[:_LONGEST] for cell in cells]
+    return [max(str(cell).split(), key=len, default="")[:_MAX_CHARS] for cell in cells]
 
 
 _WIDE = 160

@@ -18,7 +18,7 @@ from shared.service.api.nodes import AgentInfo, EdgeInfo
 from shared.simulation.digital_twin import Twin
 from strata.output import Column, FittedTable, status_text
 
-_MOST_ROUNDS = 40
+_MAX_ROUNDS = 40
 
 
 def runs_table(runs: Sequence[RunInfo]) -> Table:
@@ -57,7 +57,7 @@ def run_table(info: RunInfo) -> Table:
 
 def rounds_table(rounds: Sequence[RoundInfo]) -> FittedTable:
     """One row for each round; of very many rounds, the first, the last and evenly spaced ones in between."""
-    shown = thinned(rounds, _MOST_ROUNDS)
+    shown = thinned(rounds, _MAX_ROUNDS)
     lost = [Text(str(len(row.failures)), style="red" if row.failures else "dim") for row in shown]
     columns = terminal_columns(round_columns(shown), lost=lost)
     return FittedTable(columns, None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds")
@@ -129,7 +129,7 @@ def labels_table(rounds: Sequence[RoundInfo]) -> Table:
     table = Table("round", *names, "retired", "reports", "updates")
     for column in table.columns:
         column.justify = "right"
-    for row in thinned(labelled, _MOST_ROUNDS):
+    for row in thinned(labelled, _MAX_ROUNDS):
         counts = [str(row.labels.get(name, 0)) for name in names]
         rest = size(row.device_bytes_up - row.report_bytes)
         table.add_row(str(row.round_no), *counts, str(len(row.retired)), size(row.report_bytes), rest)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from shared.core.records import Record, with_tensors
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.training.compute_device import ComputeDevice
 from shared.wire import codec
 
@@ -148,10 +148,10 @@ def pretending() -> Iterator[list[str]]:
 
     Yields the types of records that had not.
     """
-    run, encode = Worker.run, codec.encode
+    run, encode = ComputeThread.run, codec.encode
     left: list[str] = []
 
-    async def run_there(self: Worker, work: Callable[..., Any], *args: Any) -> Any:
+    async def run_there(self: ComputeThread, work: Callable[..., Any], *args: Any) -> Any:
         def working() -> Any:
             with PretendedGpu():
                 return work(*args)
@@ -167,7 +167,7 @@ def pretending() -> Iterator[list[str]]:
         return ComputeDevice(PLACE if name == "cuda" else CPU)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Worker, "run", run_there)
+        patch.setattr(ComputeThread, "run", run_there)
         patch.setattr(codec, "encode", encode_here)
         for room in ("shared.federation.experiment", "cloud_server.runs.manager", "cloud_server.runs.executor"):
             patch.setattr(f"{room}.compute_device_of", compute_device)

@@ -13,7 +13,7 @@ from shared.core import parsing
 from shared.federation.spec_parser import parse_spec
 from strata.main import app
 from strata.spec_files import read_spec
-from strata.sweeps.grid import cells
+from strata.sweeps.grid import combinations_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,7 +66,7 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
     if not files or WRITTEN.intersection(rest):
         return
     if name == "sweep":
-        assert cells(ROOT / files[0], settings, lambda spec: spec)
+        assert combinations_of(ROOT / files[0], settings, lambda spec: spec)
     else:
         read_spec(ROOT / files[0], settings)
 

@@ -43,7 +43,7 @@ async def register_edge(registration: EdgeRegistration, request: Request, cloud:
 @router.post("/heartbeats", responses=problems(404))
 async def heartbeat(body: EdgeHeartbeat, cloud: TheCloud) -> HeartbeatAnswer:
     """Take the heartbeat of an edge, with the agents that it hears."""
-    answer = await cloud.registry.beat(body)
+    answer = await cloud.registry.record_heartbeat(body)
     cloud.metrics.heartbeats.inc()
     return answer.replace(deleted=cloud.repository.deleted())
 
@@ -51,4 +51,4 @@ async def heartbeat(body: EdgeHeartbeat, cloud: TheCloud) -> HeartbeatAnswer:
 @router.post("/fleet", responses=problems(409))
 async def fleet(report: FleetReport, cloud: TheCloud) -> FleetOrders:
     """Take the report of a fleet; returns the wanted numbers of devices, and the agents that it may stop."""
-    return await cloud.fleet.hear(report)
+    return await cloud.fleet.receive_report(report)

@@ -27,7 +27,7 @@ async def get_topology(cloud: TheCloud) -> TopologyInfo:
 @router.put("/topology", responses=problems(409))
 async def want(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
     """Set the wanted number of devices; the fleet starts and stops agents accordingly."""
-    await cloud.fleet.want(body.devices)
+    await cloud.fleet.set_wanted_devices(body.devices)
     return await topology.topology_of(cloud)
 
 

@@ -22,7 +22,7 @@ NO_FLEET = (
 
 
 @dataclass
-class _Heard:
+class _ReceivedReport:
     """The last report of the connected fleet, and the times (monotonic) of its first and last report."""
 
     report: FleetReport
@@ -48,16 +48,16 @@ class Fleet:
         ttl_s: float,
     ) -> None:
         self.store, self.registry, self.seats_by_agent, self.ttl_s = store, registry, seats_by_agent, ttl_s
-        self._heard: _Heard | None = None
+        self._heard: _ReceivedReport | None = None
 
-    async def wanted(self) -> dict[str, int]:
+    async def wanted_devices(self) -> dict[str, int]:
         """The wanted devices by service, as last set; empty if never."""
         stored = await self.store.get(redis_keys.cloud_topology())
         return dict(json.loads(stored)) if stored else {}
 
     # ---- the fleet's side
 
-    async def hear(self, report: FleetReport) -> FleetOrders:
+    async def receive_report(self, report: FleetReport) -> FleetOrders:
         """Take a report; returns what is wanted, and the leaving agents that no round needs any more.
 
         Raises:
@@ -68,22 +68,22 @@ class Fleet:
             raise Conflict(f"fleet {before.report.fleet} is connected already", field="fleet")
         if report.begins:
             await self.store.delete(redis_keys.cloud_topology())
-        for agents in self.registry.named(report.left).values():
+        for agents in self.registry.agents_by_name(report.left).values():
             for agent in agents:
                 await self.registry.mark_left(agent)
-        leaving, seated = self.registry.named(report.leaving), self.seats_by_agent()
+        leaving, seated = self.registry.agents_by_name(report.leaving), self.seats_by_agent()
         self.registry.mark_leaving((agent for agents in leaving.values() for agent in agents), self.ttl_s)
-        self._heard = _Heard(report, before.since if before else now, now)
+        self._heard = _ReceivedReport(report, before.since if before else now, now)
         released = [name for name, agents in leaving.items() if seated.keys().isdisjoint(agents)]
-        return FleetOrders(wanted=await self.wanted(), released=tuple(released))
+        return FleetOrders(wanted=await self.wanted_devices(), released=tuple(released))
 
-    def _connected(self) -> _Heard | None:
+    def _connected(self) -> _ReceivedReport | None:
         heard = self._heard
         return heard if heard is not None and time.monotonic() - heard.at <= self.ttl_s else None
 
     # ---- the user's side
 
-    async def want(self, devices: int | Mapping[str, int]) -> None:
+    async def set_wanted_devices(self, devices: int | Mapping[str, int]) -> None:
         """Set the wanted number of devices; numbers of services that the fleet no longer has are forgotten.
 
         Raises:
@@ -95,7 +95,7 @@ class Fleet:
             raise Conflict(NO_FLEET, field="devices")
         services = heard.report.services
         named = _by_service(devices, services)
-        before = {name: number for name, number in (await self.wanted()).items() if name in services}
+        before = {name: number for name, number in (await self.wanted_devices()).items() if name in services}
         wanted = {**before, **named}
         if sum(wanted.values()) > MAX_DEVICES:
             raise BadInput(f"{sum(wanted.values())} devices, at most {MAX_DEVICES}", field="devices")

@@ -33,7 +33,7 @@ class AgentEntry(Record):
     left: bool = False
 
     @property
-    def acts_as(self) -> str:
+    def effective_profile(self) -> str:
         """The profile of its seats in runs with `devices.profile: agent`."""
         return self.profile if self.given_profile is None else self.given_profile
 
@@ -55,7 +55,7 @@ class LastSeen:
         edge: the edge that heard it, for an agent.
         visiting: the seat whose visit ran then, for an agent.
         revived_at: when it was heard again after it was lost.
-        first_hand: whether this cloud process has heard it; else an earlier one had.
+        heard_by_this_process: whether this cloud process has heard it; else an earlier one had.
     """
 
     at: float
@@ -63,13 +63,13 @@ class LastSeen:
     edge: str | None = None
     visiting: int | None = None
     revived_at: float | None = None
-    first_hand: bool = True
+    heard_by_this_process: bool = True
 
     def heard(self, at: float) -> None:
         """Note a sign of life; after more than the TTL it revives the node."""
         if at - self.at > self.ttl_s:
             self.revived_at = at
-        self.at, self.first_hand = max(self.at, at), True
+        self.at, self.heard_by_this_process = max(self.at, at), True
 
     def state(self, now: float) -> State:
         """The state of the node; `revived` for one TTL after it came back."""
@@ -87,7 +87,7 @@ class LastSeen:
         return time.monotonic() - self.at <= self.ttl_s
 
 
-class Change(NamedTuple):
+class StateChange(NamedTuple):
     """A node whose state changed since the last check."""
 
     kind: str
@@ -95,13 +95,13 @@ class Change(NamedTuple):
     state: State
 
 
-class Changes:
+class StateChanges:
     """Finds the changes of nodes' states between two checks."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], State] = {}
 
-    def since(self, states: dict[tuple[str, str], State]) -> list[Change]:
+    def since_last_check(self, states: dict[tuple[str, str], State]) -> list[StateChange]:
         """The nodes whose state differs from that at the last check, sorted; new nodes are not changes.
 
         A revived node was lost before: if no check saw that, both changes are returned.
@@ -110,8 +110,8 @@ class Changes:
         for node, state in sorted(states.items()):
             before = self._known.get(node, state)
             if state == "revived" and before in ("alive", "suspect"):
-                found.append(Change(*node, "lost"))
+                found.append(StateChange(*node, "lost"))
             if state != before:
-                found.append(Change(*node, state))
+                found.append(StateChange(*node, state))
         self._known = states
         return found

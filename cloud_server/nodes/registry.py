@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Iterable
 
-from cloud_server.nodes.liveness import AgentEntry, Change, Changes, EdgeEntry, LastSeen
+from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChange, StateChanges
 from shared.core.errors import Forbidden, NotFound, StrataError
 from shared.service.api.membership import (
     AgentRegistration,
@@ -45,7 +45,7 @@ class Registry:
         self.moved_at: dict[str, float] = {}
         self._leaving: tuple[frozenset[str], float] = (frozenset(), 0.0)
         self.began_at = self.changed_at = time.monotonic()
-        self._changes = Changes()
+        self._changes = StateChanges()
         self._written: dict[tuple[str, str], float] = {}
 
     async def load(self) -> None:
@@ -58,11 +58,11 @@ class Registry:
         now = time.monotonic()
         for agent in map(AgentEntry.model_validate_json, agents.values()):
             if agent.agent not in self.agents:
-                known = LastSeen(now, self.ttl_s, first_hand=False)
+                known = LastSeen(now, self.ttl_s, heard_by_this_process=False)
                 self.agents[agent.agent], self.seen_agents[agent.agent] = agent, known
         for edge in map(EdgeEntry.model_validate_json, edges.values()):
             if edge.edge not in self.edges:
-                known = LastSeen(now, self.ttl_s, first_hand=False)
+                known = LastSeen(now, self.ttl_s, heard_by_this_process=False)
                 self.edges[edge.edge], self.seen_edges[edge.edge] = edge, known
 
     # ---- registration
@@ -88,7 +88,7 @@ class Registry:
         self.agents[entry.agent] = entry
         _heard(self.seen_agents, entry.agent, time.monotonic(), self.ttl_s)
         await self.store.put(redis_keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
-        return self._hearing_edge(entry.agent)
+        return self._heartbeat_edge(entry.agent)
 
     async def register_edge(self, registration: EdgeRegistration, source: str | None) -> str:
         """Register an edge at the source address of its request; returns its URL."""
@@ -130,7 +130,7 @@ class Registry:
         self.moved_at = {agent: at for agent, at in self.moved_at.items() if now - at < MOVED_S}
         return {agent: self.agents[agent].url for agent in sorted(self.moved_at) if agent in self.agents}
 
-    def _hearing_edge(self, agent: str) -> str:
+    def _heartbeat_edge(self, agent: str) -> str:
         names = self.live_edges()
         if not names:
             return ""
@@ -139,7 +139,7 @@ class Registry:
 
     # ---- heartbeats
 
-    async def beat(self, beat: EdgeHeartbeat) -> HeartbeatAnswer:
+    async def record_heartbeat(self, beat: EdgeHeartbeat) -> HeartbeatAnswer:
         """Take the heartbeat of an edge, with the agents that it heard; returns what the edge cannot know itself.
 
         Raises:
@@ -155,9 +155,11 @@ class Registry:
                 seen.heard(now - line.age_s)
                 seen.edge, seen.visiting = beat.edge, line.visiting
         self._forget_silent(now)
-        await self._refresh(beat)
+        await self._store_liveness(beat)
         fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
-        others = {agent: seen for agent, seen in self.seen_agents.items() if seen.first_hand and agent not in fresh}
+        others = {
+            agent: seen for agent, seen in self.seen_agents.items() if seen.heard_by_this_process and agent not in fresh
+        }
         elsewhere = {agent: now - seen.at for agent, seen in others.items()}
         heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
         return HeartbeatAnswer(
@@ -167,19 +169,19 @@ class Registry:
             left=tuple(sorted(agent for agent, entry in self.agents.items() if entry.left)),
         )
 
-    async def _refresh(self, beat: EdgeHeartbeat) -> None:
+    async def _store_liveness(self, beat: EdgeHeartbeat) -> None:
         """Write signs of life with a TTL to Redis, for observers and for a restarted cloud."""
         now = time.monotonic()
-        batch = self._signs(Batch(), now, ("edge", beat.edge), redis_keys.cloud_edge_alive(beat.edge), b"1")
-        if self._is_stale(now, ("edge entry", beat.edge), KEEP_S):
+        batch = self._refresh_alive_key(Batch(), now, ("edge", beat.edge), redis_keys.cloud_edge_alive(beat.edge), b"1")
+        if self._claim_refresh(now, ("edge entry", beat.edge), KEEP_S):
             batch.put(redis_keys.cloud_edge(beat.edge), self.edges[beat.edge].model_dump_json().encode(), KEEP_S)
         for line in beat.roster:
             agent = self.agents.get(line.agent)
             if agent is None or line.age_s >= self.ttl_s:
                 continue
             seen = json.dumps({"edge": beat.edge, "visiting": line.visiting}).encode()
-            self._signs(batch, now, ("agent", line.agent), redis_keys.cloud_agent_alive(line.agent), seen)
-            if self._is_stale(now, ("agent entry", line.agent), KEEP_S):
+            self._refresh_alive_key(batch, now, ("agent", line.agent), redis_keys.cloud_agent_alive(line.agent), seen)
+            if self._claim_refresh(now, ("agent entry", line.agent), KEEP_S):
                 batch.put(redis_keys.cloud_agent(line.agent), agent.model_dump_json().encode(), KEEP_S)
         if not batch.puts:
             return
@@ -189,10 +191,10 @@ class Registry:
             self._written.clear()
             log.warning("signs of life are not written: %s", error.detail)
 
-    def _signs(self, batch: Batch, now: float, who: tuple[str, str], key: str, value: bytes) -> Batch:
-        return batch.put(key, value, self.ttl_s) if self._is_stale(now, who, self.ttl_s) else batch
+    def _refresh_alive_key(self, batch: Batch, now: float, who: tuple[str, str], key: str, value: bytes) -> Batch:
+        return batch.put(key, value, self.ttl_s) if self._claim_refresh(now, who, self.ttl_s) else batch
 
-    def _is_stale(self, now: float, what: tuple[str, str], ttl_s: float) -> bool:
+    def _claim_refresh(self, now: float, what: tuple[str, str], ttl_s: float) -> bool:
         """Whether a key with a TTL should be written again; not at every one of thousands of heartbeats a second."""
         due = now - self._written.get(what, -ttl_s) >= ttl_s / 4
         if due:
@@ -208,7 +210,7 @@ class Registry:
 
     # ---- leaving and coming back on purpose
 
-    def named(self, names: Iterable[str]) -> dict[str, list[str]]:
+    def agents_by_name(self, names: Iterable[str]) -> dict[str, list[str]]:
         """By name, the ids of the agents of that name that have not left, alive or not."""
         found: dict[str, list[str]] = {name: [] for name in names}
         for agent, entry in self.agents.items():
@@ -256,11 +258,13 @@ class Registry:
 
     # ---- what is alive
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[StateChange]:
         """The nodes whose state changed since the last call."""
         now = time.monotonic()
         states = {("agent", name): self._state(name, now) for name in self.seen_agents}
-        return self._changes.since(states | {("edge", name): seen.state(now) for name, seen in self.seen_edges.items()})
+        return self._changes.since_last_check(
+            states | {("edge", name): seen.state(now) for name, seen in self.seen_edges.items()}
+        )
 
     def _state(self, agent: str, now: float) -> State:
         entry, heard = self.agents[agent], self.seen_agents[agent].state(now)
@@ -294,7 +298,9 @@ class Registry:
 
     def live_edges(self) -> list[str]:
         """Names of the live edges that this process has heard, sorted."""
-        return sorted(name for name in self.edges if self.edge_is_live(name) and self.seen_edges[name].first_hand)
+        return sorted(
+            name for name in self.edges if self.edge_is_live(name) and self.seen_edges[name].heard_by_this_process
+        )
 
     def live_agents(self) -> list[AgentEntry]:
         """The live agents that may take seats (heard, online, not leaving), sorted by (profile, id)."""
@@ -302,11 +308,11 @@ class Registry:
             entry
             for name, entry in self.agents.items()
             if self.agent_is_live(name)
-            and self.seen_agents[name].first_hand
+            and self.seen_agents[name].heard_by_this_process
             and entry.online
             and not self.is_leaving(name)
         ]
-        return sorted(live, key=lambda entry: (entry.acts_as, entry.agent))
+        return sorted(live, key=lambda entry: (entry.effective_profile, entry.agent))
 
     def n_devices(self) -> int:
         """The number of devices that the live agents can host."""
@@ -327,7 +333,7 @@ class Registry:
             state=self._state(agent, time.monotonic()),
             last_seen_s=round(time.monotonic() - seen.at, 3),
             devices=entry.devices,
-            profile=entry.acts_as,
+            profile=entry.effective_profile,
             own_profile=entry.profile,
             edge=seen.edge,
             seats=seats,

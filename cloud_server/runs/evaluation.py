@@ -17,7 +17,7 @@ from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
 from shared.run_records.visits import SeatRow
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 
 log = logging.getLogger(__name__)
 Then = Callable[[dict[str, Evaluation] | None], None]
@@ -33,7 +33,7 @@ class Evaluator:
         worker: the evaluating thread; nothing else in the cloud uses the experiment's scratch model.
     """
 
-    def __init__(self, repository: RunRepository, worker: Worker) -> None:
+    def __init__(self, repository: RunRepository, worker: ComputeThread) -> None:
         self.repository, self.worker = repository, worker
         self._tasks: set[asyncio.Task[dict[str, Evaluation]]] = set()
         self._error: BaseException | None = None

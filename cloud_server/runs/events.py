@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from cloud_server.nodes.liveness import Change
+from cloud_server.nodes.liveness import StateChange
 from cloud_server.runs.placement import PlacementChange
 from shared.run_records.rounds import RoundDetail
 from shared.runtime.logs import log_event
@@ -74,7 +74,7 @@ def profile_events(round_no: int, before: Mapping[int, str], profiles: Mapping[i
     ]
 
 
-def node_events(changes: Sequence[Change]) -> list[RunEvent]:
+def node_events(changes: Sequence[StateChange]) -> list[RunEvent]:
     """An event for each agent or edge whose state has changed."""
     return [RunEvent(f"node.{change.state}", {"kind": change.kind, "name": change.name}) for change in changes]
 

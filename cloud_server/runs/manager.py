@@ -246,7 +246,7 @@ class RunManager:
         async with self._lock:
             for info in await self.services.repository.infos():
                 if info.status in ("pending", "paused"):
-                    self.services.repository.hear(info.run, RunEvent("run.status", {"status": info.status}))
+                    self.services.repository.on_event(info.run, RunEvent("run.status", {"status": info.status}))
                 if info.status in UNFINISHED:
                     after: dict[str, Status] = {"pausing": "paused", "stopping": "stopped"}
                     await self._save(info.replace(status=after.get(info.status, "pending"), reason=why))

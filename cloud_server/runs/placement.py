@@ -55,7 +55,7 @@ def place_seats(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mappi
     if seats and not agents:
         raise NotReady(f"no agent is alive for seats {list(seats)[:20]}")
     counts = _even(len(seats), agents, Counter(taken.values()))
-    names = [agent.agent for agent in sorted(agents, key=lambda agent: (agent.acts_as, agent.agent))]
+    names = [agent.agent for agent in sorted(agents, key=lambda agent: (agent.effective_profile, agent.agent))]
     return dict(zip(seats, (name for name in names for _ in range(counts[name])), strict=True))
 
 
@@ -64,7 +64,7 @@ def _even(n_seats: int, agents: Sequence[AgentEntry], load: Counter[str]) -> Cou
 
     def rank(agent: AgentEntry) -> tuple[int, int, str, str]:
         n = load[agent.agent] + given[agent.agent]
-        return n // agent.devices, n, agent.acts_as, agent.agent
+        return n // agent.devices, n, agent.effective_profile, agent.agent
 
     given: Counter[str] = Counter()
     by_id = {agent.agent: agent for agent in agents}

@@ -25,7 +25,7 @@ from shared.run_records.events import Event
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo
 from shared.run_records.visits import SeatRow
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.storage import redis_keys
 from shared.storage.blobs import BlobCorrupt, BlobMissing, Blobs
 from shared.storage.key_value import Batch, GuardFailed, Store
@@ -70,7 +70,7 @@ class PendingEvaluation(Record):
     final: bool
 
 
-class StateGone(StrataError):
+class StateUnreadable(StrataError):
     """A file to which the store refers is missing or damaged, or a document is of another version."""
 
     code = "state_gone"
@@ -84,12 +84,14 @@ class RunRepository:
         blobs: the files.
         worker: reads and writes files.
         max_runs: runs that are stored at most.
-        hear: is called with every event that has been stored.
+        on_event: is called with every event that has been stored.
     """
 
-    def __init__(self, store: Store, blobs: Blobs, worker: Worker, max_runs: int, hear: EventListener) -> None:
+    def __init__(
+        self, store: Store, blobs: Blobs, worker: ComputeThread, max_runs: int, on_event: EventListener
+    ) -> None:
         self.store, self.blobs, self.worker, self.max_runs = store, blobs, worker, max_runs
-        self.hear = hear
+        self.on_event = on_event
         self._deleted: dict[str, float] = {}
 
     # ---- documents
@@ -130,7 +132,7 @@ class RunRepository:
             batch.append(redis_keys.cloud_events(run_id), event.payload())
         await self.store.commit(batch)
         for event in events:
-            self.hear(run_id, event)
+            self.on_event(run_id, event)
 
     async def info(self, run_id: str) -> RunInfo:
         """A run's document; `latest` is the newest run.
@@ -149,7 +151,9 @@ class RunRepository:
         try:
             return RunInfo.model_validate_json(data)
         except ValidationError as error:
-            raise StateGone(f"the document of run {run_id} is of another version: {error.errors()[0]['msg']}") from None
+            raise StateUnreadable(
+                f"the document of run {run_id} is of another version: {error.errors()[0]['msg']}"
+            ) from None
 
     async def infos(self, limit: int | None = None) -> list[RunInfo]:
         """The newest runs, newest first, without those whose documents this version cannot read."""
@@ -157,7 +161,7 @@ class RunRepository:
         for run_id in (await self.run_ids())[:limit]:
             try:
                 found.append(await self.info(run_id))
-            except (StateGone, NotFound) as error:
+            except (StateUnreadable, NotFound) as error:
                 log.warning("a run is left out: %s", error.detail)
         return found
 
@@ -170,7 +174,7 @@ class RunRepository:
     async def add_event(self, run_id: str, event: RunEvent) -> None:
         """Store an event of a run, and pass it to the listener."""
         await self.store.append(redis_keys.cloud_events(run_id), event.payload())
-        self.hear(run_id, event)
+        self.on_event(run_id, event)
 
     async def events(self, run_id: str, after: str, block_s: float | None) -> list[Event]:
         """The events after an id; waits up to `block_s` seconds for the first."""
@@ -218,7 +222,7 @@ class RunRepository:
         batch = Batch().expect(redis_keys.cloud_run_state(info.run), expected)
         batch.put(redis_keys.cloud_run_state(info.run), files.state.encode())
         batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
-        batch.put(redis_keys.cloud_seating(info.run), placement.model_dump_json().encode())
+        batch.put(redis_keys.cloud_placement(info.run), placement.model_dump_json().encode())
         if detail is not None:
             short = RoundInfo.model_validate(detail.model_dump(exclude={"seats"}))
             batch.append(
@@ -240,7 +244,7 @@ class RunRepository:
         """The last checkpoint and the digest of its state, None before the first commit.
 
         Raises:
-            StateGone: its file is missing or damaged.
+            StateUnreadable: its file is missing or damaged.
         """
         found = await self.store.get(redis_keys.cloud_run_state(run_id))
         if found is None:
@@ -253,7 +257,7 @@ class RunRepository:
         try:
             data = await self.worker.run(self.blobs.open, digest)
         except (BlobMissing, BlobCorrupt) as error:
-            raise StateGone(f"the stored state of run {run_id} cannot be read: {error.detail}") from None
+            raise StateUnreadable(f"the stored state of run {run_id} cannot be read: {error.detail}") from None
         state: Checkpoint[Any] = await self.worker.run(
             lambda: copy_tensors(
                 codec.decode(kind[experiment.algorithm.cloud_state], data, model=experiment.shapes, stored=True)
@@ -263,7 +267,7 @@ class RunRepository:
 
     async def placement(self, run_id: str) -> Placement:
         """The placement at the last commit; empty before the first."""
-        data = await self.store.get(redis_keys.cloud_seating(run_id))
+        data = await self.store.get(redis_keys.cloud_placement(run_id))
         return Placement.model_validate_json(data) if data else Placement(agents={}, edges={})
 
     async def rounds(self, run_id: str) -> list[RoundInfo]:
@@ -278,7 +282,7 @@ class RunRepository:
 
         Raises:
             NotFound: it has not been committed.
-            StateGone: the file with the rows is missing or damaged.
+            StateUnreadable: the file with the rows is missing or damaged.
         """
         details = [detail async for detail in self.details(run_id, range(round_no, round_no + 1))]
         if not details:
@@ -289,7 +293,7 @@ class RunRepository:
         """The committed training rounds of these numbers, in order, each with the rows of its visits.
 
         Raises:
-            StateGone: a file with rows is missing or damaged.
+            StateUnreadable: a file with rows is missing or damaged.
         """
         scores = await self.evaluations(run_id)
         for fields in [entry.fields for entry in await self.store.read(redis_keys.cloud_rounds(run_id))]:
@@ -300,7 +304,7 @@ class RunRepository:
                 visits = await self.worker.run(self._visits, fields["table"])
             except (BlobMissing, BlobCorrupt) as error:
                 why = f"the visits of round {round_no} of run {run_id} cannot be read: {error.detail}"
-                raise StateGone(why) from None
+                raise StateUnreadable(why) from None
             detail = {**fields["info"], "evaluation": scores.get(round_no), "seats": visits}
             yield RoundDetail.model_validate(detail)
 

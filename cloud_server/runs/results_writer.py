@@ -25,7 +25,7 @@ from shared.results.manifest import Manifest
 from shared.results.writer import has_seats, last_round, write_begun, write_results
 from shared.run_records.rounds import Evaluation, RoundInfo
 from shared.run_records.runs import FINAL, RunInfo, SeatInfo
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.storage.blobs import storage_errors
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ResultsFolder:
     """
 
     runs_dir: Path
-    worker: Worker
+    worker: ComputeThread
     started: dict[str, str] = field(default_factory=dict)
     _waiting: list[RoundDone] = field(default_factory=list)
     _writing: asyncio.Task[None] | None = None

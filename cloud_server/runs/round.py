@@ -23,7 +23,7 @@ from shared.federation.messages import EdgePlacement, Failure, RoundAnswer, Roun
 from shared.federation.update_checks import check_origin
 from shared.run_records.rounds import RoundDetail
 from shared.runtime.logs import log_context_of, log_event
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.service.order_headers import order_key
 from shared.storage.states import Version
 from shared.wire import codec
@@ -61,7 +61,7 @@ class CloudRound:
     placement: PlacementManager
     round_map: RoundMap
     edges: EdgeClient
-    worker: Worker
+    worker: ComputeThread
     attempt: int = 1
     clock_s: float = 0.0
 

@@ -83,7 +83,7 @@ def _profiles(placement: Placement, registry: Registry) -> dict[int, str]:
     found = {}
     for seat, agent in sorted(placement.agents.items()):
         entry = registry.agents.get(agent)
-        found[seat] = entry.acts_as if entry else "standard"
+        found[seat] = entry.effective_profile if entry else "standard"
         if found[seat] not in PROFILES:
             why = f"agent {agent} has the profile {found[seat]!r}" + did_you_mean(found[seat], PROFILES)
             raise BadInput(f"devices.profile: agent: {why}", field="devices.profile")

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from cloud_server.runs.events import RunEvent
-from cloud_server.runs.repository import RunRepository, StateGone
+from cloud_server.runs.repository import RunRepository, StateUnreadable
 from shared.core.errors import NotFound, StrataError
 from shared.results.folder import read_rounds
 from shared.results.tracking.live import Live, LiveMlflow, LiveTensorboard
@@ -25,7 +25,7 @@ from shared.results.tracking.scalars import Tracked, tracked_of
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.background import Repeating
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.spec.run import Tracker
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ EVERY_S = 5.0
 """Shortest pause between two exports, in wall seconds."""
 SHARE = 0.1
 """Exports take at most this share of the wall time: a long export is followed by a long pause,"""
-LONGEST_S = 60.0
+MAX_WAIT_S = 60.0
 """but not by a longer one than this, in wall seconds, so that a server that hung is soon tried again."""
 LIMIT_S = 60.0
 """Longest export of one run to one tracker, in wall seconds."""
@@ -55,13 +55,13 @@ class Tracking:
 
     runs_dir: Path
     to: Mapping[Tracker, Live]
-    worker: Worker
+    worker: ComputeThread
     _due: set[str] = field(default_factory=set)
     _failed: dict[tuple[str, Tracker], int] = field(default_factory=dict)
     _looked: bool = False
     _exporting: Repeating | None = None
 
-    def hear(self, run_id: str, event: RunEvent) -> None:
+    def on_event(self, run_id: str, event: RunEvent) -> None:
         """Have a run exported after an event: soon, or at once if it has ended."""
         if event.kind in HEARD:
             self._due.add(run_id)
@@ -115,7 +115,7 @@ class Tracking:
                 return
             rounds = await repository.rounds(run_id) + await self.worker.run(_evaluations, self.runs_dir / info.run)
             tracked = tracked_of(info, sorted(rounds, key=lambda row: (row.round_no, row.kind != "train")))
-        except (NotFound, StateGone):  # it was deleted meanwhile, or is of another version
+        except (NotFound, StateUnreadable):  # it was deleted meanwhile, or is of another version
             for name, tracker in self.to.items():
                 tracker.forget(run_id)
                 self._failed.pop((run_id, name), None)
@@ -175,7 +175,7 @@ class Tracking:
 
 def tracking_of(runs_dir: Path, transport: httpx.AsyncBaseTransport | None = None) -> Tracking:
     """The tracking of this cloud, with all trackers that a spec can name; `transport` replaces the network in tests."""
-    worker = Worker()
+    worker = ComputeThread()
     to: dict[Tracker, Live] = {
         "tensorboard": LiveTensorboard(runs_dir / "tensorboard", worker),
         "mlflow": LiveMlflow(transport),
@@ -184,7 +184,7 @@ def tracking_of(runs_dir: Path, transport: httpx.AsyncBaseTransport | None = Non
 
 
 def _pause_s(failures: int, took_s: float) -> float:
-    return max(EVERY_S, min(took_s / SHARE, LONGEST_S))
+    return max(EVERY_S, min(took_s / SHARE, MAX_WAIT_S))
 
 
 def _evaluations(folder: Path) -> list[RoundInfo]:

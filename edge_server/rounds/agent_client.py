@@ -24,7 +24,6 @@ from shared.federation.aggregation import Accumulator, check_partial_sum
 from shared.federation.experiment import Experiment
 from shared.federation.messages import (
     EdgePlacement,
-    Outcome,
     RoundOrder,
     UploadAnswer,
     UploadOrder,
@@ -38,7 +37,7 @@ from shared.federation.timeouts import wait_until
 from shared.federation.update_checks import check_origin, clients_of
 from shared.federation.visits.uploads import UploadBuilder, answer_bytes
 from shared.federation.visits.visit import run_visits
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.service.bodies import testing_s
 from shared.service.client import POLL_S, Caller, Reply, while_alive
 from shared.service.order_headers import EDGE_URL_HEADER, FOR_HEADER, check_reply_key, order_key
@@ -70,7 +69,7 @@ class AgentClient:
     loads: Mapping[str, int]
     caller: Caller
     roster: Roster
-    worker: Worker
+    worker: ComputeThread
     stop: threading.Event
     states: StateStore
     own_url: str
@@ -113,7 +112,7 @@ class AgentClient:
             if not known:
                 messages.append(request.message)
             index = known[0] if known else len(messages) - 1
-            visits.append(Visit(seat=request.seat, task=request.task, message=index, base=request.base))
+            visits.append(Visit(seat=request.seat, task=request.task, message=index, base=request.base_version))
         return VisitOrder[Any](
             stage=wave_id,
             spec=self.order.spec,
@@ -155,7 +154,7 @@ class AgentClient:
 
     def _process_own_visit(self, exchange: _Exchange, builder: UploadBuilder) -> None:
         for outcome in builder.outcomes:
-            self._record_outcome(exchange.replies, outcome)
+            exchange.replies.record(outcome)
         if builder.hold:
             exchange.replies.held = {item.seat: item for item in builder.singles}
         else:
@@ -169,7 +168,7 @@ class AgentClient:
         singles = {item.seat: item for item in answer.uploads.contributions}
         sizes: dict[Any, int] = {}
         for request, outcome in zip(requests, answer.outcomes, strict=True):
-            self._record_outcome(replies, outcome)
+            replies.record(outcome)
             up = answer.uploads.link_bytes.get(outcome.seat) or answer_bytes(outcome, singles.get(outcome.seat))
             if outcome.held_bytes and not reports:
                 up = outcome.held_bytes  # it sends its update at once; only our services hold it back
@@ -191,16 +190,11 @@ class AgentClient:
 
         `sizes` caches the sizes of orders that differ in nothing but the seat's digits.
         """
-        alike = (id(request.message), id(request.task), request.base, len(str(request.seat)))
+        alike = (id(request.message), id(request.task), request.base_version, len(str(request.seat)))
         if alike not in sizes:
             hold = dispatch.hold and self.experiment.algorithm.reports
             sizes[alike] = codec.size(self._visit_order(dispatch.wave_id, [request], hold))
         return sizes[alike] + request.moved_bytes
-
-    def _record_outcome(self, replies: AgentReplies, outcome: Outcome[Any]) -> None:
-        replies.outcomes[outcome.seat] = outcome
-        if outcome.failure is not None:
-            replies.failures.append(outcome.failure)
 
     # ---- uploads
 

@@ -10,9 +10,9 @@ from shared.core.scores import Score
 from shared.federation.messages import Kind, Outcome, UploadAnswer, Uploads, VisitAnswer
 from shared.federation.visits.uploads import held_bytes
 
-MOST = 2**48
+MAX_COUNT = 2**48
 """Bounds every count, so that sums and products of counts stay within the range of a float."""
-MOST_LOSS = 1e100
+MAX_LOSS = 1e100
 """Bounds the absolute value of a sum of losses, for the same reason."""
 
 
@@ -117,14 +117,14 @@ def _check_numbers(outcome: Outcome[Any]) -> None:
 
 def _check_score(score: Score, who: str, field: str) -> None:
     _check_count(score.n, f"{field}.n")
-    if score.n_correct > score.n or abs(score.loss_sum) > MOST_LOSS:
-        found = f"{min(score.n_correct, MOST)} of {score.n} correct and a loss of {score.loss_sum:g}"
+    if score.n_correct > score.n or abs(score.loss_sum) > MAX_LOSS:
+        found = f"{min(score.n_correct, MAX_COUNT)} of {score.n} correct and a loss of {score.loss_sum:g}"
         raise WireError(f"{who} has {found}", field=field)
 
 
 def _check_count(count: int, field: str) -> None:
-    if count > MOST:
-        raise WireError(f"{field}: a count beyond {MOST}", field=field)
+    if count > MAX_COUNT:
+        raise WireError(f"{field}: a count beyond {MAX_COUNT}", field=field)
 
 
 def _sent(uploads: Uploads[Any]) -> list[int]:

@@ -52,7 +52,7 @@ from shared.federation.messages import RoundAnswer, RoundOrder, Task, WaveId
 from shared.federation.population import Seat
 from shared.run_records.visits import VisitRecord
 from shared.runtime.logs import log_event
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.simulation.cost_model import LinkUse, link_cost
 from shared.storage.states import Version
 
@@ -78,7 +78,7 @@ class EdgeRound:
     experiment: Experiment
     order: RoundOrder[Any]
     agents: AgentClient
-    worker: Worker
+    worker: ComputeThread
     state: Any
     late_updates: LateUpdateBuffer
     twins: Twins
@@ -117,10 +117,10 @@ class EdgeRound:
             return await self._evaluate()
         partial_sum = None
         for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx, self.trainers)):
-            partial_sum = await self._run_edge_round(self.ctx.at(edge_round=edge_round), through=begun.through)
+            partial_sum = await self._run_edge_round(self.ctx.at(edge_round=edge_round), forward_sum=begun.forward_sum)
         return await self._finish(partial_sum)
 
-    async def _run_edge_round(self, ctx: Context, *, through: bool) -> PartialSum:
+    async def _run_edge_round(self, ctx: Context, *, forward_sum: bool) -> PartialSum:
         """Waves until the algorithm visits nobody again; returns the exact sum of their updates."""
         accumulator = self._accumulator()
         self.deadline_s = self.log.simulated_s + (ctx.spec.round_deadline_s or math.inf)
@@ -129,7 +129,7 @@ class EdgeRound:
         log_event("edge_round.begun", edge_round=ctx.edge_round, seats=len(chosen))
         while chosen or ctx.wave == 0:
             ctx, done = await self._run_waves(ctx, chosen, accumulator)
-            if not through:
+            if not forward_sum:
                 await self.worker.run(self._aggregate, ctx, accumulator)
             chosen = await self._advance(ctx, done)
             ctx = ctx.at(wave=ctx.wave + 1)
@@ -144,7 +144,7 @@ class EdgeRound:
         step = await self.worker.run(self.hooks.advance, ctx, self.state, done.tasks, outcomes)
         self.state = step.state
         self.log.retired |= step.retire
-        return self._active(step.again)
+        return self._active(step.revisit)
 
     def _active(self, numbers: Sequence[int]) -> list[Seat]:
         """The seats of these numbers that train here and are not retired."""
@@ -222,8 +222,8 @@ class EdgeRound:
         begun = without(cut, [*lost, *cutoff.too_late(cut)])
         faults = self.clock.faults(ctx, begun, at_s, self.late_updates.busy(at_s))
         begun = without(begun, [*faults.off, *faults.busy])
-        bases = {**self.order.bases, **self.log.bases}
-        requests = visit_requests(self.experiment, ctx, self.state, self.clock, bases, begun)
+        base_versions = {**self.order.bases, **self.log.base_versions}
+        requests = visit_requests(self.experiment, ctx, self.state, self.clock, base_versions, begun)
         finishing = [item for item in requests if item.seat not in faults.dropped]
         missing = unreachable(self.experiment, self.agents.placement, edge, finishing)
         gone = {failure.seat for failure in missing}

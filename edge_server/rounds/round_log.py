@@ -98,7 +98,7 @@ class RoundLog:
         visits: their records, in order.
         failures: lost contributions.
         retired: seats that take part no more, with the reason.
-        bases: by seat, the version of the client state that its last valid visit left.
+        base_versions: by seat, the version of the client state that its last valid visit left.
         trained_on: the samples behind the edge's update, by visit.
         n_used: number of updates in the edge's update.
         late_weight: samples behind the late updates in it.
@@ -114,7 +114,7 @@ class RoundLog:
     visits: list[VisitRecord] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     retired: dict[int, str] = field(default_factory=dict)
-    bases: dict[int, Version] = field(default_factory=dict)
+    base_versions: dict[int, Version] = field(default_factory=dict)
     trained_on: list[Indices] = field(default_factory=list)
     n_used: int = 0
     late_weight: int = 0
@@ -155,7 +155,7 @@ class RoundLog:
         keep = verdict.keep if verdict is not None else None
         keeps = self.experiment.algorithm.on_refusal == "keep" if keep is None else keep
         if visit.outcome != "refused" or keeps or seat in replies.late:
-            self.bases[seat] = Version(self.round_no, visit.edge_round, visit.wave)
+            self.base_versions[seat] = Version(self.round_no, visit.edge_round, visit.wave)
         if seat in replies.used:
             self.n_used += 1
             samples = wave.dispatch.tasks[seat].samples
@@ -174,7 +174,7 @@ class RoundLog:
             "lines": tuple(self.visits),
             "failures": tuple(self.failures),
             "retired": self.retired,
-            "bases": self.bases,
+            "bases": self.base_versions,
             "simulated_s": self.simulated_s,
             "next_on_s": self.next_on_s,
         }

@@ -16,7 +16,7 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat, run_seeds
-from shared.simulation import LEAST_FREE, NoLoad, free_share, next_on
+from shared.simulation import MIN_FREE, NoLoad, free_share, next_on
 from shared.simulation.cost_model import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
 from shared.simulation.digital_twin import Telemetry, Twin
 
@@ -66,7 +66,7 @@ class EdgeClock:
         """A seat at this instant: its samples collected so far, its free compute, maybe its agent's profile."""
         if number not in self._seats:
             seat = self._seated(number)
-            free = 1.0 if isinstance(seat.profile.load, NoLoad) else max(self._free(seat), LEAST_FREE)
+            free = 1.0 if isinstance(seat.profile.load, NoLoad) else max(self._free(seat), MIN_FREE)
             if free != 1:
                 seat = replace(seat, profile=seat.profile.replace(compute_sps=seat.profile.compute_sps * free))
             self._seats[number] = seat

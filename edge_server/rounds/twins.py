@@ -13,11 +13,11 @@ from shared.federation.messages import Task
 from shared.run_records.visits import VisitRecord
 from shared.simulation import digital_twin
 from shared.simulation.cost_model import Cost
-from shared.simulation.digital_twin import Sighting, Twin
+from shared.simulation.digital_twin import Twin, VisitObservation
 
 FORESEEN = frozenset({"unavailable", "busy"})
 """Reasons for which a device gets no request and its twin learns nothing: its telemetry shows them beforehand."""
-LONGEST_REASON = 100
+MAX_REASON_CHARS = 100
 """Bounds the characters of a reason that are kept: an agent may have written it."""
 
 
@@ -54,7 +54,7 @@ class Twins:
         seat, (mean_s, sd_s) = clock.seat(visit.seat), wave.dispatch.predicted[visit.seat]
         implied = visit_estimates.expected(ctx, seat, visit_estimates.samples_due(ctx, task, seat))
         took_s, ratio = _duration(ctx, visit, implied, twin)
-        seen = Sighting(
+        seen = VisitObservation(
             round_no=ctx.round_no,
             edge_round=ctx.edge_round,
             wave=ctx.wave,
@@ -65,7 +65,7 @@ class Twins:
             took_s=took_s,
             error_s=None if took_s is None else took_s - mean_s,
             outcome=visit.outcome,
-            reason=visit.reason and visit.reason[:LONGEST_REASON],
+            reason=visit.reason and visit.reason[:MAX_REASON_CHARS],
         )
         real = ctx.spec.clock == "real"
         self.known[visit.seat] = digital_twin.observe(twin, seen, ratio=ratio, energy_j=visit.energy_j, measured=real)

@@ -31,14 +31,14 @@ class VisitRequest:
         seat: the seat.
         task: what it is to do.
         message: what the algorithm sends it; requests with equal messages share one object.
-        base: the version of the client's state from which the visit starts.
+        base_version: the version of the client's state from which the visit starts.
         moved_bytes: size of the samples that are sent to it because it does not hold them.
     """
 
     seat: int
     task: Task
     message: Any
-    base: Version | None
+    base_version: Version | None
     moved_bytes: int = 0
 
 
@@ -177,6 +177,12 @@ class AgentReplies:
     testing_s: float = 0.0
     overdue: set[int] = field(default_factory=set)
     measured: dict[int, float] = field(default_factory=dict)
+
+    def record(self, outcome: Outcome[Any]) -> None:
+        """Adds the outcome of a visit."""
+        self.outcomes[outcome.seat] = outcome
+        if outcome.failure is not None:
+            self.failures.append(outcome.failure)
 
     def fail(self, seats: Collection[int], edge: int, reason: str, detail: str) -> None:
         """Adds a failure for each seat."""

@@ -60,7 +60,7 @@ def cut_to_time(ctx: Context, clock: EdgeClock, tasks: Mapping[int, Task], cutof
 
 def seats_left_out(ctx: Context, tasks: Mapping[int, Task]) -> list[int]:
     """Seats whose visits the spec declares lost."""
-    named = ctx.spec.left_out(ctx.round_no, ctx.edge_round, ctx.wave)
+    named = ctx.spec.lost_visits_in(ctx.round_no, ctx.edge_round, ctx.wave)
     return sorted(seat for seat, task in tasks.items() if seat in named and task.kind != "evaluate")
 
 
@@ -74,7 +74,7 @@ def visit_requests(
     ctx: Context,
     state: Any,
     clock: EdgeClock,
-    bases: Mapping[int, Version],
+    base_versions: Mapping[int, Version],
     tasks: Mapping[int, Task],
 ) -> list[VisitRequest]:
     """A request for each task. Equal messages become one object, so that they are encoded and sent once.
@@ -84,7 +84,7 @@ def visit_requests(
         ctx: of the wave.
         state: the algorithm's edge state, from which its `dispatch` hook makes the messages.
         clock: knows the seats at this instant.
-        bases: by seat, the version of the client state from which a visit starts.
+        base_versions: by seat, the version of the client state from which a visit starts.
         tasks: by seat.
     """
     requests: list[VisitRequest] = []
@@ -97,7 +97,7 @@ def visit_requests(
             known = [coded(message)]
             distinct.append((message, known[0]))
         moved = experiment.moved_bytes(seat, tasks[seat])
-        requests.append(VisitRequest(seat, tasks[seat], known[0], bases.get(seat), moved))
+        requests.append(VisitRequest(seat, tasks[seat], known[0], base_versions.get(seat), moved))
     return requests
 
 

@@ -88,7 +88,7 @@ from shared.federation.hooks import (
     overlay,
     own_buffers,
     starting_model,
-    travelling,
+    uploaded_names,
 )
 from shared.plots.declared import labels_by_round
 
@@ -313,7 +313,7 @@ class Edge(EdgeHooks[Environment, Down, Change, Message, Report]):
         out = {seat: f"refused {n} times{how}" for seat, n in counts.items() if n >= ctx.params.delta}
         again = [seat for seat in reported if seat in state.refused and seat not in out]
         if ctx.params.adjust == "train" and state.formed == ctx.round_no and again:
-            return Advance(state, again=again, retire=out)
+            return Advance(state, revisit=again, retire=out)
         return replace(super().advance(ctx, state, tasks, outcomes), retire=out)
 
     def finish(self, ctx: Context[Params], state: Environment) -> Finish[Environment, Change]:
@@ -357,7 +357,7 @@ class Device(DeviceHooks[Own, Message, Change, Report]):
 
 def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """All that travels, in the field that is averaged as `weighting` says."""
-    return {"plain" if ctx.params.weighting == "one" else "by_samples": travelling(ctx, model)}
+    return {"plain" if ctx.params.weighting == "one" else "by_samples": uploaded_names(ctx, model)}
 
 
 PICTURES = labels_by_round("classes", "BOFL: classes of devices by round", ("leader", "A", "B", "C"))

@@ -79,12 +79,12 @@ from shared.federation.hooks import (
     overlay,
     own_buffers,
     starting_model,
-    travelling,
+    uploaded_names,
     without,
 )
 from shared.plots.groups import dendrogram
 
-MOST_LISTED = 64
+MAX_LISTED = 64
 """With at most this many users the round's record lists all pairwise distances; with more, only the merges."""
 
 # ---- parameters and records
@@ -250,7 +250,7 @@ def _tree(state: Federation) -> dict[str, Any]:
     apart = cosine_distances(rows(state.last, users))
     gap = Gap.of(apart)
     found = {"users": users, "gap": [gap.lower, gap.upper], "linkage": average_linkage(apart).tolist()}
-    return found | ({"distances": apart.tolist()} if len(users) <= MOST_LISTED else {})
+    return found | ({"distances": apart.tolist()} if len(users) <= MAX_LISTED else {})
 
 
 # ---- the three tiers
@@ -258,7 +258,7 @@ def _tree(state: Federation) -> dict[str, Any]:
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """A device sends all layers in `delta`; a user sends its personal layers separately, in `grouped`."""
-    moved, mine = travelling(ctx, model), last_layers(ctx, ctx.params.personal_layers)
+    moved, mine = uploaded_names(ctx, model), last_layers(ctx, ctx.params.personal_layers)
     return {"delta": moved} if ctx.seat is not None else {"delta": moved - mine, "grouped": moved & mine}
 
 

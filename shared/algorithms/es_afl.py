@@ -334,7 +334,9 @@ def _contribution(
 def passes(params: Params) -> Passes:
     """Returns what is expected of a visit, as passes of the whole supernet: parent, child and validation samples."""
     n_trials = 2 if params.sigma else 1
-    return Passes(of_step=n_trials, beside=params.validation * (1 + n_trials) / 3)  # a pass forward is a third
+    return Passes(
+        per_training_sample=n_trials, extra_per_sample=params.validation * (1 + n_trials) / 3
+    )  # a pass forward is a third
 
 
 PICTURES = sub_networks

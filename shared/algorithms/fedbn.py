@@ -47,7 +47,7 @@ from shared.federation.hooks import (
     overlay,
     own_buffers,
     starting_model,
-    travelling,
+    uploaded_names,
     without,
 )
 
@@ -83,7 +83,7 @@ def norm_names(ctx: Context[Params]) -> frozenset[str]:
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """A device sends all but batch-norm; the update of an edge that forms a model has zeros for it."""
-    return {"delta": travelling(ctx, model) - (norm_names(ctx) if ctx.seat is not None else frozenset())}
+    return {"delta": uploaded_names(ctx, model) - (norm_names(ctx) if ctx.seat is not None else frozenset())}
 
 
 class Cloud(CloudHooks):

@@ -22,8 +22,8 @@ Deviations and readings:
 - A client sends t_i+ - w, which is also the change of its h_i, and its share of the change of g. The cloud sends w and
   g.
 - g_i is stored and sent per unit step, as g_i / (eta K) with the K of that training, since clients may take different
-  numbers of steps; the paper's take equally many. With momentum, `reach` takes the place of K. The authors' code
-  accumulates g_i - g, as SCAFFOLD's option II does.
+  numbers of steps; the paper's take equally many. With momentum, `momentum_step_factor` takes the place of K. The
+  authors' code accumulates g_i - g, as SCAFFOLD's option II does.
 - The paper tunes alpha for each data set; the default is that of its code's CIFAR-10 runs, which also use weight decay.
 - Drift and corrections concern parameters only; buffers follow `buffers`. With `edge_rounds` above 1 an edge averages
   the t_i+ of each edge round, all of them with the cloud's g, and sends the total change of h and g.
@@ -71,11 +71,11 @@ from shared.federation.hooks import (
     Trainer,
     add,
     delta_of,
+    momentum_step_factor,
     own_buffers,
-    reach,
     starting_model,
     subtract,
-    travelling,
+    uploaded_names,
     without,
 )
 
@@ -155,7 +155,7 @@ def changes(ctx: Context[Params], update: Corrected, before: Federation | Change
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """The change of g has all parameters; so has that of h, which only edges send."""
     parameters = frozenset(model.keys() - ctx.model.buffer_names)
-    found = {"delta": travelling(ctx, model), "moved": parameters, "drift": parameters}
+    found = {"delta": uploaded_names(ctx, model), "moved": parameters, "drift": parameters}
     there = {"delta": True, "moved": ctx.params.gradient, "drift": ctx.params.drift and ctx.seat is None}
     return {field: names for field, names in found.items() if there[field]}
 
@@ -217,7 +217,7 @@ class Device(DeviceHooks[Own, Steered, Corrected]):
         start = starting_model(state, message)
         fit = trainer.fit(ctx, start, correct=steer(ctx, state, message.moved, start))
         gone = subtract(without(fit.model, ctx.model.buffer_names), start)  # g_i
-        length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
+        length = ctx.spec.lr * momentum_step_factor(fit.trained.n_steps, ctx.spec.momentum)
         moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
         drift = plus(gone, state.drift) if ctx.params.drift else {}  # h_i
         own = Own(buffers=own_buffers(ctx, fit.model), drift=drift, moved=moved)

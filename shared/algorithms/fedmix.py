@@ -79,7 +79,7 @@ from shared.federation.hooks import (
     operations,
     own_buffers,
     starting_model,
-    travelling,
+    uploaded_names,
 )
 
 ROUNDED = 1e-3
@@ -337,7 +337,7 @@ class Device(DeviceHooks[Own, Mixed, Change]):
 
 def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """The deltas of all that travels; nothing while the mash is collected."""
-    return {"delta": travelling(ctx, model)} if ctx.phase != "mash" else {}
+    return {"delta": uploaded_names(ctx, model)} if ctx.phase != "mash" else {}
 
 
 ALGORITHM = Algorithm(

@@ -53,7 +53,7 @@ from shared.federation.hooks import (
     overlay,
     own_buffers,
     starting_model,
-    travelling,
+    uploaded_names,
     without,
 )
 
@@ -84,7 +84,7 @@ def personal_names(ctx: Context[Params]) -> frozenset[str]:
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """A client sends all but its personal layers."""
-    return {"delta": travelling(ctx, model) - personal_names(ctx)}
+    return {"delta": uploaded_names(ctx, model) - personal_names(ctx)}
 
 
 class Cloud(CloudHooks):

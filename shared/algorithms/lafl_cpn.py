@@ -361,5 +361,7 @@ ALGORITHM = Algorithm(
     device_state=Own,
     needs={"client": "device", "schedule": "own_data"},  # statistics are those of a device's own images
     check=check,
-    footprint=Footprint(passes=lambda params: Passes(beside=params.s / 100, most_beside=params.max_passes)),
+    footprint=Footprint(
+        passes=lambda params: Passes(extra_per_sample=params.s / 100, max_extra_per_sample=params.max_passes)
+    ),
 )

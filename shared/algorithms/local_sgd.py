@@ -38,7 +38,7 @@ from shared.federation.hooks import (
     delta_of,
     own_buffers,
     starting_model,
-    travelling,
+    uploaded_names,
 )
 
 
@@ -57,7 +57,7 @@ class Own(OwnBuffers):
 def sends(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """A client sends no tensors."""
     client = "edge" if ctx.seat is None else "device"
-    return {} if ctx.spec.client == client else {"delta": travelling(ctx, model)}
+    return {} if ctx.spec.client == client else {"delta": uploaded_names(ctx, model)}
 
 
 class Cloud(CloudHooks):

@@ -195,5 +195,5 @@ ALGORITHM = Algorithm(
     headline="mean over clients",
     needs={"client": "device", "sync": "round"},
     own_objective=lambda params: params.alpha > 0,
-    footprint=Footprint(passes=lambda params: Passes(of_step=gradients(params))),
+    footprint=Footprint(passes=lambda params: Passes(per_training_sample=gradients(params))),
 )

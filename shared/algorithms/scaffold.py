@@ -20,7 +20,7 @@ Deviations and readings:
 - A client sends its part (c_i+ - c_i) / N. An edge that forms a model sends the sum of these parts over all its edge
   rounds, which all use the c of the cloud's round.
 - I is one pass over the client's samples at x, in batches; it takes simulated time like an epoch.
-- With momentum, II has `reach` in the place of K, so that c_i+ stays a mean of gradients.
+- With momentum, II has `momentum_step_factor` in the place of K, so that c_i+ stays a mean of gradients.
 - Only parameters have controls; buffers follow `buffers`. eta_g applies to parameters; buffers are averaged.
 - A client that has lost its state starts with c_i = 0 again, while c still contains its previous one. From then on c
   differs from the mean by 1 / N of it, and training converges to a slightly different point.
@@ -65,11 +65,11 @@ from shared.federation.hooks import (
     Trainer,
     add,
     delta_of,
+    momentum_step_factor,
     own_buffers,
-    reach,
     starting_model,
     subtract,
-    travelling,
+    uploaded_names,
     without,
 )
 
@@ -172,7 +172,7 @@ def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> Ten
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Updates have a change of c for each parameter, unless `option` is `none`."""
     controls = model.keys() - ctx.model.buffer_names if ctx.params.option != "none" else ()
-    return {"delta": travelling(ctx, model), "control": frozenset(controls)}
+    return {"delta": uploaded_names(ctx, model), "control": frozenset(controls)}
 
 
 class Cloud(CloudHooks[Federation, Controlled, Change]):
@@ -238,7 +238,7 @@ class Device(DeviceHooks[Own, Controlled, Change]):
             control = gradient_at(ctx, start, trainer)  # (4), I
         elif ctx.params.option == "II" and fit.trained.n_steps:
             moved = subtract(without(start, ctx.model.buffer_names), fit.model)
-            length = ctx.spec.lr * reach(fit.trained.n_steps, ctx.spec.momentum)
+            length = ctx.spec.lr * momentum_step_factor(fit.trained.n_steps, ctx.spec.momentum)
             control = plus(plus(state.control, message.control, -1.0), moved, 1 / length)  # (4), II
         zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}
         change = plus(plus(zeros, control), state.control, -1.0)
@@ -263,5 +263,5 @@ ALGORITHM = Algorithm(
     on_refusal="revert",
     needs={"client": "device"},
     own_objective=lambda params: params.option == "I",
-    footprint=Footprint(sends=sends, passes=lambda params: Passes(beside=float(params.option == "I"))),
+    footprint=Footprint(sends=sends, passes=lambda params: Passes(extra_per_sample=float(params.option == "I"))),
 )

@@ -78,7 +78,7 @@ from shared.federation.hooks import (
     overlay,
     own_buffers,
     starting_model,
-    travelling,
+    uploaded_names,
     without,
 )
 from shared.wire.compression import Ternary, mean_magnitude, ternary_of
@@ -192,7 +192,7 @@ def codes(ctx: Context[Params], model: TensorMap, way: Direction) -> Mapping[str
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """Ternary weights are sent themselves, other tensors as differences."""
     names = frozenset(ternary_names(ctx, model))
-    return {"delta": travelling(ctx, model) - names, "weights": names}
+    return {"delta": uploaded_names(ctx, model) - names, "weights": names}
 
 
 class Cloud(CloudHooks[GlobalModel, Broadcast, Ternaries]):

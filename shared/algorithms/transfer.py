@@ -21,7 +21,16 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.algorithms import local_sgd
-from shared.federation.hooks import Algorithm, Context, ExperimentSpec, Footprint, Phase, Record, TensorMap, travelling
+from shared.federation.hooks import (
+    Algorithm,
+    Context,
+    ExperimentSpec,
+    Footprint,
+    Phase,
+    Record,
+    TensorMap,
+    uploaded_names,
+)
 
 
 class Params(Record):
@@ -39,7 +48,7 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """As in FedAvg; in the phase `tune` a client sends no tensors."""
-    return local_sgd.sends(ctx, model) if ctx.phase == "tune" else {"delta": travelling(ctx, model)}
+    return local_sgd.sends(ctx, model) if ctx.phase == "tune" else {"delta": uploaded_names(ctx, model)}
 
 
 class Edge(local_sgd.Edge):

@@ -23,7 +23,7 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def lent(seed: int) -> Iterator[None]:
+def seeded_default_generator(seed: int) -> Iterator[None]:
     """Seeds the default generator for the body of a `with`, and restores its state afterwards."""
     with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

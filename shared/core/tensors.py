@@ -106,7 +106,7 @@ def check_bound(term: Tensor, bound: float, what: str) -> None:
         raise OutOfBound(f"{what} holds {max(low, high, key=abs):g}, sums are exact up to {bound:g}")
 
 
-def add_in_steps(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
+def add_fixed_point(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
     """into += weight * round(term * 2^exponent), which is exact for a term that `check_bound` accepts.
 
     Args:
@@ -126,7 +126,7 @@ def add_in_steps(into: Tensor, term: Tensor, weight: int, exponent: int) -> None
         sums.add_((block * 2.0**exponent).round_(), alpha=weight)
 
 
-def check_steps(steps: Tensor, limit: float, what: str) -> None:
+def check_fixed_point(steps: Tensor, limit: float, what: str) -> None:
     """Refuses a tensor that is no exact sum, whose steps are whole and within the limit.
 
     Raises:
@@ -140,7 +140,7 @@ def check_steps(steps: Tensor, limit: float, what: str) -> None:
             raise OutOfBound(f"{what} holds a fraction of a step")
 
 
-def mean_of_steps(steps: Tensor, weight: int | Tensor, exponent: int, dtype: torch.dtype) -> Tensor:
+def mean_from_fixed_point(steps: Tensor, weight: int | Tensor, exponent: int, dtype: torch.dtype) -> Tensor:
     """Returns the mean `steps * 2^-exponent / weight`, 0 where the weight is 0, computed block by block."""
     if steps.numel() <= BLOCK:
         return _mean(steps, weight, exponent).to(dtype)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.spec.experiment import ExperimentSpec
 
 
-def n_singly(spec: ExperimentSpec, algorithm: Algorithm) -> int:
+def n_unsummed_updates(spec: ExperimentSpec, algorithm: Algorithm) -> int:
     """Number of updates that are kept singly at a time."""
     devices = spec.max_devices or spec.num_devices or 1
     if algorithm.reports or spec.may_refuse:
@@ -47,7 +47,7 @@ def _holds_models(annotation: Any) -> bool:
 
 def needed_bytes(spec: ExperimentSpec, algorithm: Algorithm, n_elements: int) -> int:
     """Bytes that one process must hold at a time, at least; see the module."""
-    return 8 * n_elements * ((spec.num_edges or 1) + 2 + n_singly(spec, algorithm))
+    return 8 * n_elements * ((spec.num_edges or 1) + 2 + n_unsummed_updates(spec, algorithm))
 
 
 def check_memory(

@@ -115,8 +115,8 @@ def read_order_key(header: codec.Header) -> OrderKey:
     spec = parse_spec(found.spec)
     if isinstance(found, EdgeOrderFields):
         return OrderKey(found.run_id, found.round_no, 0, 0, found.edge, None, spec)
-    stage, seat = found.stage, _one_seat(found) if spec.clock == "real" else None
-    return OrderKey(stage.run_id, stage.round_no, stage.edge_round, stage.wave, found.edge, seat, spec)
+    wave_id, seat = found.stage, _one_seat(found) if spec.clock == "real" else None
+    return OrderKey(wave_id.run_id, wave_id.round_no, wave_id.edge_round, wave_id.wave, found.edge, seat, spec)
 
 
 def _one_seat(order: AgentOrderFields) -> int:

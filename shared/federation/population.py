@@ -29,7 +29,7 @@ from shared.federation.test_sets import (
 )
 from shared.federation.test_sets import Indices as Indices
 from shared.federation.test_sets import Samples as Samples
-from shared.simulation import Link, Profile, Seeds, link_of, named, part_of, profiles_of, quantile
+from shared.simulation import Link, Profile, Seeds, catalogue_profile, link_of, part_of, profiles_of, quantile
 from shared.spec.experiment import ExperimentSpec, check_counts
 from shared.training.data.dataset import Dataset
 from shared.training.partition import ByDomainPartition, label_counts, partition
@@ -66,7 +66,7 @@ class Seat:
 
 def seated(seat: Seat, profile: str) -> Seat:
     """The seat with the named profile of the agent that hosts it, for `devices.profile: agent`."""
-    found = named(profile, seat.profile.slowdown)
+    found = catalogue_profile(profile, seat.profile.slowdown)
     return replace(seat, profile=found, latency_s=tuple(found.latency_s + s for s in seat.latency_s))
 
 
@@ -126,15 +126,15 @@ def population(spec: ExperimentSpec, data: Dataset) -> Population:
     check_counts(spec)
     train = _pool(data.train_y, spec.data.n_train, _rng(spec, "train pool"), "data.n_train")
     test = _pool(data.test_y, spec.data.n_test, _rng(spec, "test pool"), "data.n_test")
-    ends = _ends(spec)
+    ends = _devices_of(spec)
     if spec.client == "edge":
-        seats, places = _edge_clients(spec, data, train, test, ends)
+        seats, edge_seats = _edge_clients(spec, data, train, test, ends)
     else:
-        seats, places = _device_clients(spec, data, train, test, ends)
-    sets = test_sets(spec, data, _clients(spec, seats, places), test)
+        seats, edge_seats = _device_clients(spec, data, train, test, ends)
+    sets = test_sets(spec, data, _clients(spec, seats, edge_seats), test)
     everything = Samples("test", test[is_of(data, test, domains_of_clients(spec, data))])
-    digest = _digest(data, seats, places, everything)
-    return Population(tuple(seats), tuple(places), everything, data.n_classes, digest, sets)
+    digest = _digest(data, seats, edge_seats, everything)
+    return Population(tuple(seats), tuple(edge_seats), everything, data.n_classes, digest, sets)
 
 
 def _clients(spec: ExperimentSpec, seats: Sequence[Seat], edges: Sequence[EdgeSeat]) -> list[ClientSamples]:
@@ -164,7 +164,7 @@ def run_seeds(spec: ExperimentSpec, who: str) -> Seeds:
 
 
 def _link(spec: ExperimentSpec, edge: int) -> Link:
-    return link_of(spec.edge_link.of(edge), run_seeds(spec, f"home {edge}"))
+    return link_of(spec.edge_link.link_of_edge(edge), run_seeds(spec, f"home {edge}"))
 
 
 def counts_of(population: Population, data: Dataset) -> npt.NDArray[np.int64]:
@@ -178,7 +178,7 @@ def counts_of(population: Population, data: Dataset) -> npt.NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class _Ends:
+class _Devices:
     """By device seat: its home edge, its profile, its latency in seconds to each edge."""
 
     edges: list[int]
@@ -189,18 +189,20 @@ class _Ends:
         return Seat(number, self.edges[number], role, self.profiles[number], train, test, self.latencies[number])
 
 
-def _ends(spec: ExperimentSpec) -> _Ends:
+def _devices_of(spec: ExperimentSpec) -> _Devices:
     n_seats, n_edges = spec.max_devices or 1, spec.num_edges or 1
-    far = latencies(spec)
+    latencies_s = latencies(spec)
     by_latency = spec.association == "latency"
-    edges = [int(edge) for edge in far.argmin(axis=1)] if by_latency else [n % n_edges for n in range(n_seats)]
+    edges = [int(edge) for edge in latencies_s.argmin(axis=1)] if by_latency else [n % n_edges for n in range(n_seats)]
     profiles = profiles_of(spec.devices, spec.num_devices or 1, n_seats, lambda who: run_seeds(spec, who))
-    beyond = [tuple(profile.latency_s + s for s in row) for profile, row in zip(profiles, far.tolist(), strict=True)]
-    return _Ends(edges, profiles, beyond)
+    beyond = [
+        tuple(profile.latency_s + s for s in row) for profile, row in zip(profiles, latencies_s.tolist(), strict=True)
+    ]
+    return _Devices(edges, profiles, beyond)
 
 
 def _device_clients(
-    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Ends
+    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Devices
 ) -> tuple[list[Seat], list[EdgeSeat]]:
     parts = _dealt(spec, data, train, len(ends.edges), ends.edges)
     held_out = _held_out(spec)
@@ -222,7 +224,7 @@ def _edge_of(seats: Sequence[Seat], number: int, link: Link) -> EdgeSeat:
 
 
 def _edge_clients(
-    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Ends
+    spec: ExperimentSpec, data: Dataset, train: Indices, test: Indices, ends: _Devices
 ) -> tuple[list[Seat], list[EdgeSeat]]:
     """The edges own the parts; an edge's devices have collected its training samples in even shares."""
     if spec.held_out_fraction:

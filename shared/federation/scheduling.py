@@ -3,10 +3,10 @@
 A policy is a pure function: its randomness comes from the edge's stream, and its result depends neither on the order
 of arrival nor on wall time.
 
-Two policies divide a client's training samples among its workers. `proportional` is eq. 2
+Two policies divide a client's training samples among participants. `proportional` is eq. 2
 (Task_j = Comp_j / sum Comp x Task) of Liu, Wu, Liu: Research on Personalized Federated Learning Algorithm in Industrial
-Internet of Things, 2025; `balanced` lets all workers finish as early as the predictions allow. Whatever the
-predictions are, each sample is assigned to exactly one worker.
+Internet of Things, 2025; `balanced` lets all of them finish as early as the predictions allow. Whatever the
+predictions are, each sample is assigned to exactly one participant.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _BISECTIONS = 200
 
 
 @dataclass(frozen=True)
-class Worker:
-    """What the division of a task knows of a worker.
+class Participant:
+    """What the division of a task knows of a participant: a device, or the edge's own machine.
 
     Attributes:
         seat: its number.
@@ -43,7 +43,7 @@ class Worker:
         fixed_s: predicted seconds to send its order and receive its update, independent of its share.
         sample_s: predicted seconds of work for one sample.
         moved_s: predicted seconds to send it one sample that it lacks.
-        own: samples of the task that it holds; no other worker holds them.
+        own: samples of the task that it holds; no other participant holds them.
         server: whether it is the edge's own machine, which has all samples.
     """
 
@@ -71,53 +71,53 @@ class Worker:
         return len(self.own) + int((left_s - len(self.own) * self.sample_s) / (self.sample_s + self.moved_s))
 
 
-def proportional(workers: Sequence[Worker], task: Indices, rng: np.random.Generator) -> Shares:
+def proportional(participants: Sequence[Participant], task: Indices, rng: np.random.Generator) -> Shares:
     """Divides the task, in seeded order, in proportion to free compute (eq. 2), by largest remainder.
 
-    If no worker has free compute, the edge's own machine takes all; without one, shares are equal.
+    If no participant has free compute, the edge's own machine takes all; without one, shares are equal.
     """
-    compute = np.array([worker.free_sps for worker in workers], np.float64)
+    compute = np.array([p.free_sps for p in participants], np.float64)
     if not compute.any():
-        compute = np.array([worker.server for worker in workers], np.float64)
+        compute = np.array([p.server for p in participants], np.float64)
     if not compute.any():
-        compute = np.ones(len(workers))
+        compute = np.ones(len(participants))
     sizes = largest_remainder(compute / compute.max(), len(task))
     parts = np.split(rng.permutation(task), np.cumsum(sizes)[:-1])
-    return _not_empty({worker.seat: part for worker, part in zip(workers, parts, strict=True)})
+    return _not_empty({p.seat: part for p, part in zip(participants, parts, strict=True)})
 
 
-def balanced(workers: Sequence[Worker], task: Indices, rng: np.random.Generator) -> Shares:
-    """Divides the task so that the last worker finishes as early as the predictions allow, exact to one sample.
+def balanced(participants: Sequence[Participant], task: Indices, rng: np.random.Generator) -> Shares:
+    """Divides the task so that the last participant finishes as early as the predictions allow, exact to one sample.
 
-    The number of samples that a worker can finish by an instant grows with it, so that bisection finds the first
-    instant by which all workers together can finish the task. Each worker trains on its own samples first; those left
+    The number of samples that a participant can finish by an instant grows with it, so that bisection finds the first
+    instant by which all together can finish the task. Each trains on its own samples first; those left
     over by their holders are dealt out in seeded order.
     """
-    counts = _balanced_counts(workers, len(task))
-    kept = {worker.seat: rng.permutation(worker.own)[: counts[worker.seat]] for worker in workers}
+    counts = _balanced_counts(participants, len(task))
+    kept = {p.seat: rng.permutation(p.own)[: counts[p.seat]] for p in participants}
     held = np.concatenate([np.empty(0, np.int64), *kept.values()])
     pool = rng.permutation(np.setdiff1d(task, held))
-    due = [counts[worker.seat] - len(kept[worker.seat]) for worker in workers]
+    due = [counts[p.seat] - len(kept[p.seat]) for p in participants]
     parts = np.split(pool, np.cumsum(due)[:-1])
-    dealt = {w.seat: np.concatenate([kept[w.seat], part]) for w, part in zip(workers, parts, strict=True)}
+    dealt = {w.seat: np.concatenate([kept[w.seat], part]) for w, part in zip(participants, parts, strict=True)}
     return _not_empty(dealt)
 
 
-def _balanced_counts(workers: Sequence[Worker], total: int) -> dict[int, int]:
-    low, high = 0.0, min(worker.finishes_s(total) for worker in workers)
+def _balanced_counts(participants: Sequence[Participant], total: int) -> dict[int, int]:
+    low, high = 0.0, min(p.finishes_s(total) for p in participants)
     high = math.nextafter(high, math.inf) * (1 + 1e-12)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        enough = sum(worker.within(middle) for worker in workers) >= total
+        enough = sum(p.within(middle) for p in participants) >= total
         low, high = (low, middle) if enough else (middle, high)
-    counts = {worker.seat: min(worker.within(high), total) for worker in workers}
-    by_seat = {worker.seat: worker for worker in workers}
+    counts = {p.seat: min(p.within(high), total) for p in participants}
+    by_seat = {p.seat: p for p in participants}
     while (over := sum(counts.values()) - total) > 0:  # taken from those that finish last
         last = max((s for s in counts if counts[s]), key=lambda s: (by_seat[s].finishes_s(counts[s]), s))
-        counts[last] -= min(max(over - len(workers), 1), counts[last])
-    short = min(workers, key=lambda worker: (worker.finishes_s(counts[worker.seat] + 1), worker.seat)).seat
+        counts[last] -= min(max(over - len(participants), 1), counts[last])
+    short = min(participants, key=lambda p: (p.finishes_s(counts[p.seat] + 1), p.seat)).seat
     counts[short] += max(total - sum(counts.values()), 0)  # if rounding left some over
     return counts
 
@@ -182,7 +182,7 @@ def _equal(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> dict[int, Tas
     return _tasks(ctx, {seat.number: share for seat, share in zip(seats, shares, strict=True) if len(share)})
 
 
-Divide = Callable[[Sequence[Worker], Indices, np.random.Generator], Shares]
+Divide = Callable[[Sequence[Participant], Indices, np.random.Generator], Shares]
 
 
 def _planned(divide: Divide, ctx: Context, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
@@ -191,18 +191,18 @@ def _planned(divide: Divide, ctx: Context, seats: Sequence[Seat], view: EdgeView
     if not seats or not len(task):
         return {}
     fit = [seat for seat in seats if twin_of(view, seat).caution] or list(seats)
-    workers = [_worker(ctx, seat, task, twin_of(view, seat)) for seat in fit]
-    return _tasks(ctx, divide(workers, task, ctx.numpy_rng("shares")))
+    participants = [_participant(ctx, seat, task, twin_of(view, seat)) for seat in fit]
+    return _tasks(ctx, divide(participants, task, ctx.numpy_rng("shares")))
 
 
-def _worker(ctx: Context, seat: Seat, task: Indices, twin: digital_twin.Twin) -> Worker:
-    """A seat as a worker: its free compute by telemetry, its seconds by its twin."""
+def _participant(ctx: Context, seat: Seat, task: Indices, twin: digital_twin.Twin) -> Participant:
+    """A seat as a participant: its free compute by telemetry, its seconds by its twin."""
     caution = twin.caution or 1.0
     a_sample = ctx.model.passes.of(1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit, 1)
     cost, moving = expected(ctx, seat, a_sample), expected(ctx, seat, 0, n_moved=1)
     fixed = expected(ctx, seat, 0)
     work_s, _ = digital_twin.predict(twin, cost.compute_s - fixed.compute_s)
-    return Worker(
+    return Participant(
         seat=seat.number,
         free_sps=twin.telemetry.free_sps * caution,
         fixed_s=fixed.simulated_s,

@@ -20,9 +20,9 @@ from shared.simulation.cost_model import Cost, LinkUse, upload_cost, visit_cost
 
 POLL_S = 0.2
 """Seconds between checks for a stop while waiting."""
-MOST_S = 1e9
+MAX_WAIT_S = 1e9
 """Longest wait in seconds; cuts off the heavy tail of a distribution."""
-AT_MOST = 8
+SAFETY_FACTOR = 8
 """Safety factor: a visit trains on at most this many times its samples and sends at most this many times its model."""
 NO_LINK = LinkUse()
 PROFILE_HEADER = "strata-profile"
@@ -69,14 +69,16 @@ class RealDuration:
         return self.seat.latency_to(self.ctx.edge)
 
     def _wall_s(self, cost: Cost) -> float:
-        return min(cost.simulated_s * self.experiment.spec.time_scale, MOST_S)
+        return min(cost.simulated_s * self.experiment.spec.time_scale, MAX_WAIT_S)
 
 
 def longest_s(experiment: Experiment, ctx: Context, seat: Seat, task: Task, down_bytes: int) -> float:
     """An upper bound, in wall seconds, of a visit with this task, whatever is drawn at random and the update's size."""
     if task.kind == "evaluate":
         return 0.0
-    n_passed = AT_MOST * visit_estimates.samples_due(ctx, task, seat) + ctx.model.passes.at_most_beside(len(seat.train))
+    n_passed = SAFETY_FACTOR * visit_estimates.samples_due(ctx, task, seat) + ctx.model.passes.max_extra(
+        len(seat.train)
+    )
     return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_passed, down_bytes)
 
 
@@ -86,18 +88,18 @@ def longest_round_s(experiment: Experiment, waves: int) -> float:
     if spec.clock == "simulated":
         return 0.0
     if spec.round_deadline_s is not None:
-        return min(spec.round_deadline_s * spec.time_scale * spec.inner_rounds, MOST_S)
+        return min(spec.round_deadline_s * spec.time_scale * spec.inner_rounds, MAX_WAIT_S)
     ctx, n_samples = (
         experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=1, edge=0),
         experiment.population.total_samples,
     )
-    n_passed = AT_MOST * _most_due(experiment, ctx) + ctx.model.passes.at_most_beside(n_samples)
-    down_bytes = AT_MOST * (ctx.model.n_bytes + visit_estimates.HEAD_BYTES) + n_samples * ctx.model.sample_bytes
+    n_passed = SAFETY_FACTOR * _most_due(experiment, ctx) + ctx.model.passes.max_extra(n_samples)
+    down_bytes = SAFETY_FACTOR * (ctx.model.n_bytes + visit_estimates.HEAD_BYTES) + n_samples * ctx.model.sample_bytes
     slowest = max(
         _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_passed, down_bytes)
         for seat in experiment.population.seats
     )
-    return min(slowest * waves * spec.inner_rounds, MOST_S)
+    return min(slowest * waves * spec.inner_rounds, MAX_WAIT_S)
 
 
 def _most_due(experiment: Experiment, ctx: Context) -> float:
@@ -113,10 +115,10 @@ def _most_due(experiment: Experiment, ctx: Context) -> float:
 
 
 def _longest_s(ctx: Context, seat: Seat, latency_s: float, n_passed: float, down_bytes: int) -> float:
-    up_bytes = AT_MOST * (ctx.model.n_bytes + visit_estimates.HEAD_BYTES)
+    up_bytes = SAFETY_FACTOR * (ctx.model.n_bytes + visit_estimates.HEAD_BYTES)
     use = LinkUse(down_bytes=down_bytes, up_bytes=up_bytes)
     cost: Cost = visit_cost(seat.profile, latency_s, use, n_passed * ctx.model.flops, lambda purpose: (1 << 63) - 1)
-    return min(cost.simulated_s * ctx.spec.time_scale, MOST_S)
+    return min(cost.simulated_s * ctx.spec.time_scale, MAX_WAIT_S)
 
 
 async def wait_until(instant: float, stop: threading.Event) -> None:

@@ -97,7 +97,9 @@ def partial(ctx: Context, task: Task, seat: Seat, left_s: float, *, update: bool
     if fit >= due:
         return task
     n = n_held(task, seat)
-    epochs, rest = divmod(int(max(fit - ctx.model.passes.beside * n, 0.0) / ctx.model.passes.of_step), n)
+    epochs, rest = divmod(
+        int(max(fit - ctx.model.passes.extra_per_sample * n, 0.0) / ctx.model.passes.per_training_sample), n
+    )
     an_epoch = len(batch_sizes(n, task.batch_size, ctx.model.least_batch))
     steps = epochs * an_epoch + min(rest // task.batch_size, an_epoch - 1)
     return task.replace(epochs=None, steps=max(steps, 1))

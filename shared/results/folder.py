@@ -21,7 +21,7 @@ EDGES = "edges.ndjson"
 SEATS = "seats.ndjson"
 R = TypeVar("R", bound=Record)
 BLOCK = 2**16
-LONGEST_CELL = 2**27
+MAX_CELL_CHARS = 2**27
 """Characters that a table's cell may have: a round in which 100,000 seats fail needs some 12 million."""
 ROUND_FIELDS = tuple(name for name in RoundInfo.model_fields if name != "edges")
 """Fields of a round that have a column of their name in `rounds.csv`; edges are in `edges.ndjson`."""
@@ -112,7 +112,7 @@ def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
         return ()
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}") from None
-    csv.field_size_limit(LONGEST_CELL)  # for the whole process; the default is 131,072 characters
+    csv.field_size_limit(MAX_CELL_CHARS)  # for the whole process; the default is 131,072 characters
     whole = content[: content.rfind(b"\n") + 1]  # a crash may have left the last line incomplete
     header: list[str] = []
     found = []

@@ -19,11 +19,11 @@ from shared.results.folder import write_file
 _WIDTH_IN = 8.5
 _NARROW_IN = 6.0
 """In narrower pictures, legends are above their panels."""
-_MOST_NAMED, _MOST_NUMBERED, _MOST_MARKED = 60, 120, 40
+_MAX_NAMED, _MAX_NUMBERED, _MAX_MARKED = 60, 120, 40
 """Limits: names on an axis and cells with a number written in (both at the usual width), marked points of a line."""
-_MOST_ENDS, _LONGEST_WORD = 3, 24
+_MAX_ENDS, _MAX_WORD_CHARS = 3, 24
 """Limits of a timeline's legend: ends that it names, and characters of each."""
-_MOST_CURVES = 13
+_MAX_CURVES = 13
 """With more curves than this in a panel, thinner lines are drawn, and only the last point of each is marked."""
 _LETTERS_PER_IN = 11
 """Letters of a legend that fit into one inch."""
@@ -183,7 +183,7 @@ def _room(axes: Any) -> float:
 def _name_ticks(side: Any, names: Sequence[str], label: str) -> None:
     """Writes names at 0, 1, ...: all if there is room, else every n-th."""
     across = side.axis_name == "x"
-    step = -(-len(names) // int(_MOST_NAMED * (_room(side.axes) if across else 1)))
+    step = -(-len(names) // int(_MAX_NAMED * (_room(side.axes) if across else 1)))
     longest = max(map(len, names), default=0)
     turned = 90 if across and longest * len(names[::step]) > 90 * _room(side.axes) else 0
     side.set_ticks(range(0, len(names), step), names[::step], rotation=turned, parse_math=False, fontsize="small")
@@ -203,7 +203,7 @@ def _curves(axes: Any, panel: Lines) -> None:
     shared: Sequence[float] = next((series.x for series in panel.series if series.x), ())
     x_scale, x_unit = _unit(panel.x, (x for series in panel.series for x in series.x))
     y_scale, y_unit = _unit(panel.y, (y for series in panel.series for y in (*series.y, *series.high)))
-    crowded = len(panel.series) > _MOST_CURVES
+    crowded = len(panel.series) > _MAX_CURVES
     for at, series in enumerate(panel.series):
         positions = [x / x_scale for x in series.x or shared]
         hue = colour(at if series.colour is None else series.colour)
@@ -222,7 +222,7 @@ def _line(
         axes.fill_between(positions, *edges, color=hue, alpha=0.2, linewidth=0, label=None if line else series.name)
     known = [(x, y / y_scale) for x, y in zip(positions, series.y, strict=True) if y is not None]
     if known:
-        every = slice(-1, None) if crowded else -(-len(known) // _MOST_MARKED)
+        every = slice(-1, None) if crowded else -(-len(known) // _MAX_MARKED)
         look = _look(series, hue) | ({"linewidth": 1.1} if crowded else {})
         axes.plot(*zip(*known, strict=True), markevery=every, label=series.name, **look)
     if series.highlight is not None:
@@ -268,7 +268,7 @@ def _cells(axes: Any, panel: Cells) -> None:
     _name_ticks(axes.xaxis, panel.columns, panel.x.label)
     _name_ticks(axes.yaxis, panel.rows, panel.y.label)
     axes.figure.colorbar(image, ax=axes, label=panel.value.label, pad=0.01)
-    if values.size <= _MOST_NUMBERED * _room(axes):
+    if values.size <= _MAX_NUMBERED * _room(axes):
         middle = (image.norm.vmin + image.norm.vmax) / 2
         for row, column in np.argwhere(~np.isnan(values)):
             value = values[row, column]
@@ -339,8 +339,8 @@ def _spans(axes: Any, panel: Spans) -> None:
 
 def _ends_text(words: Sequence[str]) -> str:
     """The names of the ends in order, one a line; of many, the first ones."""
-    cut = [word if len(word) <= _LONGEST_WORD else f"{word[: _LONGEST_WORD - 1]}…" for word in words[:_MOST_ENDS]]
-    return "\n".join([*cut, f"and {len(words) - _MOST_ENDS} more"] if len(words) > _MOST_ENDS else cut)
+    cut = [word if len(word) <= _MAX_WORD_CHARS else f"{word[: _MAX_WORD_CHARS - 1]}…" for word in words[:_MAX_ENDS]]
+    return "\n".join([*cut, f"and {len(words) - _MAX_ENDS} more"] if len(words) > _MAX_ENDS else cut)
 
 
 def _length(span: Span) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from typing import Any
 from shared.run_records.runs import RunInfo
 from shared.spec.experiment import ExperimentSpec
 
-_LONGEST = 60
+_MAX_CHARS = 60
 
 
 def flat(spec: ExperimentSpec) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def labels(infos: Sequence[RunInfo]) -> list[str]:
     """
     names = Counter(info.name for info in infos)
     found = [info.name if names[info.name] == 1 else _among_namesakes(info, infos, len(names) == 1) for info in infos]
-    short = [label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…" for label in found]
+    short = [label if len(label) <= _MAX_CHARS else f"{label[: _MAX_CHARS - 1]}…" for label in found]
     often = Counter(short)
     return [label if often[label] == 1 else f"{label} ({info.run})" for label, info in zip(short, infos, strict=True)]
 

@@ -29,7 +29,7 @@ IDS = ("run", "round", "edge_round", "wave", "home", "edge", "agent", "seat")
 """The ids of a line, in their order."""
 FIRST = ("at", "level", "tier", "process", "event")
 """The fields of every line, in their order."""
-MOST_CHARACTERS = 2000
+MAX_CHARACTERS = 2000
 """Longest value; a traceback may be four times as long."""
 _BARE = re.compile(r"[A-Za-z0-9_.:/+@%-]+")
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 - never changed, only replaced
@@ -125,7 +125,7 @@ class LineFormatter(logging.Formatter):
             fields |= {"text": record.getMessage(), "logger": record.name}
         if record.exc_info:
             text = "".join(traceback.format_exception(*record.exc_info))
-            fields["traceback"] = text[-4 * MOST_CHARACTERS :]
+            fields["traceback"] = text[-4 * MAX_CHARACTERS :]
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         head = (at, record.levelname.lower(), self.tier, self.process, event or "log")
         ids = {name: fields.pop(name) for name in IDS if name in fields}
@@ -138,7 +138,7 @@ def _short(name: str, value: object) -> object:
         return value
     if isinstance(value, float):
         return value if value - value == 0 else str(value)  # JSON has no infinity
-    return str(value) if name == "traceback" else str(value)[:MOST_CHARACTERS]
+    return str(value) if name == "traceback" else str(value)[:MAX_CHARACTERS]
 
 
 # ---- lines as text

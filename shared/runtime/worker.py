@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Worker:
+class ComputeThread:
     """The compute thread of a process; torch runs single-threaded in it."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from fastapi import Request
 from shared.core.errors import Forbidden, Unauthorised
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-MOST_TOKEN_BYTES = 4096
+MAX_TOKEN_BYTES = 4096
 """Largest file that is read as a token."""
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|(?P<name>[^\s:/?#@\\\[\]]*))(?::\d*)?")
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
@@ -155,14 +155,14 @@ def token_of(name: str, token: str | None, file: str | Path | None) -> str | Non
         raise ValueError(f"{name} and {name}_FILE are both set")
     try:
         with Path(file).open("rb") as opened:
-            content = opened.read(MOST_TOKEN_BYTES + 1)
+            content = opened.read(MAX_TOKEN_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{name}_FILE: {file} cannot be read: {error.strerror}") from None
     word = content.decode("latin-1").strip()
     if not word:
         raise ValueError(f"{name}_FILE: {file} is empty")
-    if len(content) > MOST_TOKEN_BYTES or not all("!" <= letter <= "~" for letter in word):
+    if len(content) > MAX_TOKEN_BYTES or not all("!" <= letter <= "~" for letter in word):
         raise ValueError(
-            f"{name}_FILE: {file} holds no token: one word of printable ASCII, {MOST_TOKEN_BYTES} bytes at most"
+            f"{name}_FILE: {file} holds no token: one word of printable ASCII, {MAX_TOKEN_BYTES} bytes at most"
         )
     return word

@@ -19,7 +19,7 @@ from shared.wire import codec
 T = TypeVar("T")
 CHUNK_BYTES = 2**20
 """Largest piece in which a body is sent; checksums of larger bodies are computed in a thread."""
-MOST_TESTING_S = 1e9
+MAX_TESTING_S = 1e9
 """Largest value of `TESTING_HEADER` that is believed."""
 
 
@@ -108,7 +108,7 @@ def testing_s(headers: Mapping[str, str]) -> float:
         found = float(headers.get(TESTING_HEADER, "0"))
     except ValueError:
         return 0.0
-    return found if 0 <= found <= MOST_TESTING_S else 0.0
+    return found if 0 <= found <= MAX_TESTING_S else 0.0
 
 
 # ---- answering

@@ -48,9 +48,9 @@ SMALL_BYTES = 2**20
 """Largest JSON answer that is read."""
 GARBLED_TIMES = 3
 """How often a body may be garbled or cut off, in either direction, before the request fails."""
-PASSING = (TooSlow, Busy, Misdirected)
+TRANSIENT = (TooSlow, Busy, Misdirected)
 """Refusals after which the request is repeated, as after a broken connection."""
-KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (PlacementUnknown, Garbled, *PASSING)}
+KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (PlacementUnknown, Garbled, *TRANSIENT)}
 """Errors of the other side that are raised as their own class, by code; all others as `StrataError`."""
 
 
@@ -128,7 +128,7 @@ class Caller:
                     raise
                 raise Unreachable(error.detail) from None
 
-        began, over = time.monotonic(), (httpx.TransportError, Unreachable, *PASSING)
+        began, over = time.monotonic(), (httpx.TransportError, Unreachable, *TRANSIENT)
         raw, got = await retry(attempt, limit_s=limit_s, who=who, over=over)
         self.exchanged(url().rpartition("/")[2], body.n_bytes, len(raw), time.monotonic() - began)
         return Reply(codec.decode(kind, raw, model=model, n_seats=n_seats), body.n_bytes, len(raw), got)

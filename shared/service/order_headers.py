@@ -21,7 +21,7 @@ SOCKET_HEADER = "strata-socket-bytes"
 """Edge to cloud: bytes of the bodies that the edge exchanged with its agents for this answer."""
 TESTING_HEADER = "strata-testing-s"
 """Wall seconds in which models were evaluated for this answer. A header, since no wall time stands in a body."""
-PLACE_HEADER = "strata-place"
+ORDER_KEY_HEADER = "strata-place"
 """The order that an answer belongs to: its `order_key`."""
 FOR_HEADER = "strata-for"
 """The recipient of an order: the name of an edge, the id of an agent."""
@@ -51,6 +51,8 @@ def check_reply_key(headers: Mapping[str, str], expected: str) -> None:
     Raises:
         WireError: it names another order or none.
     """
-    found = headers.get(PLACE_HEADER)
+    found = headers.get(ORDER_KEY_HEADER)
     if found != expected:
-        raise WireError(f"the answer belongs to {str(found)[:200]!r}, expected was {expected!r}", field=PLACE_HEADER)
+        raise WireError(
+            f"the answer belongs to {str(found)[:200]!r}, expected was {expected!r}", field=ORDER_KEY_HEADER
+        )

@@ -23,8 +23,8 @@ from shared.simulation.distributions import Zipf as Zipf
 from shared.simulation.distributions import drawn as drawn
 from shared.simulation.distributions import part_of as part_of
 from shared.simulation.distributions import quantile as quantile
-from shared.simulation.distributions import unit as unit
-from shared.simulation.load import LEAST_FREE as LEAST_FREE
+from shared.simulation.distributions import uniform01 as uniform01
+from shared.simulation.load import MIN_FREE as MIN_FREE
 from shared.simulation.load import Load as Load
 from shared.simulation.load import NoLoad as NoLoad
 from shared.simulation.load import free_share as free_share
@@ -32,8 +32,8 @@ from shared.simulation.profile import REFERENCE_FLOPS as REFERENCE_FLOPS
 from shared.simulation.profile import Link as Link
 from shared.simulation.profile import Profile as Profile
 from shared.simulation.profile_sampling import apportioned as apportioned
+from shared.simulation.profile_sampling import catalogue_profile as catalogue_profile
 from shared.simulation.profile_sampling import link_of as link_of
-from shared.simulation.profile_sampling import named as named
 from shared.simulation.profile_sampling import profiles_of as profiles_of
 from shared.simulation.specs import DeviceSpec as DeviceSpec
 from shared.simulation.specs import EdgeLinkSpec as EdgeLinkSpec

@@ -24,7 +24,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from shared.core.records import Record
 from shared.core.validation import check_known
-from shared.simulation.distributions import Seeds, unit
+from shared.simulation.distributions import Seeds, uniform01
 
 Interval = tuple[float, float]
 Seconds = Annotated[float, Field(ge=1e-3, le=1e12)]
@@ -169,7 +169,7 @@ def _on_times(times: OnOff, at_s: float, seeds: Seeds) -> Iterator[Interval]:
 def _stretch(times: OnOff, begin: float, length: float, seed: int) -> Iterator[Interval]:
     """Yield the on-intervals of one stretch; its first state is drawn with the stationary probability."""
     rng = np.random.default_rng(seed)
-    on = unit(seed) < times.mean_on_s / (times.mean_on_s + times.mean_off_s)
+    on = uniform01(seed) < times.mean_on_s / (times.mean_on_s + times.mean_off_s)
     now, end = begin, begin + length
     while now < end:
         until = min(now + rng.exponential(times.mean_on_s if on else times.mean_off_s), end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shared.core.records import Record
-from shared.simulation import REFERENCE_FLOPS, Link, Profile, Seeds, drawn, unit
+from shared.simulation import REFERENCE_FLOPS, Link, Profile, Seeds, drawn, uniform01
 
 
 class LinkUse(Record):
@@ -27,23 +27,23 @@ class Passes:
     """Expected number of samples that a visit passes through the model; `Outcome.n_trained` counts the real ones.
 
     Attributes:
-        of_step: passes for each sample of a training step; above 1 if a step computes several gradients or trains
-            several models.
-        beside: passes for each of the client's samples in addition to training.
-        most_beside: upper bound on `beside`, used for timeouts; None = `beside`.
+        per_training_sample: passes for each sample of a training step; above 1 if a step computes several gradients or
+            trains several models.
+        extra_per_sample: passes for each of the client's samples in addition to training.
+        max_extra_per_sample: upper bound on `extra_per_sample`, used for timeouts; None = `extra_per_sample`.
     """
 
-    of_step: float = 1.0
-    beside: float = 0.0
-    most_beside: float | None = None
+    per_training_sample: float = 1.0
+    extra_per_sample: float = 0.0
+    max_extra_per_sample: float | None = None
 
     def of(self, n_trained: float, n_samples: int) -> float:
         """Return the passes of a visit that trains on `n_trained` samples and holds `n_samples`; 0 without training."""
-        return self.of_step * n_trained + self.beside * n_samples if n_trained else 0.0
+        return self.per_training_sample * n_trained + self.extra_per_sample * n_samples if n_trained else 0.0
 
-    def at_most_beside(self, n_samples: int) -> float:
+    def max_extra(self, n_samples: int) -> float:
         """Return an upper bound on the passes in addition to training."""
-        return n_samples * (self.beside if self.most_beside is None else self.most_beside)
+        return n_samples * (self.extra_per_sample if self.max_extra_per_sample is None else self.max_extra_per_sample)
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ def _share(part_s: float, whole_s: float) -> float:
 
 def drop_share(profile: Profile, seeds: Seeds) -> float | None:
     """Return the share of its task after which a device drops its visit, uniform in 0..1; None if it finishes."""
-    if not profile.drop_rate or unit(seeds("drop")) >= profile.drop_rate:
+    if not profile.drop_rate or uniform01(seeds("drop")) >= profile.drop_rate:
         return None
-    return unit(seeds("drop at"))
+    return uniform01(seeds("drop at"))
 
 
 def _transfers(link: Link, latency_s: float, use: LinkUse, seeds: Seeds) -> tuple[float, float]:
@@ -161,4 +161,4 @@ def _transfers(link: Link, latency_s: float, use: LinkUse, seeds: Seeds) -> tupl
 
 
 def _jittered(latency_s: float, jitter_s: float, seeds: Seeds, purpose: str) -> float:
-    return max(latency_s + jitter_s * (2 * unit(seeds(purpose)) - 1), 0.0) if jitter_s else latency_s
+    return max(latency_s + jitter_s * (2 * uniform01(seeds(purpose)) - 1), 0.0) if jitter_s else latency_s

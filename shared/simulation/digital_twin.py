@@ -16,7 +16,7 @@ and variance, 2009), starting at the profile, that is at ratio 1. A profile says
     strike, and the contribution was really lost      -> offline for 1, 2, 4, then 8 edge rounds, as strikes go on
     first strike otherwise (dropped, late, slow)      -> recovering
     further strike otherwise                          -> degraded, for the same number of edge rounds
-    battery below `LEAST_CHARGE`                      -> degraded until it is charged
+    battery below `MIN_CHARGE`                        -> degraded until it is charged
     offline or degraded, and the time is over         -> recovering: planned with `CAUTION` of its compute
     recovering, `GOOD_VISITS` good visits in a row    -> healthy, no strikes
 """
@@ -33,17 +33,17 @@ PRIOR_SD = 0.25
 """Standard deviation of the ratio before the first visit: a profile may be wrong by a quarter."""
 LEARNING_RATE = 0.3
 """Weight of the newest visit in the mean, after the first few visits."""
-LEAST_RATIO = 0.1
+MIN_RATIO = 0.1
 """Lower bound on a learned ratio: a worker that claims to be arbitrarily fast would otherwise get every sample."""
 SLOW_SDS = 3.0
 """A visit is slow if it takes this many standard deviations longer than predicted (and half as long again)."""
-LEAST_CHARGE = 0.1
+MIN_CHARGE = 0.1
 """Charge of a battery, 0 to 1, below which no task is planned for the worker."""
 CAUTION = 0.5
 """Share of its free compute with which a recovering worker is planned."""
 GOOD_VISITS = 2
 """Number of consecutive good visits after which a recovering worker is healthy."""
-MOST_REST = 8
+MAX_EXCLUDED_ROUNDS = 8
 """Upper bound on the edge rounds for which a worker is left out."""
 HISTORY = 16
 """Number of newest visits that a twin keeps."""
@@ -67,7 +67,7 @@ class Telemetry(Record):
     charge: float | None = None
 
 
-class Sighting(Record):
+class VisitObservation(Record):
     """One visit as the twin saw it, predicted and actual; `error_s` is the actual minus the predicted duration."""
 
     round_no: Count
@@ -109,7 +109,7 @@ class Twin(Record):
     rest: Count = 0
     spent_j: float = 0.0
     telemetry: Telemetry = Telemetry()
-    history: tuple[Sighting, ...] = ()
+    history: tuple[VisitObservation, ...] = ()
 
     @property
     def caution(self) -> float:
@@ -132,7 +132,7 @@ def refresh(twin: Twin, telemetry: Telemetry, *, new_edge_round: bool) -> Twin:
     found = twin.replace(telemetry=telemetry)
     if not telemetry.on:
         return found.replace(health="offline")
-    if telemetry.charge is not None and telemetry.charge < LEAST_CHARGE:
+    if telemetry.charge is not None and telemetry.charge < MIN_CHARGE:
         return found.replace(health="degraded")
     if not new_edge_round or twin.health not in ("offline", "degraded"):
         return found
@@ -148,7 +148,7 @@ def predict(twin: Twin, implied_s: float) -> tuple[float, float]:
 
 def learn(twin: Twin, ratio: float, *, measured: bool = False) -> Twin:
     """Return the twin whose behaviour model has learned one more visit, in simulated or `measured` seconds."""
-    ratio = max(ratio, LEAST_RATIO)
+    ratio = max(ratio, MIN_RATIO)
     if measured and not twin.n_learned:
         return twin.replace(ratio=ratio, ratio_var=(PRIOR_SD * ratio) ** 2, n_learned=1)
     n_before = twin.n_learned if measured else twin.n_learned + 1  # a profile counts like one visit
@@ -161,7 +161,9 @@ def learn(twin: Twin, ratio: float, *, measured: bool = False) -> Twin:
     )
 
 
-def observe(twin: Twin, seen: Sighting, *, ratio: float | None, energy_j: float = 0.0, measured: bool = False) -> Twin:
+def observe(
+    twin: Twin, seen: VisitObservation, *, ratio: float | None, energy_j: float = 0.0, measured: bool = False
+) -> Twin:
     """Return the twin after a visit.
 
     Args:
@@ -179,7 +181,7 @@ def observe(twin: Twin, seen: Sighting, *, ratio: float | None, energy_j: float 
     return judge(after, bad=is_bad(seen) and not guessed, silent=lost)
 
 
-def is_bad(seen: Sighting) -> bool:
+def is_bad(seen: VisitObservation) -> bool:
     """Return whether a visit failed, was refused, or took far longer than predicted."""
     if seen.outcome in ("failed", "refused") or seen.took_s is None:
         return True
@@ -196,5 +198,5 @@ def judge(twin: Twin, *, bad: bool, silent: bool) -> Twin:
         return twin.replace(n_good=n_good)
     strikes = twin.strikes + 1
     health: Health = "offline" if silent else "degraded" if strikes > 1 else "recovering"
-    rest = 0 if health == "recovering" else min(2 ** (strikes - 1), MOST_REST)
+    rest = 0 if health == "recovering" else min(2 ** (strikes - 1), MAX_EXCLUDED_ROUNDS)
     return twin.replace(health=health, strikes=strikes, n_good=0, rest=rest)

@@ -21,11 +21,11 @@ from shared.core.validation import check_known
 
 Seeds = Callable[[str], int]
 """Maps a purpose to a 63-bit seed: the random streams of one seat, or of one of its visits."""
-MOST = 1e15
+MAX_QUANTITY = 1e15
 """Upper bound on every draw; heavy tails end here."""
-LEAST = 1e-6
+MIN_QUANTITY = 1e-6
 """Lower bound on quantities that something is divided by."""
-Finite = Annotated[float, Field(ge=0, le=MOST)]
+Finite = Annotated[float, Field(ge=0, le=MAX_QUANTITY)]
 _UNIT = NormalDist()
 
 
@@ -62,7 +62,7 @@ class Pareto(Record):
 
     name: Literal["pareto"] = "pareto"
     shape: Annotated[float, Field(ge=0.1, le=1000)]
-    scale: Annotated[float, Field(gt=0, le=MOST)]
+    scale: Annotated[float, Field(gt=0, le=MAX_QUANTITY)]
 
 
 class Zipf(Record):
@@ -71,7 +71,7 @@ class Zipf(Record):
     name: Literal["zipf"] = "zipf"
     exponent: Annotated[float, Field(ge=0, le=100)]
     n: Annotated[int, Field(ge=1, le=10_000)] = 100
-    scale: Annotated[float, Field(gt=0, le=MOST)] = 1.0
+    scale: Annotated[float, Field(gt=0, le=MAX_QUANTITY)] = 1.0
 
 
 def _kind(raw: Any) -> str:
@@ -106,8 +106,8 @@ QuantityOrTable = Annotated[
 
 def _positive(quantity: Any) -> Any:
     low = quantity.low if isinstance(quantity, Uniform) else quantity
-    if isinstance(low, int | float) and low < LEAST:
-        raise ValueError(f"must be at least {LEAST:g}")
+    if isinstance(low, int | float) and low < MIN_QUANTITY:
+        raise ValueError(f"must be at least {MIN_QUANTITY:g}")
     return quantity
 
 
@@ -145,14 +145,14 @@ def part_of(parts: Parts, number: int, seeds: Seeds, purpose: str) -> float:
     return drawn(parts, seeds, purpose)
 
 
-def unit(seed: int) -> float:
+def uniform01(seed: int) -> float:
     """Map a 63-bit seed to a number strictly between 0 and 1."""
     return ((seed >> 11) + 0.5) / 2**52
 
 
 def drawn(quantity: Quantity, seeds: Seeds, purpose: str) -> float:
     """Return the quantity, drawn from the stream of this purpose if it is a distribution."""
-    return quantity if isinstance(quantity, int | float) else quantile(quantity, unit(seeds(purpose)))
+    return quantity if isinstance(quantity, int | float) else quantile(quantity, uniform01(seeds(purpose)))
 
 
 def quantile(quantity: Quantity, u: float) -> float:
@@ -162,9 +162,9 @@ def quantile(quantity: Quantity, u: float) -> float:
     if isinstance(quantity, Normal):
         return _normal(quantity, u)
     if isinstance(quantity, Pareto):
-        return min(quantity.scale * math.pow(1 - u, -1 / quantity.shape), MOST)
+        return min(quantity.scale * math.pow(1 - u, -1 / quantity.shape), MAX_QUANTITY)
     if isinstance(quantity, Zipf):
-        return min(quantity.scale * _rank(quantity.exponent, quantity.n, u), MOST)
+        return min(quantity.scale * _rank(quantity.exponent, quantity.n, u), MAX_QUANTITY)
     return quantity
 
 
@@ -174,7 +174,7 @@ def _normal(quantity: Normal, u: float) -> float:
         return quantity.mean
     below = _UNIT.cdf(-quantity.mean / quantity.sd)
     x = quantity.mean + quantity.sd * _UNIT.inv_cdf(min(below + (1 - below) * u, 1 - 2**-53))
-    return min(max(x, math.ulp(quantity.mean)), MOST)
+    return min(max(x, math.ulp(quantity.mean)), MAX_QUANTITY)
 
 
 def _rank(exponent: float, n: int, u: float) -> int:

@@ -14,11 +14,11 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from shared.core.records import Record
 from shared.core.validation import check_known
-from shared.simulation.distributions import Seeds, unit
+from shared.simulation.distributions import Seeds, uniform01
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=1e-3, le=1e12)]
-LEAST_FREE = 1e-3
+MIN_FREE = 1e-3
 """Lower bound on the free share while a device works on a task."""
 WALK_STEPS = 256
 """A random walk starts anew after this many steps, so that a late time costs no more than an early one."""
@@ -96,10 +96,10 @@ def free_share(load: Load, at_s: float, seeds: Seeds) -> float:
         seeds: the seat's random streams in this run.
     """
     if isinstance(load, Sinus):
-        turn = at_s / load.period_s + unit(seeds("load"))
+        turn = at_s / load.period_s + uniform01(seeds("load"))
         return load.low + (load.high - load.low) * (1 + math.sin(2 * math.pi * (turn % 1))) / 2
     if isinstance(load, Steps):
-        return load.low + (load.high - load.low) * unit(seeds(f"load {int(at_s // load.every_s)}"))
+        return load.low + (load.high - load.low) * uniform01(seeds(f"load {int(at_s // load.every_s)}"))
     if isinstance(load, RandomWalk):
         return _walked(load, at_s, seeds)
     return 1.0

@@ -8,16 +8,16 @@ from pydantic import Field
 
 from shared.core.records import Record
 from shared.simulation.availability import Always, Availability
-from shared.simulation.distributions import MOST, Quantity
+from shared.simulation.distributions import MAX_QUANTITY, Quantity
 from shared.simulation.load import Load, NoLoad
 
 REFERENCE_FLOPS = 24_680_448
 """FLOPs of training the reference model on one sample: `cnn_mnist` on 1x28x28 images of 10 classes, counted by
 `shared.training.flops`. `compute_sps` counts samples of this model."""
 
-Bps = Annotated[float, Field(gt=0, le=MOST)]
-Sps = Annotated[float, Field(gt=0, le=MOST)]
-Seconds = Annotated[float, Field(ge=0, le=MOST)]
+Bps = Annotated[float, Field(gt=0, le=MAX_QUANTITY)]
+Sps = Annotated[float, Field(gt=0, le=MAX_QUANTITY)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_QUANTITY)]
 Joules = Annotated[float, Field(ge=0, le=1e3)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
@@ -62,6 +62,6 @@ class Profile(Link):
     delay_s: Quantity = 0.0
     availability: Availability = Always()
     load: Load = NoLoad()
-    battery_j: Annotated[float, Field(gt=0, le=MOST)] | None = None
+    battery_j: Annotated[float, Field(gt=0, le=MAX_QUANTITY)] | None = None
     drop_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     j_per_flop: Joules = 0.0

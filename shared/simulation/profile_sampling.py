@@ -13,11 +13,11 @@ import numpy as np
 
 from shared.core.apportionment import largest_remainder
 from shared.simulation.catalogue import AGENT, LINKS, PROFILES
-from shared.simulation.distributions import LEAST, Quantity, Seeds, drawn
+from shared.simulation.distributions import MIN_QUANTITY, Quantity, Seeds, drawn
 from shared.simulation.profile import Link, Profile
 from shared.simulation.specs import DeviceSpec, LinkSpec, ProfileSpec
 
-_NO_FIGURES = frozenset({"name", "label", "link"})
+_NO_VALUES = frozenset({"name", "label", "link"})
 _DIVIDED_BY = frozenset({"compute_sps", "up_bps", "down_bps"})
 
 
@@ -53,15 +53,15 @@ def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profil
 @lru_cache(maxsize=256)
 def _base(spec: ProfileSpec) -> Profile:
     """Return the profile before anything is drawn."""
-    figures: dict[str, Any] = {"name": spec.label or spec.name}
+    values: dict[str, Any] = {"name": spec.label or spec.name}
     if spec.link is not None:
-        figures |= LINKS[spec.link].link.model_dump(exclude={"name"})
-    own = {name: getattr(spec, name) for name in type(spec).model_fields if name not in _NO_FIGURES}
+        values |= LINKS[spec.link].link.model_dump(exclude={"name"})
+    own = {name: getattr(spec, name) for name in type(spec).model_fields if name not in _NO_VALUES}
     fixed = {name: v for name, v in own.items() if v is not None and name not in _distributions(spec)}
-    return named(spec.name).replace(**(figures | fixed))
+    return catalogue_profile(spec.name).replace(**(values | fixed))
 
 
-def named(name: str, slowdown: float = 1.0) -> Profile:
+def catalogue_profile(name: str, slowdown: float = 1.0) -> Profile:
     """Return a profile of the catalogue, slowed down; `agent` has no latency until the seat's agent is known."""
     if name == AGENT:
         return PROFILES["standard"].replace(name=AGENT, latency_s=0.0)
@@ -78,18 +78,18 @@ def _distributions(spec: ProfileSpec | LinkSpec) -> dict[str, Any]:
 
 
 def _drawn(amount: Quantity, seeds: Seeds, name: str) -> float:
-    figure = drawn(amount, seeds, name)
-    return max(figure, LEAST) if name in _DIVIDED_BY else figure
+    value = drawn(amount, seeds, name)
+    return max(value, MIN_QUANTITY) if name in _DIVIDED_BY else value
 
 
 def link_of(spec: LinkSpec, seeds: Seeds) -> Link:
     """Return the link of one edge, drawn from its streams."""
     names = ("up_bps", "down_bps", "latency_s", "jitter_s")
     given = {name: getattr(spec, name) for name in names if getattr(spec, name) is not None}
-    figures: dict[str, Quantity] = {name: _drawn(amount, seeds, name) for name, amount in given.items()}
+    values: dict[str, Quantity] = {name: _drawn(amount, seeds, name) for name, amount in given.items()}
     if spec.link_delay_s is not None:
-        figures["link_delay_s"] = spec.link_delay_s
-    return LINKS[spec.name].link.replace(**figures)
+        values["link_delay_s"] = spec.link_delay_s
+    return LINKS[spec.name].link.replace(**values)
 
 
 def apportioned(shares: Sequence[float], n_first: int, n_all: int, seed: int) -> list[int]:

@@ -10,7 +10,7 @@ from shared.core.records import Record
 from shared.core.validation import check_known
 from shared.simulation.availability import Availability
 from shared.simulation.catalogue import AGENT, LINKS, PROFILES
-from shared.simulation.distributions import MOST, Positive, Quantity, QuantityOrTable, Uniform
+from shared.simulation.distributions import MAX_QUANTITY, Positive, Quantity, QuantityOrTable, Uniform
 from shared.simulation.load import Load
 from shared.simulation.profile import Joules, Name
 
@@ -47,7 +47,7 @@ class EdgeLinkSpec(LinkSpec):
     worker_sps: Annotated[float, Field(gt=0, le=1e12)] = 2000.0
     by_home: Annotated[tuple[Annotated[LinkSpec, BeforeValidator(_by_name)], ...], Field(max_length=1000)] = ()
 
-    def of(self, edge: int) -> LinkSpec:
+    def link_of_edge(self, edge: int) -> LinkSpec:
         """Return the link of the edge with this number."""
         return self.by_home[edge] if edge < len(self.by_home) else self
 
@@ -74,7 +74,7 @@ class ProfileSpec(Record):
     delay_s: Quantity | None = None
     availability: Availability | None = None
     load: Load | None = None
-    battery_j: Annotated[float, Field(gt=0, le=MOST)] | None = None
+    battery_j: Annotated[float, Field(gt=0, le=MAX_QUANTITY)] | None = None
     drop_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     j_per_flop: Joules | None = None
     j_per_byte_up: Joules | None = None

@@ -18,7 +18,7 @@ from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
 from shared.core.validation import Names
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
-from shared.spec.fields import AlgorithmSpec, Count, Loss, Timeouts
+from shared.spec.fields import AlgorithmSpec, Count, LostVisits, Timeouts
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
@@ -127,7 +127,7 @@ class ExperimentSpec(Record):
     devices: DeviceSpec = DeviceSpec()
     edge_link: EdgeLinkSpec = EdgeLinkSpec()
     timeouts: Timeouts = Timeouts()
-    losses: Annotated[tuple[Loss, ...], Field(max_length=100_000)] = ()
+    losses: Annotated[tuple[LostVisits, ...], Field(max_length=100_000)] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -190,7 +190,7 @@ class ExperimentSpec(Record):
         """Return how many of n must answer; 0.55 of 20 is 11 despite floating-point rounding."""
         return math.ceil(self.quorum * n - 1e-9)
 
-    def left_out(self, round_no: int, edge_round: int, wave: int) -> frozenset[int]:
+    def lost_visits_in(self, round_no: int, edge_round: int, wave: int) -> frozenset[int]:
         """Return the seats whose visits `losses` leaves out in this wave."""
         here = [loss for loss in self.losses if loss.round_no == round_no]
         here = [loss for loss in here if loss.edge_round in (None, edge_round) and loss.wave in (None, wave)]
@@ -203,7 +203,7 @@ class ExperimentSpec(Record):
 
 S = TypeVar("S", bound=ExperimentSpec)
 
-LEAST_WAIT_S, LONGEST_WAIT_S = 0.1, 86_400.0
+MIN_WAIT_S, MAX_WAIT_S = 0.1, 86_400.0
 """Bounds on a deadline in wall seconds, with `clock: real`: no device answers faster, and a day is too long to wait."""
 
 
@@ -289,10 +289,10 @@ def _clock(spec: ExperimentSpec) -> None:
         )
     for name in ("round_deadline_s", "report_deadline_s"):
         limit_s: float | None = getattr(spec, name)
-        if limit_s is not None and not LEAST_WAIT_S <= limit_s * spec.time_scale <= LONGEST_WAIT_S:
+        if limit_s is not None and not MIN_WAIT_S <= limit_s * spec.time_scale <= MAX_WAIT_S:
             raise ValueError(
                 f"{name} {limit_s:g} at time_scale {spec.time_scale:g} is {limit_s * spec.time_scale:g} s of wall "
-                f"time; with clock: real it is {LEAST_WAIT_S:g} to {LONGEST_WAIT_S:g} s"
+                f"time; with clock: real it is {MIN_WAIT_S:g} to {MAX_WAIT_S:g} s"
             )
     profiles = [part.profile for part in spec.devices.mixture]
     if any(profile.load is not None and profile.load.name != "none" for profile in profiles):

@@ -52,7 +52,7 @@ class Timeouts(Record):
     reseat_after_s: float = Field(default=60.0, ge=0, le=86_400)
 
 
-class Loss(Record):
+class LostVisits(Record):
     """Visits that are left out of a round as if they had failed, to repeat the losses of another run.
 
     Attributes:

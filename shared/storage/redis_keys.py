@@ -48,7 +48,7 @@ def cloud_events(run_id: str) -> str:
     return f"cloud:run:{_part(run_id)}:events"
 
 
-def cloud_seating(run_id: str) -> str:
+def cloud_placement(run_id: str) -> str:
     """The placement: which agent hosts which seat. Owner: cloud. JSON, or a blob's digest. Deleted with the run."""
     return f"cloud:run:{_part(run_id)}:seating"
 
@@ -186,12 +186,12 @@ def edge_all_twins(edge_id: str, run_id: str) -> str:
     return f"{_edge_run(edge_id, run_id)}twins:"
 
 
-def edge_seating(edge_id: str, run_id: str, digest: str) -> str:
+def edge_placement(edge_id: str, run_id: str, digest: str) -> str:
     """The placement that rounds name by digest. Owner: edge. JSON. Deleted when another arrives, or with the run."""
-    return f"{edge_seatings(edge_id, run_id)}{_part(digest)}"
+    return f"{edge_placements(edge_id, run_id)}{_part(digest)}"
 
 
-def edge_seatings(edge_id: str, run_id: str) -> str:
+def edge_placements(edge_id: str, run_id: str) -> str:
     """Prefix of the placements of a run at an edge."""
     return f"{_edge_run(edge_id, run_id)}seating:"
 

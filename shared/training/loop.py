@@ -23,7 +23,7 @@ from shared.core.errors import BadInput, Cancelled, NotFinite
 from shared.training.data.dataset import as_batch
 
 Batch = tuple[Tensor, Tensor]
-Loss = Callable[[Tensor, Tensor], Tensor]
+LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) -> mean loss of the batch."""
 Objective = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(model, images, labels) -> (mean loss of the batch, logits), for losses that need more than the logits.
@@ -163,7 +163,7 @@ def train(
     lr: float,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
-    loss: Loss = functional.cross_entropy,
+    loss: LossFunction = functional.cross_entropy,
     objective: Objective | None = None,
     transform: Transform | None = None,
     correct: Correct | None = None,
@@ -266,7 +266,7 @@ def evaluate(
 # ---- pieces of a step
 
 
-def _forward(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+def _forward(model: nn.Module, x: Tensor, y: Tensor, loss: LossFunction) -> tuple[Tensor, Tensor]:
     logits = model(x)
     return loss(logits, y), logits
 

@@ -37,12 +37,13 @@ class Adam:
         torch._foreach_addcdiv_(parameters, self.means, roots, -self.lr / (1 - one**self.n_steps))
 
 
-def reach(n_steps: int, momentum: float) -> float:
+def momentum_step_factor(n_steps: int, momentum: float) -> float:
     """Returns how far SGD moves on a constant gradient, in units of learning rate times gradient.
 
-    Without momentum this is `n_steps`. `(start - end) / (lr * reach)` is then a weighted mean of the gradients of the
-    steps. It is the 1-norm of the accumulation vector of momentum SGD: J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor:
-    Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization. NeurIPS 2020, section 4.1.
+    Without momentum this is `n_steps`. `(start - end) / (lr * momentum_step_factor)` is then a weighted mean of the
+    gradients of the steps. It is the 1-norm of the accumulation vector of momentum SGD: J. Wang, Q. Liu, H. Liang,
+    G. Joshi, H. V. Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
+    NeurIPS 2020, section 4.1.
     """
     if not momentum:
         return float(n_steps)

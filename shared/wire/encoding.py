@@ -19,7 +19,7 @@ from shared.core.parsing import check_keys, check_text
 from shared.core.records import Tensor
 from shared.core.tensors import memory_of
 from shared.wire.compression.coded_tensor import Coded
-from shared.wire.sparse import places_of
+from shared.wire.sparse import positions_of
 
 MAX_DEPTH = 64
 """Deepest nesting of a record, for writing and reading alike."""
@@ -129,7 +129,7 @@ def _sparse(record: BaseModel, tensors: TensorIndex) -> dict[str, Any]:
         if not isinstance(values, Mapping) or not values or not _can_be_left_out(values, masks, is_mask):
             continue
         check_keys(values)
-        places = {key: tensors.index(places_of(masks[key])) for key in values}
+        places = {key: tensors.index(positions_of(masks[key])) for key in values}
         shapes = {key: list(tensor.shape) for key, tensor in values.items()}
         kept = {key: tensors.kept(tensor, masks[key]) for key, tensor in values.items()}
         found[name] = {key: {KEPT: [kept[key], places[key], shapes[key]]} for key in values}

@@ -20,7 +20,7 @@ from shared.core.errors import WireError
 from shared.core.records import Tensor
 
 
-def places_of(mask: Tensor) -> Tensor:
+def positions_of(mask: Tensor) -> Tensor:
     """Returns the encoded positions at which a mask is not 0: uint8, (bytes,)."""
     kept = mask.detach().cpu().numpy() != 0
     axes = [kept.any(axis=tuple(other for other in range(kept.ndim) if other != dim)) for dim in range(kept.ndim)]
@@ -30,19 +30,19 @@ def places_of(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.packbits(bits))
 
 
-def mask_of(places: Tensor, shape: Sequence[int]) -> Tensor:
+def mask_of(positions: Tensor, shape: Sequence[int]) -> Tensor:
     """Returns the mask with these encoded positions, bool.
 
     Raises:
-        WireError: `places_of` gives these bytes for no mask of that shape.
+        WireError: `positions_of` gives these bytes for no mask of that shape.
     """
-    if places.dtype != torch.uint8 or places.dim() != 1:
-        raise WireError(f"places are bytes, not {places.dtype} {tuple(places.shape)}")
-    fault = f"{len(places)} bytes do not say where a tensor of {tuple(shape)} has values"
+    if positions.dtype != torch.uint8 or positions.dim() != 1:
+        raise WireError(f"places are bytes, not {positions.dtype} {tuple(positions.shape)}")
+    fault = f"{len(positions)} bytes do not say where a tensor of {tuple(shape)} has values"
     least = 1 + sum(shape)
-    if not -(-least // 8) <= len(places) <= -(-(least + math.prod(shape)) // 8):  # before memory is allocated
+    if not -(-least // 8) <= len(positions) <= -(-(least + math.prod(shape)) // 8):  # before memory is allocated
         raise WireError(fault)
-    bits = np.unpackbits(places.numpy()).view(bool)
+    bits = np.unpackbits(positions.numpy()).view(bool)
     kept = np.zeros(tuple(shape), dtype=bool)
     axes = np.split(bits[1:least], np.cumsum(shape)[:-1]) if len(shape) else []
     sides = [int(axis.sum()) for axis in axes]
@@ -52,14 +52,14 @@ def mask_of(places: Tensor, shape: Sequence[int]) -> Tensor:
     elif len(inner) == math.prod(sides):
         kept[np.ix_(*axes) if axes else ...] = inner.reshape(sides)
     mask = torch.from_numpy(kept)
-    if not torch.equal(places_of(mask), places):
+    if not torch.equal(positions_of(mask), positions):
         raise WireError(fault)
     return mask
 
 
 def n_bytes(mask: Tensor, element_size: int) -> int:
     """Returns the bytes in which a tensor with this mask travels: its kept values and their positions."""
-    return int(mask.count_nonzero()) * element_size + places_of(mask).numel()
+    return int(mask.count_nonzero()) * element_size + positions_of(mask).numel()
 
 
 def placed(values: Tensor, mask: Tensor) -> Tensor:

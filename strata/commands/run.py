@@ -52,24 +52,24 @@ def run(
 
 def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
     from strata.api.client import Client
-    from strata.runs.attend import attend
+    from strata.runs.attend import follow_until_end
 
     with Client(url) as client:
-        info, interrupted = attend(client, client.create_run(spec.model_dump(mode="json", exclude_none=True)))
+        info, interrupted = follow_until_end(client, client.create_run(spec.model_dump(mode="json", exclude_none=True)))
         return report(info, client.rounds(info.run).rounds, runs_dir, format, interrupted)
 
 
 def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
     from strata.api.client import Client
     from strata.fleet.processes import fleet_of
-    from strata.runs.attend import attend, await_results, local_topology, size_of, sized
+    from strata.runs.attend import await_results, follow_until_end, local_topology, topology_size, with_topology_size
 
-    edges, devices = size_of(spec)
-    spec = sized(spec)
+    edges, devices = topology_size(spec)
+    spec = with_topology_size(spec)
     with local_topology(edges, devices, agents, runs_dir, spec.timeouts.ready_s) as topology:
         with Client(topology.url) as client, fleet_of(topology, "strata-run") as fleet:
             info = client.create_run(spec.model_dump(mode="json", exclude_none=True))
-            info, interrupted = attend(client, info, check=partial(_tend, topology, fleet))
+            info, interrupted = follow_until_end(client, info, check=partial(_tend, topology, fleet))
             rounds = client.rounds(info.run).rounds
         await_results(info, runs_dir / info.run)
         if info.status == "failed":

@@ -72,14 +72,14 @@ def _planned(
 ) -> tuple[list[RunSpec], SweepFolder]:
     """The specs of all combinations, and the new or existing folder of their sweep."""
     from shared.results.sweeps import SweepFolder
-    from strata.runs.attend import sized
-    from strata.sweeps.grid import cells
+    from strata.runs.attend import with_topology_size
+    from strata.sweeps.grid import combinations_of
     from strata.sweeps.runner import folder_name, sweep_of
 
-    combinations = cells(spec, keys, sized if local else lambda spec: spec)
+    combinations = combinations_of(spec, keys, with_topology_size if local else lambda spec: spec)
     sweep = sweep_of(combinations, [str(spec), *keys])
     folder = SweepFolder(into or runs_dir / folder_name(sweep), sweep, runs_dir)
-    return [cell.spec for cell in combinations], folder
+    return [one.spec for one in combinations], folder
 
 
 def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder) -> bool:
@@ -93,10 +93,10 @@ def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder) -> bool:
 def _locally(specs: list[RunSpec], folder: SweepFolder, agents: int | None) -> bool:
     """Run on one local topology, as large as the largest spec needs; its state is kept until the sweep is complete."""
     from strata.api.client import Client
-    from strata.runs.attend import local_topology, size_of
+    from strata.runs.attend import local_topology, topology_size
     from strata.sweeps.runner import from_here, run_all
 
-    edges, devices = (max(numbers) for numbers in zip(*map(size_of, specs), strict=True))
+    edges, devices = (max(numbers) for numbers in zip(*map(topology_size, specs), strict=True))
     ready_s = max(spec.timeouts.ready_s for spec in specs)
     folder.own_state()
     with (

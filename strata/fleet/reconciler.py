@@ -23,9 +23,9 @@ DRAIN_S = 120.0
 """Seconds after which a leaving agent is stopped even if a round still needs it."""
 STEADY_S = 30.0
 """Seconds without a failure after which an earlier one is forgotten."""
-MOST_PAUSE_S = 60.0
-MOST_TURNS = 3
-MOST_STARTS = 4
+MAX_PAUSE_S = 60.0
+MAX_TURNS = 3
+MAX_STARTS = 4
 """Most agents that one turn starts: between turns the cloud gets a report and may change the wanted number."""
 TROUBLE = (StrataError, OSError, ValidationError)
 """Expected failures: refusals, a system without room for a process or a file, names that a report rejects."""
@@ -77,7 +77,7 @@ class Fleet:
 
     def settle(self, ended: Callable[[], bool] = lambda: False) -> None:
         """Take a turn, and further ones while there is news for the cloud, unless the fleet is ending."""
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             if ended() or not self.turn():
                 return
 
@@ -185,15 +185,15 @@ class Fleet:
 
         Returns whether more agents should be started at once.
         """
-        if self._failures and self.clock() - self._failed_at < min(2.0**self._failures, MOST_PAUSE_S):
+        if self._failures and self.clock() - self._failed_at < min(2.0**self._failures, MAX_PAUSE_S):
             return False
         if not self._try(partial(self.backend.check, len(rooms))):
             return False
-        for service, devices in rooms[:MOST_STARTS]:
+        for service, devices in rooms[:MAX_STARTS]:
             log.info("starting an agent of %s, devices: %s", service, devices)
             if not self._try(partial(self._start_one, service, devices)):
                 return False
-        return len(rooms) > MOST_STARTS
+        return len(rooms) > MAX_STARTS
 
     def _start_one(self, service: str, devices: int) -> None:
         self._staying.add(self.backend.start(service, devices))

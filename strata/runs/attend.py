@@ -28,16 +28,16 @@ _RESULTS_S = 20.0
 _TRACKING_S = 60.0
 
 
-def size_of(spec: ExperimentSpec) -> tuple[int, int]:
+def topology_size(spec: ExperimentSpec) -> tuple[int, int]:
     """Numbers of edges and devices of the local topology for a spec: the spec's own, else the defaults."""
     devices = spec.num_devices or _DEVICES
     return spec.num_edges or min(_EDGES, devices), devices
 
 
-def sized(spec: RunSpec) -> RunSpec:
+def with_topology_size(spec: RunSpec) -> RunSpec:
     """The spec with its numbers of edges and devices, validated before any process is started."""
     check_trackers(spec.tracking)
-    edges, devices = size_of(spec)
+    edges, devices = topology_size(spec)
     return parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
 
 
@@ -66,7 +66,9 @@ def local_topology(
         yield topology
 
 
-def attend(client: Client, info: RunInfo, *, check: Callable[[], None] = lambda: None) -> tuple[RunInfo, bool]:
+def follow_until_end(
+    client: Client, info: RunInfo, *, check: Callable[[], None] = lambda: None
+) -> tuple[RunInfo, bool]:
     """Show a run until it ends; Ctrl-C stops it. Returns the ended run, and whether Ctrl-C stopped it."""
     try:
         with view_on(stderr()) as view:

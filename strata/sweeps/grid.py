@@ -22,7 +22,7 @@ _OPENING, _CLOSING, _QUOTES = "[{", "]}", "\"'"
 
 
 @dataclass(frozen=True)
-class Cell:
+class SpecifiedCombination:
     """One combination.
 
     Attributes:
@@ -34,7 +34,7 @@ class Cell:
     spec: RunSpec
 
 
-def cells(path: Path, arguments: Sequence[str], finish: Finish) -> list[Cell]:
+def combinations_of(path: Path, arguments: Sequence[str], finish: Finish) -> list[SpecifiedCombination]:
     """All combinations of the values, the last key changing fastest; each is a valid spec.
 
     Args:
@@ -57,16 +57,16 @@ def cells(path: Path, arguments: Sequence[str], finish: Finish) -> list[Cell]:
         raise BadInput(f"{size} combinations; at most {MAX_COMBINATIONS} are allowed")
     swept = {key for key, texts in axes if len(texts) > 1}
     choices = itertools.product(*(texts for _, texts in axes))
-    found = [_cell(path, dict(zip(keys, choice, strict=True)), swept, finish) for choice in choices]
-    first: dict[str, Cell] = {}
-    for cell in found:
-        same = first.setdefault(cell.spec.digest(), cell)
-        if same is not cell:  # 1 and 1.0 are two texts and one rate
-            raise BadInput(f"{described(same.values)} and {described(cell.values)} make the same spec")
+    found = [_combination(path, dict(zip(keys, choice, strict=True)), swept, finish) for choice in choices]
+    first: dict[str, SpecifiedCombination] = {}
+    for combination in found:
+        same = first.setdefault(combination.spec.digest(), combination)
+        if same is not combination:  # 1 and 1.0 are two texts and one rate
+            raise BadInput(f"{described(same.values)} and {described(combination.values)} make the same spec")
     return found
 
 
-def _cell(path: Path, chosen: dict[str, str], swept: set[str], finish: Finish) -> Cell:
+def _combination(path: Path, chosen: dict[str, str], swept: set[str], finish: Finish) -> SpecifiedCombination:
     overrides = [f"{key}={value}" for key, value in chosen.items()]
     values = {key: _value(key, value) for key, value in chosen.items() if key in swept}
     try:
@@ -74,7 +74,7 @@ def _cell(path: Path, chosen: dict[str, str], swept: set[str], finish: Finish) -
     except BadInput as error:
         where = f" (with {described(values)})" if values else ""
         raise BadInput(f"{error.detail}{where}", field=error.field) from None
-    return Cell(values, spec)
+    return SpecifiedCombination(values, spec)
 
 
 def _axis(argument: str) -> tuple[str, list[str]]:

@@ -17,9 +17,9 @@ from shared.spec.run import RunSpec
 from strata.api.answers import Refused
 from strata.api.client import Client
 from strata.output import stderr
-from strata.runs.attend import attend, await_results, ended_in
+from strata.runs.attend import await_results, ended_in, follow_until_end
 from strata.runs.download import pull_run
-from strata.sweeps.grid import Cell
+from strata.sweeps.grid import SpecifiedCombination
 
 _RESULTS_S, _AGAIN_S = 20.0, 0.2
 
@@ -27,14 +27,14 @@ Fetch = Callable[[RunInfo], None]
 """Makes the results folder of an ended run available locally."""
 
 
-def sweep_of(cells: Sequence[Cell], arguments: Sequence[str]) -> Sweep:
+def sweep_of(combinations: Sequence[SpecifiedCombination], arguments: Sequence[str]) -> Sweep:
     """A new sweep of these combinations."""
     return Sweep(
         sweep=secrets.token_hex(8),
-        name=cells[0].spec.name,
+        name=combinations[0].spec.name,
         arguments=tuple(arguments),
-        keys=tuple(cells[0].values),
-        combinations=tuple(Combination(values=cell.values, spec_digest=cell.spec.digest()) for cell in cells),
+        keys=tuple(combinations[0].values),
+        combinations=tuple(Combination(values=one.values, spec_digest=one.spec.digest()) for one in combinations),
     )
 
 
@@ -75,7 +75,7 @@ def run_all(
             _print_failure(error.detail)
             continue
         folder.note(index, run=info.run, status=info.status, reason=None)
-        info, interrupted = attend(client, info, check=check)
+        info, interrupted = follow_until_end(client, info, check=check)
         fetch(info)
         folder.note(index, status=info.status, reason=info.reason)
         folder.write_tables()

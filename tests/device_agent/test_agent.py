@@ -204,7 +204,7 @@ async def test_an_edge_that_gave_work_is_sent_heartbeats_until_the_work_is_done_
         while edge in member.edges:  # noqa: ASYNC110 - it fails and has no orders: dropped
             await asyncio.sleep(0.01)
     await member.stop()
-    assert member.home_url == ""
+    assert member.heartbeat_edge_url == ""
 
 
 async def test_an_agent_whose_home_edge_is_gone_registers_again() -> None:
@@ -216,12 +216,12 @@ async def test_an_agent_whose_home_edge_is_gone_registers_again() -> None:
         f"{second}/heartbeats": {},
     }
     member = membership(answers, heard)
-    await member._beat_home()
-    assert member.home_url == first
+    await member._beat_heartbeat_edge()
+    assert member.heartbeat_edge_url == first
     answers |= {f"{first}/heartbeats": httpx.ConnectError("gone"), "http://cloud:8000/agents": {"edge_url": second}}
     with pytest.raises(Exception, match="gone"):
-        await member._beat_home()
-    assert member.home_url == ""
-    await member._beat_home()
-    assert member.home_url == second
+        await member._beat_heartbeat_edge()
+    assert member.heartbeat_edge_url == ""
+    await member._beat_heartbeat_edge()
+    assert member.heartbeat_edge_url == second
     assert heard.count("http://cloud:8000/agents") == 2

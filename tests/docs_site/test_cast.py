@@ -27,7 +27,7 @@ from docs_site.cast import (
 )
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "cast.svg"
-MOST_BYTES, MOST_S = 400_000, 25.0
+MAX_BYTES, MAX_S = 400_000, 25.0
 FOLDER = re.compile(r"(?<![\w.])/(?:home|root|tmp|Users|var|mnt|srv)\b")
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -101,11 +101,11 @@ def test_a_picture_that_tells_of_the_machine_is_refused(word: str) -> None:
 
 def test_the_picture_of_the_pages_is_small_short_and_of_a_run_that_was_completed() -> None:
     text = PICTURE.read_text(encoding="utf-8")
-    assert len(text.encode()) < MOST_BYTES
+    assert len(text.encode()) < MAX_BYTES
     assert HOST.findall(text) == FOLDER.findall(text) == []
     root = ET.fromstring(text)  # noqa: S314 - our own file
     seconds = float(re.findall(r"play ([\d.]+)s", root.findtext(f"{SVG}style") or "")[0])
-    assert FIRST_S + LAST_S < seconds <= MOST_S
+    assert FIRST_S + LAST_S < seconds <= MAX_S
     words = {"".join(each.itertext()) for each in root.iter(f"{SVG}text")}
     assert {"completed", "accuracy"} <= words
     assert not list(root.iter(f"{SVG}script"))

@@ -20,7 +20,7 @@ def test_silence_counts_from_the_last_heartbeat_at_any_edge_and_not_before_the_r
     roster.update(HeartbeatAnswer(heard={"a": 3.0}))
     assert roster.silent_s("a", since=95.0) == 3.0
     assert roster.silent_s("a", since=99.0) == 1.0
-    roster.beat(AgentHeartbeat(agent="a"))
+    roster.record_heartbeat(AgentHeartbeat(agent="a"))
     assert roster.silent_s("a", since=95.0) == 0.0
     assert roster.silent_s("b", since=95.0) == 5.0
 
@@ -29,8 +29,8 @@ def test_an_agent_that_the_cloud_does_not_know_is_asked_once_to_register() -> No
     roster = Roster()
     roster.update(HeartbeatAnswer(unknown=("a",)))
     with pytest.raises(NotFound, match="register again"):
-        roster.beat(AgentHeartbeat(agent="a"))
-    roster.beat(AgentHeartbeat(agent="a"))
+        roster.record_heartbeat(AgentHeartbeat(agent="a"))
+    roster.record_heartbeat(AgentHeartbeat(agent="a"))
     assert [entry.agent for entry in roster.entries()] == ["a"]
 
 

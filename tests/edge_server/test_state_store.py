@@ -38,7 +38,7 @@ async def test_a_placement_that_an_edge_does_not_hold_is_sent_again(tmp_path: Pa
         run_id = await fed.submit(small_spec())
         await gate.reached.wait()
         for number in (1, 2):
-            (key,) = await fed.store.keys(redis_keys.edge_seatings(f"edge-{number}", run_id))
+            (key,) = await fed.store.keys(redis_keys.edge_placements(f"edge-{number}", run_id))
             await fed.store.delete(key)
         fed.router.calls.clear()
         gate.open.set()
@@ -59,7 +59,7 @@ async def test_an_edge_keeps_one_placement_however_often_seats_move(tmp_path: Pa
         await fed.until(lambda: fed.n_agents() == 7)
         gate.open.set()
         await fed.finish(run_id)
-        assert [len(await fed.store.keys(redis_keys.edge_seatings(f"edge-{n}", run_id))) for n in (1, 2)] == [1, 1]
+        assert [len(await fed.store.keys(redis_keys.edge_placements(f"edge-{n}", run_id))) for n in (1, 2)] == [1, 1]
 
 
 async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_files(

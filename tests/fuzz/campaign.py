@@ -23,7 +23,7 @@ from tests.fuzz.bodies import PROBES, Sample, mutated, other_value, outcome, rec
 from tests.fuzz.documents import ROOT, documents
 from tests.fuzz.test_json import SPECS, parsed
 
-MOST = 5
+MAX_FINDINGS = 5
 """A part ends after this many failures, which are likely the same."""
 
 
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 def repeated(name: str, seconds: float, seed: int, once: Callable[[Random], None]) -> Part:
     """Tries cases until the time is over; a failure is printed with the seed that repeats it."""
     began, n_cases, n_failures = time.monotonic(), 0, 0
-    while time.monotonic() - began < seconds and n_failures < MOST:
+    while time.monotonic() - began < seconds and n_failures < MAX_FINDINGS:
         try:
             once(Random(f"{seed}-{n_cases}"))
         except Exception:

@@ -98,7 +98,7 @@ class Edge(EdgeHooks[Rounds, Broadcast, Shares]):
         state = state.replace(seen={**state.seen, **done})
         if ctx.wave:
             return Advance(state)
-        return Advance(state.replace(lost=tuple(o.seat for o in outcomes if o.failure)), again=sorted(tasks))
+        return Advance(state.replace(lost=tuple(o.seat for o in outcomes if o.failure)), revisit=sorted(tasks))
 
     def finish(self, ctx: Context, state: Rounds) -> Finish[Rounds, Shares]:
         seen = {ctx.client_id: torch.cat(list(state.seen.values()))} if state.seen else {}

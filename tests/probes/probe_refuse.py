@@ -75,7 +75,7 @@ class Edge(EdgeHooks[Refusals, Broadcast, Update, Broadcast, Bid]):
     ) -> Advance[Refusals]:
         out = {s: f"refused {n} times" for s, n in state.refusals.items() if s in tasks and n >= ctx.params.patience}
         again = state.refused if ctx.params.adjust and not ctx.wave else ()
-        return replace(super().advance(ctx, state, tasks, outcomes), again=again, retire=out)
+        return replace(super().advance(ctx, state, tasks, outcomes), revisit=again, retire=out)
 
 
 class Device(DeviceHooks[Visits, Broadcast, Update, Bid]):

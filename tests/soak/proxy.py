@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from shared.service.order_headers import PLACE_HEADER
+from shared.service.order_headers import ORDER_KEY_HEADER
 from tests.soak.http11 import Broken, Message, read_message
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class Proxy:
         if fault is None:
             answer = await self._ask(route, request.raw)
             writer.write(answer.raw)
-            if (where := answer.header(PLACE_HEADER)) and all(where != place for place, _ in self._kept):
+            if (where := answer.header(ORDER_KEY_HEADER)) and all(where != place for place, _ in self._kept):
                 self._kept.append((where, answer))
         else:
             self.done.append((fault.kind, route.name))
@@ -205,7 +205,7 @@ class Proxy:
 
     def _other(self, answer: Message) -> Message:
         """An answer kept earlier to another order, of another run if there is one."""
-        mine = answer.header(PLACE_HEADER)
+        mine = answer.header(ORDER_KEY_HEADER)
         others = [(place, kept) for place, kept in self._kept if place != mine]
         strange = [kept for place, kept in others if place.split("/")[1:2] != mine.split("/")[1:2]]
         return (strange or [kept for _, kept in others] or [answer])[0]

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from shared.service.order_headers import PLACE_HEADER
+from shared.service.order_headers import ORDER_KEY_HEADER
 from tests.soak.proxy import HOST, Fault, Proxy
 
 BODY = bytes(range(256)) * 40
@@ -27,7 +27,7 @@ class Node(BaseHTTPRequestHandler):
         self.bodies.append(body)
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
-        self.send_header(PLACE_HEADER, self.headers[PLACE_HEADER])
+        self.send_header(ORDER_KEY_HEADER, self.headers[ORDER_KEY_HEADER])
         self.end_headers()
         self.wfile.write(body)
 
@@ -51,7 +51,7 @@ def proxy() -> Iterator[Proxy]:
 
 def ask(proxy: Proxy, path: str = "/visits", run: str = "r1") -> bytes:
     """All bytes that come back for an order; ConnectionResetError if the connection is reset."""
-    head = f"POST {path} HTTP/1.1\r\n{PLACE_HEADER}: visits/{run}/1\r\ncontent-length: {len(BODY)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\n{ORDER_KEY_HEADER}: visits/{run}/1\r\ncontent-length: {len(BODY)}\r\n\r\n"
     with socket.create_connection((HOST, proxy.routes["node"].port), timeout=10) as connection:
         connection.sendall(head.encode() + BODY)
         got = b""
@@ -124,7 +124,7 @@ def test_stray_answer_is_one_of_another_run(proxy: Proxy) -> None:
     ask(proxy, run="r1")
     ask(proxy, run="r2")
     proxy.arm("node", Fault("stray"))
-    assert f"{PLACE_HEADER}: visits/r1/1".encode() in ask(proxy, run="r2")
+    assert f"{ORDER_KEY_HEADER}: visits/r1/1".encode() in ask(proxy, run="r2")
 
 
 def test_node_that_is_not_there_is_a_reset(proxy: Proxy) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
 from shared.run_records.runs import RunInfo, SeatInfo
 from shared.run_records.visits import FailureInfo, SeatRow
-from shared.simulation.digital_twin import Sighting, Telemetry, Twin
+from shared.simulation.digital_twin import Telemetry, Twin, VisitObservation
 from shared.spec.experiment import ExperimentSpec
 
 SPEC = ExperimentSpec(name="small", seed=7, num_rounds=3, num_edges=2, num_devices=2, max_devices=2)
@@ -100,6 +100,6 @@ def a_seat(seat: int, **changes: Any) -> SeatInfo:
 def a_twin() -> Twin:
     """A twin that has seen one visit, twice as long as predicted."""
     visit: dict[str, Any] = {"round_no": 1, "edge_round": 0, "wave": 0, "at_s": 0.0, "n_trained": 50, "outcome": "used"}
-    seen = Sighting(**visit, predicted_s=2.0, predicted_sd_s=0.5, took_s=4.0, error_s=2.0)
+    seen = VisitObservation(**visit, predicted_s=2.0, predicted_sd_s=0.5, took_s=4.0, error_s=2.0)
     told = Telemetry(free_sps=120.0, n_collected=70)
     return Twin(seat=3, health="recovering", ratio=1.5, strikes=1, telemetry=told, history=(seen,))

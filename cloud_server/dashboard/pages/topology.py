@@ -131,7 +131,7 @@ class View:
 
     async def _scale(self) -> None:
         with notify_outcome(f"{int(self.wanted.value or 0)} devices requested; the fleet starts or stops agents."):
-            await self.dashboard.cloud.fleet.want(int(self.wanted.value or 0))
+            await self.dashboard.cloud.fleet.set_wanted_devices(int(self.wanted.value or 0))
 
     # ---- dialog of one node
 

@@ -11,7 +11,7 @@ import torch
 from shared.core.aggregation_rules import Mean, PerClient, fields_with
 from shared.core.errors import OutOfBound, WireError
 from shared.core.records import Record, Tensor, TensorMap, copy_tensors
-from shared.core.tensors import add_in_steps, check_bound, owned
+from shared.core.tensors import add_fixed_point, check_bound, owned
 from shared.federation.aggregation.mean import check_finite, check_partial_sum
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 
@@ -106,9 +106,9 @@ class Accumulator:
         total.weight += weight
         for name, tensor in term.tensors.items():
             masked = tensor if term.masks is None else tensor * term.masks[name]
-            add_in_steps(_zeros_like(total.sums, name, tensor), masked, weight, self.fixed_point.exponent(name))
+            add_fixed_point(_zeros_like(total.sums, name, tensor), masked, weight, self.fixed_point.exponent(name))
             if term.masks is not None:
-                add_in_steps(_zeros_like(total.positions, name, tensor), term.masks[name], weight, 0)
+                add_fixed_point(_zeros_like(total.positions, name, tensor), term.masks[name], weight, 0)
 
     def merge(self, partial_sum: PartialSum, *, take: bool = False, checked: bool = False) -> None:
         """Adds a partial sum.

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from shared.core.aggregation_rules import Mean, PerClient, averaged_type, fields_with
 from shared.core.errors import OutOfBound, WireError
 from shared.core.records import Record, Tensor, TensorMap
-from shared.core.tensors import check_bound, check_steps, mean_of_steps
+from shared.core.tensors import check_bound, check_fixed_point, mean_from_fixed_point
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 
 Model = Mapping[str, Tensor]
@@ -29,7 +29,7 @@ def mean_of(
     """
 
     def restore(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Tensor:
-        return mean_of_steps(steps, part.positions.get(name, part.weight), fixed_point.exponent(name), dtype)
+        return mean_from_fixed_point(steps, part.positions.get(name, part.weight), fixed_point.exponent(name), dtype)
 
     return (
         _update(partial_sum, kind, model, restore) if partial_sum.n_updates or any(partial_sum.each.values()) else None
@@ -77,9 +77,9 @@ def _check_part(key: str, part: MeanSum, how: Mean, fixed_point: FixedPoint) -> 
             raise WireError(f"{what}: sums are float64, not {steps.dtype}")
         if weights.shape != steps.shape:
             raise WireError(f"{what}: sums are {tuple(steps.shape)}, weights by position {tuple(weights.shape)}")
-        check_steps(steps, fixed_point.steps(name, part.weight), what)
+        check_fixed_point(steps, fixed_point.largest_sum(name, part.weight), what)
         if how.per_position:
-            check_steps(weights, part.weight, f"{what}, by position,")
+            check_fixed_point(weights, part.weight, f"{what}, by position,")
             if (weights < 0).any():
                 raise OutOfBound(f"{what}: weights by position are negative")
 

@@ -68,6 +68,6 @@ class FixedPoint:
         """Binary exponent: a step for this tensor name is 2 ** -exponent."""
         return fixed_point_exponent(self.total_weight, self.bound(name))
 
-    def steps(self, name: str, weight: int) -> float:
+    def largest_sum(self, name: str, weight: int) -> float:
         """Largest absolute value, in steps, of a sum of terms whose weights add up to `weight`."""
         return float(weight * math.ceil(self.bound(name) * 2.0 ** self.exponent(name)))

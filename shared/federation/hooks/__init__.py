@@ -16,12 +16,12 @@ from shared.federation.hooks.hooks import (
     EdgeHooks,
     default_local,
     delta_of,
-    kept_back,
     last_layers,
+    local_names,
     own_buffers,
     starting_model,
     test_by_owner,
-    travelling,
+    uploaded_names,
 )
 from shared.federation.hooks.values import (
     Admission,
@@ -46,7 +46,7 @@ from shared.simulation.cost_model import Passes
 from shared.spec.experiment import ExperimentSpec
 from shared.training.flops import Operations, operations
 from shared.training.loop import Batch, Correct, Objective, Sgd, Step, Trained, Transform
-from shared.training.optimizers import Adam, reach
+from shared.training.optimizers import Adam, momentum_step_factor
 from shared.wire.compression import CodecSpec
 
 __all__ = [
@@ -107,18 +107,18 @@ __all__ = [
     "add",
     "default_local",
     "delta_of",
-    "kept_back",
     "last_layers",
+    "local_names",
+    "momentum_step_factor",
     "n_bytes",
     "one_phase",
     "only",
     "operations",
     "overlay",
     "own_buffers",
-    "reach",
     "starting_model",
     "subtract",
     "test_by_owner",
-    "travelling",
+    "uploaded_names",
     "without",
 ]

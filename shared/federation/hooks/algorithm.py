@@ -15,7 +15,7 @@ from shared.core.records import Record, Tensor, TensorMap
 from shared.core.validation import explain
 from shared.federation.aggregation import check_update_type
 from shared.federation.context import Context, NoParams
-from shared.federation.hooks.hooks import CloudHooks, DeviceHooks, EdgeHooks, travelling
+from shared.federation.hooks.hooks import CloudHooks, DeviceHooks, EdgeHooks, uploaded_names
 from shared.federation.hooks.values import Broadcast, EdgeModel, GlobalModel, OwnBuffers, Phase, Update
 from shared.simulation.cost_model import Passes
 from shared.spec.experiment import ExperimentSpec
@@ -30,7 +30,7 @@ def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
 
 def delta_alone(ctx: Context, model: TensorMap) -> Mapping[str, frozenset[str]]:
     """The default of `sends`: `delta` holds all tensors that travel."""
-    return {"delta": travelling(ctx, model)}
+    return {"delta": uploaded_names(ctx, model)}
 
 
 def accepts_all(ctx: Context, update: Any) -> None:

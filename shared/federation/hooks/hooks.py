@@ -147,7 +147,7 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
     def begin(self, ctx: Context, state: EdgeState, broadcast: Down) -> Begin[EdgeState]:
         """Takes the broadcast into the state; returns that state and the number of edge rounds."""
         begun = state.replace(start=broadcast.model, received=broadcast.model, model=broadcast.model)
-        return Begin(begun, ctx.spec.edge_rounds, through=not self.forms_model(ctx))
+        return Begin(begun, ctx.spec.edge_rounds, forward_sum=not self.forms_model(ctx))
 
     def select(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> list[int]:
         """Returns the numbers of the seats that train in this edge round; by default as the spec's `select` says.
@@ -301,15 +301,15 @@ def own_buffers(ctx: Context, trained: TensorMap) -> TensorMap:
 
 def delta_of(ctx: Context, trained: TensorMap, start: TensorMap) -> TensorMap:
     """Returns trained minus received, for all tensors that are sent up."""
-    return subtract(only(trained, travelling(ctx, trained)), start)
+    return subtract(only(trained, uploaded_names(ctx, trained)), start)
 
 
-def travelling(ctx: Context, model: TensorMap) -> frozenset[str]:
+def uploaded_names(ctx: Context, model: TensorMap) -> frozenset[str]:
     """Returns the names of the tensors that are sent up: all parameters, and float buffers if they are averaged."""
-    return frozenset(name for name, tensor in model.items() if tensor.is_floating_point()) - kept_back(ctx)
+    return frozenset(name for name, tensor in model.items() if tensor.is_floating_point()) - local_names(ctx)
 
 
-def kept_back(ctx: Context) -> frozenset[str]:
+def local_names(ctx: Context) -> frozenset[str]:
     """Returns the names of the tensors that are not sent up: all buffers, unless they are averaged."""
     return frozenset() if ctx.buffers == "average" else ctx.model.buffer_names
 

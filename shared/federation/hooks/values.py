@@ -187,12 +187,12 @@ class Begin(Generic[EdgeState]):
     Attributes:
         state: the edge's state, with the broadcast taken in.
         edge_rounds: number of edge rounds that follow.
-        through: whether the exact sum of the devices' updates goes up unchanged: the edge forms no model.
+        forward_sum: whether the exact sum of the devices' updates goes up unchanged: the edge forms no model.
     """
 
     state: EdgeState
     edge_rounds: int = 1
-    through: bool = False
+    forward_sum: bool = False
 
 
 @dataclass(frozen=True)
@@ -228,12 +228,12 @@ class Advance(Generic[EdgeState]):
 
     Attributes:
         state: the edge's state.
-        again: the seats that are visited in a further wave of this edge round; none = the edge round ends.
+        revisit: the seats that are visited in a further wave of this edge round; none = the edge round ends.
         retire: the seats that take no further part in the run, with the reason.
     """
 
     state: EdgeState
-    again: Sequence[int] = ()
+    revisit: Sequence[int] = ()
     retire: dict[int, str] = field(default_factory=dict)
 
 

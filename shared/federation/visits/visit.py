@@ -20,7 +20,7 @@ from shared.federation.experiment import Experiment
 from shared.federation.hooks import Algorithm, Local, Trainer, test_by_owner
 from shared.federation.messages import Contribution, Failure, Outcome, Visit, VisitOrder, WaveId
 from shared.federation.update_checks import check_origin, clients_of
-from shared.federation.visits.state import StateOf
+from shared.federation.visits.state import ClientStateAccess
 from shared.federation.visits.trainer import trainer_for
 from shared.federation.visits.uploads import FinishedVisit, UploadBuilder, held_bytes
 from shared.runtime.logs import log_context, log_event
@@ -71,9 +71,9 @@ def run_visits(
     return uploads
 
 
-def wave_fields(stage: WaveId) -> dict[str, object]:
+def wave_fields(wave_id: WaveId) -> dict[str, object]:
     """The identifiers of a wave as fields of log lines."""
-    return {"run": stage.run_id, "round": stage.round_no, "edge_round": stage.edge_round, "wave": stage.wave}
+    return {"run": wave_id.run_id, "round": wave_id.round_no, "edge_round": wave_id.edge_round, "wave": wave_id.wave}
 
 
 def _log_end(outcome: Outcome[Any], wall_s: float) -> None:
@@ -110,19 +110,19 @@ def run_visit(
 
     Hooks get all tensors on the experiment's compute device; all that leaves the visit is in the CPU's memory.
     """
-    stage, seat, algorithm = order.stage, experiment.seat(visit.seat), experiment.algorithm
+    wave_id, seat, algorithm = order.stage, experiment.seat(visit.seat), experiment.algorithm
     phase = visit.task.phase or order.phase
-    ctx = experiment.ctx(phase=phase, round_no=stage.round_no, n_clients=order.n_clients, edge=order.edge)
-    ctx = ctx.at(edge_round=stage.edge_round, wave=stage.wave, seat=seat.number)
+    ctx = experiment.ctx(phase=phase, round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge)
+    ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave, seat=seat.number)
     device = experiment.device
     device.seed(ctx.seed("torch"))
     message = device.to_device(message)
-    owner, compressor = StateOwner(stage.run_id, f"seat-{seat.number}"), experiment.compressor
-    kept = StateOf(algorithm, states, owner, visit.base, with_memory=compressor.memory)
-    state, memory, fresh = kept.load()
+    owner, compressor = StateOwner(wave_id.run_id, f"seat-{seat.number}"), experiment.compressor
+    kept = ClientStateAccess(algorithm, states, owner, visit.base, with_residual=compressor.keeps_residual)
+    state, residual, fresh = kept.load()
     state = device.to_device(algorithm.device.init(ctx) if state is None else state)
     trainer = trainer_for(
-        experiment, visit.task, experiment.seat_in(seat.number, stage.round_no).train, seat.test, stopped
+        experiment, visit.task, experiment.seat_in(seat.number, wave_id.round_no).train, seat.test, stopped
     )
     local, report, update = None, None, None
     if visit.task.kind != "evaluate":
@@ -131,8 +131,8 @@ def run_visit(
         if algorithm.reports and local.update is not None:
             report = algorithm.device.report(ctx, state, local, message)
         if local.update is not None:
-            update, memory = compressor.update(device.to_cpu(local.update), memory)
-        kept.save(Version(stage.round_no, stage.edge_round, stage.wave), device.to_cpu(state), memory)
+            update, residual = compressor.update(device.to_cpu(local.update), residual)
+        kept.save(Version(wave_id.round_no, wave_id.edge_round, wave_id.wave), device.to_cpu(state), residual)
     trained_at = time.monotonic()
     received, mine, own_on = _tested(algorithm, ctx, state, message, local, trainer)
     testing_s = time.monotonic() - trained_at

@@ -19,7 +19,7 @@ from shared.results.reader import pictures_of, read_history, read_seats
 PAGE = Sheet(width_in=5.4, text_pt=9.0)
 """Letters keep a readable size on a phone, and two pictures stand beside each other on a desk."""
 WIDE = Sheet(width_in=8.5, text_pt=9.0)
-_MOST_SEATS = 120
+_MAX_SEATS = 120
 """A timeline has at most this many rows: the seats that took longest."""
 
 
@@ -70,7 +70,7 @@ def _timeline(folder: Path, history: RunHistory, round_no: int | None) -> Pictur
     took: dict[int, float] = {}
     for visit in row.seats:
         took[visit.seat] = took.get(visit.seat, 0.0) + visit.simulated_s
-    longest = sorted(took, key=lambda seat: (-took[seat], seat))[:_MOST_SEATS]
+    longest = sorted(took, key=lambda seat: (-took[seat], seat))[:_MAX_SEATS]
     if len(longest) < len(took):
         kept, which = set(longest), f"{which}: the {len(longest)} of {len(took)} seats that took longest"
         seats = tuple(visit for visit in row.seats if visit.seat in kept)

@@ -18,7 +18,7 @@ from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import FailureInfo, SeatRow
 from shared.simulation.cost_model import LinkUse
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """Rows of a table: a page with more would not open."""
 _OPEN = 12
 """A table with at most this many rows is open when the page is loaded."""
@@ -54,7 +54,7 @@ class Table:
     @property
     def shown(self) -> Sequence[Sequence[str]]:
         """The rows that are shown."""
-        return self.rows[:MOST_ROWS]
+        return self.rows[:MAX_ROWS]
 
     @property
     def is_open(self) -> bool:

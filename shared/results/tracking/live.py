@@ -14,7 +14,7 @@ from shared.results.tracking.mlflow import MlflowServer, tracking_uri
 from shared.results.tracking.scalars import Step, Tracked
 from shared.results.tracking.tensorboard import EventFiles, check_tensorboard, write_tensorboard
 from shared.run_records.runs import FINAL
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.spec.run import Tracker, Trackers
 
 _CHECKS: Mapping[Tracker, Callable[[], object]] = {"tensorboard": check_tensorboard, "mlflow": tracking_uri}
@@ -74,7 +74,7 @@ class LiveTensorboard:
         worker: the thread that writes.
     """
 
-    def __init__(self, folder: Path, worker: Worker) -> None:
+    def __init__(self, folder: Path, worker: ComputeThread) -> None:
         self._folder, self._worker = folder, worker
         self._open: dict[str, tuple[EventFiles, TrackedRun]] = {}
 

@@ -20,9 +20,9 @@ URI = "MLFLOW_TRACKING_URI"
 EXPERIMENT = "stratafl"
 """The default experiment of runs."""
 _STATUS = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-_MOST_METRICS, _MOST_PARAMS = 1000, 100
+_MAX_METRICS, _MAX_PARAMS = 1000, 100
 """Limits of the API for one request."""
-_LONGEST_PARAM, _LONGEST_KEY = 6000, 250
+_MAX_PARAM_CHARS, _MAX_KEY_CHARS = 6000, 250
 _ANSWER_S = 20.0
 _ODD = re.compile(r"[^\w\-. :/]", re.ASCII)
 
@@ -71,9 +71,9 @@ class MlflowServer:
         run_id = await self._run(await self._experiment(experiment), tracked)
         tags = [{"key": key, "value": value} for key, value in tracked.tags.items()]
         await self._post("runs/log-batch", {"run_id": run_id, "tags": tags})
-        for params in _pieces([_param(*item) for item in tracked.params.items()], _MOST_PARAMS):
+        for params in _pieces([_param(*item) for item in tracked.params.items()], _MAX_PARAMS):
             await self._post("runs/log-batch", {"run_id": run_id, "params": params})
-        for metrics in _pieces(list(_metrics(tracked)), _MOST_METRICS):
+        for metrics in _pieces(list(_metrics(tracked)), _MAX_METRICS):
             await self._post("runs/log-batch", {"run_id": run_id, "metrics": metrics})
         status = _STATUS.get(tracked.info.status, "RUNNING")
         ended = {"end_time": _ms(tracked.ended_s)} if status != "RUNNING" else {}
@@ -151,12 +151,12 @@ def _metrics(tracked: Tracked) -> Iterator[dict[str, Any]]:
 
 
 def _param(key: str, value: str) -> dict[str, str]:
-    return {"key": _key(key), "value": value[:_LONGEST_PARAM]}
+    return {"key": _key(key), "value": value[:_MAX_PARAM_CHARS]}
 
 
 def _key(name: str) -> str:
     """A name that MLflow accepts: others than letters, digits and `_-. :/` become `_`."""
-    return _ODD.sub("_", name)[:_LONGEST_KEY]
+    return _ODD.sub("_", name)[:_MAX_KEY_CHARS]
 
 
 def _ms(seconds: float) -> int:

@@ -9,7 +9,7 @@ from pydantic import Field
 from shared.core.records import Record
 from shared.core.validation import ID, Id
 
-MOST_AGENTS = 100_000
+MAX_AGENTS = 100_000
 """Agents that a fleet may report."""
 
 
@@ -135,9 +135,9 @@ class FleetReport(Record):
     fleet: Id
     begins: bool = False
     services: dict[Id, Annotated[int, Field(ge=1)] | None] = Field(min_length=1, max_length=100)
-    agents: tuple[FleetAgent, ...] = Field(default=(), max_length=MOST_AGENTS)
-    leaving: tuple[Id, ...] = Field(default=(), max_length=MOST_AGENTS)
-    left: tuple[Id, ...] = Field(default=(), max_length=MOST_AGENTS)
+    agents: tuple[FleetAgent, ...] = Field(default=(), max_length=MAX_AGENTS)
+    leaving: tuple[Id, ...] = Field(default=(), max_length=MAX_AGENTS)
+    left: tuple[Id, ...] = Field(default=(), max_length=MAX_AGENTS)
     wanted: dict[Id, int] = Field(default_factory=dict)
     error: str | None = Field(default=None, max_length=2000)
 

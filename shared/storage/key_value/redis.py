@@ -35,7 +35,7 @@ _CHUNK = 1000  # most keys of one command, so that none holds up the others for 
 _WATCH_TRIES = 8  # commits before a contended batch is given up
 _LOST = (RedisConnectionError, RedisTimeoutError, OSError)
 # Refusals that may pass: disk or memory full, loading, demoted, a long script.
-_PASSING = ("MISCONF", "OOM", "LOADING", "READONLY", "BUSY", "EXECABORT", "TRYAGAIN", "MASTERDOWN")
+_TRANSIENT = ("MISCONF", "OOM", "LOADING", "READONLY", "BUSY", "EXECABORT", "TRYAGAIN", "MASTERDOWN")
 
 
 def _milliseconds(ttl_s: float | None) -> int | None:
@@ -191,7 +191,7 @@ class RedisStore:
             text = str(error).rpartition("caused error: ")[2].strip("()',\"")
             if text.startswith("WRONGTYPE"):
                 raise WrongKind(key or "a key of the batch") from error
-            if text.startswith(_PASSING) or type(error) is not ResponseError:
+            if text.startswith(_TRANSIENT) or type(error) is not ResponseError:
                 raise StoreUnavailable(f"Redis at {self._where} refuses: {text}") from error
             raise
         except RedisError as error:

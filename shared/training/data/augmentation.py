@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from shared.core.randomness import lent
+from shared.core.randomness import seeded_default_generator
 from shared.core.records import Record
 from shared.training.torchvision_compat import torchvision
 
@@ -57,7 +57,7 @@ def augmented(images: Tensor, spec: AugmentSpec, seed: int) -> Tensor:
         seed: seed of all draws.
     """
     policy = _policy(spec.n_ops, spec.magnitude)
-    with lent(seed):
+    with seeded_default_generator(seed):
         return torch.stack([policy(image) for image in images])
 
 

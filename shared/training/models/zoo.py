@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import nn
 
 from shared.core.errors import BadInput, UnknownName
-from shared.core.randomness import lent
+from shared.core.randomness import seeded_default_generator
 from shared.core.records import Record
 from shared.training.models.base import Classifier, Shape
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1, resnet
@@ -85,7 +85,7 @@ def build(
         BadInput: the images are too small for the model, or it cannot be built with another width.
     """
     check_name(name, width)
-    with lent(seed):
+    with seeded_default_generator(seed):
         narrowed = partial(OF_ANY_WIDTH[name], width=width) if width != 1 else MODELS[name]
         made = narrowed(input_shape, n_classes)
         return made if projection is None else _projected(made, projection)

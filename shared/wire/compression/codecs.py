@@ -32,7 +32,7 @@ from torch import Tensor
 from shared.core.errors import NotFinite, OutOfBound, WireError
 from shared.wire.compression.coded_tensor import Codec, Coded, Parts
 
-MOST_FP16 = 65_504.0
+MAX_FP16 = 65_504.0
 """Largest finite half-precision number."""
 LEVELS = 127
 """Steps of int8 from 0 to the largest magnitude."""
@@ -48,8 +48,8 @@ class Fp16(Codec):
     def encode(self, x: Tensor, what: str = "it") -> Coded:
         """Rounds each element."""
         flat, most = _flat(x, self.name, what)
-        if most > MOST_FP16:
-            raise OutOfBound(f"{what} holds {most:g}, fp16 carries up to {MOST_FP16:g}")
+        if most > MAX_FP16:
+            raise OutOfBound(f"{what} holds {most:g}, fp16 carries up to {MAX_FP16:g}")
         return Coded(Fp16, x.shape, (flat.half(),))
 
     def n_bytes(self, n: int) -> int:

@@ -74,17 +74,17 @@ class Coded(Tensor):
     Attributes:
         codec: decodes the parts.
         parts: plain tensors.
-        place: the path of the field that held it in a body, until its parts are checked; None: they are valid.
+        field_path: the path of the field that held it in a body, until its parts are checked; None: they are valid.
     """
 
     codec: type[Codec]
     parts: Parts
-    place: str | None
+    field_path: str | None
 
-    def __new__(cls, codec: type[Codec], shape: Sequence[int], parts: Parts, place: str | None = None) -> Coded:
-        """Makes a tensor of valid parts (without `place`), or of parts from another process."""
+    def __new__(cls, codec: type[Codec], shape: Sequence[int], parts: Parts, field_path: str | None = None) -> Coded:
+        """Makes a tensor of valid parts (without `field_path`), or of parts from another process."""
         made: Any = Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.float32)
-        made.codec, made.parts, made.place = codec, parts, place
+        made.codec, made.parts, made.field_path = codec, parts, field_path
         found: Coded = made
         return found
 
@@ -116,17 +116,17 @@ class Coded(Tensor):
         Raises:
             WireError: the parts are invalid; names the field.
         """
-        if self.place is not None:
-            self._check(self.place)
-            self.place = None
+        if self.field_path is not None:
+            self._check(self.field_path)
+            self.field_path = None
         return self.codec.decode(self.parts, self.numel()).reshape(self.shape)
 
-    def _check(self, place: str) -> None:
+    def _check(self, field_path: str) -> None:
         try:
             self.codec.check(self.parts, self.numel())
         except WireError as error:
-            fault = f"{place}: a tensor coded by {self.codec.called()}: {error.detail}"
-            raise WireError(fault, field=place) from None
+            fault = f"{field_path}: a tensor coded by {self.codec.called()}: {error.detail}"
+            raise WireError(fault, field=field_path) from None
 
     @property
     def carried_bytes(self) -> int:

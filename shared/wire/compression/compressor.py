@@ -46,7 +46,7 @@ class Compressor:
     buffer_names: Collection[str] = frozenset()
 
     @property
-    def memory(self) -> bool:
+    def keeps_residual(self) -> bool:
         """Whether devices keep the error of their updates."""
         return self.spec.up is not None and self.spec.up.feeds_back
 
@@ -69,12 +69,12 @@ class Compressor:
 
         return coded
 
-    def update(self, update: R, memory: Mapping[str, Tensor]) -> tuple[R, TensorMap]:
-        """Returns an update with its averaged parameters compressed, and the memory for the next one.
+    def update(self, update: R, residual: Mapping[str, Tensor]) -> tuple[R, TensorMap]:
+        """Returns an update with its averaged parameters compressed, and the residual for the next one.
 
         Args:
             update: of a visit.
-            memory: the error of earlier updates, by field and tensor. A tensor of it with another shape or dtype, or
+            residual: the error of earlier updates, by field and tensor. A tensor of it with another shape or dtype, or
                 that is not finite, is dropped: the update is then coded like a first one.
 
         Raises:
@@ -82,8 +82,8 @@ class Compressor:
         """
         codec = self.spec.up
         if codec is None:
-            return update, dict(memory)
-        kind, left = type(update), dict(memory)
+            return update, dict(residual)
+        kind, left = type(update), dict(residual)
 
         def encode(tensor: Tensor, what: str) -> Tensor:
             before = left.pop(what, None)
@@ -101,10 +101,10 @@ class Compressor:
         coded = {name: self._walk(fields[name], name, codec, encode) for name in names}
         return cast("R", kind.model_construct(**fields | coded))
 
-    def _walk(self, value: Any, place: str, codec: CodecSpec, encode: Encode, name: str = "") -> Any:
+    def _walk(self, value: Any, field_path: str, codec: CodecSpec, encode: Encode, name: str = "") -> Any:
         if isinstance(value, Mapping):
-            return {key: self._walk(item, f"{place} {key}", codec, encode, key) for key, item in value.items()}
-        return encode(value, place) if isinstance(value, Tensor) and self._is_coded(name, value, codec) else value
+            return {key: self._walk(item, f"{field_path} {key}", codec, encode, key) for key, item in value.items()}
+        return encode(value, field_path) if isinstance(value, Tensor) and self._is_coded(name, value, codec) else value
 
     def _is_coded(self, name: str, tensor: Tensor, codec: CodecSpec) -> bool:
         if name in self.buffer_names or tensor.dtype != torch.float32 or isinstance(tensor, Coded):
@@ -121,11 +121,11 @@ class Compressor:
         )
 
 
-def _can_be_added(memory: Tensor, tensor: Tensor, what: str) -> bool:
-    """Whether a memory fits a tensor; logs a warning if it does not."""
-    if memory.shape != tensor.shape or memory.dtype != tensor.dtype:
-        fault = f"{memory.dtype} {tuple(memory.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
-    elif not torch.isfinite(memory).all():
+def _can_be_added(residual: Tensor, tensor: Tensor, what: str) -> bool:
+    """Whether a residual fits a tensor; logs a warning if it does not."""
+    if residual.shape != tensor.shape or residual.dtype != tensor.dtype:
+        fault = f"{residual.dtype} {tuple(residual.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
+    elif not torch.isfinite(residual).all():
         fault = "not finite"
     else:
         return True

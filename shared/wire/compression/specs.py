@@ -46,18 +46,18 @@ class CompressionSpec(Record):
         return self
 
 
-def from_parts(codec: str, shape: Sequence[int], parts: Parts, place: str) -> Coded:
+def from_parts(codec: str, shape: Sequence[int], parts: Parts, field_path: str) -> Coded:
     """Returns a compressed tensor of a body; its parts are checked when it is decoded.
 
     Args:
         codec: the name of its codec.
         shape: of the decoded tensor.
         parts: of the codec.
-        place: path of its field in the body.
+        field_path: path of its field in the body.
 
     Raises:
         WireError: there is no such codec.
     """
     if codec not in CODECS:
         raise WireError(f"there is no codec {codec[:40]!r}")
-    return Coded(CODECS[codec], shape, parts, place)
+    return Coded(CODECS[codec], shape, parts, field_path)

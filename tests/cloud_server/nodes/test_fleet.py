@@ -248,7 +248,7 @@ async def test_however_many_leave_agents_and_seats_are_looked_through_once(tmp_p
         agents = cloud.registry.agents = Looked({entry.agent: entry for entry in entries})
         cloud.fleet.seats_by_agent = Mock(return_value={"a-agent-7": (3,), "a-agent-9": (0, 4)})
         report = FleetReport(fleet="f", services={"device": 1}, leaving=names)
-        orders = await cloud.fleet.hear(report)
+        orders = await cloud.fleet.receive_report(report)
         assert set(names) - set(orders.released) == {"agent-7", "agent-9"}
         assert (cloud.fleet.seats_by_agent.call_count, agents.n) == (1, 2)  # those that leave, and those that have left
         cloud.registry.agents = {}

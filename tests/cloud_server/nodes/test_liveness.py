@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from cloud_server.nodes.liveness import Changes
+from cloud_server.nodes.liveness import StateChanges
 from shared.service.api.nodes import State
 
 
 def changes_of(*looks: State) -> list[str]:
     """The changes of one node's state over several checks."""
-    changes = Changes()
-    return [change.state for state in looks for change in changes.since({("edge", "edge-1"): state})]
+    changes = StateChanges()
+    return [change.state for state in looks for change in changes.since_last_check({("edge", "edge-1"): state})]
 
 
 def test_a_loss_between_two_looks_is_told_before_the_return() -> None:

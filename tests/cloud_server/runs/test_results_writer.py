@@ -16,7 +16,7 @@ from cloud_server.runs.results_writer import ResultsFolder, RoundDone
 from shared.core.errors import NotFound
 from shared.results.folder import read_rounds
 from shared.run_records.rounds import Evaluation
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.storage.blobs import StorageFailed
 from tests.federation import Federation, Gate, small_spec
 from tests.strata.samples import a_round, a_run
@@ -28,7 +28,7 @@ SCORES = {"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}
 
 @pytest.fixture
 async def results(tmp_path: Path) -> AsyncIterator[ResultsFolder]:
-    worker = Worker()
+    worker = ComputeThread()
     yield ResultsFolder(tmp_path, worker)
     worker.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cloud_server.nodes.liveness import AgentEntry, Changes, EdgeEntry, LastSeen
+from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChanges
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.placement import Placement, PlacementManager
 from cloud_server.runs.round_map import round_map
@@ -119,12 +119,12 @@ def test_silence_makes_suspect_then_lost_and_a_word_after_that_revives() -> None
 
 
 def test_only_changes_are_told_and_each_once() -> None:
-    changes = Changes()
+    changes = StateChanges()
     first, second = ("agent", "a"), ("edge", "e")
-    assert changes.since({first: "alive", second: "alive"}) == []
-    assert changes.since({first: "lost", second: "alive"}) == [("agent", "a", "lost")]
-    assert changes.since({first: "lost", second: "alive"}) == []
-    assert changes.since({first: "revived", second: "suspect"}) == [
+    assert changes.since_last_check({first: "alive", second: "alive"}) == []
+    assert changes.since_last_check({first: "lost", second: "alive"}) == [("agent", "a", "lost")]
+    assert changes.since_last_check({first: "lost", second: "alive"}) == []
+    assert changes.since_last_check({first: "revived", second: "suspect"}) == [
         ("agent", "a", "revived"),
         ("edge", "e", "suspect"),
     ]

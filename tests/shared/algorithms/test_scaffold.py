@@ -15,7 +15,7 @@ from shared.core.errors import BadInput
 from shared.federation.experiment import Experiment
 from shared.training.loop import batches, train
 from shared.training.models import build
-from shared.training.optimizers import reach
+from shared.training.optimizers import momentum_step_factor
 from tests.shared.algorithms import flat, plain_linear
 from tests.shared.algorithms.plain_linear import Array
 from tests.shared.algorithms.ways import resolved, run
@@ -157,7 +157,7 @@ def test_reach_is_how_far_sgd_goes_on_a_constant_gradient(momentum: float) -> No
 
     train(model, drawn, lr=0.01, momentum=momentum, correct=ones)
     moved = (start - next(model.parameters())) / 0.01
-    assert torch.allclose(moved, torch.full_like(moved, reach(7, momentum)), rtol=1e-4)
+    assert torch.allclose(moved, torch.full_like(moved, momentum_step_factor(7, momentum)), rtol=1e-4)
 
 
 async def test_scaffold_is_sooner_at_a_lower_loss_where_clients_differ_and_steps_are_many(tmp_path: Path) -> None:

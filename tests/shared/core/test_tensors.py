@@ -96,13 +96,13 @@ def test_the_grid_is_the_finest_on_which_the_largest_sum_is_exact(
 )
 def test_terms_of_any_dtype_are_added_exactly(dtype: torch.dtype) -> None:
     into = torch.full((2,), 5.0, dtype=torch.float64)
-    tensors.add_in_steps(into, torch.tensor([1, 0]).to(dtype), 3, 4)
+    tensors.add_fixed_point(into, torch.tensor([1, 0]).to(dtype), 3, 4)
     assert into.tolist() == [5 + 3 * 16, 5]
 
 
 def test_a_term_is_rounded_to_the_nearest_step_before_it_is_weighted() -> None:
     into = torch.zeros(4, dtype=torch.float64)
-    tensors.add_in_steps(into, torch.tensor([0.3, 0.3125, 0.375, -0.3]), 7, 2)  # steps of a quarter, ties to even
+    tensors.add_fixed_point(into, torch.tensor([0.3, 0.3125, 0.375, -0.3]), 7, 2)  # steps of a quarter, ties to even
     assert into.tolist() == [7 * 1, 7 * 1, 7 * 2, -7]
 
 
@@ -110,16 +110,16 @@ def test_more_than_a_block_is_added_and_other_strides_are_heeded() -> None:
     n = tensors.BLOCK + 3
     term = torch.arange(2 * n, dtype=torch.float64).reshape(n, 2).T  # not contiguous
     into = torch.zeros(2, n, dtype=torch.float64)
-    tensors.add_in_steps(into, term, 2, 0)
+    tensors.add_fixed_point(into, term, 2, 0)
     assert torch.equal(into, 2 * term)
 
 
 def test_the_mean_is_zero_where_nothing_weighs() -> None:
     steps = torch.tensor([6.0, 8.0, 0.0], dtype=torch.float64)
-    assert tensors.mean_of_steps(steps, 4, 1, torch.float32).tolist() == [0.75, 1, 0]
-    assert tensors.mean_of_steps(steps * 0, 0, 1, torch.float32).tolist() == [0, 0, 0]
+    assert tensors.mean_from_fixed_point(steps, 4, 1, torch.float32).tolist() == [0.75, 1, 0]
+    assert tensors.mean_from_fixed_point(steps * 0, 0, 1, torch.float32).tolist() == [0, 0, 0]
     weights = torch.tensor([3.0, 2.0, 0.0], dtype=torch.float64)
-    assert tensors.mean_of_steps(steps, weights, 1, torch.float64).tolist() == [1, 2, 0]
+    assert tensors.mean_from_fixed_point(steps, weights, 1, torch.float64).tolist() == [1, 2, 0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -140,10 +140,10 @@ def test_the_bound_itself_passes_and_so_does_nothing() -> None:
 
 
 def test_steps_are_whole_and_within_the_limit() -> None:
-    tensors.check_steps(torch.tensor([3.0, -3.0]), 3, "w")
+    tensors.check_fixed_point(torch.tensor([3.0, -3.0]), 3, "w")
     with pytest.raises(OutOfBound, match="a fraction of a step"):
-        tensors.check_steps(torch.tensor([2.5]), 3, "w")
+        tensors.check_fixed_point(torch.tensor([2.5]), 3, "w")
     with pytest.raises(OutOfBound, match="holds 4"):
-        tensors.check_steps(torch.cat([torch.zeros(tensors.BLOCK), torch.tensor([4.0])]), 3, "w")
+        tensors.check_fixed_point(torch.cat([torch.zeros(tensors.BLOCK), torch.tensor([4.0])]), 3, "w")
     with pytest.raises(NotFinite):
-        tensors.check_steps(torch.tensor([math.nan]), 3, "w")
+        tensors.check_fixed_point(torch.tensor([math.nan]), 3, "w")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.federation.scheduling import Shares, Worker, balanced, proportional
+from shared.federation.scheduling import Participant, Shares, balanced, proportional
 
 COMPUTE = st.lists(st.floats(0, 1e6), min_size=1, max_size=8)
 RULES = pytest.mark.parametrize("rule", [proportional, balanced])
@@ -33,7 +33,7 @@ def is_whole(shares: Shares, task: Any) -> None:
 @given(compute=COMPUTE, n=st.integers(0, 300))
 def test_proportional_shares_lose_and_double_nothing(compute: list[float], n: int) -> None:
     task = np.arange(1000, 1000 + n)
-    is_whole(proportional([Worker(seat, sps) for seat, sps in enumerate(compute)], task, rng()), task)
+    is_whole(proportional([Participant(seat, sps) for seat, sps in enumerate(compute)], task, rng()), task)
 
 
 @given(compute=COMPUTE, n=st.integers(1, 300))
@@ -41,20 +41,20 @@ def test_proportional_shares_are_eq_2_to_one_sample(compute: list[float], n: int
     if sum(compute) == 0:
         return
     found = sizes(
-        proportional([Worker(seat, sps) for seat, sps in enumerate(compute)], np.arange(n), rng()), len(compute)
+        proportional([Participant(seat, sps) for seat, sps in enumerate(compute)], np.arange(n), rng()), len(compute)
     )
     exact = [n * (sps / max(compute)) / sum(c / max(compute) for c in compute) for sps in compute]
     assert all(abs(a - b) < 1 + 1e-6 for a, b in zip(found, exact, strict=True))
 
 
 def test_without_free_compute_the_server_takes_all_and_without_one_all_take_the_same() -> None:
-    task, devices = np.arange(9), [Worker(0, 0.0), Worker(1, 0.0)]
-    assert sizes(proportional([*devices, Worker(2, 0.0, server=True)], task, rng()), 3) == [0, 0, 9]
-    assert sizes(proportional([*devices, Worker(2, 0.0)], task, rng()), 3) == [3, 3, 3]
+    task, devices = np.arange(9), [Participant(0, 0.0), Participant(1, 0.0)]
+    assert sizes(proportional([*devices, Participant(2, 0.0, server=True)], task, rng()), 3) == [0, 0, 9]
+    assert sizes(proportional([*devices, Participant(2, 0.0)], task, rng()), 3) == [3, 3, 3]
 
 
 def test_proportional_shares_are_in_seeded_order() -> None:
-    workers = [Worker(0, 1.0), Worker(1, 1.0)]
+    workers = [Participant(0, 1.0), Participant(1, 1.0)]
     one, same = (proportional(workers, np.arange(100), rng())[0].tolist() for _ in range(2))
     other = proportional(workers, np.arange(100), np.random.default_rng(8))[0].tolist()
     assert one == same
@@ -65,19 +65,19 @@ def test_proportional_shares_are_in_seeded_order() -> None:
 WORKER = st.tuples(st.floats(0, 50), st.floats(1e-3, 10), st.floats(0, 5), st.integers(0, 30))
 
 
-def made(figures: list[tuple[float, float, float, int]], server: bool = False) -> tuple[list[Worker], Any]:
+def made(figures: list[tuple[float, float, float, int]], server: bool = False) -> tuple[list[Participant], Any]:
     """Workers that hold so many samples each, and all samples."""
     ends = list(itertools.accumulate(n for *_, n in figures))
     task = np.arange(ends[-1], dtype=np.int64)
     parts = np.split(task, ends[:-1])
     found = [
-        Worker(seat, 1 / sample_s, fixed_s, sample_s, moved_s, own, server and seat == 0)
+        Participant(seat, 1 / sample_s, fixed_s, sample_s, moved_s, own, server and seat == 0)
         for seat, ((fixed_s, sample_s, moved_s, _), own) in enumerate(zip(figures, parts, strict=True))
     ]
     return found, task
 
 
-def last_s(workers: list[Worker], counts: list[int]) -> float:
+def last_s(workers: list[Participant], counts: list[int]) -> float:
     return max(worker.finishes_s(n) for worker, n in zip(workers, counts, strict=True))
 
 
@@ -107,14 +107,14 @@ def test_balanced_shares_are_the_best_of_all_there_are(figures: list[tuple[float
 
 def test_balanced_shares_keep_samples_where_they_are_and_count_what_moves() -> None:
     """Two equal workers, one of which holds all: with free moves they halve it, with dear ones nothing moves."""
-    free = [Worker(0, 1.0, 0.0, 1.0, 0.0, np.arange(10)), Worker(1, 1.0, 0.0, 1.0, 0.0)]
+    free = [Participant(0, 1.0, 0.0, 1.0, 0.0, np.arange(10)), Participant(1, 1.0, 0.0, 1.0, 0.0)]
     assert sizes(balanced(free, np.arange(10), rng()), 2) == [5, 5]
-    dear = [Worker(0, 1.0, 0.0, 1.0, 0.0, np.arange(10)), Worker(1, 1.0, 0.0, 1.0, 3.0)]
+    dear = [Participant(0, 1.0, 0.0, 1.0, 0.0, np.arange(10)), Participant(1, 1.0, 0.0, 1.0, 3.0)]
     assert sizes(balanced(dear, np.arange(10), rng()), 2) == [8, 2]  # 8 s and 2 x (1 + 3) s
-    far = [Worker(0, 1.0, 0.0, 1.0, 0.0, np.arange(10)), Worker(1, 1.0, 20.0, 1.0, 0.0)]
+    far = [Participant(0, 1.0, 0.0, 1.0, 0.0, np.arange(10)), Participant(1, 1.0, 20.0, 1.0, 0.0)]
     assert sizes(balanced(far, np.arange(10), rng()), 2) == [10, 0]
 
 
 @RULES
 def test_an_empty_task_makes_no_shares(rule: Any) -> None:
-    assert rule([Worker(0, 1.0), Worker(1, 1.0)], np.empty(0, np.int64), rng()) == {}
+    assert rule([Participant(0, 1.0), Participant(1, 1.0)], np.empty(0, np.int64), rng()) == {}

@@ -150,7 +150,7 @@ def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
 
 def test_passes_of_a_method_count_in_what_is_due_and_leave_fewer_steps() -> None:
     """Four gradients a step and half of the samples beside: of 10 samples in batches of 3, three epochs are 125."""
-    there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, passes=Passes(of_step=4, beside=0.5)))
+    there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, passes=Passes(per_training_sample=4, extra_per_sample=0.5)))
     work = Task(epochs=3, batch_size=3)
     assert visit_estimates.samples_due(there, work, seat(2)) == 4 * 30 + 5
     assert visit_estimates.samples_due(there, work.replace(kind="evaluate"), seat(2)) == 0

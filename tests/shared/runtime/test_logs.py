@@ -15,7 +15,7 @@ import pytest
 from cloud_server.runs.events import RunEvent, log_run_event
 from shared.runtime import logs
 from shared.runtime.logs import LineFormatter, log_context, log_context_of, log_event, plain, read, shown, unfolded
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from tests.federation import Federation, small_spec
 
 HOSTILE = 'x\n{"at": "2026"}\r\x1b[2J\x07\u202e\u2028\x85"} run=r1 \\'
@@ -147,12 +147,12 @@ def test_a_field_cannot_be_taken_for_another_in_text() -> None:
 def test_long_values_and_no_numbers_are_cut_to_what_a_line_can_hold(as_json: Kept) -> None:
     log_event("e", detail="x" * 10**6, loss=float("nan"), far=float("inf"))
     (line,) = as_json.read
-    assert len(line["detail"]) == logs.MOST_CHARACTERS
+    assert len(line["detail"]) == logs.MAX_CHARACTERS
     assert (line["loss"], line["far"]) == ("nan", "inf")
 
 
 async def test_ids_go_to_tasks_and_to_the_computing_thread_and_no_further(as_json: Kept) -> None:
-    worker = Worker()
+    worker = ComputeThread()
     both = asyncio.Barrier(2)
 
     async def one(run: str) -> None:

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from shared.core import versions
 from shared.core.errors import NotReady, OutOfBound
 from shared.core.records import Record
-from shared.runtime.worker import Worker
+from shared.runtime.worker import ComputeThread
 from shared.service import app as app_module
 from shared.service import settings
 from shared.service.auth import guard
@@ -356,7 +356,7 @@ def test_two_places_for_one_token_are_refused(monkeypatch: pytest.MonkeyPatch, t
 
 
 async def test_work_runs_on_one_thread_in_the_order_of_asking() -> None:
-    worker, ran = Worker(), []
+    worker, ran = ComputeThread(), []
 
     def work(number: int) -> int:
         ran.append((number, threading.current_thread().name))
@@ -372,7 +372,7 @@ async def test_work_runs_on_one_thread_in_the_order_of_asking() -> None:
 
 
 async def test_an_error_of_the_work_reaches_the_caller() -> None:
-    worker = Worker()
+    worker = ComputeThread()
     try:
         with pytest.raises(ZeroDivisionError):
             await worker.run(lambda: 1 // 0)

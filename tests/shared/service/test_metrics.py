@@ -163,12 +163,12 @@ def test_no_name_from_outside_makes_a_series() -> None:
     before = [set(of(metrics)) for metrics in (cloud, edge, agent)]
     for number in range(50):
         run = f"{HOSTILE}{number}"
-        cloud.hear(run, RunEvent("run.status", {"status": "starting"}))
-        cloud.hear(run, RunEvent(f"{HOSTILE}{number}", {}))
-        cloud.hear(run, committed(round_no=number))
-        cloud.hear(run, lost(number, f"{HOSTILE}{number}"))
-        cloud.hear(run, lost(None, f"{number}"))
-        cloud.hear(run, RunEvent("round.evaluated", {"evaluation": {run: {"accuracy": 1.0, "loss": 1.0}}}))
+        cloud.on_event(run, RunEvent("run.status", {"status": "starting"}))
+        cloud.on_event(run, RunEvent(f"{HOSTILE}{number}", {}))
+        cloud.on_event(run, committed(round_no=number))
+        cloud.on_event(run, lost(number, f"{HOSTILE}{number}"))
+        cloud.on_event(run, lost(None, f"{number}"))
+        cloud.on_event(run, RunEvent("round.evaluated", {"evaluation": {run: {"accuracy": 1.0, "loss": 1.0}}}))
         cloud.exchanged(f"rounds{number}", 1, 1, 0.1)
         edge.exchanged(f"visits{number}", 1, 1, 0.1)
         failure = Failure(seat=number, reason=f"{HOSTILE}{number}", detail=HOSTILE)
@@ -191,7 +191,7 @@ def test_what_counts_or_logs_cannot_fail_a_run(caplog: pytest.LogCaptureFixture)
     def broken(run: str, event: RunEvent) -> None:
         raise KeyError(event.kind)
 
-    hear = to_all(broken, lambda run, event: heard.append(run), CloudMetrics().hear)
+    hear = to_all(broken, lambda run, event: heard.append(run), CloudMetrics().on_event)
     hear("a", RunEvent("round.committed", {}))  # whose figures are missing
     assert heard == ["a"]
     assert caplog.text.count("a listener failed at an event of run a") == 2
@@ -202,17 +202,17 @@ def test_figures_of_one_run_are_not_those_of_the_next() -> None:
     scores = {"global": {"accuracy": 0.5, "loss": 1.5}}
     for run, kinds in (("a", ("starting", "running")), ("b", ("pending",))):
         for status in kinds:
-            cloud.hear(run, RunEvent("run.status", {"status": status}))
-    cloud.hear("a", committed(client_accuracy=0.25))
-    cloud.hear("a", RunEvent("round.evaluated", {"evaluation": scores}))
+            cloud.on_event(run, RunEvent("run.status", {"status": status}))
+    cloud.on_event("a", committed(client_accuracy=0.25))
+    cloud.on_event("a", RunEvent("round.evaluated", {"evaluation": scores}))
     assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
     assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="clients") == 0.25
-    cloud.hear("a", RunEvent("run.status", {"status": "starting"}))  # resumed
+    cloud.on_event("a", RunEvent("run.status", {"status": "starting"}))  # resumed
     assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
-    cloud.hear("a", RunEvent("run.status", {"status": "failed"}))
-    cloud.hear("b", RunEvent("run.status", {"status": "starting"}))
+    cloud.on_event("a", RunEvent("run.status", {"status": "failed"}))
+    cloud.on_event("b", RunEvent("run.status", {"status": "starting"}))
     assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
-    cloud.hear("a", RunEvent("round.evaluated", {"evaluation": scores}))
+    cloud.on_event("a", RunEvent("round.evaluated", {"evaluation": scores}))
     assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
     assert total(of(cloud), "strata_cloud_runs") == 1
 

@@ -8,8 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
 from shared.core.randomness import stream_seed
-from shared.simulation import Normal, Pareto, Quantity, Seeds, Uniform, Zipf, drawn, quantile, unit
-from shared.simulation.distributions import MOST
+from shared.simulation import Normal, Pareto, Quantity, Seeds, Uniform, Zipf, drawn, quantile, uniform01
+from shared.simulation.distributions import MAX_QUANTITY
 
 N = 4000
 READ: TypeAdapter[Quantity] = TypeAdapter(Quantity)
@@ -62,10 +62,10 @@ def test_a_zipf_of_exponent_0_is_uniform_over_its_ranks() -> None:
 
 
 def test_no_draw_is_infinite_or_negative() -> None:
-    edges = (unit(0), unit(2**63 - 1))
+    edges = (uniform01(0), uniform01(2**63 - 1))
     assert 0 < edges[0] < edges[1] < 1
     for amount in (Pareto(shape=0.1, scale=1), Normal(mean=0, sd=1), Normal(mean=1, sd=1e9), Uniform(low=0, high=1)):
-        assert all(0 < quantile(amount, u) <= MOST for u in edges)
+        assert all(0 < quantile(amount, u) <= MAX_QUANTITY for u in edges)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from shared.simulation.digital_twin import (
     HISTORY,
     PRIOR_SD,
-    Sighting,
     Telemetry,
     Twin,
+    VisitObservation,
     is_bad,
     learn,
     observe,
@@ -18,8 +18,8 @@ from shared.simulation.digital_twin import (
 )
 
 
-def seen(took_s: float | None = 10.0, outcome: str = "used", reason: str | None = None) -> Sighting:
-    return Sighting(
+def seen(took_s: float | None = 10.0, outcome: str = "used", reason: str | None = None) -> VisitObservation:
+    return VisitObservation(
         round_no=1,
         edge_round=0,
         wave=0,
@@ -37,7 +37,7 @@ GOOD, SLOW = seen(), seen(16.0)
 DROPPED, SILENT = seen(None, "failed", "dropped"), seen(None, "failed", "lost")
 
 
-def after(*visits: Sighting) -> Twin:
+def after(*visits: VisitObservation) -> Twin:
     twin = Twin(seat=3)
     for visit in visits:
         twin = observe(twin, visit, ratio=None)

@@ -261,17 +261,17 @@ def test_delays_stay_distributions_until_a_visit() -> None:
 
 def test_the_first_homes_may_have_links_of_their_own() -> None:
     spec = parse_spec({"edge_link": {"name": "fibre", "by_home": ["lte", {"name": "dsl", "up_bps": 5e5}]}}).edge_link
-    found = [link_of(spec.of(home), streams(f"home {home}")) for home in range(3)]
+    found = [link_of(spec.link_of_edge(home), streams(f"home {home}")) for home in range(3)]
     assert [link.name for link in found] == ["lte", "dsl", "fibre"]
     assert found[0] == LINKS["lte"].link
     assert found[1] == LINKS["dsl"].link.replace(up_bps=5e5)
     default = ExperimentSpec().edge_link
-    assert link_of(default.of(0), streams("home 0")) == LINKS["backhaul"].link
+    assert link_of(default.link_of_edge(0), streams("home 0")) == LINKS["backhaul"].link
 
 
 def test_a_homes_link_may_be_drawn() -> None:
     spec = parse_spec({"edge_link": {"up_bps": {"name": "uniform", "low": 1e6, "high": 2e6}}}).edge_link
-    found = [link_of(spec.of(home), streams(f"home {home}")).up_bps for home in range(300)]
+    found = [link_of(spec.link_of_edge(home), streams(f"home {home}")).up_bps for home in range(300)]
     assert stats.kstest(found, stats.uniform(1e6, 1e6).cdf).pvalue > 1e-3
 
 

@@ -10,9 +10,9 @@ from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_run_spec, parse_spec
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
-from strata.runs.attend import sized
+from strata.runs.attend import with_topology_size
 from strata.spec_files import read_spec
-from strata.sweeps.grid import cells
+from strata.sweeps.grid import combinations_of
 
 
 def test_trackers_are_no_part_of_the_experiment() -> None:
@@ -47,9 +47,9 @@ def test_a_file_or_an_argument_names_trackers(tmp_path: Path) -> None:
 def test_a_tracker_that_is_not_here_is_named_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(BadInput, match="MLFLOW_TRACKING_URI is not set"):
-        sized(parse_run_spec({"tracking": "mlflow"}))
+        with_topology_size(parse_run_spec({"tracking": "mlflow"}))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.test")
-    assert sized(parse_run_spec({"tracking": "mlflow"})).tracking == ("mlflow",)
+    assert with_topology_size(parse_run_spec({"tracking": "mlflow"})).tracking == ("mlflow",)
 
 
 def test_every_run_of_a_sweep_is_tracked_and_trackers_are_nothing_to_sweep(tmp_path: Path) -> None:
@@ -59,6 +59,6 @@ def test_every_run_of_a_sweep_is_tracked_and_trackers_are_nothing_to_sweep(tmp_p
     def finish(spec: RunSpec) -> RunSpec:
         return spec
 
-    assert [cell.spec.tracking for cell in cells(path, ["seed=1,2"], finish)] == [("mlflow",)] * 2
+    assert [one.spec.tracking for one in combinations_of(path, ["seed=1,2"], finish)] == [("mlflow",)] * 2
     with pytest.raises(BadInput, match="make the same spec"):
-        cells(path, ["tracking=mlflow,tensorboard"], finish)
+        combinations_of(path, ["tracking=mlflow,tensorboard"], finish)

@@ -72,7 +72,11 @@ async def test_deleting_a_run_deletes_all_its_keys_and_no_others() -> None:
         for function in key_functions()
         if "run_id" in inspect.signature(function).parameters and not (function.__doc__ or "").startswith("Prefix")
     } - {redis_keys.cloud_deleted("r1")}  # says that it is gone
-    assert {redis_keys.cloud_run("r1"), redis_keys.cloud_runs("r1"), redis_keys.edge_seating("e1", "r1", "d")} < of_run
+    assert {
+        redis_keys.cloud_run("r1"),
+        redis_keys.cloud_runs("r1"),
+        redis_keys.edge_placement("e1", "r1", "d"),
+    } < of_run
     assert set(before) - set(await store.keys("")) == of_run
 
 
@@ -83,9 +87,9 @@ def test_strange_ids_neither_meet_nor_reach_into_one_another(one: str, other: st
     assert (redis_keys.cloud_run(one) == redis_keys.cloud_run(other)) == (one == other)
     if one != other:
         assert not any(redis_keys.cloud_events(other).startswith(prefix) for prefix in redis_keys.all_of_run(one))
-        assert redis_keys.edge_seating("e", "r", one) != redis_keys.edge_seating("e", "r", other)
+        assert redis_keys.edge_placement("e", "r", one) != redis_keys.edge_placement("e", "r", other)
         assert not any(
-            redis_keys.edge_seating("e", other, "d").startswith(prefix)
+            redis_keys.edge_placement("e", other, "d").startswith(prefix)
             for prefix in redis_keys.all_of_run_at_edge("e", one)
         )
     assert not set("*?[]\\ \n") & set(redis_keys.cloud_run(one))

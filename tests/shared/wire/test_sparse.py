@@ -16,7 +16,7 @@ from shared.core.errors import WireError
 from shared.core.records import ModelState, Record
 from shared.federation.aggregation import Accumulator, FixedPoint, PartialSum
 from shared.wire import codec
-from shared.wire.sparse import mask_of, n_bytes, placed, places_of
+from shared.wire.sparse import mask_of, n_bytes, placed, positions_of
 
 
 class Masked(Record):
@@ -28,7 +28,7 @@ class Masked(Record):
 @given(arrays(bool, array_shapes(min_dims=0, max_dims=4, max_side=6)))
 def test_every_mask_survives_a_round_trip(drawn: np.ndarray) -> None:
     mask = torch.from_numpy(drawn.copy())
-    assert torch.equal(mask_of(places_of(mask), drawn.shape), mask)
+    assert torch.equal(mask_of(positions_of(mask), drawn.shape), mask)
 
 
 @settings(max_examples=100, deadline=None)
@@ -39,17 +39,17 @@ def test_other_bytes_are_refused_or_are_what_was_packed(drawn: bytes, shape: lis
         mask = mask_of(places, shape)
     except WireError:
         return
-    assert torch.equal(places_of(mask), places)
+    assert torch.equal(positions_of(mask), places)
 
 
 def test_box_and_bits_by_hand() -> None:
     mask = torch.zeros(3, 4)
     mask[np.ix_([0, 2], [0, 1, 3])] = 1
-    assert places_of(mask).tolist() == [0b0_101_1101]
+    assert positions_of(mask).tolist() == [0b0_101_1101]
     mask[2, 0] = 0
-    assert places_of(mask).tolist() == [0b1_101_1101, 0b11101100]
-    assert places_of(torch.ones(2, 3)).tolist() == [0b0_11_111_00]
-    assert places_of(torch.zeros(2, 3)).tolist() == [0]
+    assert positions_of(mask).tolist() == [0b1_101_1101, 0b11101100]
+    assert positions_of(torch.ones(2, 3)).tolist() == [0b0_11_111_00]
+    assert positions_of(torch.zeros(2, 3)).tolist() == [0]
 
 
 @pytest.mark.parametrize("shape", [[0, 2**28], [2**26, 4], [2**28], []])

@@ -17,7 +17,7 @@ from shared.results.matplotlib_figures import COLUMNS
 from shared.results.report.figures import write_pictures
 from shared.results.report.page import report
 from shared.results.report.svg import inline
-from shared.results.report.tables import MOST_ROWS, Table
+from shared.results.report.tables import MAX_ROWS, Table
 from shared.results.writer import write_results
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.visits import FailureInfo, SeatRow
@@ -247,8 +247,8 @@ def test_a_broken_line_is_named(folder: Path) -> None:
 
 
 def test_a_table_shows_so_many_lines_and_says_how_many_there_are() -> None:
-    table = Table("Clients", ["seat"], [[str(n)] for n in range(MOST_ROWS + 5)])
-    assert len(table.shown) == MOST_ROWS
+    table = Table("Clients", ["seat"], [[str(n)] for n in range(MAX_ROWS + 5)])
+    assert len(table.shown) == MAX_ROWS
     assert not table.is_open
 
 
