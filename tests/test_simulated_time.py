@@ -13,7 +13,7 @@ from edge_server.rounds.simulated_clock import EdgeClock
 from shared.federation.messages import Outcome, Task
 from shared.federation.visit_estimates import samples_due
 from shared.run_records.rounds import RoundDetail
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.simulation import PROFILES, REFERENCE_FLOPS
 from shared.simulation.cost_model import LinkUse
 from tests.edge_server.test_round_handler import refuse_spec
@@ -29,7 +29,7 @@ def spec_of(profile: dict[str, Any] | None = None, *, devices: dict[str, Any] | 
     return small_spec(devices=own, quorum=1.0, **more)
 
 
-def rows_of(done: Ended) -> dict[tuple[int, int], SeatRow]:
+def rows_of(done: Ended) -> dict[tuple[int, int], VisitRow]:
     return {(detail.round_no, row.seat): row for detail in done.rounds for row in detail.seats}
 
 

@@ -16,7 +16,7 @@ from shared.core.errors import BadInput, NotFinite
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.visit import pay_visit
 from shared.run_records.rounds import RoundDetail
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.wire import codec
 from tests.edge_server.rounds.test_reply_checks import single
 from tests.edge_server.test_round_handler import refuse_spec
@@ -37,7 +37,7 @@ def spec_of(profile: dict[str, Any] | None = None, **more: Any) -> Any:
     return small_spec(devices=devices, **more)
 
 
-def rows_of(done: Ended) -> dict[tuple[int, int], SeatRow]:
+def rows_of(done: Ended) -> dict[tuple[int, int], VisitRow]:
     return {(detail.round_no, row.seat): row for detail in done.rounds for row in detail.seats}
 
 

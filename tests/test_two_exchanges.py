@@ -14,7 +14,7 @@ import pytest
 from edge_server.rounds.wave import Cutoff
 from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_spec
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.simulation import REFERENCE_FLOPS
 from shared.wire import codec
 from tests.federation import small_spec
@@ -117,11 +117,11 @@ def whole(first: Times, decided_s: float, second: Times) -> tuple[float, ...]:
     return first["down"] + second["down"], first["compute"], wait, first["up"] + second["up"]
 
 
-def told(row: SeatRow) -> tuple[float, ...]:
+def told(row: VisitRow) -> tuple[float, ...]:
     return row.down_s, row.compute_s, row.wait_s, row.up_s
 
 
-def rows_of(done: Ended, round_no: int) -> dict[int, SeatRow]:
+def rows_of(done: Ended, round_no: int) -> dict[int, VisitRow]:
     return {row.seat: row for row in done.rounds[round_no - 1].seats}
 
 

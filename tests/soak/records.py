@@ -9,7 +9,7 @@ from typing import Any
 from shared.run_records.events import Event
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.spec.experiment import ExperimentSpec
 
 LOST = "failed"
@@ -94,5 +94,5 @@ def miscounts(details: Sequence[RoundDetail]) -> list[str]:
     return found
 
 
-def _count(row: SeatRow) -> int:
+def _count(row: VisitRow) -> int:
     return int(row.figures.get("visits", -1))

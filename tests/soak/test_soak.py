@@ -11,7 +11,7 @@ import pytest
 from shared.run_records.events import Event
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
-from shared.run_records.visits import FailureInfo, SeatRow
+from shared.run_records.visits import FailureInfo, VisitRow
 from shared.spec.experiment import ExperimentSpec
 from tests.soak.memory import Memory
 from tests.soak.plan import EVERY_CYCLE, SELDOM, actions
@@ -52,13 +52,13 @@ def test_each_kind_comes_in_a_cycle_but_where_nobody_can_be_hit() -> None:
 # ---- what a record must say
 
 
-def row(seat: int, outcome: str = "used", *, agent: str = "a", visits: int = 1, fresh: bool = False) -> SeatRow:
+def row(seat: int, outcome: str = "used", *, agent: str = "a", visits: int = 1, fresh: bool = False) -> VisitRow:
     reason = "lost" if outcome == "failed" else None
     figures = {} if outcome == "failed" else {"visits": float(visits)}
-    return SeatRow(seat=seat, edge="e", agent=agent, outcome=outcome, reason=reason, fresh_state=fresh, figures=figures)
+    return VisitRow(seat=seat, edge="e", agent=agent, outcome=outcome, reason=reason, fresh_state=fresh, figures=figures)
 
 
-def detail(round_no: int, rows: Sequence[SeatRow], *failures: FailureInfo) -> RoundDetail:
+def detail(round_no: int, rows: Sequence[VisitRow], *failures: FailureInfo) -> RoundDetail:
     return RoundDetail(round_no=round_no, phase="train", seats=tuple(rows), failures=failures)
 
 
@@ -94,7 +94,7 @@ def test_sound_record_has_no_faults_and_its_losses_are_those_that_it_names() -> 
         ([row(0), row(1, "failed")], [lost(1).replace(detail="")], "says nothing"),
     ],
 )
-def test_silence_in_a_record_is_found(rows: list[SeatRow], failures: list[FailureInfo], told: str) -> None:
+def test_silence_in_a_record_is_found(rows: list[VisitRow], failures: list[FailureInfo], told: str) -> None:
     (found,) = faults_in(info(1), [detail(1, rows, *failures)], [])
     assert told in found
 
@@ -127,7 +127,7 @@ def test_missing_round_is_found() -> None:
 
 
 @pytest.mark.parametrize(("second", "n"), [(row(0, visits=2), 0), (row(0, visits=3), 1), (row(0, visits=1), 1)])
-def test_visit_that_counted_twice_or_was_forgotten_is_found(second: SeatRow, n: int) -> None:
+def test_visit_that_counted_twice_or_was_forgotten_is_found(second: VisitRow, n: int) -> None:
     assert len(miscounts([detail(1, [row(0)]), detail(2, [second])])) == n
 
 

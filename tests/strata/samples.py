@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
 from shared.run_records.runs import RunInfo, SeatInfo
-from shared.run_records.visits import FailureInfo, SeatRow
+from shared.run_records.visits import FailureInfo, VisitRow
 from shared.simulation.digital_twin import Sighting, Telemetry, Twin
 from shared.spec.experiment import ExperimentSpec
 
@@ -65,9 +65,9 @@ def a_round(round_no: int, **changes: Any) -> RoundDetail:
         ),
         "evaluation": {"global": Evaluation(n=360, accuracy=0.9 + round_no / 100, loss=1 / (round_no + 2))},
         "seats": (
-            SeatRow(seat=0, edge="edge-1", outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
-            SeatRow(seat=0, edge="edge-1", wave=1, outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
-            SeatRow(seat=1, edge="edge-2", outcome="evaluated", down_bytes=500, up_bytes=50),
+            VisitRow(seat=0, edge="edge-1", outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
+            VisitRow(seat=0, edge="edge-1", wave=1, outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
+            VisitRow(seat=1, edge="edge-2", outcome="evaluated", down_bytes=500, up_bytes=50),
         ),
     }
     return RoundDetail.model_validate(fields | changes)

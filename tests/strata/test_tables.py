@@ -15,7 +15,7 @@ from shared.core.formatting import duration
 from shared.federation.spec_parser import parse_spec
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from strata.output import Column, FittedTable
 from strata.tables import rounds_table, visits_table
 from tests.strata.conftest import Strata
@@ -24,8 +24,8 @@ from tests.strata.samples import a_round, a_run
 SAMPLE: dict[str, Any] = {"wall_s": 61.0, "simulated_s": 4_000.0, "device_bytes_up": 10**8, "bytes_up": 10**8}
 FIGURES = {"accuracy": 0.25, "rho": 145, "sigma": 352, "refusals": 3, "edge_model_bytes": 19_240, "note": "far"}
 VISITS = (
-    SeatRow(seat=4, edge="edge-1", outcome="refused", reason="rho 145 is above 140.8", label="C", figures=FIGURES),
-    SeatRow(seat=7, edge="edge-2", outcome="failed", reason="dropped", simulated_s=0.0634, up_bytes=1320),
+    VisitRow(seat=4, edge="edge-1", outcome="refused", reason="rho 145 is above 140.8", label="C", figures=FIGURES),
+    VisitRow(seat=7, edge="edge-2", outcome="failed", reason="dropped", simulated_s=0.0634, up_bytes=1320),
 )
 
 

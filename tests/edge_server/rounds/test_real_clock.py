@@ -15,7 +15,7 @@ import pytest
 from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_spec
 from shared.run_records.rounds import RoundDetail
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.wire import codec
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 from tests.shared.algorithms.ways import Ended, federation, run
@@ -27,7 +27,7 @@ def spec_of(delay_s: Any, scale: float, **more: Any) -> dict[str, Any]:
     return small_spec(devices=devices, clock="real", time_scale=scale, **more)
 
 
-def trained(done: Ended) -> list[SeatRow]:
+def trained(done: Ended) -> list[VisitRow]:
     return [row for detail in done.rounds for row in detail.seats]
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from edge_server.rounds.round_log import RoundLog
 from shared.federation import scheduling
 from shared.run_records.rounds import RoundDetail
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.digital_twin import Twin, TwinList
 from shared.training import models
@@ -52,7 +52,7 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-def rows_of(detail: RoundDetail) -> dict[int, SeatRow]:
+def rows_of(detail: RoundDetail) -> dict[int, VisitRow]:
     return {row.seat: row for row in detail.seats if row.outcome == "used"}
 
 

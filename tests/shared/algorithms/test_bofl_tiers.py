@@ -15,7 +15,7 @@ import pytest
 from shared.core.tensors import digest
 from shared.federation.messages import UploadOrder
 from shared.run_records.rounds import RoundDetail
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.storage import redis_keys
 from shared.training import models
 from shared.training.loop import evaluate
@@ -36,7 +36,7 @@ AROUND, ORDER = 2_000, 6_000
 """Bounds the bytes of an answer, and of an order, beside its tensors; an order contains the spec."""
 
 
-def by_class(detail: RoundDetail, *labels: str, wave: int = 0) -> list[SeatRow]:
+def by_class(detail: RoundDetail, *labels: str, wave: int = 0) -> list[VisitRow]:
     return [row for row in detail.seats if row.label in labels and row.wave == wave]
 
 
@@ -44,7 +44,7 @@ def narrow_spec(params: dict[str, Any], **more: Any) -> dict[str, Any]:
     return spec_of({**NARROW, **params}, **more)
 
 
-def seats_of(rows: list[SeatRow]) -> set[int]:
+def seats_of(rows: list[VisitRow]) -> set[int]:
     return {row.seat for row in rows}
 
 

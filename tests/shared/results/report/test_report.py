@@ -20,7 +20,7 @@ from shared.results.report.svg import inline
 from shared.results.report.tables import MOST_ROWS, Table
 from shared.results.writer import write_results
 from shared.run_records.rounds import EdgeRow
-from shared.run_records.visits import FailureInfo, SeatRow
+from shared.run_records.visits import FailureInfo, VisitRow
 from tests.strata.samples import SPEC, a_round, a_run, some_seats
 
 EVIL = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
@@ -71,9 +71,9 @@ def in_folder(folder: Path, told: Any = None, **changes: Any) -> Path:
     return folder
 
 
-def busy() -> tuple[SeatRow, ...]:
+def busy() -> tuple[VisitRow, ...]:
     """Visits that took time: seat 0 longer than seat 1, which was refused."""
-    fast = SeatRow(seat=1, edge="edge-2", outcome="refused", down_s=1.0, compute_s=1.0, up_s=1.0, simulated_s=3.0)
+    fast = VisitRow(seat=1, edge="edge-2", outcome="refused", down_s=1.0, compute_s=1.0, up_s=1.0, simulated_s=3.0)
     slow = fast.replace(
         seat=0, edge="edge-1", outcome="used", compute_s=7.0, simulated_s=9.0, energy_j=2.5, up_bytes=50
     )
@@ -131,7 +131,7 @@ def test_several_runs_are_compared_first(tmp_path: Path, folder: Path) -> None:
 def test_whatever_users_write_stays_text(tmp_path: Path) -> None:
     spec = parse_spec({**SPEC.model_dump(mode="json"), "name": EVIL})
     failure = FailureInfo(seat=1, edge=EVIL, reason=EVIL, detail=EVIL)
-    visit = SeatRow(seat=0, edge=EVIL, outcome=EVIL, profile=EVIL, label=EVIL, simulated_s=1.0, compute_s=1.0)
+    visit = VisitRow(seat=0, edge=EVIL, outcome=EVIL, profile=EVIL, label=EVIL, simulated_s=1.0, compute_s=1.0)
     rows = (EdgeRow(edge=EVIL, home=0, outcome=EVIL, reason=EVIL, simulated_s=1.0),)
     rounds = [a_round(1, failures=(failure,), seats=(visit,), edges=rows, phase=EVIL)]
     changes = {"name": EVIL, "spec": spec, "reason": EVIL, "notes": (EVIL,), "accuracy_of": EVIL}
