@@ -15,7 +15,7 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, RoundAnswer
 from shared.run_records.rounds import EdgeRow, RoundDetail
-from shared.run_records.visits import FailureInfo, VisitRow, VisitRecord, flat_scores
+from shared.run_records.visits import FailureInfo, VisitRecord, VisitRow, flat_scores
 from shared.simulation.cost_model import LinkUse, link_cost
 
 

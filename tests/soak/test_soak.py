@@ -55,7 +55,9 @@ def test_each_kind_comes_in_a_cycle_but_where_nobody_can_be_hit() -> None:
 def row(seat: int, outcome: str = "used", *, agent: str = "a", visits: int = 1, fresh: bool = False) -> VisitRow:
     reason = "lost" if outcome == "failed" else None
     figures = {} if outcome == "failed" else {"visits": float(visits)}
-    return VisitRow(seat=seat, edge="e", agent=agent, outcome=outcome, reason=reason, fresh_state=fresh, figures=figures)
+    return VisitRow(
+        seat=seat, edge="e", agent=agent, outcome=outcome, reason=reason, fresh_state=fresh, figures=figures
+    )
 
 
 def detail(round_no: int, rows: Sequence[VisitRow], *failures: FailureInfo) -> RoundDetail:

@@ -30,7 +30,7 @@ def test_the_algebra_goes_name_by_name() -> None:
 
 def test_owned_tensors_share_no_memory_and_are_contiguous() -> None:
     grid = torch.arange(4.0).reshape(2, 2)
-    mine = tensors.owned({"t": grid.T})["t"]
+    mine = tensors.private_copies({"t": grid.T})["t"]
     grid[0, 1] = 9
     assert mine.tolist() == [[0, 2], [1, 3]]
     assert mine.is_contiguous()

@@ -103,12 +103,12 @@ async def post(
     body = codec.encode(Parcel(tensor=torch.tensor([1.0, 2.0])))
     async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
         caller = Caller(client, **options)
-        return await caller.post_record(lambda: URL + path, body, kind, limit_s=limit_s, who="agent seven")
+        return await caller.post_record(lambda: URL + path, body, kind, limit_s=limit_s, peer="agent seven")
 
 
 async def call(method: str, path: str, script: Scripted | None = None, limit_s: float = 5.0) -> Any:
     async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
-        return await Caller(client).call_json(method, URL + path, limit_s=limit_s, who="the cloud")
+        return await Caller(client).call_json(method, URL + path, limit_s=limit_s, peer="the cloud")
 
 
 def answering(status: int, content: bytes = b"", **headers: str) -> Scripted:
