@@ -36,7 +36,7 @@ def there(client: httpx.Client, number: int) -> bool:
     return n_agents(client) == number == n_devices(client) and states <= {"alive", "revived"}
 
 
-def test_shares_follow_what_was_measured_and_a_round_is_sooner_done_than_where_each_trains_its_own(
+def test_shares_follow_measured_speeds_and_rounds_are_faster_than_with_own_data(
     limited: httpx.Client,
 ) -> None:
     assert limits() == CPUS

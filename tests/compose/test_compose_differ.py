@@ -36,7 +36,7 @@ def classes(stack: httpx.Client) -> Iterator[httpx.Client]:
         scaled(stack, "device", 6, 6)
 
 
-def test_a_paused_container_is_late_at_the_deadline_and_takes_part_again_when_it_goes_on(stack: httpx.Client) -> None:
+def test_a_paused_container_misses_the_deadline_and_takes_part_again_when_it_continues(stack: httpx.Client) -> None:
     ended(stack, submit(stack, {"num_rounds": 1}))  # what each process prepares once would count in a first round
     run = submit(stack, REAL)
     first = until("a round of all four", lambda: whole(stack, run))
@@ -71,7 +71,7 @@ def whole(client: httpx.Client, run: str) -> dict[str, Any] | None:
     return detail if detail.get("n_used") == 4 else None
 
 
-def test_two_classes_of_containers_give_the_same_record_in_whatever_order_they_start(classes: httpx.Client) -> None:
+def test_two_classes_of_containers_give_the_same_record_in_any_start_order(classes: httpx.Client) -> None:
     spec = {"num_devices": 6, "num_rounds": 2, "lr": 0.1, "devices": {"profile": "agent"}}
     scaled(classes, "device", 4, 4)
     scaled(classes, "device_slow", 2, 6)

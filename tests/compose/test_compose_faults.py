@@ -98,7 +98,7 @@ def same_without(client: httpx.Client, info: dict[str, Any], rounds: list[dict[s
     assert told["model_sha256"] == info["model_sha256"]
 
 
-def test_a_killed_device_is_named_and_keeps_its_seat_when_it_is_back(stack: httpx.Client, run: str) -> None:
+def test_a_killed_device_is_named_and_keeps_its_seat_when_it_returns(stack: httpx.Client, run: str) -> None:
     victim = container("device")
     name = victim[:12]
     agent = next(d["agent"] for d in stack.get("/agents").json()["agents"] if d["name"] == name)

@@ -82,7 +82,7 @@ def test_devices_are_scaled_during_a_run_and_the_record_shows_who_took_part(scal
     assert {scaled.get(f"/agents/{agent}").json()["state"] for agent in gone} == {"left"}
 
 
-def test_a_stopped_container_comes_back_with_its_id_and_compose_knows_them_all(scaled: httpx.Client) -> None:
+def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containers(scaled: httpx.Client) -> None:
     before = {d["name"]: d["agent"] for d in scaled.get("/agents").json()["agents"] if d["state"] != "left"}
     all_before = containers("-a")
     wanted(scaled, 2)
@@ -101,7 +101,7 @@ def test_a_stopped_container_comes_back_with_its_id_and_compose_knows_them_all(s
     assert len(set(volumes.split())) == len(containers("-a"))  # a folder for each
 
 
-def test_a_device_container_that_is_not_ours_is_left_alone(scaled: httpx.Client) -> None:
+def test_a_device_container_of_another_project_is_left_alone(scaled: httpx.Client) -> None:
     image = docker("inspect", "--format", "{{.Image}}", containers()[0]).strip()
     labels = ["--label", "com.docker.compose.project=another", "--label", "com.docker.compose.service=device"]
     stranger = docker("run", "-d", *labels, image, "sleep", "600").strip()

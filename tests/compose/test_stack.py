@@ -99,7 +99,7 @@ def stopped(client: httpx.Client, run: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_devices_that_swarm_adds_during_a_run_take_part_in_it(cloud: httpx.Client, run: str) -> None:
+def test_devices_added_by_swarm_during_a_run_take_part_in_it(cloud: httpx.Client, run: str) -> None:
     taking_part(cloud, run, 3)
     before = devices(cloud)
     scale("device", 6)
@@ -117,7 +117,7 @@ def test_devices_that_swarm_adds_during_a_run_take_part_in_it(cloud: httpx.Clien
     assert told >= {agent for name, agent in now.items() if name not in before}
 
 
-def test_a_device_that_swarm_stops_is_lost_and_has_its_seat_when_its_number_is_back(
+def test_a_device_stopped_by_swarm_is_lost_and_gets_its_seat_back_with_its_task_number(
     cloud: httpx.Client, run: str
 ) -> None:
     taking_part(cloud, run, 3)
@@ -141,7 +141,7 @@ def test_a_device_that_swarm_stops_is_lost_and_has_its_seat_when_its_number_is_b
 
 
 @pytest.mark.parametrize("service", ["cloud", "edge", "redis"])
-def test_a_run_goes_on_when_swarm_has_replaced(service: str, cloud: httpx.Client, run: str) -> None:
+def test_a_run_continues_after_swarm_has_replaced(service: str, cloud: httpx.Client, run: str) -> None:
     goes_on(cloud, run)
     before = tasks(service)
     docker("kill", before[0])
@@ -157,7 +157,7 @@ def whole(detail: dict[str, Any]) -> bool:
     return detail.get("n_used") == 3 and {row["edge"] for row in detail["seats"]} == {"edge-1", "edge-2"}
 
 
-def test_without_the_secret_nobody_is_answered(cloud: httpx.Client) -> None:
+def test_requests_without_the_secret_are_refused(cloud: httpx.Client) -> None:
     assert cloud.get("/runs", headers={"Authorization": ""}).status_code == 401
     assert cloud.get("/healthz", headers={"Authorization": ""}).status_code == 200
     for name in ("cloud", "edge", "device"):

@@ -58,7 +58,7 @@ async def test_the_shown_algorithm_keeps_the_contract(fedavgm: str, tmp_path: Pa
     await contract.test_every_declared_type_is_used(fedavgm, watched)
 
 
-async def test_the_shown_algorithm_is_fedavg_without_momentum_and_momentum_by_its_formula(
+async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_formula_with_it(
     fedavgm: str, tmp_path: Path
 ) -> None:
     def spec(rounds: int, **params: float) -> dict[str, Any]:

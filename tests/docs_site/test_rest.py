@@ -41,7 +41,7 @@ def test_an_operation_says_what_it_takes_and_answers(api: dict[str, Any]) -> Non
     assert "| `limit` | query | integer, from 1 to 1000 | `50` |" in runs
 
 
-def test_what_tiers_ask_of_each_other_stands_last(api: dict[str, Any]) -> None:
+def test_requests_between_tiers_are_listed_last(api: dict[str, Any]) -> None:
     titles = re.findall(r"^## (.*)$", rest_page(api), re.MULTILINE)
     assert titles[0] == "Errors"
     assert titles[-1] == "Between tiers"

@@ -113,7 +113,7 @@ def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
     until("time is to the right", lambda: "simulated time" in json.dumps(visitor.charts()[0]["xAxis"]), 30)
 
 
-def test_slow_device_is_seen_in_the_timeline_of_a_run_from_a_file(visitor: Visitor, url: str, tmp_path: Path) -> None:
+def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, url: str, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     page = visitor.go("/")
     page.get_by_text("As a table").click()
@@ -148,7 +148,7 @@ def tab_to(page: Any, name: str) -> None:
     assert page.evaluate("document.activeElement.matches(':focus-visible')")
 
 
-def test_a_run_by_keyboard_alone(visitor: Visitor) -> None:
+def test_a_run_can_be_started_by_keyboard_alone(visitor: Visitor) -> None:
     page = visitor.go("/new")
     for field, value in (("name", "by keyboard"), ("num_rounds", "100000"), ("data", "{name: digits, n_train: 300}")):
         tab_to(page, field)
@@ -242,14 +242,14 @@ def test_every_page_fits_a_phone(chromium: Any, url: str, dark: bool) -> None:
     narrow.window.close()
 
 
-def test_pages_of_what_is_not_there_say_so(visitor: Visitor) -> None:
+def test_pages_of_unknown_resources_say_so(visitor: Visitor) -> None:
     visitor.page.goto(f"{visitor.url}/ui/runs/r-none")
     visitor.page.get_by_role("alert").filter(has_text="r-none").wait_for()
     visitor.page.goto(f"{visitor.url}/ui/compare")
     visitor.page.get_by_text("Select two or more").wait_for()
 
 
-def test_with_a_token_one_logs_in(chromium: Any, tmp_path: Path) -> None:
+def test_a_token_requires_a_login(chromium: Any, tmp_path: Path) -> None:
     process, url = started(tmp_path, STRATA_API_TOKEN=WORD)
     try:
         visitor = Visitor(chromium, url)

@@ -77,7 +77,7 @@ async def test_exact_sums_give_the_flat_references_bits_through_any_edges(n_edge
     assert {edge.n_used for edge in done.rounds[0].edges} == {6 // n_edges}
 
 
-async def test_means_of_edges_differ_from_exact_sums_by_rounding_only(tmp_path: Path) -> None:
+async def test_means_formed_at_edges_differ_from_exact_sums_by_rounding_only(tmp_path: Path) -> None:
     """Half the bytes from edge to cloud, and the model within 1e-6."""
     summed, averaged = [
         await run(tmp_path, spec_of(num_edges=3, edge_upload=how), n_edges=3, rooms=(3, 3)) for how in ("sum", "mean")
@@ -144,7 +144,7 @@ async def test_with_one_device_an_agent_link_bytes_are_socket_bytes(tmp_path: Pa
         assert detail.socket_bytes == weighed == detail.bytes_up + detail.bytes_down
 
 
-async def test_pre_summing_agents_move_fewer_bytes_than_the_links_they_stand_for(tmp_path: Path) -> None:
+async def test_agents_that_sum_updates_send_fewer_bytes_than_their_devices_links_carry(tmp_path: Path) -> None:
     scales = Scales()
     done = await run(tmp_path, spec_of(num_edges=1), tamper=scales, n_edges=1, rooms=(6,))
     first = done.rounds[0]
@@ -172,7 +172,7 @@ class Gate:
         return await pass_on()
 
 
-async def test_late_comer_takes_the_free_seat_from_the_next_round_on(tmp_path: Path) -> None:
+async def test_device_that_joins_late_takes_the_free_seat_from_the_next_round_on(tmp_path: Path) -> None:
     gate = Gate(2)
     async with federation(tmp_path, rooms=(2, 2, 1, 1)) as fed:
         fed.router.tamper = gate
@@ -190,7 +190,7 @@ async def test_late_comer_takes_the_free_seat_from_the_next_round_on(tmp_path: P
     )
 
 
-async def test_agent_that_goes_away_is_named_and_the_round_goes_on(tmp_path: Path) -> None:
+async def test_agent_that_leaves_is_named_and_the_round_continues(tmp_path: Path) -> None:
     gate = Gate(2)
     async with federation(tmp_path, rooms=(2, 2, 1, 1), ttl_s=0.6) as fed:
         fed.router.tamper = gate

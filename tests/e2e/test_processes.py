@@ -86,7 +86,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     return Quickstart(folder, strata("run", str(QUICKSTART), "--format", "json", cwd=folder))
 
 
-def test_the_quickstart_ends_well_and_leaves_nothing_running(quickstart: Quickstart) -> None:
+def test_the_quickstart_completes_and_leaves_no_process_running(quickstart: Quickstart) -> None:
     assert quickstart.done.returncode == 0, quickstart.done.stderr[-3000:]
     printed = quickstart.printed
     assert printed["status"] == "completed"
@@ -117,7 +117,7 @@ def test_the_quickstart_gives_the_bits_that_it_has_always_given(quickstart: Quic
     assert quickstart.printed["model_sha256"] == DIGEST
 
 
-def test_what_a_finished_run_was_is_shown_from_its_folder_when_nothing_runs(tmp_path: Path) -> None:
+def test_a_finished_run_is_shown_from_its_folder_when_no_cloud_runs(tmp_path: Path) -> None:
     ran = strata("run", str(QUICKSTART), "num_rounds=2", "--format", "json", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr[-3000:]
     shown = strata("show", "latest", "--format", "json", cwd=tmp_path)
@@ -126,7 +126,7 @@ def test_what_a_finished_run_was_is_shown_from_its_folder_when_nothing_runs(tmp_
     assert {name: after[name] for name in FIGURES} == {name: before[name] for name in FIGURES}
 
 
-def test_a_spec_that_is_wrong_ends_with_its_field_and_starts_nothing(tmp_path: Path) -> None:
+def test_a_wrong_spec_is_refused_by_its_field_and_starts_nothing(tmp_path: Path) -> None:
     done = strata("run", str(QUICKSTART), "num_round=3", cwd=tmp_path)
     assert done.returncode != 0
     assert "num_round" in done.stderr

@@ -61,7 +61,7 @@ def until(what: str, there: Callable[[], bool], limit_s: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def test_devices_come_and_go_during_a_run_and_return_with_their_ids_and_states(
+def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_states(
     up: dict[str, Any], tmp_path: Path
 ) -> None:
     def reached(done: subprocess.CompletedProcess[str], number: int) -> None:
@@ -102,14 +102,14 @@ def test_devices_come_and_go_during_a_run_and_return_with_their_ids_and_states(
     assert [seat.state for seat in seats] == ["taken"] * 3 + ["empty"] * 2
 
 
-def test_a_number_that_cannot_be_is_refused_with_its_field(up: dict[str, Any], tmp_path: Path) -> None:
+def test_an_impossible_number_is_refused_with_its_field(up: dict[str, Any], tmp_path: Path) -> None:
     refused = scale(tmp_path, "phone=3")
     assert refused.returncode == 1
     assert "unknown service 'phone'; known: device" in refused.stderr
     assert scale(tmp_path, "three").returncode == 2
 
 
-def test_devices_come_during_strata_run_and_nothing_is_left_at_its_end(tmp_path: Path) -> None:
+def test_devices_join_during_strata_run_and_no_process_is_left_at_its_end(tmp_path: Path) -> None:
     data = "{name: digits, n_train: 300, n_test: 100}"
     spec = f"data: {data}\nnum_rounds: 10000\nnum_edges: 1\nnum_devices: 2\nmax_devices: 3\neval_every: 10000\n"
     (tmp_path / "scaled.yaml").write_text(spec, encoding="utf-8")

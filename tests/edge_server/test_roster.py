@@ -11,7 +11,7 @@ from shared.core.errors import NotFound
 from shared.service.api.membership import AgentHeartbeat, HeartbeatAnswer
 
 
-def test_silence_counts_from_the_last_heartbeat_at_any_edge_and_not_before_the_request(
+def test_silence_counts_from_the_last_heartbeat_at_any_edge_or_from_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("edge_server.roster.time.monotonic", lambda: 100.0)

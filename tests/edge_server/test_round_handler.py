@@ -174,7 +174,7 @@ async def test_an_order_waits_until_the_edge_knows_its_address(tmp_path: Path) -
         ({"schedule": "free_compute"}, "factors: a value of device-0 would come from several visits of planned shares"),
     ],
 )
-async def test_a_run_fails_if_several_visits_may_bring_one_value_per_client(
+async def test_a_run_fails_if_several_visits_may_send_one_value_per_client(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(2,)) as fed:

@@ -38,7 +38,7 @@ async def test_no_more_runs_are_kept_than_the_setting_says(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("n", [100, 500, 900, 2000, 100_000])
-async def test_deeply_nested_json_is_refused_and_nothing_breaks(tmp_path: Path, n: int) -> None:
+async def test_deeply_nested_json_is_refused_without_a_crash(tmp_path: Path, n: int) -> None:
     bodies = [
         deep(n),
         deep(n, '{"spec": %s}', '{"a":', "}"),
@@ -110,7 +110,7 @@ async def test_only_files_of_the_results_folder_are_served(tmp_path: Path) -> No
                 assert (stream.status, name) == (status, name)
 
 
-async def test_an_unreachable_redis_does_not_tell_its_password() -> None:
+async def test_an_unreachable_redis_does_not_reveal_its_password() -> None:
     store = RedisStore("redis://someone:hunter2@127.0.0.1:1/0")
     with pytest.raises(StoreUnavailable) as caught:
         await store.ping()

@@ -70,7 +70,7 @@ def port_of_agent(log: str) -> int:
     return int(port)
 
 
-def test_two_hundred_slow_clients_are_dropped_and_the_run_goes_on(ground: Ground) -> None:
+def test_two_hundred_slow_clients_are_disconnected_and_the_run_continues(ground: Ground) -> None:
     edge = urlsplit(ground.api.edges().edges[0].url).port
     agent = port_of_agent((ground.topology.folder / "logs" / "agent-1.log").read_text())
     cloud = urlsplit(ground.topology.url).port
@@ -90,7 +90,7 @@ def test_two_hundred_slow_clients_are_dropped_and_the_run_goes_on(ground: Ground
     assert {round_.n_used for round_ in ground.api.rounds(ground.run).rounds} == {4}
 
 
-def test_no_secret_is_in_anything_that_was_written_or_answered(ground: Ground) -> None:
+def test_no_secret_is_in_any_file_output_or_answer(ground: Ground) -> None:
     get, run = ground.http.get, ground.run
     ground.api.stop(run)
     until(lambda: ground.api.run(run).status in FINAL)

@@ -50,7 +50,7 @@ async def events_of(fed: Federation, run: str, *kinds: str) -> list[dict[str, An
 # ---- what is wanted
 
 
-async def test_without_a_fleet_the_wish_is_refused_with_how_to_start_one(tmp_path: Path) -> None:
+async def test_without_a_fleet_a_scale_request_is_refused_with_advice(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
         refused = await put(fed, 7)
         assert (refused.status_code, refused.json()["field"]) == (409, "devices")
@@ -60,7 +60,7 @@ async def test_without_a_fleet_the_wish_is_refused_with_how_to_start_one(tmp_pat
         assert (found["wanted"], found["present"], found["fleet"]) == ({}, {}, None)
 
 
-async def test_a_wish_is_kept_and_told_to_the_fleet_and_shown_beside_what_is_there(tmp_path: Path) -> None:
+async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_the_actual_one(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1)) as fed:
         assert await say(fed, of(fed, error="no room")) == {"wanted": {}, "released": []}
         for _ in range(2):  # the same again is the same
@@ -78,7 +78,7 @@ async def test_a_wish_is_kept_and_told_to_the_fleet_and_shown_beside_what_is_the
         assert (await say(fed, of(fed, begins=True)))["wanted"] == {}
 
 
-async def test_what_the_fleet_cannot_do_is_refused_by_field(tmp_path: Path) -> None:
+async def test_a_request_beyond_the_fleets_limits_is_refused_by_field(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
         await say(fed, report(services={"device": 4, "device_slow": None}))
         wrong: list[tuple[Any, str, str]] = [
@@ -100,7 +100,7 @@ async def test_what_the_fleet_cannot_do_is_refused_by_field(tmp_path: Path) -> N
         assert both.json()["wanted"] == {"device": 8, "device_slow": 3}
 
 
-async def test_the_wish_for_a_service_that_the_fleet_has_no_more_goes_with_the_next(tmp_path: Path) -> None:
+async def test_a_request_for_a_service_that_was_removed_is_dropped_by_the_next_request(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
         await say(fed, report(services={"device": 1, "device_slow": 1}))
         await put(fed, {"device": 50_000, "device_slow": 50_000})
@@ -111,7 +111,7 @@ async def test_the_wish_for_a_service_that_the_fleet_has_no_more_goes_with_the_n
         assert (await say(fed, report()))["wanted"] == {"device": 60_000}
 
 
-async def test_one_fleet_serves_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
+async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=(), ttl_s=1.0) as fed:
         await say(fed, report())
         other = {**report(), "fleet": "f-2"}
@@ -127,7 +127,7 @@ async def test_one_fleet_serves_at_a_time_until_it_falls_silent(tmp_path: Path) 
 # ---- who leaves
 
 
-async def test_devices_that_come_and_leave_in_a_run_are_named_and_nobody_is_lost(tmp_path: Path) -> None:
+async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lost(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(1,) * 4) as fed:
         await say(fed, of(fed))
         gate = Gate(fed, closed_at=2)
@@ -176,7 +176,7 @@ def _opened(fed: Federation, gate: Gate, closed_at: int) -> Gate:
     return after
 
 
-async def test_an_agent_that_comes_back_takes_its_own_seat_with_its_state(tmp_path: Path, counting: str) -> None:
+async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path, counting: str) -> None:
     async with Federation(tmp_path / "f", rooms=(1,) * 4) as fed:
         gate = Gate(fed, closed_at=2)
         run = await fed.submit(small_spec(num_rounds=12, num_devices=4, algorithm=counting))
@@ -203,7 +203,7 @@ async def test_an_agent_that_comes_back_takes_its_own_seat_with_its_state(tmp_pa
     assert [row for row in rows if row.fresh_state] == []
 
 
-async def test_a_fleet_that_falls_silent_gives_up_its_farewells(tmp_path: Path) -> None:
+async def test_the_planned_stops_of_a_silent_fleet_are_dropped(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=2.0) as fed:
         await say(fed, of(fed, leaving=["agent-1"]))
         registry = fed.apps["cloud"].state.cloud.registry
@@ -240,7 +240,7 @@ class Looked(dict[str, Any]):
         return super().items()
 
 
-async def test_however_many_leave_agents_and_seats_are_looked_through_once(tmp_path: Path) -> None:
+async def test_agents_and_seats_are_searched_once_however_many_agents_leave(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
         cloud = fed.apps["cloud"].state.cloud
         names = tuple(f"agent-{number}" for number in range(300))
@@ -274,7 +274,7 @@ async def test_the_seats_of_each_agent_are_shown(tmp_path: Path) -> None:
 # ---- taken offline
 
 
-async def test_an_agent_that_is_taken_offline_makes_no_visits_until_it_is_brought_back(tmp_path: Path) -> None:
+async def test_an_agent_taken_offline_makes_no_visits_until_it_is_online_again(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(1, 1, 1)) as fed:
         gate = Gate(fed, closed_at=2)
         run = await fed.submit(small_spec(num_rounds=9, num_devices=3))
@@ -306,7 +306,7 @@ async def test_an_agent_that_is_taken_offline_makes_no_visits_until_it_is_brough
     assert sum(offline) == len(failures)
 
 
-async def test_who_is_offline_counts_for_no_minimum_and_is_named(tmp_path: Path) -> None:
+async def test_offline_agents_are_named_and_do_not_count_towards_the_minimum(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
         gate = Gate(fed, closed_at=2)
         run = await fed.submit(small_spec(num_rounds=9, num_devices=2, min_devices=2, timeouts={"ready_s": 1}))
@@ -320,7 +320,9 @@ async def test_who_is_offline_counts_for_no_minimum_and_is_named(tmp_path: Path)
     assert str(info.reason).endswith(f"devices: 1 of 2 (edges: 2, need 1); offline seats: [{seat}]")
 
 
-async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_simultaneous_changes_of_one_agent_all_take_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
         registry, agent, put_now = fed.apps["cloud"].state.cloud.registry, fed.agent_id(1), fed.store.put
 
@@ -340,7 +342,7 @@ async def test_changes_of_one_agent_at_the_same_time_all_hold(tmp_path: Path, mo
     assert json.loads(kept or b"{}") == found.model_dump(mode="json")
 
 
-async def test_only_a_known_device_is_changed_and_only_what_it_has(tmp_path: Path) -> None:
+async def test_only_existing_fields_of_known_devices_can_be_changed(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
         assert (await fed.client.patch("/agents/a-nobody", json={"online": False})).status_code == 404
         url = f"/agents/{fed.agent_id(0)}"

@@ -20,7 +20,7 @@ async def ask(fed: Federation, run_id: str, what: str) -> tuple[int, str]:
     return answer.status_code, answer.json().get("detail") or answer.json()["status"]
 
 
-async def test_two_rounds_and_two_more_end_like_four(tmp_path: Path) -> None:
+async def test_two_rounds_and_two_more_give_the_same_bits_as_four(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         four = await fed.run(small_spec(num_rounds=4))
         two = await fed.run(small_spec(num_rounds=2))
@@ -35,7 +35,7 @@ async def test_two_rounds_and_two_more_end_like_four(tmp_path: Path) -> None:
             assert (await fed.client.post(f"/runs/{two.run}/rounds", json=body)).status_code == 422
 
 
-async def test_rounds_asked_for_while_the_last_one_runs_are_trained_too(tmp_path: Path) -> None:
+async def test_rounds_added_during_the_last_round_are_trained_too(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         four = await fed.run(small_spec(num_rounds=4))
         for visit in (2, 3):  # of the last round; of the evaluation after it
@@ -75,7 +75,7 @@ async def test_a_paused_and_resumed_run_ends_with_the_same_bytes(tmp_path: Path)
         assert end.bytes_up == plain.bytes_up
 
 
-async def test_stop_drops_the_present_round_at_once_and_resume_makes_it_anew(tmp_path: Path) -> None:
+async def test_stop_aborts_the_current_round_at_once_and_resume_repeats_it(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec())
         gate = Gate(fed, closed_at=2)
@@ -95,7 +95,7 @@ async def test_stop_drops_the_present_round_at_once_and_resume_makes_it_anew(tmp
             assert (await ask(fed, run_id, what))[0] == 409
 
 
-async def test_a_stop_wins_over_a_pause(tmp_path: Path) -> None:
+async def test_a_stop_overrides_a_pause(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed)
         run_id = await fed.submit(small_spec())
@@ -105,7 +105,7 @@ async def test_a_stop_wins_over_a_pause(tmp_path: Path) -> None:
         assert (await fed.finish(run_id)).status == "stopped"
 
 
-async def test_one_run_trains_and_the_others_wait_with_that_reason(tmp_path: Path) -> None:
+async def test_one_run_trains_while_the_others_wait_and_say_why(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed)
         first = await fed.submit(small_spec(name="first"))
@@ -161,7 +161,7 @@ class Flaky:
         return await self.whole(*args, **kwargs)
 
 
-async def test_a_store_that_is_away_interrupts_a_run_which_then_ends_with_the_same_bytes(tmp_path: Path) -> None:
+async def test_an_unreachable_store_interrupts_a_run_which_then_ends_with_the_same_bytes(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec(num_rounds=3))
         run_id = ""
@@ -185,7 +185,7 @@ async def test_a_store_that_is_away_interrupts_a_run_which_then_ends_with_the_sa
         assert "interrupted: redis at 127.0.0.1:6379 does not answer" in statuses
 
 
-async def test_the_manager_outlives_a_store_that_is_away_while_nothing_trains(tmp_path: Path) -> None:
+async def test_the_manager_survives_an_unreachable_store_while_no_run_trains(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         flaky = Flaky(fed, "scan", lambda prefix: prefix.startswith("cloud:run-index") and flaky.n_failed < 2)
         fed.apps["cloud"].state.cloud.runs._training.wake()
@@ -197,7 +197,7 @@ async def _events(fed: Federation, run_id: str) -> list[Any]:
     return list(await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None))
 
 
-async def test_a_lost_state_file_fails_the_run_with_that_reason(tmp_path: Path) -> None:
+async def test_a_missing_state_file_fails_the_run_with_that_reason(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         info = await fed.run(small_spec(num_rounds=1))
         for blob in (tmp_path / "f" / "cloud" / "blobs").iterdir():
@@ -231,7 +231,7 @@ async def test_an_emptied_store_fails_the_run_with_that_reason(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("visit", [1, 2, 3, 4], ids=["round 1", "round 2", "round 3", "the evaluation"])
-async def test_a_cloud_restarted_in_the_middle_ends_the_run_with_the_same_bytes(tmp_path: Path, visit: int) -> None:
+async def test_a_cloud_restarted_during_a_run_ends_it_with_the_same_bytes(tmp_path: Path, visit: int) -> None:
     async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec(num_rounds=3))
         gate = Gate(fed, closed_at=visit)
@@ -259,7 +259,7 @@ async def test_a_cloud_that_lost_its_registry_learns_of_agents_from_the_edges(tm
         assert (await fed.run(small_spec())).model_sha256 == plain.model_sha256
 
 
-async def test_a_restarted_cloud_gives_no_seat_to_an_agent_that_it_has_not_heard(tmp_path: Path) -> None:
+async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat(tmp_path: Path) -> None:
     """Devices that were scaled away long ago are still known; a run that starts at once must not wait for them."""
     async with Federation(tmp_path / "f", ttl_s=5.0) as fed:
         plain = await fed.run(small_spec())
@@ -276,7 +276,7 @@ async def test_a_restarted_cloud_gives_no_seat_to_an_agent_that_it_has_not_heard
         assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
 
 
-async def test_wishes_of_before_the_restart_hold(tmp_path: Path) -> None:
+async def test_requests_made_before_a_restart_stay_in_force(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed)
         runs = []

@@ -50,7 +50,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder, *, fails: in
     return found
 
 
-async def test_rounds_that_come_fast_are_written_together_and_all_once_settled(
+async def test_fast_rounds_are_written_together_and_settle_writes_all(
     results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = noting(monkeypatch, results)
@@ -61,7 +61,7 @@ async def test_rounds_that_come_fast_are_written_together_and_all_once_settled(
     assert len(found) < 5
 
 
-async def test_what_an_error_left_unwritten_is_not_written_into_the_next_runs_folder(
+async def test_rounds_that_an_error_left_unwritten_do_not_enter_the_next_runs_folder(
     results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = noting(monkeypatch, results, fails=1)
@@ -107,7 +107,7 @@ async def until(there: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_round_is_written_once_with_its_evaluation_and_those_behind_it_after_it(
+async def test_a_round_is_written_once_with_its_evaluation_and_later_rounds_follow_it(
     results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = taking(monkeypatch, results)
@@ -127,7 +127,7 @@ async def test_a_round_is_written_once_with_its_evaluation_and_those_behind_it_a
     assert found[3:] == [(4, None)]
 
 
-async def test_what_waits_for_an_evaluation_is_written_at_once_when_somebody_wants_it_settled(
+async def test_settle_writes_rounds_that_wait_for_an_evaluation_at_once(
     results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = taking(monkeypatch, results)
@@ -138,7 +138,7 @@ async def test_what_waits_for_an_evaluation_is_written_at_once_when_somebody_wan
 
 
 @pytest.mark.parametrize("how", ["fails", "is dropped before it began"])
-async def test_an_evaluation_that_does_not_come_is_told_too(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_a_missing_evaluation_is_logged(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     evaluator = Evaluator(Mock(), Mock())
     reported: list[Any] = []
 
@@ -161,7 +161,7 @@ def accuracies(folder: Path, run_id: str) -> dict[int, bool]:
     return {row.round_no: bool(row.evaluation and row.evaluation["global"].accuracy is not None) for row in rows}
 
 
-async def test_while_a_run_goes_on_its_folder_has_the_accuracies_of_the_rounds_before(tmp_path: Path) -> None:
+async def test_during_a_run_its_folder_has_the_accuracies_of_earlier_rounds(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed, closed_at=3)  # round 3 hangs
         run_id = await fed.submit(small_spec(num_rounds=3))

@@ -31,7 +31,7 @@ def trained(done: Ended) -> list[VisitRow]:
     return [row for detail in done.rounds for row in detail.seats]
 
 
-async def test_a_visit_takes_at_least_as_long_as_the_model_says_and_seats_of_one_agent_wait_side_by_side(
+async def test_a_visit_takes_at_least_its_simulated_time_and_seats_of_one_agent_wait_in_parallel(
     tmp_path: Path,
 ) -> None:
     done = await run(tmp_path, spec_of({"name": "uniform", "low": 50, "high": 100}, 0.02), rooms=(6,))
@@ -155,7 +155,7 @@ async def test_too_many_late_seats_miss_the_quorum_and_are_listed(tmp_path: Path
     assert str(info.reason).count("late (no answer within the ") == 2
 
 
-async def test_a_visit_that_an_edge_breaks_off_ends_at_the_agent(tmp_path: Path) -> None:
+async def test_a_visit_cancelled_by_an_edge_ends_at_the_agent(tmp_path: Path) -> None:
     """A device that would wait for an hour is free once nobody waits for its answer."""
     deadline_s = await ample_s(tmp_path)
     async with federation(tmp_path, n_edges=1, rooms=(1, 1)) as fed:
@@ -178,7 +178,7 @@ async def test_simulated_waiting_extends_the_time_limit_of_a_visit(tmp_path: Pat
     assert all((row.measured_s or 0) >= 10 for row in trained(done))
 
 
-async def test_an_edges_own_worker_waits_as_well(tmp_path: Path) -> None:
+async def test_an_edges_own_worker_waits_too(tmp_path: Path) -> None:
     spec = spec_of(1, 0.1, num_rounds=1, client="edge", schedule="equal", edge_link={"worker_sps": 50})
     done = await run(tmp_path, spec, rooms=(3, 3))
     workers = [row for row in trained(done) if row.agent is None]
@@ -216,7 +216,7 @@ def lasted_s(detail: RoundDetail) -> float:
     return edge.simulated_s - edge.down_s - edge.up_s
 
 
-async def test_bofl_decides_without_a_report_that_is_overdue(tmp_path: Path) -> None:
+async def test_bofl_decides_without_an_overdue_report(tmp_path: Path) -> None:
     wall_s = await ample_s(tmp_path)
     limits = {"report_deadline_s": wall_s / 0.01, "round_deadline_s": 3 * wall_s / 0.01}
     done = await run(tmp_path, bofl_spec(**limits), n_edges=1, rooms=(1,) * 3, tamper=Slow(1))
@@ -240,7 +240,7 @@ async def test_bofl_decides_without_a_report_that_is_overdue(tmp_path: Path) -> 
     assert (await run(tmp_path, told, n_edges=1, rooms=(3,))).info.model_sha256 == done.info.model_sha256
 
 
-async def test_bofl_ends_a_round_without_an_upload_that_is_overdue(tmp_path: Path) -> None:
+async def test_bofl_ends_a_round_without_an_overdue_upload(tmp_path: Path) -> None:
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if request.url.path == "/uploads" and request.url.port == AGENT_PORT + 1:
             await asyncio.Event().wait()

@@ -179,7 +179,7 @@ def test_an_update_has_its_announced_size(reports: bool) -> None:
         ((single(0), single(1)), (Failure(reason="error", detail="of nobody"),), False),
     ],
 )
-def test_uploads_bring_each_requested_update_or_report_it_lost(
+def test_uploads_hold_each_requested_update_or_report_it_lost(
     contributions: tuple[Contribution[None], ...], failures: tuple[Failure, ...], fits: bool
 ) -> None:
     answer: UploadAnswer[None] = UploadAnswer(uploads=Uploads(contributions=contributions), failures=failures)

@@ -159,7 +159,7 @@ ALIKE = {"worker_sps": 0.4}
 
 
 @pytest.mark.parametrize("schedule", ["free_compute", "finish_time"])
-async def test_shares_and_twins_are_the_same_wherever_and_in_whatever_order_agents_start(
+async def test_shares_and_twins_depend_neither_on_hosts_nor_on_the_start_order_of_agents(
     tmp_path: Path, schedule: str, trained_on: list[list[int]]
 ) -> None:
     spec = planned(schedule, num_devices=4, num_rounds=3, sync="epoch", local_epochs=2, devices=MIXED, edge_link=ALIKE)
@@ -231,7 +231,7 @@ async def test_a_round_without_remaining_devices_fails_and_lists_those_lost(tmp_
     assert "300 of 300 samples were trained on by nobody" in (info.reason or "")
 
 
-async def test_worker_that_overruns_is_broken_off_and_its_share_done_by_the_others(
+async def test_worker_that_overruns_is_cancelled_and_the_others_train_its_share(
     tmp_path: Path, trained_on: list[list[int]]
 ) -> None:
     tail = {"name": "pareto", "shape": 0.7, "scale": 1}
@@ -309,7 +309,7 @@ async def test_averaging_after_each_step_equals_one_machine_with_all_data(tmp_pa
     assert max(float((alone[name] - tensor).abs().max()) for name, tensor in experiment.initial.items()) > 1e-3
 
 
-async def test_devices_collect_their_data_while_the_run_goes_on(tmp_path: Path, trained_on: list[list[int]]) -> None:
+async def test_devices_collect_data_during_the_run(tmp_path: Path, trained_on: list[list[int]]) -> None:
     done = await run(tmp_path, planned(num_rounds=3, arrival_rate=0.4, twins=True), **ONE_EDGE)
     assert [len(set(samples)) for samples in trained_on] == [120, 240, 300]
     assert set(trained_on[0]) < set(trained_on[1]) < set(trained_on[2])
