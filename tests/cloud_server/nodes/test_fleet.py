@@ -203,7 +203,7 @@ async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path
     assert [row for row in rows if row.fresh_state] == []
 
 
-async def test_the_planned_stops_of_a_silent_fleet_are_dropped(tmp_path: Path) -> None:
+async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_silent(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=2.0) as fed:
         await say(fed, of(fed, leaving=["agent-1"]))
         registry = fed.apps["cloud"].state.cloud.registry

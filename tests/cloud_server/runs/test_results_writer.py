@@ -138,7 +138,7 @@ async def test_settle_writes_rounds_that_wait_for_an_evaluation_at_once(
 
 
 @pytest.mark.parametrize("how", ["fails", "is dropped before it began"])
-async def test_a_missing_evaluation_is_logged(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_a_failed_or_dropped_evaluation_is_reported(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     evaluator = Evaluator(Mock(), Mock())
     reported: list[Any] = []
 
