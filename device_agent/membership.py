@@ -149,7 +149,7 @@ class Membership:
     async def register(self) -> str:
         """Registers with the cloud; returns the URL of the heartbeat edge, empty if there is no edge yet."""
         url, kept = f"{self.cloud_url}/agents", await self.host.runs()
-        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, who="the cloud")
+        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, peer="the cloud")
         answer = AgentRegistrationAnswer.model_validate(raw)
         await self._forget(set(kept) - set(answer.runs))
         return answer.edge_url
@@ -170,7 +170,7 @@ class Membership:
     async def _send_heartbeat(self, url: str) -> None:
         payload, outcome = self.heartbeat().model_dump(), "failed"
         try:
-            raw = await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, who=f"edge {url}")
+            raw = await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, peer=f"edge {url}")
             outcome = "answered"
         finally:
             self.metrics.heartbeats.labels(outcome).inc()

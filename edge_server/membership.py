@@ -58,7 +58,7 @@ class Membership:
         if not self.registered:
             await self._register()
         beat = EdgeHeartbeat(edge=self.registration.edge, roster=self.roster.entries()).model_dump()
-        raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, who="the cloud")
+        raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, peer="the cloud")
         answer = HeartbeatAnswer.model_validate(raw)
         self.roster.update(answer)
         await self._forget(set(answer.deleted) - self._forgotten)
@@ -66,7 +66,7 @@ class Membership:
 
     async def _register(self) -> None:
         url, kept = f"{self.cloud_url}/edges", await self.handler.states.runs()
-        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, who="the cloud")
+        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, peer="the cloud")
         answer = EdgeRegistrationAnswer.model_validate(raw)
         self.handler.own_url = answer.url
         await self._forget(kept - set(answer.runs))

@@ -178,8 +178,8 @@ class EdgeStateStore:
         Raises:
             DeadlineExceeded: it could not be reached for too long.
         """
-        who = f"the Redis of edge {self.edge_name}"
-        return await retry(lambda left: work(), limit_s=STORE_S, who=who, over=(StoreUnavailable,))
+        peer = f"the Redis of edge {self.edge_name}"
+        return await retry(lambda left: work(), limit_s=STORE_S, peer=peer, over=(StoreUnavailable,))
 
     async def _get(self, key: str) -> bytes | None:
         return await self._retried(lambda: self.store.get(key))

@@ -12,7 +12,7 @@ from shared.core.formatting import duration, number, percent, size
 from shared.results.text_tables import TextColumn, round_columns, run_figures
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.service.api.algorithms import AlgorithmInfo
 from shared.service.api.nodes import AgentInfo, EdgeInfo
 from shared.simulation.digital_twin import Twin
@@ -85,7 +85,7 @@ def groups_table(threshold: float, groups: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def visits_table(visits: Sequence[SeatRow]) -> FittedTable:
+def visits_table(visits: Sequence[VisitRow]) -> FittedTable:
     """A line for each visit of a round: outcome, reason, costs and the algorithm's own figures."""
     figures = dict.fromkeys(name for row in visits for name, found in row.figures.items() if _is_number(found))
     columns = [
@@ -114,7 +114,7 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float)
 
 
-def _figure(name: str, row: SeatRow) -> str:
+def _figure(name: str, row: VisitRow) -> str:
     """One of the algorithm's figures of a visit; `..._bytes` is shown as bytes."""
     value = row.figures.get(name)
     if not _is_number(value):

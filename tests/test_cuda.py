@@ -1,4 +1,4 @@
-"""`device: cuda`: refused with its cause where there is none; where there is one, FedAvg on it beside the CPU's."""
+"""`device: cuda` is refused with its cause if CUDA is missing; else FedAvg on it is compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ON_GPU: Any = pytest.mark.skipif(
 
 @pytest.fixture
 def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no CUDA in this process, whatever there is."""
+    """Hides CUDA from this process."""
     monkeypatch.setattr(compute_device, "cuda_missing", lambda: MISSING)
 
 
 def anything(name: str) -> ComputeDevice:
-    """A process that has whatever a spec asks for."""
+    """Makes this process accept every device that a spec requests."""
     return ComputeDevice(torch.device("cpu"))
 
 
@@ -41,7 +41,7 @@ def test_missing_cuda_is_an_error_that_names_field_and_cause(no_cuda: None) -> N
     assert compute_device_of("cpu").is_cpu
 
 
-def test_the_cause_tells_a_build_without_cuda_from_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cause_distinguishes_a_build_and_a_machine_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     assert "is a build without CUDA" in (compute_device.cuda_missing() or "")
@@ -69,7 +69,7 @@ async def test_a_cloud_without_cuda_refuses_the_run(tmp_path: Path, no_cuda: Non
     assert (problem["code"], problem["field"], problem["detail"]) == ("bad_input", "device", TOLD)
 
 
-async def test_a_run_that_is_resumed_where_there_is_no_cuda_fails_before_it_trains(
+async def test_a_run_resumed_without_cuda_fails_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
     monkeypatch.setattr("cloud_server.runs.manager.compute_device_of", anything)
@@ -82,7 +82,7 @@ async def test_a_run_that_is_resumed_where_there_is_no_cuda_fails_before_it_trai
 async def test_without_cuda_at_the_agents_the_first_round_fails_with_the_cause(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
-    """Of edges that are clients their own workers say the same."""
+    """The workers of edges that are clients fail with the same cause."""
     for module in ("manager", "executor"):
         monkeypatch.setattr(f"cloud_server.runs.{module}.compute_device_of", anything)
     async with federation(tmp_path, rooms=(6,)) as fed:

@@ -1,4 +1,4 @@
-"""What the pages tell people to write works: YAML is (part of) a spec, commands exist with their options."""
+"""Examples on the pages work: YAML is (part of) a spec, and commands exist with their options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def _found(pattern: str) -> list[tuple[str, str]]:
-    """What of all pages matches, with the page."""
+    """Returns all matches on the pages, each with its page."""
     return [
         (page.relative_to(ROOT).as_posix(), found)
         for page in PAGES
@@ -40,12 +40,12 @@ COMMANDS += [
 ]
 
 WRITTEN = {"algorithm=myprox", "algorithm=fedavgm", "data=mine", "model=small_cnn"}
-"""What the reader has just written; `tests/docs_site/test_how_to.py` runs the files that the pages show."""
+"""Files that the reader writes; `tests/docs_site/test_how_to.py` runs the files that the pages show."""
 TARGETS = _found(r"^    make ([a-z-]+)") + _found(r"`make ([a-z-]+)")
 
 
 @pytest.mark.parametrize(("page", "target"), sorted(set(TARGETS)))
-def test_a_target_of_make_that_a_page_names_is_there(page: str, target: str) -> None:
+def test_make_targets_named_by_pages_exist(page: str, target: str) -> None:
     assert re.search(rf"^{target}:.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -71,6 +71,6 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
         read_spec(ROOT / files[0], settings)
 
 
-def test_there_is_something_to_read() -> None:
+def test_the_pages_contain_examples() -> None:
     assert len(BLOCKS) >= 4
     assert len(COMMANDS) >= 20

@@ -1,4 +1,4 @@
-"""Devices that differ, through the three tiers: what the record of a run says of simulated time, and who was there."""
+"""Heterogeneous devices through the three tiers: simulated times and availability in the record of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_server.rounds.simulated_clock import EdgeClock
 from shared.federation.messages import Outcome, Task
 from shared.federation.visit_estimates import samples_due
 from shared.run_records.rounds import RoundDetail
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.simulation import PROFILES, REFERENCE_FLOPS
 from shared.simulation.cost_model import LinkUse
 from tests.edge_server.test_round_handler import refuse_spec
@@ -24,19 +24,19 @@ NEAR: dict[str, Any] = {"latency_s": 0, "jitter_s": 0}
 
 
 def spec_of(profile: dict[str, Any] | None = None, *, devices: dict[str, Any] | None = None, **more: Any) -> Any:
-    """A small run, whose devices speak without latency unless they say so."""
+    """Returns a small spec whose devices have no latency by default."""
     own = {"profile": {**NEAR, **(profile or {})}, "edge_latency_s": 0, **(devices or {})}
     return small_spec(devices=own, quorum=1.0, **more)
 
 
-def rows_of(done: Ended) -> dict[tuple[int, int], SeatRow]:
+def rows_of(done: Ended) -> dict[tuple[int, int], VisitRow]:
     return {(detail.round_no, row.seat): row for detail in done.rounds for row in detail.seats}
 
 
-# ---- what a visit takes
+# ---- the time of a visit
 
 
-async def test_a_row_tells_what_receiving_working_and_sending_took(tmp_path: Path) -> None:
+async def test_a_row_shows_the_seconds_of_receiving_training_and_sending(tmp_path: Path) -> None:
     profile = {"compute_sps": 50, "up_bps": 1e6, "down_bps": 4e6, "j_per_flop": 1e-9}
     profile |= {"j_per_byte_up": 2e-6, "j_per_byte_down": 5e-7}
     done = await run(tmp_path, spec_of(profile, num_rounds=1, local_epochs=2))
@@ -52,7 +52,7 @@ async def test_a_row_tells_what_receiving_working_and_sending_took(tmp_path: Pat
 
 
 async def test_twice_the_bandwidth_is_half_the_transfer_and_twice_the_compute_half_the_work(tmp_path: Path) -> None:
-    """Bodies name the figures, which here are equally long: not a byte differs."""
+    """Bodies contain the figures, which have equal lengths here: the numbers of bytes are equal."""
     figures = [{"compute_sps": 50, "up_bps": 1e6, "down_bps": 4e6}, {"compute_sps": 25, "up_bps": 2e6, "down_bps": 2e6}]
     one, other = [rows_of(await run(tmp_path, spec_of(own, num_rounds=1))) for own in figures]
     assert len(one) == 6
@@ -62,7 +62,7 @@ async def test_twice_the_bandwidth_is_half_the_transfer_and_twice_the_compute_ha
         assert row.compute_s == pytest.approx(other[key].compute_s / 2)
 
 
-async def test_latency_is_paid_each_way_and_jitter_stays_around_it(tmp_path: Path) -> None:
+async def test_latency_is_added_in_each_direction_and_jitter_varies_around_it(tmp_path: Path) -> None:
     quiet, shaky = [
         rows_of(await run(tmp_path, spec_of({"up_bps": 1e12, "down_bps": 1e12, **figures}, num_rounds=3)))
         for figures in ({"latency_s": 0.35}, {"latency_s": 0.35, "jitter_s": 0.2})
@@ -79,12 +79,12 @@ async def test_latency_is_paid_each_way_and_jitter_stays_around_it(tmp_path: Pat
     ("figures", "reason"),
     [
         ({"drop_rate": 0.3}, "dropped"),
-        # Rounds of 1,000 s are far longer than the devices' times, so that visits are apart.
+        # Rounds of 1,000 s are far longer than the devices' on-times, so that visits are independent.
         ({"availability": {"name": "on_off", "mean_on_s": 7, "mean_off_s": 3}, "delay_s": 1000}, "unavailable"),
     ],
     ids=["drop rate", "on and off"],
 )
-async def test_of_a_thousand_visits_as_many_fail_as_the_spec_says(
+async def test_the_share_of_failed_visits_is_that_of_the_spec(
     tmp_path: Path, figures: dict[str, Any], reason: str
 ) -> None:
     """Thrice in ten, within the bounds of a binomial distribution in which 99.9 % lie."""
@@ -97,7 +97,7 @@ async def test_of_a_thousand_visits_as_many_fail_as_the_spec_says(
     assert low <= reasons[reason] <= high
 
 
-async def test_of_a_mixture_each_part_has_its_share_and_works_at_its_own_pace(tmp_path: Path) -> None:
+async def test_each_part_of_a_mixture_has_its_share_and_its_own_speed(tmp_path: Path) -> None:
     parts = [
         {"profile": {**NEAR, "name": name}, "share": share} for name, share in (("jetson", 1 / 3), ("gateway", 2 / 3))
     ]
@@ -150,7 +150,7 @@ async def test_stragglers_are_shown_and_take_longer(tmp_path: Path) -> None:
     }
 
 
-def test_a_seat_that_visits_another_edge_pays_that_edges_latency(tmp_path: Path) -> None:
+def test_a_seat_that_visits_another_edge_has_that_edges_latency(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": 0.1}))
     assert experiment.seat(0).latency_s == (0.35, 0.35)
     experiment = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": _DRAWN}))
@@ -167,10 +167,10 @@ def test_a_seat_that_visits_another_edge_pays_that_edges_latency(tmp_path: Path)
 _DRAWN = {"name": "uniform", "low": 0, "high": 0.1}
 
 
-# ---- who drops
+# ---- dropped visits
 
 
-async def test_a_dropped_visit_is_lost_named_and_paid_until_it_drops(tmp_path: Path) -> None:
+async def test_a_dropped_visit_is_recorded_with_time_and_bytes_until_it_drops(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"drop_rate": 0.3, "compute_sps": 1, "j_per_flop": 1e-9}, num_rounds=5))
     experiment, rows = done.experiment, rows_of(done)
     dropped = {key: row for key, row in rows.items() if row.reason == "dropped"}
@@ -190,7 +190,7 @@ async def test_a_dropped_visit_is_lost_named_and_paid_until_it_drops(tmp_path: P
         assert detail.n_used == 6 - len(lost)
 
 
-async def test_a_run_in_which_visits_are_dropped_equals_one_that_leaves_them_out(tmp_path: Path) -> None:
+async def test_a_run_with_dropped_visits_equals_one_that_leaves_them_out(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"drop_rate": 0.4}, num_rounds=3))
     losses = [
         {"round_no": detail.round_no, "seats": [row.seat for row in detail.seats if row.reason == "dropped"]}
@@ -201,7 +201,7 @@ async def test_a_run_in_which_visits_are_dropped_equals_one_that_leaves_them_out
     assert quiet.info.model_sha256 == done.info.model_sha256
 
 
-async def test_a_seat_that_drops_has_the_state_of_its_visit_before(tmp_path: Path, counting: str) -> None:
+async def test_a_seat_that_drops_keeps_the_state_of_its_previous_visit(tmp_path: Path, counting: str) -> None:
     done = await run(tmp_path, spec_of({"drop_rate": 0.4}, algorithm=counting, num_rounds=5))
     visits = Counter[int]()
     for detail in done.rounds:
@@ -212,7 +212,7 @@ async def test_a_seat_that_drops_has_the_state_of_its_visit_before(tmp_path: Pat
     assert min(visits.values()) < 5
 
 
-async def test_held_updates_and_dropped_visits_go_together(
+async def test_held_updates_and_dropped_visits_can_be_combined(
     tmp_path: Path, counting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
@@ -223,15 +223,17 @@ async def test_held_updates_and_dropped_visits_go_together(
     assert {row.reason for row in rows if row.outcome == "failed"} == {"dropped"}
 
 
-# ---- who is off
+# ---- availability
 
 
 def trace(*intervals: tuple[float, float], **more: Any) -> dict[str, Any]:
     return {"availability": {"name": "trace", "intervals": intervals, **more}}
 
 
-async def test_a_device_that_is_off_is_not_visited(tmp_path: Path) -> None:
-    halves = {"availability": {"name": "trace", "traces": [[[0, 1e9]], []]}}  # even seats on, odd ones off
+async def test_an_unavailable_device_is_not_visited(tmp_path: Path) -> None:
+    halves = {
+        "availability": {"name": "trace", "traces": [[[0, 1e9]], []]}
+    }  # even seats are available, odd ones are not
     async with Federation(tmp_path / "f", n_edges=1) as fed:
         info = await fed.run(spec_of(halves, num_edges=1, num_rounds=1))
         first = await fed.round(info.run, 1)
@@ -242,12 +244,12 @@ async def test_a_device_that_is_off_is_not_visited(tmp_path: Path) -> None:
     assert [row.seat for row in off] == [row.seat for row in first.seats if row.outcome == "failed"] == [1, 3, 5]
     assert all((row.simulated_s, row.energy_j, row.down_bytes, row.up_bytes) == (0, 0, 0, 0) for row in off)
     assert "the device is off at second" in first.failures[0].detail
-    # the evaluation after the last round is no part of the modelled world: it asks everybody
+    # the evaluation after the last round is not simulated: it visits all seats
     assert {seat: asked[ports[agent]] for seat, agent in agents.items() if agent} == {n: 2 - n % 2 for n in range(6)}
 
 
-async def test_who_is_on_depends_on_the_simulated_clock(tmp_path: Path) -> None:
-    """Rounds take some 100 s: a device that goes off after 150 s is there in two of them."""
+async def test_availability_depends_on_the_simulated_clock(tmp_path: Path) -> None:
+    """Rounds take about 100 s: a device that is available for 150 s takes part in two of them."""
     slow = {"delay_s": 100, **trace((0, 150))}
     done = await run(tmp_path, spec_of(slow, num_rounds=3))
     assert [detail.n_used for detail in done.rounds] == [6, 6, 0]
@@ -257,7 +259,7 @@ async def test_who_is_on_depends_on_the_simulated_clock(tmp_path: Path) -> None:
     assert last.simulated_s < 1
 
 
-async def test_when_everybody_is_off_the_round_lasts_until_the_first_is_there(tmp_path: Path) -> None:
+async def test_with_all_devices_unavailable_the_round_lasts_until_the_first_returns(tmp_path: Path) -> None:
     later = {"availability": {"name": "trace", "traces": [[[500, 1e9]], [[800, 1e9]]]}}
     done = await run(tmp_path, spec_of(later, num_rounds=2))
     first, second = done.rounds
@@ -267,7 +269,7 @@ async def test_when_everybody_is_off_the_round_lasts_until_the_first_is_there(tm
     assert done.info.status == "completed"
 
 
-async def test_an_edge_whose_devices_are_off_holds_nobody_up(tmp_path: Path) -> None:
+async def test_an_edge_with_unavailable_devices_does_not_delay_others(tmp_path: Path) -> None:
     halves = {"availability": {"name": "trace", "traces": [[[0, 1e9]], [[900, 1e9]]]}}
     done = await run(tmp_path, spec_of(halves, num_rounds=1))
     (first,) = done.rounds
@@ -278,7 +280,7 @@ async def test_an_edge_whose_devices_are_off_holds_nobody_up(tmp_path: Path) -> 
     assert first.simulated_s < 10
 
 
-# ---- all of it, wherever the seats sit
+# ---- any hosts
 
 
 _PHONE = {"name": "phone_low", "drop_rate": 0.3, "delay_s": {"name": "normal", "mean": 5, "sd": 1}}
@@ -289,7 +291,7 @@ MIXED = {
 }
 
 
-async def test_the_record_is_the_same_wherever_and_in_whatever_order_agents_start(tmp_path: Path) -> None:
+async def test_the_record_depends_neither_on_hosts_nor_on_the_start_order_of_agents(tmp_path: Path) -> None:
     spec = small_spec(devices=MIXED, edge_link={"name": "lte"}, num_rounds=4, edge_rounds=2)
     layouts: list[dict[str, Any]] = [
         {"rooms": (6,)},

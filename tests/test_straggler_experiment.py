@@ -28,7 +28,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 
 def lasted_s(experiment: Experiment, round_no: int, use: LinkUse = BYTES) -> float:
-    """How long a round lasts: its slowest visit, from the streams of that round."""
+    """Returns the duration of a round: that of its slowest visit, from the streams of that round."""
     ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=16, edge=0)
     flops = 20 * experiment.flops
     return max(
@@ -38,7 +38,7 @@ def lasted_s(experiment: Experiment, round_no: int, use: LinkUse = BYTES) -> flo
 
 
 def expected_s(experiment: Experiment) -> float:
-    """The mean of the largest of the delays, by its distribution: the integral of 1 - prod P(delay <= x)."""
+    """Returns the mean of the largest delay from its distribution: the integral of 1 - prod P(delay <= x)."""
     delays = []
     for seat in experiment.population.seats:
         mean, sd = CLASSES[seat.profile.name]
@@ -59,7 +59,7 @@ def test_two_hundred_rounds_last_as_long_as_the_formula_says(experiment: Experim
     assert error < 0.25
 
 
-async def test_the_record_of_a_run_says_the_same(tmp_path: Path, experiment: Experiment) -> None:
+async def test_the_record_of_a_run_agrees_with_the_formula(tmp_path: Path, experiment: Experiment) -> None:
     spec = read_spec(SPEC, ["num_rounds=3", "eval_every=1"]).model_dump(mode="json")
     done = await run(tmp_path, spec, n_edges=1, rooms=(6, 5, 5))
     assert done.experiment.population.digest == experiment.population.digest

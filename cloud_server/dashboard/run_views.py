@@ -14,7 +14,7 @@ from shared.core.errors import Conflict
 from shared.plots.history import RunHistory, VisitSummary
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.simulation.digital_twin import Twin, TwinList
 
 SEATS_EVERY_S = 2.0
@@ -45,7 +45,7 @@ class RunView:
     info: RunInfo
     rounds: tuple[RoundInfo, ...] = ()
     visits: list[VisitSummary] = field(default_factory=list)
-    last_visits: dict[int, list[tuple[int, SeatRow]]] = field(default_factory=dict)
+    last_visits: dict[int, list[tuple[int, VisitRow]]] = field(default_factory=dict)
     newest: RoundDetail | None = None
     seats: tuple[SeatInfo, ...] = ()
     twins: dict[str, tuple[Twin, ...]] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cloud_server.dashboard.run_views import RunView
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.runs import SeatInfo
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 
 STATES = {
@@ -133,11 +133,11 @@ def _seat(seat: SeatInfo, run_view: RunView, agents: Mapping[str, AgentInfo], tr
     return Node(f"seat {seat.seat}", str(seat.seat), "device", state, parent, tuple(details), *traffic)
 
 
-def _outcome(row: SeatRow) -> str:
+def _outcome(row: VisitRow) -> str:
     return ", ".join(filter(None, (row.outcome, row.reason, row.label and f"class {row.label}")))
 
 
-def _state(seat: SeatInfo, last: SeatRow | None, *, is_training: bool) -> str:
+def _state(seat: SeatInfo, last: VisitRow | None, *, is_training: bool) -> str:
     if seat.state in ("lost", "offline"):
         return seat.state
     if seat.state == "retired":

@@ -113,7 +113,7 @@ class Registry:
             raise Forbidden(f"{source} is outside the allowed networks")
         url = f"http://[{source}]:{port}" if ":" in str(source) else f"http://{source}:{port}"
         try:
-            raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=CALL_BACK_S, who=url)
+            raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=CALL_BACK_S, peer=url)
             shown = NonceAnswer.model_validate(raw).nonce
         except (StrataError, ValueError) as error:
             raise Forbidden(f"{url} did not show its nonce: {error}") from None
@@ -191,8 +191,8 @@ class Registry:
             self._written.clear()
             log.warning("signs of life are not written: %s", error.detail)
 
-    def _refresh_alive_key(self, batch: Batch, now: float, who: tuple[str, str], key: str, value: bytes) -> Batch:
-        return batch.put(key, value, self.ttl_s) if self._claim_refresh(now, who, self.ttl_s) else batch
+    def _refresh_alive_key(self, batch: Batch, now: float, what: tuple[str, str], key: str, value: bytes) -> Batch:
+        return batch.put(key, value, self.ttl_s) if self._claim_refresh(now, what, self.ttl_s) else batch
 
     def _claim_refresh(self, now: float, what: tuple[str, str], ttl_s: float) -> bool:
         """Whether a key with a TTL should be written again; not at every one of thousands of heartbeats a second."""

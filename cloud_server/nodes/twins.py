@@ -24,12 +24,12 @@ async def twins_at(registry: Registry, edge: str, run_id: str) -> TwinList:
     """
     if edge not in registry.edges:
         raise NotFound(f"no edge {edge}")
-    url, who = f"{registry.edges[edge].url}/runs/{run_id}/twins", f"edge {edge}"
-    raw = await registry.caller.call_json("GET", url, limit_s=ASK_S, who=who)
+    url, peer = f"{registry.edges[edge].url}/runs/{run_id}/twins", f"edge {edge}"
+    raw = await registry.caller.call_json("GET", url, limit_s=ASK_S, peer=peer)
     try:
         return TwinList.model_validate(raw)
     except ValidationError as error:
-        raise WireError(f"{who} answered with no list of twins: {error.error_count()} errors") from None
+        raise WireError(f"{peer} answered with no list of twins: {error.error_count()} errors") from None
 
 
 async def twins_of(registry: Registry, run_id: str, agent: str, seats: Collection[int]) -> TwinList:

@@ -122,13 +122,13 @@ class EdgeClient:
         if self.sent.get(key) == content and not again:
             return
         payload = {"placement": placement.model_dump(mode="json"), "loads": dict(loads)}
-        who = f"edge {edge_name}"
+        peer = f"edge {edge_name}"
         await retry(
             lambda left_s: self.caller.call_json(
-                "PUT", f"{self._url(edge_name)}/placements", payload, limit_s=min(left_s, PLACEMENT_S), who=who
+                "PUT", f"{self._url(edge_name)}/placements", payload, limit_s=min(left_s, PLACEMENT_S), peer=peer
             ),
             limit_s=PLACEMENT_S,
-            who=who,
+            peer=peer,
             over=(Unreachable,),
         )
         self.sent = {key: value for key, value in self.sent.items() if key[1] == placement.run_id} | {key: content}
@@ -141,7 +141,7 @@ class EdgeClient:
             body,
             experiment.wire_types.round_answer,
             limit_s=limit_s,
-            who=f"edge {edge_name}",
+            peer=f"edge {edge_name}",
             headers={FOR_HEADER: edge_name},
             model=experiment.shapes,
         )

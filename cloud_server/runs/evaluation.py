@@ -16,7 +16,7 @@ from shared.federation.hooks import test_by_owner
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.runtime.worker import ComputeThread
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def over_clients(detail: RoundDetail, held_out: set[int]) -> dict[str, Evaluatio
     Held-out seats have means of their own. Clients without test samples do not count.
     """
     rows = [row for row in detail.seats if row.outcome == "evaluated"]
-    groups: dict[str, list[SeatRow | EdgeRow]] = {
+    groups: dict[str, list[VisitRow | EdgeRow]] = {
         "clients": [*(row for row in rows if row.seat not in held_out), *detail.edges],
         "held_out": [row for row in rows if row.seat in held_out],
     }

@@ -24,7 +24,7 @@ from shared.federation.experiment import Experiment
 from shared.run_records.events import Event
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.runtime.worker import ComputeThread
 from shared.storage import redis_keys
 from shared.storage.blobs import BlobCorrupt, BlobMissing, Blobs
@@ -34,7 +34,7 @@ from shared.wire import codec
 
 log = logging.getLogger(__name__)
 S = TypeVar("S")
-_ROWS = TypeAdapter(tuple[SeatRow, ...])
+_ROWS = TypeAdapter(tuple[VisitRow, ...])
 _EVALUATION = TypeAdapter(dict[str, Evaluation])
 
 
@@ -308,7 +308,7 @@ class RunRepository:
             detail = {**fields["info"], "evaluation": scores.get(round_no), "seats": visits}
             yield RoundDetail.model_validate(detail)
 
-    def _visits(self, digest: str) -> tuple[SeatRow, ...]:
+    def _visits(self, digest: str) -> tuple[VisitRow, ...]:
         return _ROWS.validate_json(bytes(self.blobs.open(digest)))
 
     # ---- evaluations

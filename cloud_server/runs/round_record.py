@@ -15,7 +15,7 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, RoundAnswer
 from shared.run_records.rounds import EdgeRow, RoundDetail
-from shared.run_records.visits import FailureInfo, SeatRow, VisitRecord, flat_scores
+from shared.run_records.visits import FailureInfo, VisitRecord, VisitRow, flat_scores
 from shared.simulation.cost_model import LinkUse, link_cost
 
 
@@ -141,21 +141,21 @@ class Recorder:
 
     # ---- seats
 
-    def _seat_rows(self, answers: EdgeReplies) -> tuple[SeatRow, ...]:
+    def _seat_rows(self, answers: EdgeReplies) -> tuple[VisitRow, ...]:
         rows = [self._seat_row(edge, visit) for edge, r in sorted(answers.replies.items()) for visit in r.answer.lines]
         for seat, failure in sorted(answers.lost_seats(self.round_map, self.retired).items()):
             name, agent = self._edge_name(failure.edge) or "", self.placement.agents.get(seat)
             profile, reason = self._profile(seat), failure.reason
-            rows.append(SeatRow(seat=seat, edge=name, agent=agent, profile=profile, outcome="failed", reason=reason))
+            rows.append(VisitRow(seat=seat, edge=name, agent=agent, profile=profile, outcome="failed", reason=reason))
         return tuple(rows)
 
     def _profile(self, seat: int) -> str:
         """The name of the profile that a seat had in the round."""
         return self.round_map.profiles.get(seat, self.experiment.seat(seat).profile.name)
 
-    def _seat_row(self, edge: int, visit: VisitRecord) -> SeatRow:
+    def _seat_row(self, edge: int, visit: VisitRecord) -> VisitRow:
         agent, profile = self.placement.agents.get(visit.seat), self._profile(visit.seat)
-        return SeatRow.of(visit, edge=self._edge_name(edge) or "", agent=agent, profile=profile)
+        return VisitRow.of(visit, edge=self._edge_name(edge) or "", agent=agent, profile=profile)
 
     # ---- edges
 

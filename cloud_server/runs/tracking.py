@@ -156,7 +156,7 @@ class Tracking:
         """Where the tracker shows the run, or why the export failed."""
         try:
             async with asyncio.timeout(LIMIT_S):
-                return await self.to[name].bring(tracked), None
+                return await self.to[name].export(tracked), None
         except TimeoutError:
             return None, f"{name} took longer than {LIMIT_S:g} s"
         except StrataError as error:

@@ -362,7 +362,7 @@ class AgentClient:
             body,
             kind,
             limit_s=limit_s,
-            who=f"agent {agent}",
+            peer=f"agent {agent}",
             headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent, **real.headers(seats[0])},
             model=self.experiment.shapes,
             n_seats=len(seats),

@@ -89,7 +89,7 @@ def check_sizes(answer: UploadAnswer[Any], outcomes: Mapping[int, Outcome[Any]],
             )
 
 
-def _check_tests(found: Mapping[str, Score], test_on: Collection[str], who: str, field: str) -> None:
+def _check_tests(found: Mapping[str, Score], test_on: Collection[str], subject: str, field: str) -> None:
     """Checks that further scores are possible, and on test sets of the spec.
 
     Raises:
@@ -97,8 +97,8 @@ def _check_tests(found: Mapping[str, Score], test_on: Collection[str], who: str,
     """
     for name, score in found.items():
         if name not in test_on:
-            raise WireError(f"{who} was tested on {name[:40]!r}, which is none of {list(test_on)}", field=field)
-        _check_score(score, who, f"{field}.{name}")
+            raise WireError(f"{subject} was tested on {name[:40]!r}, which is none of {list(test_on)}", field=field)
+        _check_score(score, subject, f"{field}.{name}")
 
 
 def _check_numbers(outcome: Outcome[Any]) -> None:
@@ -115,11 +115,11 @@ def _check_numbers(outcome: Outcome[Any]) -> None:
             _check_score(score, f"seat {outcome.seat}", f"outcomes.{name}")
 
 
-def _check_score(score: Score, who: str, field: str) -> None:
+def _check_score(score: Score, subject: str, field: str) -> None:
     _check_count(score.n, f"{field}.n")
     if score.n_correct > score.n or abs(score.loss_sum) > MAX_LOSS:
         found = f"{min(score.n_correct, MAX_COUNT)} of {score.n} correct and a loss of {score.loss_sum:g}"
-        raise WireError(f"{who} has {found}", field=field)
+        raise WireError(f"{subject} has {found}", field=field)
 
 
 def _check_count(count: int, field: str) -> None:

@@ -48,7 +48,7 @@ def without(a: Mapping[str, Tensor], names: Iterable[str]) -> TensorMap:
     return {name: tensor for name, tensor in a.items() if name not in unwanted}
 
 
-def owned(a: Mapping[str, Tensor]) -> TensorMap:
+def private_copies(a: Mapping[str, Tensor]) -> TensorMap:
     """Returns copies in torch's own memory: views of a body must not be trained or evaluated."""
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in a.items()}
 

@@ -135,9 +135,9 @@ class Context(Generic[Params]):
 
     def seed(self, purpose: str) -> int:
         """A 63-bit seed for this purpose at this place and time of the run."""
-        who = "cloud" if self.edge is None and self.seat is None else ""
-        who = who or (f"edge {self.edge}" if self.seat is None else f"seat {self.seat}")
-        key = f"{self.spec.seed}|{who}|{self.round_no}|{self.edge_round}|{self.wave}|{purpose}"
+        actor = "cloud" if self.edge is None and self.seat is None else ""
+        actor = actor or (f"edge {self.edge}" if self.seat is None else f"seat {self.seat}")
+        key = f"{self.spec.seed}|{actor}|{self.round_no}|{self.edge_round}|{self.wave}|{purpose}"
         return stream_seed(key)
 
     def rng(self, purpose: str) -> torch.Generator:

@@ -158,9 +158,9 @@ def latencies(spec: ExperimentSpec) -> npt.NDArray[np.float64]:
     return np.array(drawn, np.float64)
 
 
-def run_seeds(spec: ExperimentSpec, who: str) -> Seeds:
-    """Seeds by purpose for the random streams of a seat (`who`: `seat 3`) or an edge (`home 1`) in the whole run."""
-    return lambda purpose: stream_seed(f"{spec.seed}|population|{who}|{purpose}")
+def run_seeds(spec: ExperimentSpec, member: str) -> Seeds:
+    """Seeds by purpose for the random streams of a seat (`member`: `seat 3`) or an edge (`home 1`) in the whole run."""
+    return lambda purpose: stream_seed(f"{spec.seed}|population|{member}|{purpose}")
 
 
 def _link(spec: ExperimentSpec, edge: int) -> Link:
@@ -194,7 +194,7 @@ def _devices_of(spec: ExperimentSpec) -> _Devices:
     latencies_s = latencies(spec)
     by_latency = spec.association == "latency"
     edges = [int(edge) for edge in latencies_s.argmin(axis=1)] if by_latency else [n % n_edges for n in range(n_seats)]
-    profiles = profiles_of(spec.devices, spec.num_devices or 1, n_seats, lambda who: run_seeds(spec, who))
+    profiles = profiles_of(spec.devices, spec.num_devices or 1, n_seats, lambda member: run_seeds(spec, member))
     beyond = [
         tuple(profile.latency_s + s for s in row) for profile, row in zip(profiles, latencies_s.tolist(), strict=True)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shared.plots.picture import Axis, Picture, Span, Spans
 from shared.run_records.rounds import RoundDetail
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 
 WHATS = ("download", "compute", "wait", "upload")
 _PARTS = (("download", "down_s"), ("compute", "compute_s"), ("wait", "wait_s"), ("upload", "up_s"))
@@ -35,7 +35,7 @@ def timeline(row: RoundDetail, title: str) -> Picture | None:
     return Picture(name="timeline", title=title, panels=(panel,))
 
 
-def _spans(visit: SeatRow, at: int) -> Sequence[Span]:
+def _spans(visit: VisitRow, at: int) -> Sequence[Span]:
     found, begin = [], visit.begin_s
     for what, name in _PARTS:
         end = begin + getattr(visit, name)
@@ -45,7 +45,7 @@ def _spans(visit: SeatRow, at: int) -> Sequence[Span]:
     return found
 
 
-def _note(visit: SeatRow) -> str:
+def _note(visit: VisitRow) -> str:
     word = _WORDS.get(visit.outcome, visit.outcome)
     parts = (word, visit.reason, visit.label and f"class {visit.label}", visit.profile)
     again = f"edge round {visit.edge_round + 1}, wave {visit.wave + 1}" if visit.edge_round or visit.wave else ""

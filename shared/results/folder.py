@@ -14,7 +14,7 @@ from shared.core.errors import NotFound
 from shared.core.records import Record
 from shared.run_records.rounds import EdgeRow, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 
 DEVICES = "devices.ndjson"
 EDGES = "edges.ndjson"
@@ -138,7 +138,7 @@ def read_round(folder: Path, round_no: int) -> RoundDetail:
     found = next((row for row in read_rounds(folder) if (row.round_no, row.kind) == (round_no, "train")), None)
     if found is None:
         raise NotFound(f"no round {round_no} in {folder}")
-    seats = _rows_of_round(folder / DEVICES, round_no, SeatRow)
+    seats = _rows_of_round(folder / DEVICES, round_no, VisitRow)
     edges = _rows_of_round(folder / EDGES, round_no, EdgeRow) if (folder / EDGES).exists() else []
     return RoundDetail.model_validate({**found.model_dump(), "seats": seats, "edges": edges})
 

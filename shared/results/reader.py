@@ -20,7 +20,7 @@ from shared.plots.picture import Picture
 from shared.results.folder import DEVICES, EDGES, SEATS, read_rounds, read_run
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.runs import RunInfo, SeatInfo
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
@@ -76,7 +76,7 @@ def _as(kind: type[R], row: dict[str, Any], where: str) -> R:
         raise NotFound(f"{where}: {error.errors()[0]['msg']}") from None
 
 
-def read_visits(folder: Path) -> Iterator[tuple[str, SeatRow]]:
+def read_visits(folder: Path) -> Iterator[tuple[str, VisitRow]]:
     """Every visit of a results folder, with the kind of its round.
 
     Raises:
@@ -84,7 +84,7 @@ def read_visits(folder: Path) -> Iterator[tuple[str, SeatRow]]:
     """
     path = folder / DEVICES
     for number, row in rows_of(path):
-        yield str(row.get("kind")), _as(SeatRow, row, f"{path}, line {number}")
+        yield str(row.get("kind")), _as(VisitRow, row, f"{path}, line {number}")
 
 
 class EdgeRound(NamedTuple):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from shared.core.records import Record
 from shared.core.scores import Spread
-from shared.run_records.visits import FailureInfo, SeatRow
+from shared.run_records.visits import FailureInfo, VisitRow
 
 
 class EdgeRow(Record):
@@ -91,7 +91,7 @@ class RoundInfo(Record):
 class RoundDetail(RoundInfo):
     """One round with a row for each visit."""
 
-    seats: tuple[SeatRow, ...] = ()
+    seats: tuple[VisitRow, ...] = ()
 
 
 class RoundPage(Record):

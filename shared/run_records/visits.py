@@ -84,7 +84,7 @@ class VisitRecord(VisitFields):
     own_on: dict[str, Score] = Field(default_factory=dict)
 
 
-class SeatRow(VisitFields):
+class VisitRow(VisitFields):
     """A visit as the API and results folders show it: with its edge, agent and profile, and with ratios for scores.
 
     Attributes:
@@ -105,7 +105,7 @@ class SeatRow(VisitFields):
     n_test: int = 0
 
     @classmethod
-    def of(cls, visit: VisitRecord, *, edge: str, agent: str | None, profile: str) -> SeatRow:
+    def of(cls, visit: VisitRecord, *, edge: str, agent: str | None, profile: str) -> VisitRow:
         """The row of a visit that an edge has reported."""
         return cls(
             **{name: getattr(visit, name) for name in VisitFields.model_fields},

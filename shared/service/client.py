@@ -93,7 +93,7 @@ class Caller:
         kind: type[R],
         *,
         limit_s: float,
-        who: str,
+        peer: str,
         headers: Mapping[str, str] | None = None,
         model: Mapping[str, Tensor] | None = None,
         n_seats: int = 1,
@@ -105,7 +105,7 @@ class Caller:
             body: the encoded record.
             kind: the answer's type.
             limit_s: wall seconds for all attempts together.
-            who: names the other side in errors.
+            peer: names the other side in errors.
             headers: further headers.
             model: the run's model, for checks while decoding.
             n_seats: number of seats of which the answer may hold updates.
@@ -129,7 +129,7 @@ class Caller:
                 raise Unreachable(error.detail) from None
 
         began, over = time.monotonic(), (httpx.TransportError, Unreachable, *TRANSIENT)
-        raw, got = await retry(attempt, limit_s=limit_s, who=who, over=over)
+        raw, got = await retry(attempt, limit_s=limit_s, peer=peer, over=over)
         self.exchanged(url().rpartition("/")[2], body.n_bytes, len(raw), time.monotonic() - began)
         return Reply(codec.decode(kind, raw, model=model, n_seats=n_seats), body.n_bytes, len(raw), got)
 
@@ -144,7 +144,7 @@ class Caller:
         finally:
             await response.aclose()
 
-    async def call_json(self, method: str, url: str, payload: Any = None, *, limit_s: float, who: str) -> Any:
+    async def call_json(self, method: str, url: str, payload: Any = None, *, limit_s: float, peer: str) -> Any:
         """Sends one small JSON request, without retries, and returns the answer's value (None if it is empty).
 
         Raises:
@@ -159,15 +159,15 @@ class Caller:
             async with asyncio.timeout(limit_s), request as response:
                 status, body = response.status_code, await _read(response, SMALL_BYTES)
         except (TimeoutError, httpx.TimeoutException):
-            raise DeadlineExceeded(f"{who} did not answer within {limit_s:g} s") from None
+            raise DeadlineExceeded(f"{peer} did not answer within {limit_s:g} s") from None
         except httpx.TransportError as error:
-            raise Unreachable(f"{who}: {type(error).__name__}: {error}") from None
+            raise Unreachable(f"{peer}: {type(error).__name__}: {error}") from None
         if status >= 300:
             raise remote_error(status, body, url)
         try:
             return json.loads(bytes(body)) if body else None
         except (ValueError, RecursionError):
-            raise WireError(f"{who} answered with no JSON") from None
+            raise WireError(f"{peer} answered with no JSON") from None
 
 
 async def while_alive(request: Coroutine[Any, Any, T], check: Callable[[], None], *, poll_s: float = POLL_S) -> T:

@@ -29,14 +29,14 @@ def pause_s(every_s: float, failures: int) -> float:
 
 
 async def retry(
-    attempt: Callable[[float], Awaitable[T]], *, limit_s: float, who: str, over: tuple[type[Exception], ...]
+    attempt: Callable[[float], Awaitable[T]], *, limit_s: float, peer: str, over: tuple[type[Exception], ...]
 ) -> T:
     """Returns the result of the first attempt that succeeds.
 
     Args:
         attempt: makes one attempt; its argument is the seconds that are left, after which it is cancelled.
         limit_s: wall seconds for all attempts together.
-        who: names the other side in the error.
+        peer: names the other side in the error.
         over: errors after which another attempt is made; any other is raised at once.
 
     Raises:
@@ -56,4 +56,4 @@ async def retry(
         except over as error:
             last = error.detail if isinstance(error, StrataError) else f"{type(error).__name__}: {error}".rstrip(": ")
         await asyncio.sleep(min(backoff(tries), max(ends - time.monotonic(), 0)))
-    raise DeadlineExceeded(f"{who} did not answer within {limit_s:g} s ({last})")
+    raise DeadlineExceeded(f"{peer} did not answer within {limit_s:g} s ({last})")

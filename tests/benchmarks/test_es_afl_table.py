@@ -1,4 +1,4 @@
-"""The table of ES-AFL's page: what it takes from which record."""
+"""The table of ES-AFL's page: which figures it takes from the records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.strata.samples import SPEC, a_round, a_run
 WHOLE = {"n_weights": {"a": 3_000_000, "head": 1_000_000}, "multiply_adds": {"a": 40_000_000, "head": 1_000_000}}
 
 
-def test_rows_are_means_over_seeds_of_the_last_round(tmp_path: Path) -> None:
+def test_rows_show_means_over_seeds_in_the_last_round(tmp_path: Path) -> None:
     combinations = []
     for algorithm, seed, accuracy in (("es_afl", 1, 0.5), ("es_afl", 2, 0.7), ("fedavg", 1, 0.25)):
         run = f"r{algorithm}{seed}"

@@ -1,4 +1,4 @@
-"""Each row of `make bench` runs at a tiny size, so that the benchmarks cannot rot; the figures say nothing here."""
+"""Each row of `make bench` runs at a tiny size, so that the benchmarks keep working; the figures have no meaning."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def trainer(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_prints_a_figure_for_each_of_its_contenders(row: str) -> None:
+def test_a_row_prints_a_figure_for_each_variant(row: str) -> None:
     done = trainer(row)
     assert done.returncode == 0, done.stderr[-3000:]
     header, *lines = done.stdout.splitlines()
@@ -57,14 +57,14 @@ def test_a_row_prints_a_figure_for_each_of_its_contenders(row: str) -> None:
         assert all(re.search(r"\s-?\d+\.?\d*( (s|ms|MB|GB))?\b", line) for line in found)
 
 
-def test_an_unknown_row_is_refused_with_those_there_are() -> None:
+def test_an_unknown_row_is_refused_with_a_list_of_the_known() -> None:
     done = trainer("cnn,speed")
     assert done.returncode == 2
     assert "no row speed" in done.stderr
     assert all(row in done.stderr for row in ROWS)
 
 
-def test_contenders_take_turns_and_the_first_round_of_each_is_left_out() -> None:
+def test_variants_take_turns_and_their_first_rounds_are_left_out() -> None:
     order: list[str] = []
 
     def contender(name: str) -> float:
@@ -81,7 +81,7 @@ def test_the_slope_is_the_exponent() -> None:
     assert slope(counts, [3e-4 * n**1.25 for n in counts]) == pytest.approx(1.25)
 
 
-def test_stages_have_names_of_their_own() -> None:
+def test_stages_have_distinct_names() -> None:
     for stages in STAGES.values():
         assert COMMON.keys() <= stages.keys()
         assert len(set(stages.values())) == len(stages)

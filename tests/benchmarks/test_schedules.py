@@ -1,4 +1,4 @@
-"""Schedules against each other on the simulated clock: what docs/scheduler.md says of them."""
+"""Schedules compared on the simulated clock, as docs/scheduler.md describes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.schedules import CASES, mean_s
     ("case", "least", "most"),
     [("compute only", 0.99, 1.0), ("half Wi-Fi, half LTE", 0.5, 0.75)],
 )
-def test_finish_time_gains_where_links_differ_and_nothing_where_only_compute_counts(
+def test_finish_time_is_faster_where_links_differ_and_equal_where_only_compute_counts(
     case: str, least: float, most: float
 ) -> None:
     own, papers, ours = (mean_s(CASES[case], name, 1) for name in ("own_data", "free_compute", "finish_time"))

@@ -1,4 +1,4 @@
-"""What a step costs: operations, which are exact; seconds are only there."""
+"""The costs of a step: operations are exact; seconds are only checked for presence."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_sub_network_adds_less_than_a_step(measured: dict[str, Cost]) -> No
     assert one < two < 3 < four < 5
 
 
-def test_every_method_has_its_seconds_and_fedavg_is_the_measure(measured: dict[str, Cost]) -> None:
+def test_every_method_has_its_seconds_relative_to_fedavg(measured: dict[str, Cost]) -> None:
     assert measured.keys() == METHODS.keys()
     assert all(len(cost.seconds) == 1 and cost.ratio > 0 for cost in measured.values())
     assert measured["fedavg"].ratio == 1

@@ -56,7 +56,7 @@ def test_with_one_device_an_agent_link_bytes_are_the_bytes_on_the_sockets(stack:
         assert row["socket_bytes"] == row["bytes_up"] + row["bytes_down"] > 0
 
 
-def test_the_curl_lines_of_the_readme_run_as_they_stand(stack: httpx.Client, tmp_path: Path) -> None:
+def test_the_curl_lines_of_the_readme_run_unchanged(stack: httpx.Client, tmp_path: Path) -> None:
     lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("curl ")]
     assert len(lines) >= 4
     answers = {}
@@ -73,7 +73,7 @@ def test_the_curl_lines_of_the_readme_run_as_they_stand(stack: httpx.Client, tmp
     assert (tmp_path / "model.safetensors").stat().st_size > 10_000
 
 
-def test_a_device_that_comes_later_takes_a_free_seat_and_one_that_goes_is_named(stack: httpx.Client) -> None:
+def test_a_device_that_joins_takes_a_free_seat_and_one_that_leaves_is_named(stack: httpx.Client) -> None:
     spec = {"num_devices": 6, "max_devices": 7, "num_rounds": 100_000, "lr": 0.05, "eval_every": 100_000}
     run = submit(stack, spec)
     until("a committed round", lambda: stack.get(f"/runs/{run}").json()["rounds"] >= 1)

@@ -19,7 +19,7 @@ from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 HELLO = AgentRegistration(agent="a-1", name="a", devices=1, profile="standard", port=1, nonce="0" * 16)
 
 
-# ---- its id
+# ---- the agent's id
 
 
 def test_an_id_is_drawn_once_and_survives(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_an_id_is_drawn_once_and_survives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\xff\xfe", b"../../etc", b"x" * 100], ids=["empty", "bytes", "path", "long"]
 )
-def test_a_damaged_id_is_drawn_anew(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_id_is_replaced(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "agent-id").write_bytes(content)
     drawn = agent_id(tmp_path)
     assert drawn.startswith("a-")
@@ -42,10 +42,10 @@ def test_a_damaged_id_is_drawn_anew(tmp_path: Path, content: bytes) -> None:
 # ---- restarts
 
 
-async def test_a_late_order_for_updates_of_an_earlier_round_takes_none_of_the_present_round(
+async def test_a_late_order_for_updates_of_an_earlier_round_gets_none_of_the_current_round(
     tmp_path: Path,
 ) -> None:
-    """An agent that was paused reads, when it wakes up, an order that the edge has given up."""
+    """A paused agent that continues reads an order that the edge has given up."""
     orders: list[bytes] = []
     stale: list[httpx.Response] = []
     async with Federation(tmp_path / "f", n_edges=1, rooms=(6,)) as fed:
@@ -82,7 +82,9 @@ async def test_an_agent_restarted_between_rounds_keeps_id_and_states(tmp_path: P
             assert [(row.outcome, row.fresh_state) for row in rows] == [("used", False)] * 6
 
 
-async def test_an_agent_that_lost_its_folder_begins_anew_and_the_record_says_so(tmp_path: Path, counting: str) -> None:
+async def test_an_agent_that_lost_its_folder_starts_with_fresh_state_and_the_record_says_so(
+    tmp_path: Path, counting: str
+) -> None:
     async with Federation(tmp_path / "f", rooms=(1, 1), n_edges=1) as fed:
         spec = small_spec(num_devices=2, num_edges=1, num_rounds=1, algorithm=counting)
         info = await fed.run(spec)
@@ -96,7 +98,7 @@ async def test_an_agent_that_lost_its_folder_begins_anew_and_the_record_says_so(
         assert {row.seat for row in rows if row.fresh_state} == {seat}
 
 
-async def test_an_agent_restarted_in_its_visit_gets_its_order_again(tmp_path: Path) -> None:
+async def test_an_agent_restarted_during_its_visit_gets_its_order_again(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec())
         restarted: list[asyncio.Task[None]] = []
@@ -121,7 +123,7 @@ async def test_an_agent_restarted_in_its_visit_gets_its_order_again(tmp_path: Pa
 
 
 class Keeper:
-    """Stands in for a `DeviceHost`: the runs of which states are kept."""
+    """Replaces a `DeviceHost`: knows the runs whose states are kept."""
 
     def __init__(self, *kept: str) -> None:
         self.kept = set(kept)
@@ -134,7 +136,7 @@ class Keeper:
 
 
 def membership(answers: dict[str, Any], heard: list[str], keeper: Keeper | None = None) -> Membership:
-    """A membership whose cloud and edges answer by url."""
+    """Returns a membership whose cloud and edges answer by URL."""
 
     async def handle(request: httpx.Request) -> httpx.Response:
         heard.append(str(request.url))
@@ -175,13 +177,13 @@ async def test_states_of_runs_deleted_meanwhile_are_dropped_at_registration() ->
         "file:///etc/passwd",
     ],
 )
-async def test_an_order_cannot_make_an_agent_call_anywhere(url: str) -> None:
+async def test_an_order_cannot_make_an_agent_call_arbitrary_addresses(url: str) -> None:
     member = membership({}, [])
     with member.working_for(url):
         assert member.edges == {}
 
 
-async def test_an_edge_that_gave_work_is_sent_heartbeats_until_the_work_is_done_also_without_a_home_edge() -> None:
+async def test_an_agent_sends_heartbeats_to_an_ordering_edge_until_its_work_is_done_even_without_a_home_edge() -> None:
     edge = "http://10.0.0.1:9100"
     heard: list[str] = []
     answers: dict[str, Any] = {
@@ -207,7 +209,7 @@ async def test_an_edge_that_gave_work_is_sent_heartbeats_until_the_work_is_done_
     assert member.heartbeat_edge_url == ""
 
 
-async def test_an_agent_whose_home_edge_is_gone_registers_again() -> None:
+async def test_an_agent_whose_home_edge_is_lost_registers_again() -> None:
     first, second = "http://10.0.0.1:9100", "http://10.0.0.2:9100"
     heard: list[str] = []
     answers: dict[str, Any] = {

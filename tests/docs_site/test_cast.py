@@ -1,4 +1,4 @@
-"""The moving picture of a terminal: its times, its drawing, and what it must not tell."""
+"""The animated picture of a terminal: its times, its drawing, and the private data that it must not contain."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def screen(*lines: str, colour: str = "default") -> Screen:
 # ---- times
 
 
-def test_a_wait_is_cut_a_spinner_being_no_news_and_what_follows_comes_earlier() -> None:
+def test_a_wait_is_shortened_spinners_are_ignored_and_later_output_comes_earlier() -> None:
     spins = [(0.5 * step, screen(f"{'⠋⠙⠹'[step % 3]} starting")) for step in range(21)]
     after = [(10.5, screen("running")), (11.5, screen("done"))]
     cut = short_waits([*spins, *after])
@@ -55,7 +55,7 @@ def test_a_run_without_long_waits_keeps_its_times() -> None:
     assert short_waits(timed) == timed
 
 
-def test_a_long_run_is_played_faster_a_short_one_as_it_was() -> None:
+def test_a_long_run_is_played_faster_and_a_short_one_in_real_time() -> None:
     long, faster = paced([(float(number), screen(str(number))) for number in range(29)])
     assert faster == 28 / PLAY_S
     assert sum(length for _, length in long) == pytest.approx(PLAY_S + LAST_S + FIRST_S - 1 / faster)
@@ -67,7 +67,7 @@ def test_a_long_run_is_played_faster_a_short_one_as_it_was() -> None:
 # ---- drawing
 
 
-def test_a_picture_shows_each_screen_in_its_time_and_holds_a_row_once() -> None:
+def test_a_picture_shows_each_screen_at_its_time_and_stores_each_row_once() -> None:
     one, two = screen("same", "a < b & c", colour="green"), screen("same", "two   words", colour="green")
     root = ET.fromstring(drawn([(one, 1.0), (two, 3.0)], "x"))  # noqa: S314 - just made
     words = ["".join(text.itertext()) for text in root.findall(f"{SVG}defs//{SVG}text")]
@@ -89,11 +89,11 @@ def test_a_terminals_output_is_drawn_with_its_colours() -> None:
     assert (last[0][0].colour, last[0][6].bold) == ("brightblack", True)
 
 
-# ---- what it must not tell
+# ---- private data
 
 
 @pytest.mark.parametrize("word", [socket.gethostname(), str(Path.home()), str(Path.cwd()), "https://example.org/x"])
-def test_a_picture_that_tells_of_the_machine_is_refused(word: str) -> None:
+def test_a_picture_that_names_the_machine_is_refused(word: str) -> None:
     shown = [(screen("results: runs/r1 at http://127.0.0.1:8000"), 1.0)]
     assert private(drawn(shown, "x")) == []
     assert word in private(drawn([(screen(f"at {word}"), 1.0)], "x"))

@@ -1,4 +1,4 @@
-"""The site of docs/: built strictly, whole, and from this machine alone. Left out where MkDocs is not installed."""
+"""The site of docs/: a strict build without network access. The tests are skipped if MkDocs is not installed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ LOADED = re.compile(r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)
         ([{"How to": ["how-to/y.md", "how-to/*.md"]}], [{"How to": ["how-to/y.md", "how-to/x.md"]}]),
         ([{"Watch": ["dashboard*.md", "reports*.md"]}, "*.md"], [{"Watch": ["dashboard.md"]}, "a.md", "b.md"]),
         ([{"Watch": ["reports*.md"]}], []),
-        (["gone.md", {"Home": "a.md"}], ["gone.md", {"Home": "a.md"}]),  # a plain name is MkDocs' to complain of
+        (
+            ["gone.md", {"Home": "a.md"}],
+            ["gone.md", {"Home": "a.md"}],
+        ),  # MkDocs itself reports a plain name without a page
     ],
     ids=str,
 )
-def test_a_pattern_of_the_navigation_stands_for_the_pages_that_are_named_nowhere_else(
-    nav: list[Any], found: list[Any]
-) -> None:
+def test_a_navigation_pattern_adds_the_pages_that_are_not_named_elsewhere(nav: list[Any], found: list[Any]) -> None:
     assert expanded(nav, PAGES) == found
 
 
@@ -59,14 +60,14 @@ def test_a_link_to_code_becomes_its_name_or_its_page(link: str, repo: str | None
 
 
 @pytest.mark.parametrize("link", ["[it](../shared/no_such.py)", "[it](../../elsewhere)"])
-def test_a_link_out_of_docs_that_leads_nowhere_stops_the_build(link: str) -> None:
+def test_a_broken_link_out_of_docs_stops_the_build(link: str) -> None:
     from mkdocs.exceptions import PluginError
 
     with pytest.raises(PluginError, match=r"page\.md"):
         outward(link, "page.md", None)
 
 
-# ---- the whole
+# ---- the built site
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def test_the_site_builds_without_a_warning_and_has_every_page(site: Path) -> Non
 
 
 @pytest.mark.timeout(400)
-def test_nothing_of_the_site_is_loaded_from_another_host(site: Path) -> None:
+def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
     assert LOADED.search('<script async src="https://cdn.example/x.js">')
     assert LOADED.search("<link rel=stylesheet href=//fonts.example/css>")
     found = [path.name for path in site.rglob("*.html") if LOADED.search(path.read_text(encoding="utf-8"))]

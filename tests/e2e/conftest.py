@@ -1,4 +1,4 @@
-"""An undisturbed topology, of another layout than those that are hurt."""
+"""A deployment without faults, whose layout differs from those with faults."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.soak.world import World
+from tests.soak.deployment import Deployment
 
 pytest.register_assert_rewrite("tests.e2e.real_faults")
 
 
 @pytest.fixture(scope="session")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One agent with all devices; nobody hurts it."""
-    with World(tmp_path_factory.mktemp("calm") / "world", edges=2, devices=4, agents=1, ttl_s=30) as world:
-        yield world
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A deployment without faults, in which one agent hosts all devices."""
+    with Deployment(
+        tmp_path_factory.mktemp("reference") / "deployment", edges=2, devices=4, agents=1, ttl_s=30
+    ) as deployment:
+        yield deployment

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser over a real topology: from the form to the end of a run, and everything beside it."""
+"""The dashboard in a real browser with a real topology: runs from the form to their end, and all other pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chromium() -> Iterator[Any]:
 
 
 def started(folder: Path, **env: str) -> tuple[subprocess.Popen[str], str]:
-    """`strata up` with a device an agent, and its address."""
+    """Starts `strata up` with one device per agent; returns the process and the cloud's address."""
     words = ["up", "--edges", "2", "--devices", "4", "--agents", "4", "--port", "0", "--format", "json"]
     with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
@@ -56,7 +56,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
 
 @pytest.fixture
 def visitor(chromium: Any, url: str) -> Iterator[Visitor]:
-    """A window that must have nothing to complain of in the end."""
+    """A window; the test fails if its pages had errors."""
     found = Visitor(chromium, url)
     yield found
     assert found.complaints == []
@@ -73,7 +73,7 @@ def wait_completed(visitor: Visitor) -> None:
 
 
 def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of compute by row of the timeline."""
+    """Returns the seconds of compute by row of the timeline."""
     timeline = next(chart for chart in charts if any(series.get("name") == "compute" for series in chart["series"]))
     found: dict[str, float] = dict.fromkeys(timeline["yAxis"][0]["data"], 0.0)
     for series in timeline["series"]:
@@ -113,7 +113,7 @@ def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
     until("time is to the right", lambda: "simulated time" in json.dumps(visitor.charts()[0]["xAxis"]), 30)
 
 
-def test_slow_device_is_seen_in_the_timeline_of_a_run_from_a_file(visitor: Visitor, url: str, tmp_path: Path) -> None:
+def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, url: str, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     page = visitor.go("/")
     page.get_by_text("As a table").click()
@@ -138,7 +138,7 @@ def test_slow_device_is_seen_in_the_timeline_of_a_run_from_a_file(visitor: Visit
 
 
 def tab_to(page: Any, name: str) -> None:
-    """Press Tab until what has this name has the focus, and shows that it has."""
+    """Press Tab until the element of this name has a visible focus."""
     for _ in range(150):
         page.keyboard.press("Tab")
         if name in page.evaluate("(e => [e.ariaLabel, e.textContent])(document.activeElement)"):
@@ -148,7 +148,7 @@ def tab_to(page: Any, name: str) -> None:
     assert page.evaluate("document.activeElement.matches(':focus-visible')")
 
 
-def test_a_run_by_keyboard_alone(visitor: Visitor) -> None:
+def test_a_run_can_be_started_by_keyboard_alone(visitor: Visitor) -> None:
     page = visitor.go("/new")
     for field, value in (("name", "by keyboard"), ("num_rounds", "100000"), ("data", "{name: digits, n_train: 300}")):
         tab_to(page, field)
@@ -198,7 +198,7 @@ def test_two_runs_side_by_side(visitor: Visitor) -> None:
 
 
 def named(charts: list[dict[str, Any]]) -> set[str]:
-    """Names of lines without what makes labels unique."""
+    """Returns the names of lines without the suffixes that make labels unique."""
     names = {series.get("name", "") for chart in charts for series in chart["series"]}
     return {known for known in ("from a file", "from the form") for name in names if known in name}
 
@@ -242,14 +242,14 @@ def test_every_page_fits_a_phone(chromium: Any, url: str, dark: bool) -> None:
     narrow.window.close()
 
 
-def test_pages_of_what_is_not_there_say_so(visitor: Visitor) -> None:
+def test_pages_of_unknown_resources_say_so(visitor: Visitor) -> None:
     visitor.page.goto(f"{visitor.url}/ui/runs/r-none")
     visitor.page.get_by_role("alert").filter(has_text="r-none").wait_for()
     visitor.page.goto(f"{visitor.url}/ui/compare")
     visitor.page.get_by_text("Select two or more").wait_for()
 
 
-def test_with_a_token_one_logs_in(chromium: Any, tmp_path: Path) -> None:
+def test_a_token_requires_a_login(chromium: Any, tmp_path: Path) -> None:
     process, url = started(tmp_path, STRATA_API_TOKEN=WORD)
     try:
         visitor = Visitor(chromium, url)

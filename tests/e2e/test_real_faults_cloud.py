@@ -1,4 +1,4 @@
-"""The cloud and Redis killed, alone and with everybody else, as real processes: the same bytes in the end."""
+"""The cloud and Redis are killed, alone and with all others, as real processes: the final model has the same bytes."""
 
 from __future__ import annotations
 
@@ -9,70 +9,74 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.real_faults import HELD, TRAINS, assert_same_bits, counts, ended_well, lost, of_kind
+from tests.e2e.real_faults import FEDAVG, GATED, assert_same_bits, completed_run, counts, lost, of_kind
+from tests.soak.deployment import Deployment
 from tests.soak.waits import until
-from tests.soak.world import World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 AWAY_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World(tmp_path_factory.mktemp("cloud") / "world", ttl_s=40) as world:
-        yield world
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with Deployment(tmp_path_factory.mktemp("cloud") / "deployment", ttl_s=40) as deployment:
+        yield deployment
 
 
-@pytest.mark.parametrize(("spec", "seed"), [(TRAINS, 1), (counts(0.5), 2)], ids=["fedavg", "counter"])
+@pytest.mark.parametrize(("spec", "seed"), [(FEDAVG, 1), (counts(0.5), 2)], ids=["fedavg", "counter"])
 def test_cloud_killed_at_random_moments_ends_with_the_same_bytes(
-    spec: dict[str, Any], seed: int, world: World, calm: World
+    spec: dict[str, Any], seed: int, deployment: Deployment, reference: Deployment
 ) -> None:
     rng = random.Random(seed)
-    run = world.submit({**spec, "seed": seed})
+    run = deployment.submit({**spec, "seed": seed})
     for _ in range(3):
-        world.wait_round(run, min(world.info(run).rounds + rng.randrange(2), 3))
-        time.sleep(rng.uniform(0, 1.5))  # a moment within the round, not a wait for something
-        with world.killed("cloud"):
+        deployment.wait_round(run, min(deployment.info(run).rounds + rng.randrange(2), 3))
+        time.sleep(rng.uniform(0, 1.5))  # a random time within the round, not a wait for an event
+        with deployment.killed("cloud"):
             pass
-    info, details, _ = ended_well(world, run)
+    info, details, _ = completed_run(deployment, run)
     assert lost(details) == {}
-    assert_same_bits(calm, info, details)
+    assert_same_bits(reference, info, details)
 
 
-def test_redis_killed_in_a_round_and_restarted_loses_nothing(world: World, calm: World) -> None:
-    with world.gate.closed(from_round=2) as gate:
-        run = world.submit(HELD)
+def test_redis_killed_during_a_round_and_restarted_loses_nothing(deployment: Deployment, reference: Deployment) -> None:
+    with deployment.gate.closed(from_round=2) as gate:
+        run = deployment.submit(GATED)
         gate.wait("agent-1", 2)
-        with world.killed("redis"):
+        with deployment.killed("redis"):
             pass
-    info, details, _ = ended_well(world, run)
+    info, details, _ = completed_run(deployment, run)
     assert lost(details) == {}
-    assert_same_bits(calm, info, details)
+    assert_same_bits(reference, info, details)
 
 
-def test_run_pauses_while_redis_is_away_says_so_and_goes_on(world: World, calm: World) -> None:
-    run = world.submit(counts(1.0))
-    world.wait_round(run, 1)
-    with world.killed("redis"):
+def test_run_pauses_with_a_reason_while_redis_is_down_and_then_continues(
+    deployment: Deployment, reference: Deployment
+) -> None:
+    run = deployment.submit(counts(1.0))
+    deployment.wait_round(run, 1)
+    with deployment.killed("redis"):
         ends = time.monotonic() + AWAY_S
-        until("the run to say that Redis is away", lambda: "Redis" in str(world.client.run(run).reason), 15)
+        until("the run's reason to name Redis", lambda: "Redis" in str(deployment.client.run(run).reason), 15)
         while time.monotonic() < ends:
-            assert world.topology.dead() == []
+            assert deployment.topology.dead() == []
             time.sleep(0.5)
-    info, details, events = ended_well(world, run)
-    reasons = [str(told.get("reason")) for told in of_kind(events, "run.status")]
+    info, details, events = completed_run(deployment, run)
+    reasons = [str(data.get("reason")) for data in of_kind(events, "run.status")]
     assert any("Redis" in reason for reason in reasons), reasons
     assert lost(details) == {}
-    assert_same_bits(calm, info, details)
+    assert_same_bits(reference, info, details)
 
 
-def test_everything_killed_at_once_and_started_again_goes_on(world: World, calm: World) -> None:
-    with world.gate.closed(from_round=2) as gate:
-        run = world.submit({**HELD, "num_rounds": 4})
+def test_run_continues_after_all_processes_were_killed_and_restarted(
+    deployment: Deployment, reference: Deployment
+) -> None:
+    with deployment.gate.closed(from_round=2) as gate:
+        run = deployment.submit({**GATED, "num_rounds": 4})
         gate.wait("agent-2", 2)
-        everybody = ["redis", *world.names]
-        with world.killed(*everybody):
+        all_names = ["redis", *deployment.names]
+        with deployment.killed(*all_names):
             pass
-    info, details, _ = ended_well(world, run)
-    assert_same_bits(calm, info, details)
-    world.wait_all()
+    info, details, _ = completed_run(deployment, run)
+    assert_same_bits(reference, info, details)
+    deployment.wait_all()

@@ -1,4 +1,4 @@
-"""Disks that are full and clocks that jump, as real processes."""
+"""Full disks and jumping clocks of real processes."""
 
 from __future__ import annotations
 
@@ -6,76 +6,82 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.real_faults import TRAINS, assert_same_bits, counts, ended_well, lost
-from tests.soak.world import World
+from tests.e2e.real_faults import FEDAVG, assert_same_bits, completed_run, counts, lost
+from tests.soak.deployment import Deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 YEAR_S = 400 * 86400.0
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("host") / "world"
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    folder = tmp_path_factory.mktemp("host") / "deployment"
     names = ("agent-1", "edge-1", "cloud")
-    with World(folder, small_disks=("agent-1", "edge-1", "cloud"), clocks=names, ttl_s=30) as world:
-        yield world
+    with Deployment(folder, small_disks=("agent-1", "edge-1", "cloud"), clocks=names, ttl_s=30) as deployment:
+        yield deployment
 
 
-def needs_disk(world: World, name: str) -> None:
-    if name not in world.small_disks:
-        pytest.skip("a small disk can be mounted by root only, where mounting is allowed")
+def needs_disk(deployment: Deployment, name: str) -> None:
+    if name not in deployment.small_disks:
+        pytest.skip("only root can mount a small disk, and only where mounting is allowed")
 
 
-def test_agent_with_a_full_disk_fails_its_visits_by_name_until_there_is_room(world: World, calm: World) -> None:
-    needs_disk(world, "agent-1")
-    run = world.submit(counts(0.5, num_rounds=6, num_edges=1))
-    world.wait_round(run, 1)
-    world.fill_disk("agent-1")
-    world.wait_round(run, 3)
-    world.free_disk("agent-1")
-    info, details, _ = ended_well(world, run)
+def test_agent_with_a_full_disk_fails_its_visits_with_that_reason_until_there_is_space(
+    deployment: Deployment, reference: Deployment
+) -> None:
+    needs_disk(deployment, "agent-1")
+    run = deployment.submit(counts(0.5, num_rounds=6, num_edges=1))
+    deployment.wait_round(run, 1)
+    deployment.fill_disk("agent-1")
+    deployment.wait_round(run, 3)
+    deployment.free_disk("agent-1")
+    info, details, _ = completed_run(deployment, run)
     assert lost(details).keys() == {"storage_failed"}
     assert {row.outcome for row in details[-1].seats} == {"used"}
-    assert_same_bits(calm, info, details)
+    assert_same_bits(reference, info, details)
 
 
-def test_edge_with_a_full_disk_loses_its_rounds_by_name_until_there_is_room(world: World) -> None:
-    needs_disk(world, "edge-1")
-    remembers = {"algorithm": "probe_edge", "client": "edge", "schedule": "equal"}  # each round a new state at the edge
-    run = world.submit({**TRAINS, **remembers, "num_rounds": 8})
-    world.wait_round(run, 1)
-    world.fill_disk("edge-1")
-    world.wait_round(run, 4)
-    world.free_disk("edge-1")
-    info = world.finish(run)
+def test_edge_with_a_full_disk_fails_its_rounds_with_that_reason_until_there_is_space(deployment: Deployment) -> None:
+    needs_disk(deployment, "edge-1")
+    stateful = {
+        "algorithm": "probe_edge",
+        "client": "edge",
+        "schedule": "equal",
+    }  # the edge stores a new state in each round
+    run = deployment.submit({**FEDAVG, **stateful, "num_rounds": 8})
+    deployment.wait_round(run, 1)
+    deployment.fill_disk("edge-1")
+    deployment.wait_round(run, 4)
+    deployment.free_disk("edge-1")
+    info = deployment.finish(run)
     assert info.status == "completed", info.reason
-    rows = [row for detail in world.details(info) for row in detail.edges if row.edge == "edge-1"]
+    rows = [row for detail in deployment.details(info) for row in detail.edges if row.edge == "edge-1"]
     assert {row.reason for row in rows if row.outcome == "failed"} == {"storage_failed"}
     assert rows[-1].outcome == "used"
 
 
-def test_run_of_a_cloud_with_a_full_disk_fails_by_name_and_resumes_with_the_same_bytes(
-    world: World, calm: World
+def test_run_fails_when_the_clouds_disk_is_full_and_resumes_with_the_same_bytes(
+    deployment: Deployment, reference: Deployment
 ) -> None:
-    needs_disk(world, "cloud")
-    run = world.submit(TRAINS)
-    world.wait_round(run, 1)
-    world.fill_disk("cloud")
-    failed = world.finish(run)
+    needs_disk(deployment, "cloud")
+    run = deployment.submit(FEDAVG)
+    deployment.wait_round(run, 1)
+    deployment.fill_disk("cloud")
+    failed = deployment.finish(run)
     assert failed.status == "failed"
     assert "No space left" in str(failed.reason)
-    world.free_disk("cloud")
-    world.client.resume(run)
-    info, details, _ = ended_well(world, run)
-    assert_same_bits(calm, info, details)
+    deployment.free_disk("cloud")
+    deployment.client.resume(run)
+    info, details, _ = completed_run(deployment, run)
+    assert_same_bits(reference, info, details)
 
 
 @pytest.mark.parametrize("jump_s", [YEAR_S, -YEAR_S])
-def test_wall_clock_that_jumps_loses_nothing(jump_s: float, world: World, calm: World) -> None:
-    run = world.submit(TRAINS)
-    world.wait_round(run, 1)
+def test_wall_clock_that_jumps_loses_nothing(jump_s: float, deployment: Deployment, reference: Deployment) -> None:
+    run = deployment.submit(FEDAVG)
+    deployment.wait_round(run, 1)
     for name in ("cloud", "edge-1", "agent-1"):
-        world.set_clock(name, jump_s)
-    info, details, _ = ended_well(world, run)
+        deployment.set_clock(name, jump_s)
+    info, details, _ = completed_run(deployment, run)
     assert lost(details) == {}
-    assert_same_bits(calm, info, details)
+    assert_same_bits(reference, info, details)

@@ -1,4 +1,4 @@
-"""Twins and planned shares when real processes are killed: an agent in the middle of its share, and edges."""
+"""Twins and planned shares when real processes are killed: an agent during the work on its share, and edges."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from shared.simulation.digital_twin import TwinList
-from tests.e2e.real_faults import HELD, TRAINS, assert_same_bits, ended_well
+from tests.e2e.real_faults import FEDAVG, GATED, assert_same_bits, completed_run
+from tests.soak.deployment import Deployment
 from tests.soak.waits import until
-from tests.soak.world import World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -20,14 +20,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def hasty(tmp_path: Path) -> Iterator[World]:
-    """Where a silence of three seconds is a loss; each agent has one device."""
-    with World(tmp_path / "world", edges=1, devices=3, agents=3) as world:
-        yield world
+def short_ttl(tmp_path: Path) -> Iterator[Deployment]:
+    """A deployment in which an agent that is silent for three seconds is lost; each agent has one device."""
+    with Deployment(tmp_path / "deployment", edges=1, devices=3, agents=3) as deployment:
+        yield deployment
 
 
 PLANNED: dict[str, Any] = {
-    **HELD,
+    **GATED,
     "num_edges": 1,
     "num_devices": 3,
     "num_rounds": 2,
@@ -38,45 +38,45 @@ PLANNED: dict[str, Any] = {
 """FedAvg on three equal devices of one edge."""
 
 
-def test_share_of_an_agent_killed_in_the_middle_of_it_is_trained_by_the_others_and_its_twin_shows_it(
-    hasty: World, calm: World
+def test_share_of_a_killed_agent_is_trained_by_the_others_and_its_twin_records_the_failure(
+    short_ttl: Deployment, reference: Deployment
 ) -> None:
-    with hasty.gate.closed() as gate:
-        run = hasty.submit(PLANNED)
+    with short_ttl.gate.closed() as gate:
+        run = short_ttl.submit(PLANNED)
         gate.wait("agent-2")
-        victim = hasty.agent("agent-2")
+        victim = short_ttl.agent("agent-2")
         assert victim is not None
-        with hasty.killed("agent-2"):
+        with short_ttl.killed("agent-2"):
             gate.open()
-            hasty.wait_round(run, 1)
-    info, details, _ = ended_well(hasty, run)
+            short_ttl.wait_round(run, 1)
+    info, details, _ = completed_run(short_ttl, run)
     first = details[0]
     (failed,) = [row for row in first.seats if row.outcome == "failed"]
     assert (failed.seat, failed.wave) == (*victim.seats, 0)
     others = [row for row in first.seats if row.outcome == "used"]
     assert {row.wave for row in others} == {0, 1}
     assert {row.seat for row in others} == {0, 1, 2} - {failed.seat}
-    for detail in details:  # each sample once: the rows add up to all that there are, and the update stands on as many
+    for detail in details:  # each sample is trained on once: the rows add up to all samples
         assert sum(row.n_samples for row in detail.seats if row.outcome == "used") == 400
-    (twin,) = hasty.client.agent_twins(victim.agent, run).twins
+    (twin,) = short_ttl.client.agent_twins(victim.agent, run).twins
     seen = twin.history[0]
     assert (twin.seat, seen.outcome, seen.reason, seen.took_s) == (failed.seat, "failed", failed.reason, None)
     assert (twin.health, twin.strikes) == ("offline", 1)
-    assert_same_bits(calm, info, details)
+    assert_same_bits(reference, info, details)
 
 
 # ---- edges
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Where an edge has time to come back before it counts as lost."""
-    with World(tmp_path_factory.mktemp("patient") / "world", ttl_s=40) as world:
-        yield world
+def long_ttl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A deployment in which an edge has time to restart before it counts as lost."""
+    with Deployment(tmp_path_factory.mktemp("long_ttl") / "deployment", ttl_s=40) as deployment:
+        yield deployment
 
 
 DTPFL: dict[str, Any] = {
-    **TRAINS,
+    **FEDAVG,
     "algorithm": {"name": "dtpfl", "params": {"personal_layers": 1, "pretrain_rounds": 3, "threshold": 0}},
     "num_rounds": 6,
     "edge_rounds": 2,
@@ -92,82 +92,84 @@ DTPFL: dict[str, Any] = {
         }
     },
 }
-"""Two users with two devices and a worker each, of whom the twins have something to learn; a group of its own each."""
+"""Two users with two devices and a worker each, whose speeds the twins must learn; each user is its own group."""
 
 
-def left_of(world: World, run: str) -> dict[str, Any]:
-    """What a run came to: its models, the users' own and their groups by round, and all twins."""
-    info, record = world.info(run), world.client.rounds(run).rounds
-    models = {name: b"".join(world.client.download(run, "models", name)) for name in info.models}
+def results_of(deployment: Deployment, run: str) -> dict[str, Any]:
+    """Returns a run's results: the global model, the users' models, the record of each round, and all twins."""
+    info, record = deployment.info(run), deployment.client.rounds(run).rounds
+    models = {name: b"".join(deployment.client.download(run, "models", name)) for name in info.models}
     rounds = [(row.model_sha256, row.figures, row.simulated_s, row.n_visits, row.failures) for row in record]
-    return {"model": info.model_sha256, "models": models, "rounds": rounds, "twins": twins_in(world, run)}
+    return {"model": info.model_sha256, "models": models, "rounds": rounds, "twins": twins_in(deployment, run)}
 
 
-def twins_in(world: World, run: str) -> list[TwinList]:
-    """The twins that both edges keep of a run."""
-    return [world.client.twins(edge, run) for edge in ("edge-1", "edge-2")]
+def twins_in(deployment: Deployment, run: str) -> list[TwinList]:
+    """Returns the twins that both edges keep for a run."""
+    return [deployment.client.twins(edge, run) for edge in ("edge-1", "edge-2")]
 
 
 @pytest.fixture(scope="module")
-def calm_end(calm: World) -> dict[str, Any]:
-    """What the run comes to where nobody is hurt."""
-    found = left_of(calm, calm.complete(DTPFL).run)
-    assert len(set(found["models"].values())) == 3  # the global one, and each user's own
+def reference_results(reference: Deployment) -> dict[str, Any]:
+    """The results of the run in the deployment without faults."""
+    found = results_of(reference, reference.complete(DTPFL).run)
+    assert len(set(found["models"].values())) == 3  # the global model and one for each user
     histories = [twin.history for edge in found["twins"] for twin in edge.twins]
-    assert any(seen.outcome == "refused" for history in histories for seen in history), "nobody overran"
+    assert any(seen.outcome == "refused" for history in histories for seen in history), (
+        "no device was refused for overrunning"
+    )
     return found
 
 
-def pause(world: World, run: str) -> int:
-    """Pause a run between two of its rounds; how many were committed by then."""
-    look = world.client
-    until(f"{run} to pause", lambda: look.run(run).status == "paused" or not look.pause(run), 60)
-    return world.info(run).rounds
+def pause(deployment: Deployment, run: str) -> int:
+    """Pause a run between two of its rounds; returns how many were committed."""
+    client = deployment.client
+    until(f"{run} to pause", lambda: client.run(run).status == "paused" or not client.pause(run), 60)
+    return deployment.info(run).rounds
 
 
-def resume(world: World, run: str) -> None:
-    """Let it go on."""
-    look = world.client
-    until(f"{run} to go on", lambda: look.run(run).status != "paused" or not look.resume(run), 60)
+def resume(deployment: Deployment, run: str) -> None:
+    """Resume a run."""
+    client = deployment.client
+    until(f"{run} to go on", lambda: client.run(run).status != "paused" or not client.resume(run), 60)
 
 
-def test_edge_killed_between_rounds_of_either_phase_has_twins_layers_and_group_again(
-    patient: World, calm_end: dict[str, Any]
+def test_edge_killed_between_rounds_of_either_phase_restores_twins_layers_and_group(
+    long_ttl: Deployment, reference_results: dict[str, Any]
 ) -> None:
-    run = patient.submit(DTPFL)
+    run = long_ttl.submit(DTPFL)
     for round_no, before in ((1, 3), (4, 6)):
-        patient.wait_round(run, round_no)
-        assert pause(patient, run) < before
-        kept = twins_in(patient, run)
-        with patient.killed("edge-1"):
+        long_ttl.wait_round(run, round_no)
+        assert pause(long_ttl, run) < before
+        kept = twins_in(long_ttl, run)
+        with long_ttl.killed("edge-1"):
             pass
-        assert until("the twins", lambda: twins_in(patient, run), 40) == kept
+        assert until("the twins", lambda: twins_in(long_ttl, run), 40) == kept
         assert any(twin.n_learned for twin in kept[0].twins)
-        resume(patient, run)
-    assert patient.finish(run, 150).status == "completed"
-    assert left_of(patient, run) == calm_end
+        resume(long_ttl, run)
+    assert long_ttl.finish(run, 150).status == "completed"
+    assert results_of(long_ttl, run) == reference_results
 
 
-def host_for(world: World, run: str, edge: str) -> str:
-    """An agent with a device of an edge."""
-    mine = {seat.seat for seat in world.client.seats(run).seats if seat.edge == edge}
-    hosts = {name: world.agent(name) for name in world.of("agent")}
+def host_for(deployment: Deployment, run: str, edge: str) -> str:
+    """Returns the name of an agent that hosts a device of an edge."""
+    mine = {seat.seat for seat in deployment.client.seats(run).seats if seat.edge == edge}
+    hosts = {name: deployment.agent(name) for name in deployment.of("agent")}
     return next(name for name, host in hosts.items() if host and mine & set(host.seats))
 
 
-def test_edge_killed_in_the_middle_of_an_edge_round_of_either_phase_has_them_again(
-    patient: World, calm_end: dict[str, Any]
+def test_edge_killed_during_an_edge_round_of_either_phase_restores_them(
+    long_ttl: Deployment, reference_results: dict[str, Any]
 ) -> None:
-    run = patient.submit(DTPFL)
+    run = long_ttl.submit(DTPFL)
     for round_no, before in ((1, 3), (4, 6)):
-        patient.wait_round(run, round_no)
-        agent = host_for(patient, run, "edge-1")
-        patient.freeze(agent)  # the edge waits for it: its round cannot end
+        long_ttl.wait_round(run, round_no)
+        agent = host_for(long_ttl, run, "edge-1")
+        long_ttl.freeze(agent)  # the edge waits for this agent, so its round cannot end
         time.sleep(2)
-        stands = patient.info(run).rounds
-        with patient.killed("edge-1"):
+        n_committed = long_ttl.info(run).rounds
+        with long_ttl.killed("edge-1"):
             pass
-        assert patient.info(run).rounds == stands < before
-        patient.thaw(agent)
-    assert patient.finish(run, 150).status == "completed"
-    assert left_of(patient, run) == calm_end
+        assert long_ttl.info(run).rounds == n_committed < before
+        long_ttl.thaw(agent)
+    assert long_ttl.finish(run, 150).status == "completed"
+    assert results_of(long_ttl, run) == reference_results

@@ -1,4 +1,4 @@
-"""A cloud that is killed in the middle of a run and started again, as those see it who look on: nothing is missed."""
+"""A cloud that is killed during a run and restarted, as API clients and the dashboard see it: no event is missed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from shared.run_records.events import Event
 from shared.run_records.runs import FINAL
 from strata.api.client import Client
 from tests.e2e.browser import Visitor, browser
-from tests.e2e.real_faults import TRAINS
+from tests.e2e.real_faults import FEDAVG
+from tests.soak.deployment import Deployment
 from tests.soak.waits import until
-from tests.soak.world import World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 WORD = "a token of the tests"
@@ -30,9 +30,9 @@ def chromium() -> Iterator[Any]:
 
 
 class Follower(threading.Thread):
-    """Follows `GET /runs/{id}/events` from the first event to the run's end, over one connection after the other.
+    """Follows `GET /runs/{id}/events` from the first event to the run's end and reconnects when needed.
 
-    The client leaves nothing out and sorts nothing: what it hands on is what came.
+    It keeps every event in the order of arrival.
     """
 
     def __init__(self, url: str, run: str) -> None:
@@ -42,7 +42,7 @@ class Follower(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """Until the run has ended."""
+        """Read events until the run has ended."""
         with Client(self.url, reconnect_s=120.0) as client:
             for event in client.events(self.run_id, idle_s=1.0):
                 if event is None and self.seen and _ends(self.seen[-1]):
@@ -57,50 +57,50 @@ def _ends(event: Event) -> bool:
 
 
 def points(visitor: Visitor) -> list[float]:
-    """The rounds that the accuracy of the global model is drawn for."""
+    """Returns the rounds for which the chart shows the accuracy of the global model."""
     lines = [s for chart in visitor.charts() for s in chart["series"] if s.get("name") == "global model"]
     return [point[0] for point in lines[0]["data"]] if lines else []
 
 
-def said(visitor: Visitor, words: str) -> Any:
+def alert(visitor: Visitor, words: str) -> Any:
     return visitor.page.get_by_role("alert").filter(has_text=words)
 
 
-def test_events_and_page_of_a_run_go_on_after_its_cloud_was_killed(chromium: Any, tmp_path: Path) -> None:
-    with World(tmp_path / "world", ttl_s=40) as world:
-        run = world.submit({**TRAINS, "local_epochs": 20, "num_rounds": ROUNDS})
-        world.wait_round(run, 1)
-        world.client.pause(run)  # so that it does not end before all look on
-        follower = Follower(world.topology.url, run)
+def test_events_and_page_of_a_run_continue_after_its_cloud_was_killed(chromium: Any, tmp_path: Path) -> None:
+    with Deployment(tmp_path / "deployment", ttl_s=40) as deployment:
+        run = deployment.submit({**FEDAVG, "local_epochs": 20, "num_rounds": ROUNDS})
+        deployment.wait_round(run, 1)
+        deployment.client.pause(run)  # so that it does not end before both clients are connected
+        follower = Follower(deployment.topology.url, run)
         follower.start()
-        visitor = Visitor(chromium, world.topology.url)
+        visitor = Visitor(chromium, deployment.topology.url)
         page = visitor.go(f"/runs/{run}")
         page.evaluate("window.before = true")
         until("a point of the curve", lambda: points(visitor), 60)
-        until("the pause", lambda: world.client.run(run).status == "paused", 60)
-        world.client.resume(run)
-        world.wait_round(run, world.info(run).rounds + 1)
-        with world.killed("cloud"):
+        until("the pause", lambda: deployment.client.run(run).status == "paused", 60)
+        deployment.client.resume(run)
+        deployment.wait_round(run, deployment.info(run).rounds + 1)
+        with deployment.killed("cloud"):
             n_before = len(follower.seen)
-            said(visitor, AWAY).wait_for(timeout=60_000)
+            alert(visitor, AWAY).wait_for(timeout=60_000)
             assert points(visitor)[-1] < ROUNDS
         page.wait_for_function("window.before === undefined", timeout=90_000)
         page.get_by_role("heading", level=1).wait_for()
-        said(visitor, AWAY).wait_for(state="hidden")
-        assert world.finish(run).status == "completed"
+        alert(visitor, AWAY).wait_for(state="hidden")
+        assert deployment.finish(run).status == "completed"
         page.get_by_role("status").filter(has_text="completed").wait_for(timeout=60_000)
         page.get_by_text(f"{ROUNDS} of {ROUNDS}", exact=True).wait_for()
         until("the curve has all rounds", lambda: points(visitor) == list(range(1, ROUNDS + 1)), 30)
         assert follower.ended.wait(90)
-        fresh = Follower(world.topology.url, run)
-        fresh.start()
-        assert fresh.ended.wait(60)
+        second = Follower(deployment.topology.url, run)
+        second.start()
+        assert second.ended.wait(60)
         assert 0 < n_before < len(follower.seen)
-        assert [event.id for event in follower.seen] == [event.id for event in fresh.seen]
-        assert follower.seen == fresh.seen
-        ids = [tuple(map(int, event.id.split("-"))) for event in fresh.seen]
+        assert [event.id for event in follower.seen] == [event.id for event in second.seen]
+        assert follower.seen == second.seen
+        ids = [tuple(map(int, event.id.split("-"))) for event in second.seen]
         assert ids == sorted(set(ids))
-        committed = [event.data["round_no"] for event in fresh.seen if event.kind == "round.committed"]
+        committed = [event.data["round_no"] for event in second.seen if event.kind == "round.committed"]
         assert committed == list(range(1, ROUNDS + 1))
 
 
@@ -108,14 +108,14 @@ def test_page_whose_session_ended_with_its_cloud_asks_for_the_token_again(
     chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRATA_API_TOKEN", WORD)
-    with World(tmp_path / "world", edges=1, devices=1, agents=1) as world:
-        visitor = Visitor(chromium, world.topology.url)
+    with Deployment(tmp_path / "deployment", edges=1, devices=1, agents=1) as deployment:
+        visitor = Visitor(chromium, deployment.topology.url)
         page = visitor.page
         page.goto(f"{visitor.url}/ui/runs")
         log_in(page)
         page.get_by_role("heading", name="Runs", level=1).wait_for()
-        with world.killed("cloud"):
-            said(visitor, AWAY).wait_for(timeout=60_000)
+        with deployment.killed("cloud"):
+            alert(visitor, AWAY).wait_for(timeout=60_000)
         page.wait_for_url("**/ui/login?next=**", timeout=90_000)
         log_in(page)
         page.wait_for_url("**/ui/runs")

@@ -1,4 +1,4 @@
-"""`strata up` and `strata run` with their fleets, as real processes: `strata scale`, and nothing left at the end."""
+"""`strata up` and `strata run` with their fleets, as real processes: `strata scale` works, and no process is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """A running `strata up` with one device an agent: what it said. It is ended by a signal and leaves nothing."""
+    """A running `strata up` with one device per agent; yields its output. A signal ends it, and no process remains."""
     words = ["up", "--edges", "2", "--devices", "3", "--agents", "3", "--port", "0", "--format", "json"]
     with (tmp_path / "up.log").open("wb") as log:
         process = subprocess.Popen(
@@ -61,7 +61,7 @@ def until(what: str, there: Callable[[], bool], limit_s: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def test_devices_come_and_go_during_a_run_and_return_with_their_ids_and_states(
+def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_states(
     up: dict[str, Any], tmp_path: Path
 ) -> None:
     def reached(done: subprocess.CompletedProcess[str], number: int) -> None:
@@ -102,14 +102,14 @@ def test_devices_come_and_go_during_a_run_and_return_with_their_ids_and_states(
     assert [seat.state for seat in seats] == ["taken"] * 3 + ["empty"] * 2
 
 
-def test_a_number_that_cannot_be_is_refused_with_its_field(up: dict[str, Any], tmp_path: Path) -> None:
+def test_an_impossible_number_is_refused_with_its_field(up: dict[str, Any], tmp_path: Path) -> None:
     refused = scale(tmp_path, "phone=3")
     assert refused.returncode == 1
     assert "unknown service 'phone'; known: device" in refused.stderr
     assert scale(tmp_path, "three").returncode == 2
 
 
-def test_devices_come_during_strata_run_and_nothing_is_left_at_its_end(tmp_path: Path) -> None:
+def test_devices_join_during_strata_run_and_no_process_is_left_at_its_end(tmp_path: Path) -> None:
     data = "{name: digits, n_train: 300, n_test: 100}"
     spec = f"data: {data}\nnum_rounds: 10000\nnum_edges: 1\nnum_devices: 2\nmax_devices: 3\neval_every: 10000\n"
     (tmp_path / "scaled.yaml").write_text(spec, encoding="utf-8")
@@ -119,7 +119,7 @@ def test_devices_come_during_strata_run_and_nothing_is_left_at_its_end(tmp_path:
     ) as process:
         assert process.stderr is not None
         ready = next(line for line in process.stderr if b" at http" in line).decode()
-        threading.Thread(target=process.stderr.read, daemon=True).start()  # so that the pipe never fills
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # so that the pipe does not block
         url = ready.split(" at ")[1].strip()
         done = scale(tmp_path, "3", "--url", url)
         assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ EXAMPLES = settings(
 )
 
 
-def test_real_bodies_come_back_byte_by_byte(samples: list[Sample]) -> None:
+def test_real_bodies_round_trip_byte_by_byte(samples: list[Sample]) -> None:
     assert {"fedavg /visits order", "fedavg /rounds answer", "probe_refuse /uploads answer"} <= {
         s.name for s in samples
     }
@@ -45,7 +45,7 @@ def test_any_bytes_are_read_or_refused(samples: list[Sample], which: int, body: 
     outcome(samples[which % len(samples)], body)
 
 
-def test_the_mutations_reach_both_readings_and_refusals(samples: list[Sample]) -> None:
+def test_the_mutations_cause_both_successful_reads_and_refusals(samples: list[Sample]) -> None:
     """A fuzzer is useless if all its cases fail at the first check."""
     random = Random(7)
     ends = [outcome(s, mutated(s.body, random)) for s in samples for _ in range(20)]

@@ -1,4 +1,4 @@
-"""Specs and the small JSON between tiers give a record, or an error that names the fault."""
+"""Specs and small JSON messages between tiers give a record, or an error that names the fault."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def parsed(raw: Any) -> ExperimentSpec | None:
 
 @EXAMPLES
 @given(raw=st.dictionaries(st.sampled_from([*ExperimentSpec.model_fields, "x"]), json_values, max_size=4) | json_values)
-def test_any_json_is_a_spec_or_bad_input(raw: Any) -> None:
+def test_any_json_is_parsed_as_a_spec_or_refused(raw: Any) -> None:
     parsed(raw)
 
 
 @EXAMPLES
 @given(which=st.integers(0, 10**6), random=st.randoms(use_true_random=False), times=st.integers(1, 3))
-def test_a_spec_that_was_changed_is_a_spec_or_bad_input(which: int, random: Random, times: int) -> None:
+def test_a_mutated_spec_is_parsed_or_refused(which: int, random: Random, times: int) -> None:
     raw = SPECS[which % len(SPECS)]
     for _ in range(times):
         raw = other_value(raw, random)
@@ -86,7 +86,7 @@ def test_a_spec_that_was_changed_is_a_spec_or_bad_input(which: int, random: Rand
 
 @EXAMPLES
 @given(which=st.integers(0, 10**6), random=st.randoms(use_true_random=False))
-def test_any_text_is_a_spec_or_bad_input(tmp_path: Path, which: int, random: Random) -> None:
+def test_any_text_is_parsed_as_a_spec_or_refused(tmp_path: Path, which: int, random: Random) -> None:
     text = yaml.safe_dump(SPECS[which % len(SPECS)])
     for _ in range(random.randint(1, 4)):
         begin = random.randrange(len(text) + 1)
@@ -105,7 +105,7 @@ def test_any_text_is_a_spec_or_bad_input(tmp_path: Path, which: int, random: Ran
 
 @EXAMPLES
 @given(which=st.integers(0, 10**6), random=st.randoms(use_true_random=False))
-def test_changed_hellos_and_heartbeats_are_read_or_refused(which: int, random: Random) -> None:
+def test_mutated_registrations_and_heartbeats_are_read_or_refused(which: int, random: Random) -> None:
     record = SMALL[which % len(SMALL)]
     try:
         found = type(record).model_validate(other_value(record.model_dump(mode="json"), random))
@@ -115,14 +115,14 @@ def test_changed_hellos_and_heartbeats_are_read_or_refused(which: int, random: R
         type(record).model_validate_json(found.model_dump_json())
 
 
-def test_the_mutations_reach_specs_and_refusals() -> None:
+def test_the_mutations_cause_both_valid_specs_and_refusals() -> None:
     random = Random(5)
     ends = [parsed(other_value(raw, random)) is None for raw in SPECS for _ in range(40)]
     assert len(ends) / 10 < sum(ends) < len(ends)
 
 
 @pytest.mark.parametrize("named", ["no_such_package", "os", ".relative", "tests.no_such", "json.decoder"])
-def test_a_mistake_in_strata_algorithms_is_one_line(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+def test_a_mistake_in_strata_algorithms_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     monkeypatch.setenv("STRATA_ALGORITHMS", named)
     with pytest.raises(BadInput, match="STRATA_ALGORITHMS: ") as caught:
         load_algorithm("fedavg")

@@ -1,4 +1,4 @@
-"""An answer with forged values of clients costs one contribution; the run goes on, and no state is spoilt."""
+"""An answer with forged values of clients costs one contribution; the run continues, and no state is corrupted."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def bias_alone(sent: Any, _: str) -> dict[str, Any]:
     ],
     ids=["mash", "sender", "statistics", "control", "delta"],
 )
-async def test_what_is_forged_costs_one_contribution_and_is_named(
+async def test_a_forged_answer_costs_one_contribution_and_is_named(
     tmp_path: Path, algorithm: str, field: str, change: Callable[[Any, str], Any], says: str
 ) -> None:
     failure = await failure_of(tmp_path, algorithm, with_field(field, change))

@@ -38,7 +38,7 @@ async def test_no_more_runs_are_kept_than_the_setting_says(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("n", [100, 500, 900, 2000, 100_000])
-async def test_deeply_nested_json_is_refused_and_nothing_breaks(tmp_path: Path, n: int) -> None:
+async def test_deeply_nested_json_is_refused_without_a_crash(tmp_path: Path, n: int) -> None:
     bodies = [
         deep(n),
         deep(n, '{"spec": %s}', '{"a":', "}"),
@@ -104,13 +104,13 @@ async def test_only_files_of_the_results_folder_are_served(tmp_path: Path) -> No
         (tmp_path / "f" / "runs" / "secret").write_text("hidden")
         names = ["../secret", "../../secret", "/etc/passwd", "plots/../../secret", ".", "", "plots"]
         for name, status in [*((name, 404) for name in names), ("manifest.json", 200)]:
-            # Not by httpx, which would resolve the dots before it asks.
+            # Not by httpx, which would resolve the dots before the request.
             async with opened(fed.apps["cloud"], f"/runs/{info.run}/files/{name}") as stream:
                 assert [event async for event in stream.events()] == []
                 assert (stream.status, name) == (status, name)
 
 
-async def test_an_unreachable_redis_does_not_tell_its_password() -> None:
+async def test_an_unreachable_redis_does_not_reveal_its_password() -> None:
     store = RedisStore("redis://someone:hunter2@127.0.0.1:1/0")
     with pytest.raises(StoreUnavailable) as caught:
         await store.ping()

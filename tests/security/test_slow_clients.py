@@ -92,7 +92,7 @@ def test_a_head_that_is_too_large_is_refused(port: int) -> None:
     assert (status, body["code"], body["status"]) == (431, "too_large", 431)
 
 
-def test_a_line_end_after_a_request_does_not_cut_its_answer_off(port: int) -> None:
+def test_a_line_end_after_a_request_does_not_truncate_its_answer(port: int) -> None:
     with closing(Client(port, GET.replace(b"healthz", b"slow"))) as client:
         time.sleep(0.1)
         assert client.send(b"\r\n")
@@ -118,14 +118,14 @@ def test_a_large_body_may_take_longer_than_a_small_one(port: int) -> None:
         assert client.hears(b"\r\n\r\n1000")
 
 
-def test_a_client_refused_early_cannot_go_on_sending_for_ever(port: int) -> None:
+def test_a_client_refused_early_cannot_send_for_ever(port: int) -> None:
     claims = b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n"
     with closing(Client(port, claims)) as client:
         assert client.hears(b"401")
         assert not client.drip(b"x" * 10_000, every_s=0.02)
 
 
-def test_a_connection_goes_on_after_an_early_refusal_whose_body_came_late(port: int) -> None:
+def test_a_connection_stays_open_after_an_early_refusal_whose_body_came_late(port: int) -> None:
     claims = b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n"
     with closing(Client(port, claims)) as client:
         assert client.hears(b"401")
@@ -133,7 +133,7 @@ def test_a_connection_goes_on_after_an_early_refusal_whose_body_came_late(port: 
         assert client.hears(b"200 OK")
 
 
-def test_what_came_while_the_process_was_stopped_is_read_first(port: int) -> None:
+def test_data_that_arrived_while_the_process_was_stopped_is_read_first(port: int) -> None:
     with closing(Client(port)) as waiting, closing(Client(port, GET.replace(b"healthz", b"blocked"))) as blocking:
         time.sleep(0.2)
         waiting.send(GET)
@@ -157,7 +157,7 @@ def test_a_client_that_reads_slowly_gets_everything() -> None:
             chunk = client.socket.recv(2**22)
             assert chunk
             got += len(chunk)
-            if time.monotonic() - began < 2:  # longer than what is granted without a byte taken
+            if time.monotonic() - began < 2:  # longer than the time allowed without any byte read
                 time.sleep(0.05)
 
 

@@ -21,7 +21,7 @@ TOKENS = {"tier_token": "the-tiers-own", "api_token": "the-users-own"}
 DOCUMENTS = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
 OPEN = DOCUMENTS | {"/healthz", "/readyz"}
 FOR_TIERS = {"/agents", "/edges", "/heartbeats", "/fleet"}
-"""Routes of the cloud that tiers use; those of edges and agents are all for tiers."""
+"""Routes of the cloud for other tiers; all routes of edges and agents are for tiers."""
 
 
 def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
@@ -65,12 +65,12 @@ async def test_every_route_of_every_tier_accepts_its_own_token_only(tmp_path: Pa
     assert tried.keys() == {"cloud", "edge", "agent"}
 
 
-async def test_a_route_without_a_guard_would_be_found() -> None:
+async def test_a_route_without_a_token_check_would_be_found() -> None:
     app = make_app("probe")
 
     @app.post("/forgotten")
     async def forgotten() -> None:
-        """Has no guard."""
+        """A route without a token check."""
 
     assert ("POST", "/forgotten") in set(routes_of(app.routes))
 
@@ -148,7 +148,7 @@ def limited(*tokens: str | None) -> FastAPI:
         (("a", None), None, ANONYMOUS_BYTES + 1, 422),
     ],
 )
-async def test_a_caller_without_a_token_cannot_fill_the_memory(
+async def test_a_caller_without_a_token_cannot_exhaust_the_memory(
     tokens: Any, shown: str | None, size: int, status: int
 ) -> None:
     """Status 422 means that the body was read, and is no JSON."""

@@ -1,4 +1,4 @@
-"""A gate at which visits wait, so that a test can hurt a world in the middle of a visit on a machine of any speed."""
+"""A gate at which visits wait, so that a test can inject a fault in the middle of a visit on a machine of any speed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TICK_S = 0.02
 
 
 class Arrival(NamedTuple):
-    """A visit that came to the gate."""
+    """A visit that reached the gate."""
 
     round_no: int
     seat: int
 
 
 class Gate:
-    """The test's side. Only visits of the algorithms `probe_gate` and `probe_counter` come to the gate.
+    """The test's side of the gate. Only visits of the algorithms `probe_gate` and `probe_counter` reach it.
 
     Args:
-        folder: holds what the test and the agents say to each other.
+        folder: holds the files by which the test and the agents communicate.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,7 +35,7 @@ class Gate:
 
     @contextmanager
     def closed(self, from_round: int = 1) -> Iterator[Self]:
-        """Let visits of earlier rounds pass and hold all others; open the gate at the end, if not before."""
+        """Let visits of earlier rounds pass and hold all others; open the gate at the end at the latest."""
         self.hold(from_round)
         try:
             yield self
@@ -43,35 +43,35 @@ class Gate:
             self.open()
 
     def hold(self, from_round: int) -> None:
-        """Hold visits from this round on, and let go those of earlier rounds that wait."""
+        """Hold visits from this round on, and release those of earlier rounds that wait."""
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.folder / "closed.part"
         part.write_text(str(from_round), encoding="ascii")
         part.replace(self.folder / "closed")
 
     def open(self) -> None:
-        """Let all visits pass, and forget who came."""
+        """Let all visits pass, and forget the arrivals."""
         for path in [self.folder / "closed", *self.folder.glob("*.came")]:
             path.unlink(missing_ok=True)
 
     def arrivals(self, agent: str) -> list[Arrival]:
-        """The visits that came to the gate at an agent since it was last opened."""
+        """Returns the visits that reached the gate at an agent since it was last opened."""
         path = self.folder / f"{agent}.came"
         lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
         return [Arrival(*map(int, line.split())) for line in lines]
 
     def wait(self, agent: str, round_no: int = 1, limit_s: float = 60.0) -> Arrival:
-        """Wait until a visit of a round that is held has come to the gate at an agent; the first such visit."""
+        """Wait until a visit of a round has reached the gate at an agent; return the first such visit."""
         seen = until(
             f"a visit of round {round_no} at {agent}",
-            lambda: [came for came in self.arrivals(agent) if came.round_no == round_no],
+            lambda: [arrival for arrival in self.arrivals(agent) if arrival.round_no == round_no],
             limit_s,
         )
         return seen[0]
 
 
 def pass_gate(round_no: int, seat: int) -> None:
-    """The visit's side: say that it came, and wait until the gate is open to its round."""
+    """The visit's side of the gate: announce the visit and wait until the gate is open for its round."""
     if ENV not in os.environ:
         return
     folder = Path(os.environ[ENV])

@@ -1,4 +1,4 @@
-"""Just enough HTTP/1.1 to pass messages on: where a head ends, and where its body does."""
+"""The part of HTTP/1.1 that a proxy needs: where a message's head ends, and where its body ends."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ NO_BODY = (b"1", b"204", b"304")
 
 
 class Broken(Exception):
-    """The other side closed, or does not speak as these tiers do."""
+    """The other side closed the connection, or sent something other than the messages of these tiers."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A request or a response: its head up to the empty line, and its body."""
+    """A request or a response: its head including the empty line, and its body."""
 
     head: bytes
     body: bytes
 
     @property
     def raw(self) -> bytes:
-        """As it travels."""
+        """The message as bytes."""
         return self.head + self.body
 
     @property
     def start(self) -> list[bytes]:
-        """The words of its first line: method, path, version; or version, status, reason."""
+        """The words of the first line: method, path, version; or version, status, reason."""
         return self.head.split(b"\r\n", 1)[0].split(b" ", 2)
 
     @property
     def path(self) -> str:
-        """Of a request."""
+        """The path of a request."""
         return self.start[1].decode()
 
     def header(self, name: str) -> str:
@@ -45,10 +45,10 @@ class Message:
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message | None:
-    """The next message of a connection, None at its end.
+    """Returns the next message of a connection, None at its end.
 
     Raises:
-        Broken: it ends in the middle, or is of no known form.
+        Broken: the connection ends within a message, or the message has an unknown form.
     """
     try:
         head = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What must not be left over: files that nothing refers to, Redis keys, processes, ports."""
+"""Checks for leftovers: unreferenced files, Redis keys, processes and ports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import redis
 
 from shared.storage import redis_keys
 from shared.storage.blobs import TEMPORARY
+from tests.soak.deployment import Deployment
 from tests.soak.proxy import HOST
 from tests.soak.waits import Hang, until
-from tests.soak.world import World
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 STAY = (
@@ -28,29 +28,29 @@ STAY = (
 SETTLE_S = 20.0
 
 
-def unreferenced(world: World) -> list[str]:
-    """Files of cloud and edges that no key names, once they have had time to be collected."""
-    return _settled(lambda: [*_unreferenced(world), *_unfinished(world)])
+def unreferenced(deployment: Deployment) -> list[str]:
+    """Returns files of cloud and edges that no key refers to, after some time for garbage collection."""
+    return _settled(lambda: [*_unreferenced(deployment), *_unfinished(deployment)])
 
 
-def after_delete(world: World, gone: Iterable[str]) -> list[str]:
-    """What deleted runs have left; the disks of agents that went for good are out of reach."""
+def after_delete(deployment: Deployment, gone: Iterable[str]) -> list[str]:
+    """Returns what deleted runs have left; the disks of agents that were removed for good are not checked."""
     skipped = {f"{name}/seats" for name in gone}
 
     def left() -> list[str]:
         files = [
-            str(path.relative_to(world.folder))
-            for room in ("blobs", "workers", "seats")
-            for path in _files(world, room)
+            str(path.relative_to(deployment.folder))
+            for subfolder in ("blobs", "workers", "seats")
+            for path in _files(deployment, subfolder)
         ]
-        mine = [path for path in files if not any(path.startswith(f"{room}/") for room in skipped)]
-        return [*mine, *(key for key in _keys(world) if not key.startswith(STAY))]
+        mine = [path for path in files if not any(path.startswith(f"{subfolder}/") for subfolder in skipped)]
+        return [*mine, *(key for key in _keys(deployment) if not key.startswith(STAY))]
 
     return _settled(left)
 
 
 def after_stop(folder: Path, ports: Iterable[int]) -> list[str]:
-    """Processes that were given this folder, and ports on which somebody still listens."""
+    """Returns processes that use this folder, and ports that are still open."""
 
     def left() -> list[str]:
         return [*_processes(folder), *(f"port {port}" for port in ports if _listens(port))]
@@ -59,35 +59,35 @@ def after_stop(folder: Path, ports: Iterable[int]) -> list[str]:
 
 
 def _settled(look: object) -> list[str]:
-    """What a look finds even after a while."""
+    """Returns what `look` still finds after `SETTLE_S`."""
     assert callable(look)
     try:
-        until("nothing to be left", lambda: not look(), SETTLE_S, 0.5)
+        until("all leftovers to disappear", lambda: not look(), SETTLE_S, 0.5)
     except Hang:
         return list(look())
     return []
 
 
-def _store(world: World) -> redis.Redis:
-    return redis.Redis.from_url(world.topology.redis.url)
+def _store(deployment: Deployment) -> redis.Redis:
+    return redis.Redis.from_url(deployment.topology.redis.url)
 
 
-def _keys(world: World) -> list[str]:
-    with _store(world) as store:
+def _keys(deployment: Deployment) -> list[str]:
+    with _store(deployment) as store:
         return sorted(key.decode() for key in store.scan_iter(count=1000))
 
 
-def _unreferenced(world: World) -> list[str]:
-    """A file is referred to if its digest stands in what any key of its tier holds."""
-    with _store(world) as store:
+def _unreferenced(deployment: Deployment) -> list[str]:
+    """Returns files whose digest is in no value of a Redis key of their tier."""
+    with _store(deployment) as store:
         held = {
             tier: {digest for key in store.scan_iter(f"{tier}:*") for digest in DIGEST.findall(_text(store, key))}
             for tier in ("cloud", "edge")
         }
     return [
-        str(path.relative_to(world.folder))
-        for path in _files(world, "blobs")
-        if path.name not in held[path.relative_to(world.folder).parts[0].partition("-")[0]]
+        str(path.relative_to(deployment.folder))
+        for path in _files(deployment, "blobs")
+        if path.name not in held[path.relative_to(deployment.folder).parts[0].partition("-")[0]]
     ]
 
 
@@ -97,13 +97,13 @@ def _text(store: redis.Redis, key: bytes) -> str:
     return str(held)
 
 
-def _files(world: World, room: str) -> list[Path]:
-    return sorted(path for path in world.folder.glob(f"*/{room}/**/*") if path.is_file())
+def _files(deployment: Deployment, subfolder: str) -> list[Path]:
+    return sorted(path for path in deployment.folder.glob(f"**/{subfolder}/**/*") if path.is_file())
 
 
-def _unfinished(world: World) -> list[str]:
-    found = (path for name in world.names for path in (world.folder / name).rglob(f"{TEMPORARY}*"))
-    return [str(path.relative_to(world.folder)) for path in found]
+def _unfinished(deployment: Deployment) -> list[str]:
+    found = (path for name in deployment.names for path in (deployment.folder / name).rglob(f"{TEMPORARY}*"))
+    return [str(path.relative_to(deployment.folder)) for path in found]
 
 
 def _processes(folder: Path) -> list[str]:

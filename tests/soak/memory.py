@@ -1,4 +1,4 @@
-"""Resident memory of processes over their lives."""
+"""Resident memory of processes over their lifetimes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 WARM_S = 90.0
-"""A process is not measured before: what it imports and keeps for good has come by then."""
+"""Growth is measured from this age on: by then a process has imported and cached what it keeps."""
 MIN_LIFE_S = 300.0
-"""A shorter life is reported and not judged."""
+"""Growth over a shorter lifetime is reported and not judged."""
 GROWTH = 1.10
 PAGE = 4096
 
 
 @dataclass
 class Memory:
-    """Samples by process: a process that was started again is another one."""
+    """Samples by process; a restarted process counts as a new one."""
 
     samples: dict[tuple[str, int], list[tuple[float, int]]] = field(default_factory=dict)
 
@@ -28,11 +28,11 @@ class Memory:
         for name, pid in pids.items():
             with suppress(OSError):
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                if pages:  # none: it has just ended
+                if pages:  # 0 pages: the process has just ended
                     self.samples.setdefault((name, pid), []).append((time.monotonic(), pages * PAGE))
 
     def table(self) -> list[dict[str, Any]]:
-        """For each process its life, its memory once a tenth of it is over and it is warm, and at the end."""
+        """Returns each process's lifetime, its memory after warm-up and a tenth of the lifetime, and at the end."""
         rows = []
         for (name, _), seen in sorted(self.samples.items()):
             began, life_s = seen[0][0], seen[-1][0] - seen[0][0]
@@ -43,7 +43,7 @@ class Memory:
         return rows
 
     def grown(self) -> list[str]:
-        """Processes that grew beyond what is allowed."""
+        """Returns the processes whose memory grew by more than `GROWTH` allows."""
         return [
             f"{row['process']} grew from {row['early_bytes'] / 1e6:.0f} to {row['late_bytes'] / 1e6:.0f} MB"
             for row in self.table()

@@ -1,4 +1,4 @@
-"""What is done to whom, and when: drawn from a seed, apart from doing it."""
+"""The plan of a soak's faults: kinds, targets and times, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ EVERY_CYCLE = (
     *(f"net_{kind}" for kind in NETWORK),
 )
 SELDOM = ("agent_gone", "redis_away", "all_at_once")
-"""In the first cycle, and in every third after it."""
+"""These faults occur in the first cycle and in every third one after it."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """A fault to be done.
+    """A planned fault.
 
     Attributes:
-        after_s: seconds since the one before it.
-        victim: a node's name, empty where the kind says who.
-        share: in [0, 1): how long it lasts, between the bounds of its kind.
+        after_s: seconds after the previous fault.
+        victim: the target's name, empty if the kind determines the target.
+        share: in [0, 1): determines the duration between the bounds of the kind.
     """
 
     kind: str
@@ -45,11 +45,11 @@ class Action:
 
 
 def victims_of(kind: str, nodes: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """Who may be hit.
+    """Returns the possible targets of a kind of fault.
 
     Args:
-        kind: of the fault.
-        nodes: names by role: `agent` and `edge` that may be killed, `proxied`, `disk`, `clock`.
+        kind: the kind of fault.
+        nodes: names by role: `agent` and `edge` (may be killed), `proxied`, `disk`, `clock`.
     """
     role = {"net": "proxied", "disk": "disk", "clock": "clock", "agent": "agent", "edge": "edge"}.get(
         kind.split("_")[0]
@@ -58,7 +58,7 @@ def victims_of(kind: str, nodes: Mapping[str, Sequence[str]]) -> Sequence[str]:
 
 
 def actions(seed: int, nodes: Mapping[str, Sequence[str]], mean_gap_s: float) -> Iterator[Action]:
-    """Faults without end: cycles in which each kind comes, in random order."""
+    """Yields faults without end, in cycles; each cycle has every kind in random order."""
     rng = random.Random(seed)
     cycle = 0
     while True:

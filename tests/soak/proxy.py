@@ -1,7 +1,7 @@
-"""A network that misbehaves: a TCP proxy in front of agents and edges, which meets chosen orders with a fault.
+"""A faulty network: a TCP proxy in front of agents and edges that injects faults into chosen orders.
 
-A node advertises the proxy's port in place of its own. Everything passes unharmed, the registration's call back too,
-but for the order (`POST /visits`, `/uploads`, `/rounds`) that comes next after a fault was armed for its node.
+A node advertises the proxy's port in place of its own. The proxy passes everything on unchanged, including the
+registration's call back, except the next order (`POST /visits`, `/uploads`, `/rounds`) to a node with an armed fault.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls the next order to a node; `last_s` is how long a late or slow one takes."""
+    """A fault of the next order to a node; `last_s` is the duration of a late or slow exchange."""
 
     kind: str
     last_s: float = 0.0
@@ -47,7 +47,7 @@ class Route:
     armed: deque[Fault] = field(default_factory=deque)
 
     def take(self, request: Message) -> Fault | None:
-        """The fault that befalls this request."""
+        """Returns the fault to inject into this request, None for none."""
         is_order = request.start[0] == b"POST" and request.path in ORDERS
         return self.armed.popleft() if is_order and self.armed else None
 
@@ -56,7 +56,7 @@ class Proxy:
     """The proxy's thread; a context manager.
 
     Attributes:
-        done: kind and node of the faults that came to pass.
+        done: kind and node of the faults that took effect.
     """
 
     def __init__(self, seed: int) -> None:
@@ -86,18 +86,18 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def stand_before(self, name: str, upstream: int) -> int:
-        """Listen for a node that listens on a port of its own; the port to advertise."""
+    def listen_before(self, name: str, upstream: int) -> int:
+        """Listen in front of a node's own port `upstream`; returns the port to advertise."""
         route = self.routes[name] = Route(name, upstream)
         route.port = asyncio.run_coroutine_threadsafe(self._listen(route), self._loop).result(10)
         return route.port
 
     def arm(self, name: str, fault: Fault) -> None:
-        """The next order to this node meets this fault."""
+        """Inject this fault into the next order to this node."""
         self.routes[name].armed.append(fault)
 
     def disarm(self) -> None:
-        """What is armed and has not come to pass will not."""
+        """Remove all faults that have not taken effect."""
         for route in self.routes.values():
             route.armed.clear()
 
@@ -118,7 +118,7 @@ class Proxy:
     async def _serve(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (request := await read_message(reader)) is not None:
-                await _unless_gone(reader, self._exchange(route, request, writer))
+                await _unless_disconnected(reader, self._exchange(route, request, writer))
         except (Broken, OSError):
             _reset(writer)
         finally:
@@ -129,18 +129,18 @@ class Proxy:
         if fault is None:
             answer = await self._ask(route, request.raw)
             writer.write(answer.raw)
-            if (where := answer.header(ORDER_KEY_HEADER)) and all(where != place for place, _ in self._kept):
-                self._kept.append((where, answer))
+            if (place := answer.header(ORDER_KEY_HEADER)) and all(place != kept for kept, _ in self._kept):
+                self._kept.append((place, answer))
         else:
             self.done.append((fault.kind, route.name))
-            await self._misbehave(route, request, writer, fault)
+            await self._inject(route, request, writer, fault)
         await writer.drain()
 
-    async def _misbehave(self, route: Route, request: Message, writer: asyncio.StreamWriter, fault: Fault) -> None:
-        """Let a fault befall an exchange.
+    async def _inject(self, route: Route, request: Message, writer: asyncio.StreamWriter, fault: Fault) -> None:
+        """Inject a fault into an exchange.
 
         Raises:
-            Broken: the connection is to end here.
+            Broken: the connection must end here.
         """
         match fault.kind:
             case "reset":
@@ -166,18 +166,18 @@ class Proxy:
                 answer = await self._ask(route, request.raw)
                 writer.write(answer.head + self._garbled(answer.body))
             case "twice":
-                again = asyncio.create_task(self._again(route, request.raw))
-                self._tasks.add(again)
-                again.add_done_callback(self._tasks.discard)
+                repeated = asyncio.create_task(self._repeat(route, request.raw))
+                self._tasks.add(repeated)
+                repeated.add_done_callback(self._tasks.discard)
                 writer.write((await self._ask(route, request.raw)).raw)
             case "stray":
                 answer = await self._ask(route, request.raw)
-                writer.write(self._other(answer).raw)
+                writer.write(self._stray_answer(answer).raw)
             case unknown:
                 raise AssertionError(f"no such fault: {unknown}")
 
     async def _ask(self, route: Route, raw: bytes, last_s: float = 0.0) -> Message:
-        """The node's answer, over a connection of its own, so that it sees ours end."""
+        """Returns the node's answer, over a separate connection, so that the node sees when ours ends."""
         reader, writer = await asyncio.open_connection(HOST, route.upstream)
         try:
             await _trickle(writer, raw, last_s)
@@ -188,8 +188,8 @@ class Proxy:
             raise Broken("the node closed")
         return answer
 
-    async def _again(self, route: Route, raw: bytes) -> None:
-        """The same request while the first still runs, and once more after it; nobody reads the answers."""
+    async def _repeat(self, route: Route, raw: bytes) -> None:
+        """Send the same request while the first still runs, and again after it; the answers are not used."""
         try:
             await asyncio.sleep(0.05)
             await self._ask(route, raw)
@@ -203,25 +203,25 @@ class Proxy:
             garbled[self.rng.randrange(len(garbled))] ^= self.rng.randrange(1, 256)
         return bytes(garbled)
 
-    def _other(self, answer: Message) -> Message:
-        """An answer kept earlier to another order, of another run if there is one."""
+    def _stray_answer(self, answer: Message) -> Message:
+        """Returns an earlier answer to another order, of another run if there is one."""
         mine = answer.header(ORDER_KEY_HEADER)
         others = [(place, kept) for place, kept in self._kept if place != mine]
         strange = [kept for place, kept in others if place.split("/")[1:2] != mine.split("/")[1:2]]
         return (strange or [kept for _, kept in others] or [answer])[0]
 
 
-async def _unless_gone(reader: asyncio.StreamReader, work: Awaitable[T]) -> T:
-    """What the work gives, unless the client goes away meanwhile.
+async def _unless_disconnected(reader: asyncio.StreamReader, work: Awaitable[T]) -> T:
+    """Returns the result of the work, unless the client disconnects before it is done.
 
     Raises:
-        Broken: it went away, or speaks out of turn.
+        Broken: the client disconnected, or sent something before its answer.
     """
     working, going = asyncio.ensure_future(work), asyncio.ensure_future(reader.read(1))
     try:
         await asyncio.wait({working, going}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise Broken("the client went away")
+            raise Broken("the client disconnected")
         return working.result()
     finally:
         for task in (working, going):
@@ -230,7 +230,7 @@ async def _unless_gone(reader: asyncio.StreamReader, work: Awaitable[T]) -> T:
 
 
 async def _trickle(writer: asyncio.StreamWriter, raw: bytes, last_s: float) -> None:
-    """Write bytes, in pieces over a time if that is not 0."""
+    """Write bytes; if `last_s` is not 0, in pieces over that time."""
     step = -(-len(raw) // PIECES) if last_s else max(len(raw), 1)
     for begin in range(0, len(raw), step):
         writer.write(raw[begin : begin + step])
@@ -239,7 +239,7 @@ async def _trickle(writer: asyncio.StreamWriter, raw: bytes, last_s: float) -> N
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection by RST: with nothing that lingers."""
+    """End a connection with RST, by SO_LINGER 0."""
     found = writer.get_extra_info("socket")
     with suppress(OSError):  # closed already
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

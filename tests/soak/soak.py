@@ -1,4 +1,4 @@
-"""The soak: a chain of runs in a topology that is hurt all the time, each held against an undisturbed one."""
+"""The soak: runs in a deployment under continuous faults, each compared with an undisturbed run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shared.run_records.events import Event
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from tests.soak import leftovers
-from tests.soak.faults import Mischief
+from tests.soak.deployment import FINAL, Deployment
+from tests.soak.injector import FaultInjector
 from tests.soak.memory import Memory
 from tests.soak.plan import actions
-from tests.soak.records import faults_in, losses_of, miscounts, reasons_of, undisturbed
+from tests.soak.records import errors_in, losses_of, miscounts, reasons_of, undisturbed
 from tests.soak.summary import Summary
 from tests.soak.waits import Hang, until
-from tests.soak.world import FINAL, World
 
 T = TypeVar("T")
 RUN_LIMIT_S = 180.0
@@ -28,7 +28,7 @@ MAX_RESUMES = 8
 SAMPLE_S = 2.0
 PROXIED = ("agent-1", "agent-2", "edge-1", "edge-2")
 SPARED = ("agent-1", "edge-1")
-"""Killed only together with all others: so that some processes grow old."""
+"""These are killed only together with all others, so that some processes live long enough to measure their memory."""
 BASE: dict[str, Any] = {
     "data": "digits",
     "num_edges": 2,
@@ -50,60 +50,60 @@ class Soak:
     """A soak in progress.
 
     Args:
-        rough: the world that is hurt.
-        quiet: the undisturbed one, of another layout.
-        mischief: what hurts.
-        summary: what is found.
-        say: tells how it goes.
+        disturbed: the deployment that gets the faults.
+        reference: a deployment without faults, of another layout.
+        injector: injects the faults.
+        summary: collects the results.
+        say: prints progress.
     """
 
-    rough: World
-    quiet: World
-    mischief: Mischief
+    disturbed: Deployment
+    reference: Deployment
+    injector: FaultInjector
     summary: Summary
     say: Callable[[str], None]
     memory: Memory = field(default_factory=Memory)
     _sampled_at: float = 0.0
 
     def wait(self, what: str, look: Callable[[], T | bool | None], limit_s: float) -> T:
-        """Wait while faults go on; see `until`."""
+        """Wait while faults are injected; see `until`."""
         return until(what, look, limit_s, 0.1, self._meanwhile)
 
     def _meanwhile(self) -> None:
-        self.mischief.tick()
+        self.injector.tick()
         self.sample()
 
     def sample(self) -> None:
-        """Take samples of memory, now and then."""
+        """Take samples of memory every `SAMPLE_S`."""
         if time.monotonic() - self._sampled_at >= SAMPLE_S:
             self._sampled_at = time.monotonic()
-            for kind, world in (("rough", self.rough), ("quiet", self.quiet)):
-                self.memory.look({f"{kind} {name}": p.pid for name, p in world.topology.processes.items()})
+            for kind, deployment in (("disturbed", self.disturbed), ("reference", self.reference)):
+                self.memory.look({f"{kind} {name}": p.pid for name, p in deployment.topology.processes.items()})
 
     # ---- runs
 
     def warm_up(self) -> None:
-        """A short run of each algorithm in each world, undisturbed: what is imported late is no growth of memory."""
-        for world in (self.rough, self.quiet):
+        """Complete a short run of each algorithm in each deployment: late imports must not count as memory growth."""
+        for deployment in (self.disturbed, self.reference):
             for spec in SPECS[:2]:
-                world.complete(spec | {"num_rounds": 1})
+                deployment.complete(spec | {"num_rounds": 1})
 
-    def one(self, number: int) -> None:
-        """One disturbed run with its checks, and the undisturbed one that it describes."""
-        info = self._disturbed(SPECS[number % len(SPECS)] | {"seed": self.summary.seed * 1000 + number})
-        details, events = self._details(info), self.rough.events(info.run, ANSWER_S, self._meanwhile)
-        problems = faults_in(info, details, events)
+    def run_one(self, number: int) -> None:
+        """Complete and check one run with faults, and compare it with the undisturbed run that its record describes."""
+        info = self._run_with_faults(SPECS[number % len(SPECS)] | {"seed": self.summary.seed * 1000 + number})
+        details, events = self._details(info), self.disturbed.events(info.run, ANSWER_S, self._meanwhile)
+        problems = errors_in(info, details, events)
         if info.algorithm == "probe_counter":
             problems += miscounts(details)
         self._count(info, details, events)
         problems += self._compare(info, details)
         self.summary.problems += [f"run {number} ({info.run}): {what}" for what in problems]
         lost = sum(row.outcome == "failed" for detail in details for row in detail.seats)
-        faults = self.mischief.counts().total()
+        faults = self.injector.counts().total()
         self.say(f"run {number} {info.algorithm}: {lost} lost, {len(problems)} problems; {faults} faults so far")
 
-    def _disturbed(self, spec: dict[str, Any]) -> RunInfo:
-        client, key = self.rough.client, f"soak-{spec['seed']}"
+    def _run_with_faults(self, spec: dict[str, Any]) -> RunInfo:
+        client, key = self.disturbed.client, f"soak-{spec['seed']}"
         run = self.wait("an answer to POST /runs", lambda: client.create_run(spec, key).run, ANSWER_S)
         for _ in range(MAX_RESUMES):
             self._until_final(run)
@@ -116,69 +116,75 @@ class Soak:
 
     def _until_final(self, run: str) -> None:
         try:
-            self.wait(f"the end of {run}", lambda: self.rough.client.run(run).status in FINAL, RUN_LIMIT_S)
+            self.wait(f"the end of {run}", lambda: self.disturbed.client.run(run).status in FINAL, RUN_LIMIT_S)
         except Hang as hang:
-            raise Hang(f"{hang}; {self.rough.stands(run)}") from None
+            raise Hang(f"{hang}; {self.disturbed.describe(run)}") from None
 
     def _info(self, run: str) -> RunInfo:
-        return self.wait(f"GET /runs/{run}", lambda: self.rough.client.run(run), ANSWER_S)
+        return self.wait(f"GET /runs/{run}", lambda: self.disturbed.client.run(run), ANSWER_S)
 
     def _details(self, info: RunInfo) -> list[RoundDetail]:
         return [
-            self.wait(f"round {n} of {info.run}", lambda n=n: self.rough.client.round(info.run, n), ANSWER_S)  # type: ignore[misc]
+            self.wait(f"round {n} of {info.run}", lambda n=n: self.disturbed.client.round(info.run, n), ANSWER_S)  # type: ignore[misc]
             for n in range(1, info.rounds + 1)
         ]
 
     def _compare(self, info: RunInfo, details: Sequence[RoundDetail]) -> list[str]:
-        """Problems of the comparison with an undisturbed run that leaves out what was lost."""
+        """Returns the differences from an undisturbed run that leaves out what was lost."""
         if info.algorithm != "fedavg" and any(row.fresh_state for detail in details for row in detail.seats):
-            return []  # a counter that began anew cannot be told by `losses`
+            return []  # `losses` cannot express a counter that started again
         spec = undisturbed(info, details)
-        run = self.wait("the quiet world's answer", lambda: self.quiet.client.create_run(spec).run, ANSWER_S)
-        self.wait(f"the quiet run {run}", lambda: self.quiet.client.run(run).status in FINAL, RUN_LIMIT_S)
-        calm = self.quiet.client.run(run)
+        run = self.wait(
+            "the answer of the reference deployment", lambda: self.reference.client.create_run(spec).run, ANSWER_S
+        )
+        self.wait(f"the reference run {run}", lambda: self.reference.client.run(run).status in FINAL, RUN_LIMIT_S)
+        expected = self.reference.client.run(run)
         self.summary.compared += 1
-        if calm.status != "completed":
-            return [f"the undisturbed run {calm.status}: {calm.reason}"]
-        rounds = self.quiet.client.rounds(run).rounds
+        if expected.status != "completed":
+            return [f"the undisturbed run {expected.status}: {expected.reason}"]
+        rounds = self.reference.client.rounds(run).rounds
         differ = [d.round_no for d, r in zip(details, rounds, strict=True) if d.model_sha256 != r.model_sha256]
-        if differ or calm.model_sha256 != info.model_sha256:
+        if differ or expected.model_sha256 != info.model_sha256:
             return [
-                f"other bits than the undisturbed run {run} from round {differ[:1]} on; losses {losses_of(details)}"
+                f"different bits from the undisturbed run {run} from round {differ[:1]} on; losses {losses_of(details)}"
             ]
         self.summary.equal += 1
         return []
 
     def _count(self, info: RunInfo, details: Sequence[RoundDetail], events: Sequence[Event]) -> None:
-        told, rows = self.summary, [row for detail in details for row in detail.seats]
-        told.runs[info.algorithm] += 1
-        told.rounds += len(details)
-        told.contributions += len(rows)
-        told.lost += reasons_of(details)
-        told.retried_rounds += sum(detail.attempts > 1 for detail in details)
-        told.fresh_states += sum(row.fresh_state for row in rows)
-        told.seats_moved += sum(event.kind == "seat.moved" for event in events)
-        told.node_events += Counter(event.kind for event in events if event.kind.startswith("node."))
+        summary, rows = self.summary, [row for detail in details for row in detail.seats]
+        summary.runs[info.algorithm] += 1
+        summary.rounds += len(details)
+        summary.contributions += len(rows)
+        summary.lost += reasons_of(details)
+        summary.retried_rounds += sum(detail.attempts > 1 for detail in details)
+        summary.fresh_states += sum(row.fresh_state for row in rows)
+        summary.seats_moved += sum(event.kind == "seat.moved" for event in events)
+        summary.node_events += Counter(event.kind for event in events if event.kind.startswith("node."))
 
     # ---- the end
 
     def end(self) -> None:
-        """Undo all faults; see that nothing is left, delete everything, see that nothing of it is left."""
-        self.mischief.undo_all()
-        self.rough.wait_all(self.mischief.gone)
-        told, worlds = self.summary, (self.rough, self.quiet)
-        told.leftovers["after the runs"] = [what for world in worlds for what in leftovers.unreferenced(world)]
-        for world in worlds:
-            for info in until("the list of runs", lambda world=world: world.client.runs(1000), 30):  # type: ignore[misc]
-                world.delete(info.run)
-        gone = self.mischief.gone
-        told.leftovers["after deleting the runs"] = [w for world in worlds for w in leftovers.after_delete(world, gone)]
+        """Undo all faults, check for leftovers, delete all runs, and check for leftovers again."""
+        self.injector.undo_all()
+        self.disturbed.wait_all(self.injector.gone)
+        summary, deployments = self.summary, (self.disturbed, self.reference)
+        summary.leftovers["after the runs"] = [
+            what for deployment in deployments for what in leftovers.unreferenced(deployment)
+        ]
+        for deployment in deployments:
+            for info in until("the list of runs", lambda deployment=deployment: deployment.client.runs(1000), 30):  # type: ignore[misc]
+                deployment.delete(info.run)
+        gone = self.injector.gone
+        summary.leftovers["after deleting the runs"] = [
+            w for deployment in deployments for w in leftovers.after_delete(deployment, gone)
+        ]
         self.sample()
-        told.memory = self.memory.table()
-        told.problems += self.memory.grown()
+        summary.memory = self.memory.table()
+        summary.problems += self.memory.grown()
 
 
-def soak(
+def run_soak(
     minutes: float,
     seed: int,
     folder: Path,
@@ -187,19 +193,19 @@ def soak(
     gap_s: float = 6.0,
     say: Callable[[str], None] = print,
 ) -> Summary:
-    """Run a soak and tell what it found.
+    """Run a soak and return what it found.
 
     Args:
-        minutes: until no further run is begun.
-        seed: decides kinds, victims and moments of the faults.
-        folder: everything lies there.
-        away_s: how long Redis is away when it is away for long.
-        gap_s: seconds between two faults, in the mean.
-        say: tells how it goes.
+        minutes: after which no further run is started.
+        seed: determines the kinds, targets and times of the faults.
+        folder: holds all files of the soak.
+        away_s: duration of a long outage of Redis.
+        gap_s: mean seconds between two faults.
+        say: prints progress.
     """
     summary = Summary(seed, minutes)
-    rough = World(
-        folder / "rough",
+    disturbed = Deployment(
+        folder / "disturbed",
         edges=3,
         devices=8,
         agents=4,
@@ -208,35 +214,46 @@ def soak(
         small_disks=("agent-3",),
         clocks=("cloud", "edge-2", "agent-4"),
     )
-    quiet = World(folder / "quiet", edges=2, devices=8, agents=1)
+    reference = Deployment(folder / "reference", edges=2, devices=8, agents=1)
     ports: list[int] = []
     try:
-        with rough, quiet:
-            ports = _ports(rough) + _ports(quiet)
-            found = Soak(rough, quiet, Mischief(rough, actions(seed, _nodes(rough), gap_s), away_s), summary, say)
-            if not rough.small_disks:
+        with disturbed, reference:
+            ports = _ports(disturbed) + _ports(reference)
+            soak = Soak(
+                disturbed,
+                reference,
+                FaultInjector(disturbed, actions(seed, _nodes(disturbed), gap_s), away_s),
+                summary,
+                say,
+            )
+            if not disturbed.small_disks:
                 summary.notes.append("no small disk could be mounted here: no disk was filled")
-            found.warm_up()
+            soak.warm_up()
             ends, number = time.monotonic() + 60 * minutes, 0
             while time.monotonic() < ends:
-                found.one(number)
+                soak.run_one(number)
                 number += 1
-            found.end()
-    except AssertionError as hang:
-        summary.problems.append(str(hang))
-    summary.faults, summary.skipped = found.mischief.counts(), found.mischief.skipped
+            soak.end()
+    except AssertionError as error:
+        summary.problems.append(str(error))
+    summary.faults, summary.skipped = soak.injector.counts(), soak.injector.skipped
     summary.leftovers["after the stop"] = leftovers.after_stop(folder, ports)
     summary.problems += [f"left over {when}: {what}" for when, kinds in summary.leftovers.items() for what in kinds]
     return summary
 
 
-def _nodes(world: World) -> dict[str, list[str]]:
-    """Names by the role that faults give them."""
-    mortal = {tier: [name for name in world.of(tier) if name not in SPARED] for tier in ("agent", "edge")}
-    return {**mortal, "proxied": list(PROXIED), "disk": world.small_disks, "clock": ["cloud", "edge-2", "agent-4"]}
+def _nodes(deployment: Deployment) -> dict[str, list[str]]:
+    """Returns the names of processes by the kind of fault that may hit them."""
+    killable = {tier: [name for name in deployment.of(tier) if name not in SPARED] for tier in ("agent", "edge")}
+    return {
+        **killable,
+        "proxied": list(PROXIED),
+        "disk": deployment.small_disks,
+        "clock": ["cloud", "edge-2", "agent-4"],
+    }
 
 
-def _ports(world: World) -> list[int]:
-    urls = [world.topology.url, *(edge.url for edge in world.client.edges().edges)]
-    routes = [port for route in world.proxy.routes.values() for port in (route.port, route.upstream)]
+def _ports(deployment: Deployment) -> list[int]:
+    urls = [deployment.topology.url, *(edge.url for edge in deployment.client.edges().edges)]
+    routes = [port for route in deployment.proxy.routes.values() for port in (route.port, route.upstream)]
     return [*routes, *(int(url.rpartition(":")[2]) for url in urls)]

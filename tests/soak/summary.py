@@ -1,4 +1,4 @@
-"""What a soak found, as a table for people and as JSON."""
+"""The results of a soak, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Summary:
     """The figures of a soak.
 
     Attributes:
-        problems: what should not be, in words; a soak without them has passed.
-        notes: what could not be done here, in words.
+        problems: the faults of the product, in words; a soak without problems has passed.
+        notes: what could not be tested on this machine, in words.
     """
 
     seed: int
@@ -39,17 +39,17 @@ class Summary:
     problems: list[str] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
-        """Keep it as JSON."""
+        """Write the summary as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(vars(self), indent=2) + "\n", encoding="utf-8")
 
     def table(self) -> str:
-        """For people."""
+        """Returns the summary as a text table."""
         rows = [
             ("faults", f"{self.faults.total()}: {_counts(self.faults)}"),
-            ("on a victim that was down already", str(self.skipped.total())),
+            ("faults skipped, target already down", str(self.skipped.total())),
             ("runs", _counts(self.runs)),
-            ("failed for a reason and resumed", "; ".join(self.resumed) or "0"),
+            ("failed runs that were resumed", "; ".join(self.resumed) or "0"),
             ("rounds, contributions", f"{self.rounds}, {self.contributions}"),
             ("lost contributions", f"{self.lost.total()}: {_counts(self.lost)}"),
             ("retried rounds", str(self.retried_rounds)),
@@ -70,6 +70,6 @@ def _counts(counter: Counter[str]) -> str:
 
 
 def _memory(row: dict[str, Any]) -> str:
-    judged = "" if row["judged"] else ", too short a life to be judged"
+    judged = "" if row["judged"] else ", too short a lifetime to be judged"
     early, late = row["early_bytes"] / 1e6, row["late_bytes"] / 1e6
     return f"{early:.0f} -> {late:.0f} MB ({row['growth']:.3f}) in {row['life_s']} s{judged}"

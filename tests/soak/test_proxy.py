@@ -1,4 +1,4 @@
-"""The proxy itself: each fault is what its name says, and everything else passes unharmed."""
+"""Tests of the proxy: each fault does what its name says, and everything else passes unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY = bytes(range(256)) * 40
 
 
 class Node(BaseHTTPRequestHandler):
-    """Answers an order with its own body and the place that it was asked at."""
+    """Answers an order with the order's own body and its place."""
 
     protocol_version = "HTTP/1.1"
     bodies: list[bytes] = []  # noqa: RUF012 - of the one server of a test
@@ -32,7 +32,7 @@ class Node(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def proxy() -> Iterator[Proxy]:
     thread = threading.Thread(target=node.serve_forever, daemon=True)
     thread.start()
     with Proxy(seed=1) as made:
-        made.stand_before("node", node.server_address[1])
+        made.listen_before("node", node.server_address[1])
         yield made
     node.shutdown()
     node.server_close()
@@ -50,7 +50,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def ask(proxy: Proxy, path: str = "/visits", run: str = "r1") -> bytes:
-    """All bytes that come back for an order; ConnectionResetError if the connection is reset."""
+    """Returns all bytes of the answer to an order; raises ConnectionResetError if the connection is reset."""
     head = f"POST {path} HTTP/1.1\r\n{ORDER_KEY_HEADER}: visits/{run}/1\r\ncontent-length: {len(BODY)}\r\n\r\n"
     with socket.create_connection((HOST, proxy.routes["node"].port), timeout=10) as connection:
         connection.sendall(head.encode() + BODY)
@@ -66,16 +66,16 @@ def body_of(raw: bytes) -> bytes:
     return raw.partition(b"\r\n\r\n")[2]
 
 
-def test_what_is_not_armed_passes_unharmed(proxy: Proxy) -> None:
+def test_exchange_without_an_armed_fault_is_unchanged(proxy: Proxy) -> None:
     assert body_of(ask(proxy)) == BODY
     proxy.arm("node", Fault("reset"))
-    assert body_of(ask(proxy, "/nonce")) == BODY  # no order: the fault waits for one
+    assert body_of(ask(proxy, "/nonce")) == BODY  # not an order: the fault stays armed
     proxy.disarm()
     assert body_of(ask(proxy)) == BODY
     assert proxy.done == []
 
 
-def test_reset_breaks_the_connection_off_without_an_answer(proxy: Proxy) -> None:
+def test_reset_ends_the_connection_without_an_answer(proxy: Proxy) -> None:
     proxy.arm("node", Fault("reset"))
     with pytest.raises(ConnectionResetError):
         ask(proxy)
@@ -83,24 +83,24 @@ def test_reset_breaks_the_connection_off_without_an_answer(proxy: Proxy) -> None
     assert proxy.done == [("reset", "node")]
 
 
-def test_half_a_body_promises_the_whole(proxy: Proxy) -> None:
+def test_half_a_body_has_the_content_length_of_the_whole(proxy: Proxy) -> None:
     proxy.arm("node", Fault("half"))
     try:
         got = ask(proxy)
-    except ConnectionResetError:  # what had arrived is lost with the reset
+    except ConnectionResetError:  # the reset discards what had arrived
         got = b""
     assert len(body_of(got)) < len(BODY)
 
 
 @pytest.mark.parametrize("kind", ["late", "loris_up", "loris_down"])
-def test_slow_kinds_take_their_time_and_bring_the_whole(kind: str, proxy: Proxy) -> None:
+def test_slow_kinds_take_their_time_and_deliver_everything(kind: str, proxy: Proxy) -> None:
     proxy.arm("node", Fault(kind, 0.6))
     began = time.monotonic()
     assert body_of(ask(proxy)) == BODY
     assert time.monotonic() - began >= 0.5
 
 
-def test_garbled_bodies_keep_their_length_on_both_ways(proxy: Proxy) -> None:
+def test_garbled_bodies_keep_their_length_in_both_directions(proxy: Proxy) -> None:
     proxy.arm("node", Fault("garble_up"))
     ask(proxy)
     proxy.arm("node", Fault("garble_down"))
@@ -111,7 +111,7 @@ def test_garbled_bodies_keep_their_length_on_both_ways(proxy: Proxy) -> None:
     assert down != BODY
 
 
-def test_same_request_twice_is_answered_once(proxy: Proxy) -> None:
+def test_repeated_request_is_answered_once(proxy: Proxy) -> None:
     proxy.arm("node", Fault("twice"))
     assert body_of(ask(proxy)) == BODY
     deadline = time.monotonic() + 10
@@ -120,14 +120,14 @@ def test_same_request_twice_is_answered_once(proxy: Proxy) -> None:
     assert Node.bodies == [BODY] * 3
 
 
-def test_stray_answer_is_one_of_another_run(proxy: Proxy) -> None:
+def test_stray_answer_belongs_to_another_run(proxy: Proxy) -> None:
     ask(proxy, run="r1")
     ask(proxy, run="r2")
     proxy.arm("node", Fault("stray"))
     assert f"{ORDER_KEY_HEADER}: visits/r1/1".encode() in ask(proxy, run="r2")
 
 
-def test_node_that_is_not_there_is_a_reset(proxy: Proxy) -> None:
+def test_request_to_an_absent_node_is_reset(proxy: Proxy) -> None:
     proxy.routes["node"].upstream = 1
     with pytest.raises(ConnectionResetError):
         ask(proxy)

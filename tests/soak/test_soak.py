@@ -1,4 +1,4 @@
-"""A short soak, and what the soak decides from its seed and from a record."""
+"""Tests of the soak: a short one, its plan of faults, its checks of a record and its judgement of memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from shared.run_records.events import Event
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
-from shared.run_records.visits import FailureInfo, SeatRow
+from shared.run_records.visits import FailureInfo, VisitRow
 from shared.spec.experiment import ExperimentSpec
 from tests.soak.memory import Memory
 from tests.soak.plan import EVERY_CYCLE, SELDOM, actions
-from tests.soak.records import faults_in, losses_of, miscounts
-from tests.soak.soak import soak
+from tests.soak.records import errors_in, losses_of, miscounts
+from tests.soak.soak import run_soak
 
 NODES = {"agent": ["agent-2", "agent-3"], "edge": ["edge-2"], "proxied": ["agent-1"], "disk": [], "clock": ["cloud"]}
 
@@ -24,8 +24,8 @@ NODES = {"agent": ["agent-2", "agent-3"], "edge": ["edge-2"], "proxied": ["agent
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_short_soak_finds_nothing(tmp_path: Path) -> None:
-    summary = soak(1.0, 3, tmp_path, away_s=6.0, gap_s=3.0)
+def test_short_soak_finds_no_problem(tmp_path: Path) -> None:
+    summary = run_soak(1.0, 3, tmp_path, away_s=6.0, gap_s=3.0)
     print(summary.table())
     assert summary.problems == []
     assert summary.runs.total() >= 1
@@ -36,29 +36,31 @@ def test_short_soak_finds_nothing(tmp_path: Path) -> None:
 # ---- the plan
 
 
-def test_seed_decides_kinds_victims_and_moments() -> None:
+def test_seed_determines_kinds_targets_and_times_of_faults() -> None:
     first, again, other = (list(islice(actions(seed, NODES, 3.0), 60)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
-def test_each_kind_comes_in_a_cycle_but_where_nobody_can_be_hit() -> None:
+def test_each_cycle_has_every_kind_of_fault_that_has_a_target() -> None:
     cycle = list(islice(actions(7, NODES, 3.0), len(EVERY_CYCLE) + len(SELDOM) - 1))
     possible = [kind for kind in (*EVERY_CYCLE, *SELDOM) if kind != "disk_full"]
     assert sorted(action.kind for action in cycle) == sorted(possible)
     assert {action.victim for action in cycle if action.kind.startswith("edge")} == {"edge-2"}
 
 
-# ---- what a record must say
+# ---- the checks of a record
 
 
-def row(seat: int, outcome: str = "used", *, agent: str = "a", visits: int = 1, fresh: bool = False) -> SeatRow:
+def row(seat: int, outcome: str = "used", *, agent: str = "a", visits: int = 1, fresh: bool = False) -> VisitRow:
     reason = "lost" if outcome == "failed" else None
     figures = {} if outcome == "failed" else {"visits": float(visits)}
-    return SeatRow(seat=seat, edge="e", agent=agent, outcome=outcome, reason=reason, fresh_state=fresh, figures=figures)
+    return VisitRow(
+        seat=seat, edge="e", agent=agent, outcome=outcome, reason=reason, fresh_state=fresh, figures=figures
+    )
 
 
-def detail(round_no: int, rows: Sequence[SeatRow], *failures: FailureInfo) -> RoundDetail:
+def detail(round_no: int, rows: Sequence[VisitRow], *failures: FailureInfo) -> RoundDetail:
     return RoundDetail(round_no=round_no, phase="train", seats=tuple(rows), failures=failures)
 
 
@@ -76,15 +78,15 @@ def moved(seat: int, agent: str) -> Event:
     return Event(id="1", kind="seat.moved", at="", data={"seat": seat, "agent": agent, "from": "a"})
 
 
-def test_sound_record_has_no_faults_and_its_losses_are_those_that_it_names() -> None:
+def test_consistent_record_has_no_errors_and_names_its_losses() -> None:
     details = [detail(1, [row(0), row(1, "failed")], lost(1)), detail(2, [row(0, visits=2), row(1)])]
-    assert faults_in(info(2), details, []) == []
+    assert errors_in(info(2), details, []) == []
     assert losses_of(details) == [{"round_no": 1, "seats": [1]}]
     assert miscounts(details) == []
 
 
 @pytest.mark.parametrize(
-    ("rows", "failures", "told"),
+    ("rows", "failures", "message"),
     [
         ([row(0)], [], "not each of 2 once"),
         ([row(0), row(0)], [], "not each of 2 once"),
@@ -94,44 +96,44 @@ def test_sound_record_has_no_faults_and_its_losses_are_those_that_it_names() -> 
         ([row(0), row(1, "failed")], [lost(1).replace(detail="")], "says nothing"),
     ],
 )
-def test_silence_in_a_record_is_found(rows: list[SeatRow], failures: list[FailureInfo], told: str) -> None:
-    (found,) = faults_in(info(1), [detail(1, rows, *failures)], [])
-    assert told in found
+def test_omission_in_a_record_is_found(rows: list[VisitRow], failures: list[FailureInfo], message: str) -> None:
+    (found,) = errors_in(info(1), [detail(1, rows, *failures)], [])
+    assert message in found
 
 
-def test_moved_seats_and_fresh_states_must_be_told() -> None:
+def test_moved_seats_and_fresh_states_must_have_events() -> None:
     details = [detail(1, [row(0), row(1)]), detail(2, [row(0), row(1, agent="b", fresh=True)])]
-    silent = faults_in(info(2), details, [])
-    assert [what.partition(": ")[2] for what in silent] == [
+    errors = errors_in(info(2), details, [])
+    assert [what.partition(": ")[2] for what in errors] == [
         "seat 1 went to b, no event says so",
         "seat 1 has fresh state though it was never moved",
     ]
-    assert faults_in(info(2), details, [moved(1, "b")]) == []
+    assert errors_in(info(2), details, [moved(1, "b")]) == []
 
 
-def test_seats_that_were_not_chosen_need_no_row() -> None:
+def test_seats_that_were_not_selected_need_no_row() -> None:
     chosen = info(1).replace(spec=ExperimentSpec(num_devices=2, num_rounds=1, select="random", fraction_train=0.5))
-    assert faults_in(chosen, [detail(1, [row(1)])], []) == []
-    assert len(faults_in(chosen, [detail(1, [row(1), row(1)])], [])) == 1
+    assert errors_in(chosen, [detail(1, [row(1)])], []) == []
+    assert len(errors_in(chosen, [detail(1, [row(1), row(1)])], [])) == 1
 
 
-def test_seat_with_a_further_share_stands_in_the_round_once_for_each_wave() -> None:
+def test_seat_with_a_further_share_has_one_row_in_each_wave() -> None:
     shares = info(1).replace(spec=ExperimentSpec(num_devices=2, num_rounds=1, client="edge", schedule="free_compute"))
     again = row(0).replace(wave=1)
-    assert faults_in(shares, [detail(1, [row(0), row(1, "failed"), again], lost(1))], []) == []
-    assert len(faults_in(shares, [detail(1, [row(0), again, again])], [])) == 1
+    assert errors_in(shares, [detail(1, [row(0), row(1, "failed"), again], lost(1))], []) == []
+    assert len(errors_in(shares, [detail(1, [row(0), again, again])], [])) == 1
 
 
 def test_missing_round_is_found() -> None:
-    assert "rounds are missing" in faults_in(info(2), [detail(1, [row(0), row(1)])], [])
+    assert "rounds are missing" in errors_in(info(2), [detail(1, [row(0), row(1)])], [])
 
 
 @pytest.mark.parametrize(("second", "n"), [(row(0, visits=2), 0), (row(0, visits=3), 1), (row(0, visits=1), 1)])
-def test_visit_that_counted_twice_or_was_forgotten_is_found(second: SeatRow, n: int) -> None:
+def test_visit_counted_twice_or_not_at_all_is_found(second: VisitRow, n: int) -> None:
     assert len(miscounts([detail(1, [row(0)]), detail(2, [second])])) == n
 
 
-def test_count_begins_anew_only_with_fresh_state() -> None:
+def test_counter_restarts_only_with_fresh_state() -> None:
     assert miscounts([detail(1, [row(0)]), detail(2, [row(0, visits=1, fresh=True)])]) == []
     assert len(miscounts([detail(1, [row(0)]), detail(2, [row(0, visits=2, fresh=True)])])) == 1
 
@@ -140,6 +142,6 @@ def test_count_begins_anew_only_with_fresh_state() -> None:
 
 
 @pytest.mark.parametrize(("life_s", "late", "n"), [(400.0, 109, 0), (400.0, 112, 1), (200.0, 200, 0)])
-def test_only_growth_of_a_long_life_is_a_problem(life_s: float, late: int, n: int) -> None:
+def test_memory_growth_is_judged_for_long_lived_processes_only(life_s: float, late: int, n: int) -> None:
     samples = [(0.0, 50), (80.0, 80), (95.0, 100), (life_s, late)]
     assert len(Memory({("cloud", 1): samples}).grown()) == n

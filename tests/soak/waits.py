@@ -1,4 +1,4 @@
-"""Waits that end: each has a deadline and a name; one that passes is the product's failure, not the harness's."""
+"""Waits with a deadline and a name. A wait whose deadline passes is a failure of the product, not of the harness."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLL_S = 0.05
 
 
 class Hang(AssertionError):
-    """Something did not come in time; says what, and what was seen last."""
+    """A condition was not met in time; the message names it and says what was seen last."""
 
 
 def until(
@@ -23,14 +23,14 @@ def until(
     every_s: float = POLL_S,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> T:
-    """What a look finds, once it finds something true; what the product refuses is looked at again.
+    """Returns the first true value of `look`. An error of the product counts as an attempt that failed.
 
     Args:
         what: names the wait.
-        look: finds it.
-        limit_s: seconds until the wait is given up.
-        every_s: seconds between two looks.
-        meanwhile: done before each look.
+        look: returns the value, or something false while there is none.
+        limit_s: seconds after which the wait fails.
+        every_s: seconds between two calls of `look`.
+        meanwhile: is called before each call of `look`.
 
     Raises:
         Hang: the limit passed.

@@ -1,4 +1,4 @@
-"""Small runs, rounds and seats with known figures, for the tests of this room."""
+"""Small runs, rounds and seats with known figures, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
 from shared.run_records.runs import RunInfo, SeatInfo
-from shared.run_records.visits import FailureInfo, SeatRow
+from shared.run_records.visits import FailureInfo, VisitRow
 from shared.simulation.digital_twin import Telemetry, Twin, VisitObservation
 from shared.spec.experiment import ExperimentSpec
 
@@ -65,9 +65,9 @@ def a_round(round_no: int, **changes: Any) -> RoundDetail:
         ),
         "evaluation": {"global": Evaluation(n=360, accuracy=0.9 + round_no / 100, loss=1 / (round_no + 2))},
         "seats": (
-            SeatRow(seat=0, edge="edge-1", outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
-            SeatRow(seat=0, edge="edge-1", wave=1, outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
-            SeatRow(seat=1, edge="edge-2", outcome="evaluated", down_bytes=500, up_bytes=50),
+            VisitRow(seat=0, edge="edge-1", outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
+            VisitRow(seat=0, edge="edge-1", wave=1, outcome="used", n_samples=10, down_bytes=500, up_bytes=50),
+            VisitRow(seat=1, edge="edge-2", outcome="evaluated", down_bytes=500, up_bytes=50),
         ),
     }
     return RoundDetail.model_validate(fields | changes)
@@ -98,7 +98,7 @@ def a_seat(seat: int, **changes: Any) -> SeatInfo:
 
 
 def a_twin() -> Twin:
-    """A twin that has seen one visit, twice as long as predicted."""
+    """A twin after one visit that took twice as long as predicted."""
     visit: dict[str, Any] = {"round_no": 1, "edge_round": 0, "wave": 0, "at_s": 0.0, "n_trained": 50, "outcome": "used"}
     seen = VisitObservation(**visit, predicted_s=2.0, predicted_sd_s=0.5, took_s=4.0, error_s=2.0)
     told = Telemetry(free_sps=120.0, n_collected=70)

@@ -11,7 +11,7 @@ import torch
 from shared.core.aggregation_rules import Mean, PerClient, fields_with
 from shared.core.errors import OutOfBound, WireError
 from shared.core.records import Record, Tensor, TensorMap, copy_tensors
-from shared.core.tensors import add_fixed_point, check_bound, owned
+from shared.core.tensors import add_fixed_point, check_bound, private_copies
 from shared.federation.aggregation.mean import check_finite, check_partial_sum
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 
@@ -45,7 +45,7 @@ class _Sum:
     def own(self) -> None:
         """Copies borrowed tensors, so that they may be written."""
         if self.borrowed:
-            self.sums, self.positions, self.borrowed = owned(self.sums), owned(self.positions), False
+            self.sums, self.positions, self.borrowed = private_copies(self.sums), private_copies(self.positions), False
 
 
 class _Term(NamedTuple):

@@ -15,7 +15,7 @@ from shared.results.reader import EdgeRound
 from shared.results.text_tables import TextColumn, comparison_columns, round_columns
 from shared.run_records.rounds import EdgeRow, RoundInfo
 from shared.run_records.runs import SeatInfo
-from shared.run_records.visits import FailureInfo, SeatRow
+from shared.run_records.visits import FailureInfo, VisitRow
 from shared.simulation.cost_model import LinkUse
 
 MAX_ROWS = 1000
@@ -108,7 +108,7 @@ class _Sum:
     received: float | None = None
     own: float | None = None
 
-    def add(self, kind: str, visit: SeatRow) -> None:
+    def add(self, kind: str, visit: VisitRow) -> None:
         """Adds a visit; of the final evaluation, only the accuracies."""
         self.received = self.received if visit.received_accuracy is None else visit.received_accuracy
         self.own = self.own if visit.own_accuracy is None else visit.own_accuracy
@@ -127,7 +127,7 @@ class _Sum:
 _OUTCOMES = ("used", "used_late", "refused", "failed")
 
 
-def visits_tables(visits: Iterable[tuple[str, SeatRow]], seats: Sequence[SeatInfo], links: Path) -> list[Table]:
+def visits_tables(visits: Iterable[tuple[str, VisitRow]], seats: Sequence[SeatInfo], links: Path) -> list[Table]:
     """Clients, edges and links, from the visits of a run and the table of its links.
 
     Raises:

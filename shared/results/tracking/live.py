@@ -36,12 +36,12 @@ def check_trackers(wanted: Trackers) -> None:
 class Live(Protocol):
     """A tracker."""
 
-    async def bring(self, tracked: Tracked) -> str:
+    async def export(self, tracked: Tracked) -> str:
         """Sends what is new of a run; returns its address or folder. May be retried after any error."""
         ...
 
     def forget(self, run_id: str) -> None:
-        """Drops what is known of a run: a later `bring` sends all of it."""
+        """Drops what is known of a run: a later `export` sends all of it."""
         ...
 
 
@@ -78,11 +78,11 @@ class LiveTensorboard:
         self._folder, self._worker = folder, worker
         self._open: dict[str, tuple[EventFiles, TrackedRun]] = {}
 
-    async def bring(self, tracked: Tracked) -> str:
+    async def export(self, tracked: Tracked) -> str:
         """Writes what is new."""
-        return await self._worker.run(self._bring, tracked)
+        return await self._worker.run(self._export, tracked)
 
-    def _bring(self, tracked: Tracked) -> str:
+    def _export(self, tracked: Tracked) -> str:
         run = tracked.info.run
         try:
             self._add(tracked)
@@ -99,9 +99,9 @@ class LiveTensorboard:
             return
         if run not in self._open:
             self._open[run] = EventFiles(tracked, folder), TrackedRun()
-        files, told = self._open[run]
-        files.add(told.new_steps(tracked.steps))
-        told.note(tracked.steps)
+        files, sent = self._open[run]
+        files.add(sent.new_steps(tracked.steps))
+        sent.note(tracked.steps)
 
     def forget(self, run_id: str) -> None:
         """Drops what is known of a run."""
@@ -122,19 +122,19 @@ class LiveMlflow:
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._transport = transport
-        self._told: dict[str, TrackedRun] = {}
+        self._sent: dict[str, TrackedRun] = {}
 
-    async def bring(self, tracked: Tracked) -> str:
+    async def export(self, tracked: Tracked) -> str:
         """Sends what is new."""
         run = tracked.info.run
-        told = self._told.setdefault(run, TrackedRun())
+        sent = self._sent.setdefault(run, TrackedRun())
         async with MlflowServer(tracking_uri(), self._transport) as server:
-            await server.write(replace(tracked, steps=told.new_steps(tracked.steps)))
-        told.note(tracked.steps)
+            await server.write(replace(tracked, steps=sent.new_steps(tracked.steps)))
+        sent.note(tracked.steps)
         if tracked.info.status in FINAL:
             self.forget(run)
         return server.address
 
     def forget(self, run_id: str) -> None:
         """Drops what is known of a run."""
-        self._told.pop(run_id, None)
+        self._sent.pop(run_id, None)

@@ -43,8 +43,8 @@ def read_notes(folder: Path) -> dict[str, TrackerNote]:
 
 def write_notes(folder: Path, notes: Mapping[str, TrackerNote]) -> None:
     """Replaces the notes of a results folder."""
-    told = {name: note.model_dump(mode="json") for name, note in sorted(notes.items())}
-    write_file(folder / FILE, (json.dumps(told, indent=2) + "\n").encode())
+    lines = {name: note.model_dump(mode="json") for name, note in sorted(notes.items())}
+    write_file(folder / FILE, (json.dumps(lines, indent=2) + "\n").encode())
 
 
 def tracked_lines(folder: Path, trackers: Iterable[str]) -> list[str]:

@@ -89,7 +89,7 @@ async def test_a_stream_ends_when_the_cloud_ends_and_continues_after_it(tmp_path
         assert [e["data"]["round_no"] for e in rest if e["kind"] == "round.committed"][-1] == 2
 
 
-async def test_lost_contributions_and_seats_that_move_are_told(tmp_path: Path) -> None:
+async def test_lost_contributions_and_moved_seats_have_events(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=3, timeouts={"reseat_after_s": 0}))

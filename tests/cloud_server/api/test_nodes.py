@@ -1,4 +1,4 @@
-"""Who is there: registration, tokens, health, and the views of edges, devices and topology."""
+"""Nodes in the API: registration, tokens, health, and the views of edges, devices and topology."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELLO = {"agent": "a-x", "name": "x", "devices": 1, "profile": "standard", "port
 
 
 def stranger(answer: Any) -> FastAPI:
-    """A process that answers to `GET /nonce`."""
+    """A process that answers `GET /nonce`."""
     app = FastAPI()
     app.state.asked = 0
 
@@ -46,7 +46,9 @@ def stranger(answer: Any) -> FastAPI:
     ids=["another nonce", "more than a nonce", "no object", "a redirect", "nothing"],
 )
 @pytest.mark.parametrize("path", ["/agents", "/edges"])
-async def test_who_does_not_show_the_nonce_is_not_registered(tmp_path: Path, path: str, answer: Any, says: str) -> None:
+async def test_a_node_that_does_not_show_the_nonce_is_not_registered(
+    tmp_path: Path, path: str, answer: Any, says: str
+) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
         fed.router.apps[9400] = stranger(answer)
         fed.router.apps[9401] = elsewhere = stranger({"nonce": NONCE})
@@ -59,7 +61,7 @@ async def test_who_does_not_show_the_nonce_is_not_registered(tmp_path: Path, pat
         assert (await fed.client.get("/edges")).json() == {"edges": []}
 
 
-async def test_a_port_where_nobody_listens_is_not_registered(tmp_path: Path) -> None:
+async def test_a_node_with_a_closed_port_is_not_registered(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
         refused = await fed.client.post("/agents", json=HELLO)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
@@ -67,7 +69,7 @@ async def test_a_port_where_nobody_listens_is_not_registered(tmp_path: Path) -> 
             assert (await fed.client.post("/agents", json={**HELLO, **wrong})).status_code == 422
 
 
-async def test_from_outside_the_allowed_networks_nobody_registers_or_asks(tmp_path: Path) -> None:
+async def test_callers_outside_the_allowed_networks_are_refused(tmp_path: Path) -> None:
     settings = {"allowed_networks": "10.0.0.0/8"}
     async with Federation(tmp_path / "f", n_edges=0, rooms=(), cloud=settings) as fed:
         fed.router.apps[9400] = asked = stranger({"nonce": NONCE})
@@ -87,7 +89,7 @@ async def test_from_outside_the_allowed_networks_nobody_registers_or_asks(tmp_pa
 # ---- tokens
 
 
-async def test_each_token_opens_its_own_doors_only(tmp_path: Path) -> None:
+async def test_each_token_is_accepted_on_its_own_routes_only(tmp_path: Path) -> None:
     async with Federation(
         tmp_path / "f", n_edges=1, rooms=(1,), common={"tier_token": "tier", "api_token": "api"}
     ) as fed:
@@ -145,7 +147,7 @@ async def test_readiness_names_what_is_missing(tmp_path: Path) -> None:
         assert (await fed.client.get(f"http://127.0.0.1:{EDGE_PORT}/readyz")).json()["missing"] == ["Redis"]
 
 
-async def test_metrics_count_what_is_there(tmp_path: Path) -> None:
+async def test_metrics_count_nodes_and_runs(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(2, 3)) as fed:
         lines = (await fed.client.get("/metrics")).text.splitlines()
         there = {"strata_cloud_devices 5.0", "strata_cloud_training 0.0", "strata_cloud_run_rounds 0.0"}
@@ -153,7 +155,7 @@ async def test_metrics_count_what_is_there(tmp_path: Path) -> None:
         assert there | states <= set(lines)
 
 
-async def test_a_prometheus_is_told_where_the_live_tiers_are(tmp_path: Path) -> None:
+async def test_service_discovery_lists_the_live_tiers_for_prometheus(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(1, 1), ttl_s=1.0) as fed:
         edges = [
             {"targets": [f"127.0.0.1:{EDGE_PORT + n}"], "labels": {"tier": "edge", "edge": f"edge-{n + 1}"}}
@@ -187,7 +189,7 @@ async def test_topology_shows_edges_devices_and_seats(tmp_path: Path) -> None:
         assert {device["name"] for device in found["agents"]} == {"agent-0", "agent-1"}
 
 
-async def test_a_silent_agent_is_suspect_then_lost_and_back_when_it_beats(tmp_path: Path) -> None:
+async def test_a_silent_agent_is_suspect_then_lost_and_revives_with_a_heartbeat(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=2.0) as fed:
         agent = fed.agent_id(1)
         states = ["alive"]
@@ -205,7 +207,7 @@ async def test_a_silent_agent_is_suspect_then_lost_and_back_when_it_beats(tmp_pa
         assert states == ["alive", "suspect", "lost", "revived", "alive"]
 
 
-async def test_a_cloud_call_to_registered_tiers_carries_the_tier_token_only_there(tmp_path: Path) -> None:
+async def test_the_cloud_sends_the_tier_token_to_registered_tiers_only(tmp_path: Path) -> None:
     seen: dict[int, set[str]] = {}
 
     async def note(request: httpx.Request, pass_on: PassOn) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""The public API of runs: making them, their rounds, their models and files."""
+"""The public API of runs: their creation, rounds, models and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.federation import Federation, small_spec
 
 
 def problem(answer: Any) -> tuple[int, str, str | None]:
-    """Status, code and field of an error, which must be problem+json with a detail."""
+    """Returns status, code and field of an error, which must be problem+json with a detail."""
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     body = answer.json()
     assert body["status"] == answer.status_code
@@ -28,7 +28,7 @@ def problem(answer: Any) -> tuple[int, str, str | None]:
     return answer.status_code, body["code"], body["field"]
 
 
-async def test_a_run_is_made_trained_and_can_be_read_in_every_way(tmp_path: Path) -> None:
+async def test_a_run_is_created_trained_and_readable_by_every_endpoint(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         made = await fed.client.post("/runs", json={"spec": small_spec(name="first")})
         assert made.status_code == 201
@@ -82,7 +82,7 @@ async def test_the_results_folder_is_complete_when_the_run_is(tmp_path: Path) ->
             assert (await fed.client.get(f"/runs/{info.run}/files/{name}")).status_code == 404
 
 
-async def test_the_results_folder_tells_of_edges_and_links_what_the_dashboard_is_told(tmp_path: Path) -> None:
+async def test_the_results_folder_and_the_dashboard_agree_on_edges_and_links(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         info = await fed.run(small_spec())
         folder = tmp_path / "f" / "runs" / info.run
@@ -100,7 +100,7 @@ async def test_the_results_folder_tells_of_edges_and_links_what_the_dashboard_is
             assert sum(int(down) for down, _ in held) == detail.bytes_down
 
 
-async def test_runs_are_listed_newest_first_and_latest_is_one_of_them(tmp_path: Path) -> None:
+async def test_runs_are_listed_newest_first_and_latest_names_the_newest(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=()) as fed:
         assert problem(await fed.client.get("/runs/latest"))[:2] == (404, "not_found")
         made = [await fed.submit(small_spec(name=f"run {n}")) for n in range(3)]
@@ -113,11 +113,11 @@ async def test_runs_are_listed_newest_first_and_latest_is_one_of_them(tmp_path: 
             assert problem(await fed.client.get(f"/runs?limit={limit}")) == (422, "bad_input", "query.limit")
 
 
-async def test_the_same_idempotency_key_makes_one_run(tmp_path: Path) -> None:
+async def test_the_same_idempotency_key_creates_one_run(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=()) as fed:
         headers = {"idempotency-key": "once, please"}
         first = await fed.client.post("/runs", json={"spec": small_spec()}, headers=headers)
-        # Another spelling of the same spec is the same request.
+        # A different spelling of the same spec counts as the same request.
         again = await fed.client.post("/runs", json={"spec": small_spec(algorithm="fedavg")}, headers=headers)
         assert (first.status_code, again.status_code) == (201, 201)
         assert first.json()["run"] == again.json()["run"]
@@ -128,7 +128,7 @@ async def test_the_same_idempotency_key_makes_one_run(tmp_path: Path) -> None:
         assert problem(long)[:2] == (422, "bad_input")
 
 
-async def test_the_idempotency_key_of_a_deleted_run_is_free_again(tmp_path: Path) -> None:
+async def test_the_idempotency_key_of_a_deleted_run_can_be_used_again(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=()) as fed:
 
         async def made(**changes: Any) -> str:
@@ -141,7 +141,7 @@ async def test_the_idempotency_key_of_a_deleted_run_is_free_again(tmp_path: Path
         await fed.client.post(f"/runs/{gone}/stop")
         await fed.finish(gone)
         assert (await fed.client.delete(f"/runs/{gone}")).status_code == 204
-        fresh = await made(seed=1)  # nor does it hold the body to what it was
+        fresh = await made(seed=1)  # nor is the body compared with the earlier one
         assert fresh != gone
         assert await made(seed=1) == fresh
         assert [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]] == [fresh]
@@ -201,7 +201,7 @@ async def test_a_body_that_is_no_spec_is_refused(
         assert (await fed.client.get("/runs")).json() == {"runs": []}
 
 
-async def test_what_is_unknown_is_not_found(tmp_path: Path) -> None:
+async def test_unknown_resources_are_not_found(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
         for path in ("", "/rounds", "/rounds/1", "/seats", "/events", "/models/global", "/files", "/files/x"):
             assert problem(await fed.client.get(f"/runs/r1{path}"))[:2] == (404, "not_found"), path
@@ -213,7 +213,7 @@ async def test_what_is_unknown_is_not_found(tmp_path: Path) -> None:
         assert problem(await fed.client.delete("/runs"))[:2] == (405, "method_not_allowed")
 
 
-async def test_what_a_run_that_has_not_started_cannot_answer_is_a_conflict(tmp_path: Path) -> None:
+async def test_requests_that_need_a_started_run_are_conflicts_before_it(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=()) as fed:
         run_id = await fed.submit(small_spec())
         for path in ("/seats", "/models/global"):
@@ -224,7 +224,7 @@ async def test_what_a_run_that_has_not_started_cannot_answer_is_a_conflict(tmp_p
         assert (await fed.client.get(f"/runs/{run_id}/files")).json() == {"files": []}
 
 
-async def test_a_run_that_has_ended_is_forgotten_at_every_tier_but_its_folder_stays(
+async def test_deleting_an_ended_run_removes_it_from_every_tier_but_keeps_its_folder(
     tmp_path: Path, counting: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
@@ -237,14 +237,14 @@ async def test_a_run_that_has_ended_is_forgotten_at_every_tier_but_its_folder_st
         assert [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]] == [kept.run]
         await fed.until(lambda: not any(gone.run in path for folder in folders for path in paths_in(folder)))
         left = [key for key in await fed.store.keys("") if gone.run in key]
-        assert left == [redis_keys.cloud_deleted(gone.run)]  # goes by itself, once all tiers have learned of it
+        assert left == [redis_keys.cloud_deleted(gone.run)]  # is deleted after all tiers have been informed
         assert (tmp_path / "f" / "runs" / gone.run / "run.json").exists()
         model = await fed.client.get(f"/runs/{kept.run}/models/global")
         assert digest(load(model.content)) == kept.model_sha256
 
 
 def paths_in(folder: Path) -> Iterator[str]:
-    """All that lies in a folder, also while it is being removed: `rglob` stumbles over what vanishes under it."""
+    """Returns all paths in a folder that may be being removed: `rglob` fails on paths that disappear."""
     for place, folders, files in os.walk(folder):
         yield from (f"{place}/{name}" for name in folders + files)
 

@@ -11,7 +11,7 @@ from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_graph import graph
 from cloud_server.dashboard.topology_view import STATES, device_counts, topology_view
 from shared.run_records.rounds import EdgeRow
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 from shared.simulation.digital_twin import Telemetry, Twin
 from tests.strata.samples import a_round, a_run, a_seat
@@ -27,7 +27,7 @@ def a_topology(*agents: AgentInfo, **changes) -> TopologyInfo:
     return TopologyInfo(n_devices=len(agents), n_agents=len(agents), edges=(edge,), agents=agents, **changes)
 
 
-def a_run_view(*rows: SeatRow, n_seats: int = 8, **states: str) -> RunView:
+def a_run_view(*rows: VisitRow, n_seats: int = 8, **states: str) -> RunView:
     """A run with one round; `seat_3="lost"` sets the state of a seat, else it is taken."""
     edge = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=1, up_bytes=50, down_bytes=70)
     run_view = RunView(a_run(run="r1"))
@@ -40,8 +40,8 @@ def a_run_view(*rows: SeatRow, n_seats: int = 8, **states: str) -> RunView:
     return run_view
 
 
-def a_row(seat: int, outcome: str, **changes) -> SeatRow:
-    return SeatRow(seat=seat, edge="edge-1", outcome=outcome, **changes)
+def a_row(seat: int, outcome: str, **changes) -> VisitRow:
+    return VisitRow(seat=seat, edge="edge-1", outcome=outcome, **changes)
 
 
 def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:

@@ -31,35 +31,35 @@ def test_binding_depends_on_profile_and_id_and_not_on_the_order_of_agents() -> N
     assert all(place_seats(range(5), order, {}) == expected for order in itertools.permutations(agents))
 
 
-def test_binding_fills_the_room_before_it_goes_beyond_it() -> None:
+def test_binding_fills_the_capacity_before_it_exceeds_it() -> None:
     agents = [agent("a", 3), agent("b", 1)]
     assert Counter(place_seats(range(4), agents, {}).values()) == {"a": 3, "b": 1}
     assert Counter(place_seats(range(9), agents, {}).values()) == {"a": 6, "b": 3}
 
 
-def test_binding_gives_neighbours_to_an_agent_so_that_an_edge_asks_few() -> None:
+def test_binding_gives_neighbouring_seats_to_one_agent_so_that_an_edge_contacts_few() -> None:
     assert place_seats([0, 2, 4, 1, 3, 5], [agent("a", 3), agent("b", 3)], {}) == {
         **dict.fromkeys([0, 2, 4], "a"),
         **dict.fromkeys([1, 3, 5], "b"),
     }
 
 
-def test_binding_regards_seats_that_were_given_before() -> None:
+def test_binding_keeps_seats_that_were_assigned_before() -> None:
     taken = {0: "a", 1: "gone"}
     assert place_seats([2, 3], [agent("a"), agent("b")], taken) == {2: "a", 3: "b"}
     assert taken == {0: "a", 1: "gone"}
 
 
-def test_binding_nobody_to_nothing_is_nothing_and_seats_without_agents_are_named() -> None:
+def test_binding_of_nothing_is_empty_and_seats_without_agents_are_named() -> None:
     assert place_seats([], [], {}) == {}
     with pytest.raises(NotReady, match=r"no agent is alive for seats \[3, 4\]"):
         place_seats([3, 4], [], {})
 
 
-# ---- enough
+# ---- enough devices
 
 
-async def test_too_few_devices_fail_the_run_with_how_many_there_are(tmp_path: Path) -> None:
+async def test_too_few_devices_fail_the_run_with_their_number(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
         info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 1}))
         assert (info.status, info.reason) == (
@@ -74,7 +74,7 @@ async def test_too_few_devices_fail_the_run_with_how_many_there_are(tmp_path: Pa
         assert info.status == "completed"
 
 
-async def test_too_few_devices_in_the_middle_fail_the_run_and_name_the_seats(tmp_path: Path) -> None:
+async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(1, 1, 1), ttl_s=2.0) as fed:
         gate = Gate(fed, closed_at=2)
         timeouts = {"ready_s": 1.5, "reseat_after_s": 60}
@@ -109,19 +109,21 @@ async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_resu
         )
 
 
-async def test_without_numbers_the_run_takes_what_is_there(tmp_path: Path) -> None:
+async def test_without_numbers_in_the_spec_a_run_takes_the_available_nodes(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(2, 1)) as fed:
         info = await fed.run(small_spec(num_devices=None, num_edges=None))
         assert (info.spec.num_devices, info.spec.num_edges, info.spec.max_devices) == (3, 2, 3)
 
 
-# ---- seats that change hands
+# ---- seats that move
 
 
-async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_record_says_so(
+async def test_a_lost_agents_seat_moves_to_another_with_fresh_state_and_the_record_says_so(
     tmp_path: Path, counting: str
 ) -> None:
-    async with Federation(tmp_path / "f", ttl_s=5.0) as fed:  # those who stay must be heard on a busy machine too
+    async with Federation(
+        tmp_path / "f", ttl_s=5.0
+    ) as fed:  # the remaining agents must stay alive on a busy machine too
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=4, algorithm=counting, timeouts={"reseat_after_s": 0.5}))
         await gate.reached.wait()
@@ -140,7 +142,7 @@ async def test_a_lost_agents_seat_goes_to_another_with_fresh_state_and_the_recor
         assert (rows[4].agent, rows[4].fresh_state) == (rows[3].agent, False)
 
 
-async def test_an_agent_that_comes_back_in_time_keeps_its_seat_and_its_state(tmp_path: Path) -> None:
+async def test_an_agent_that_returns_in_time_keeps_its_seat_and_its_state(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         plain = await fed.run(small_spec(num_rounds=3))
         gate = Gate(fed, closed_at=2)
@@ -158,7 +160,7 @@ async def test_an_agent_that_comes_back_in_time_keeps_its_seat_and_its_state(tmp
         assert plain.status == "completed"
 
 
-async def test_a_late_comer_takes_the_lowest_empty_seat_from_the_next_round_on(tmp_path: Path) -> None:
+async def test_an_agent_that_joins_late_gets_the_lowest_empty_seat_from_the_next_round_on(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=4, max_devices=8))
@@ -173,7 +175,7 @@ async def test_a_late_comer_takes_the_lowest_empty_seat_from_the_next_round_on(t
         assert n_used == [6, 6, 7, 7]
         after = (await fed.seats(run_id)).seats
         assert (after[6].agent, after[6].state, after[7].state) == (fed.agent_id(6), "taken", "empty")
-        # Nobody's data changed because another came.
+        # The data of the other seats did not change.
         assert [(s.n_train, s.label_counts) for s in before] == [(s.n_train, s.label_counts) for s in after]
 
 
@@ -186,7 +188,7 @@ async def test_the_order_in_which_edges_and_agents_register_changes_nothing(tmp_
     assert len(found) == 1
 
 
-# ---- an edge goes
+# ---- lost edges
 
 
 async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
@@ -204,8 +206,8 @@ async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
         assert plain.status == "completed"
 
 
-async def test_an_edge_beside_its_home_edge_hears_an_agent_for_as_long_as_it_works(tmp_path: Path) -> None:
-    """Agents beat to one edge by themselves; the others hear them only because of the work that they gave."""
+async def test_an_agent_sends_heartbeats_to_a_further_edge_while_it_works_for_it(tmp_path: Path) -> None:
+    """Agents send heartbeats to their home edge; other edges get them only while the agent works for them."""
 
     async with Federation(tmp_path / "f", ttl_s=3.0) as fed:
         host = fed.apps["agent-0"].state.agent.host

@@ -1,4 +1,4 @@
-"""Which edge a seat visits: its own, the nearest live one while that is lost, or none where edges are the clients."""
+"""The round map: a seat visits its home edge, else the nearest live one, or none if edges are the clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def experiment_of(tmp_path: Path, **changes: Any) -> Experiment:
 
 
 def registry_of(edges: Collection[str], silent: Collection[str] = (), silent_s: float = TTL_S + 1) -> Registry:
-    """A registry with agents a0 to a8 and some edges; the silent were heard too long ago."""
+    """Returns a registry with agents a0 to a8 and some edges; `silent` ones exceeded their TTL."""
     found = Registry(MemoryStore(), Caller(httpx.AsyncClient()), [], TTL_S)
     now = time.monotonic()
     for name in edges:
@@ -47,7 +47,7 @@ EDGES = ("edge-1", "edge-2", "edge-3")
 SEATED = Placement(agents={n: f"a{n}" for n in range(9)}, edges=dict(enumerate(EDGES)))
 
 
-def test_with_everybody_there_each_seat_visits_its_home(tmp_path: Path) -> None:
+def test_each_seat_visits_its_home_while_all_edges_are_alive(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path)
     found = round_map(experiment, SEATED, registry_of(EDGES))
     assert found.visited == {seat.number: seat.home_edge for seat in experiment.population.seats}
@@ -55,7 +55,7 @@ def test_with_everybody_there_each_seat_visits_its_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("association", ["balanced", "latency"])
-def test_seats_of_a_lost_edge_visit_each_its_own_next_nearest(tmp_path: Path, association: str) -> None:
+def test_each_seat_of_a_lost_edge_visits_its_next_nearest_edge(tmp_path: Path, association: str) -> None:
     experiment = experiment_of(tmp_path, association=association)
     lost = 1
     found = round_map(experiment, SEATED, registry_of(EDGES, silent=["edge-2"]))
@@ -76,7 +76,7 @@ def test_devices_of_a_lost_edge_wait_where_the_edge_is_the_client(tmp_path: Path
     assert found.visited == {seat: edge for seat, edge in own.items() if edge != 1}
 
 
-def test_an_agent_that_is_not_heard_is_absent_and_stays_on_its_seat(tmp_path: Path) -> None:
+def test_a_silent_agent_is_absent_and_keeps_its_seat(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path)
     found = round_map(experiment, SEATED, registry_of(EDGES, silent=["a4"]))
     assert found.absent == {4}
@@ -85,7 +85,7 @@ def test_an_agent_that_is_not_heard_is_absent_and_stays_on_its_seat(tmp_path: Pa
     assert placement.addresses[4].agent == "a4"
 
 
-def test_a_home_whose_edge_is_gone_for_good_goes_to_a_spare_edge(tmp_path: Path) -> None:
+def test_a_home_whose_edge_was_removed_moves_to_a_spare_edge(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path)
     names = (*EDGES, "edge-9")
     for silent_s, holder in ((TTL_S + 10, "edge-2"), (TTL_S + 60, "edge-9")):
@@ -101,7 +101,7 @@ def test_a_home_whose_edge_is_gone_for_good_goes_to_a_spare_edge(tmp_path: Path)
 # ---- states
 
 
-def test_silence_makes_suspect_then_lost_and_a_word_after_that_revives() -> None:
+def test_a_silent_node_is_suspect_then_lost_and_a_heartbeat_revives_it() -> None:
     seen = LastSeen(100.0, TTL_S)
     assert [seen.state(100 + after) for after in (0, 2.5, 2.6, 5.0, 5.1)] == [
         "alive",
@@ -111,14 +111,14 @@ def test_silence_makes_suspect_then_lost_and_a_word_after_that_revives() -> None
         "lost",
     ]
     seen.heard(104.0)
-    assert seen.state(104.0) == "alive"  # it came back before it was lost
+    assert seen.state(104.0) == "alive"  # it sent a heartbeat before it was lost
     seen.heard(110.0)
     assert seen.state(110.0) == "revived"
     seen.heard(114.0)
     assert (seen.state(114.9), seen.state(115.1)) == ("revived", "alive")
 
 
-def test_only_changes_are_told_and_each_once() -> None:
+def test_each_change_is_reported_once() -> None:
     changes = StateChanges()
     first, second = ("agent", "a"), ("edge", "e")
     assert changes.since_last_check({first: "alive", second: "alive"}) == []

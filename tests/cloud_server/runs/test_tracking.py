@@ -1,4 +1,4 @@
-"""Runs that are brought to trackers as they go: nothing of them changes, and no tracker can harm one."""
+"""Runs are exported to trackers while they train: neither an export nor a failing tracker changes a run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MODEL_SEED = {"seed": 3, "num_rounds": 3}
 
 
 class Net:
-    """The network with an MLflow server on it, which may be away; everything else is passed on."""
+    """A network with an MLflow server that may be unreachable; all other requests are passed on."""
 
     def __init__(self, fed: Federation, *, away: bool = False) -> None:
         self.server, self.away, self.hangs, self.bodies = Mlflow(), away, False, list[bytes]()
-        fed.router.apps[80] = FastAPI()  # somebody listens there: what answers is `server`
+        fed.router.apps[80] = FastAPI()  # the port is open; `server` gives the answers
         fed.router.tamper = self._tamper
 
     async def _tamper(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
@@ -49,7 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def notes_of(fed: Federation, run: str, **wanted: Any) -> dict[str, TrackerNote]:
-    """The notes of a run, once those of its trackers have these fields."""
+    """Waits until the notes of a run's trackers have these fields; returns the notes."""
     folder = fed.folder / "runs" / run
 
     def there() -> bool:
@@ -67,7 +67,7 @@ async def events(fed: Federation, run: str, kind: str) -> list[Event]:
     return [event for event in found if event.kind == kind]
 
 
-async def test_a_tracked_run_is_the_same_run_and_is_where_it_was_to_be(tmp_path: Path) -> None:
+async def test_a_tracked_run_has_the_same_result_and_is_exported(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -105,7 +105,7 @@ async def test_a_tracked_run_is_the_same_run_and_is_where_it_was_to_be(tmp_path:
         assert not await events(fed, tracked.run, "tracking.failed")
 
 
-async def test_rounds_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
+async def test_rounds_are_exported_during_the_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -123,7 +123,7 @@ async def test_rounds_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
         assert notes["tensorboard"].rounds == paused.rounds
 
 
-async def test_a_server_that_comes_back_has_all(tmp_path: Path) -> None:
+async def test_a_tracker_that_was_unreachable_gets_everything_later(tmp_path: Path) -> None:
     async with Federation(tmp_path / "fed") as fed:
         net = Net(fed, away=True)
         run = await fed.submit(small_spec(tracking="mlflow"))
@@ -141,7 +141,7 @@ async def test_a_server_that_comes_back_has_all(tmp_path: Path) -> None:
         assert there["status"] == "FINISHED"
 
 
-async def test_a_store_that_goes_while_a_tracker_is_told_takes_nothing_with_it(
+async def test_a_store_that_fails_during_an_export_loses_no_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Federation(tmp_path / "fed") as fed:
@@ -151,7 +151,7 @@ async def test_a_store_that_goes_while_a_tracker_is_told_takes_nothing_with_it(
         whole = Mlflow.runs_update
 
         def then_gone(self: Mlflow, request: httpx.Request, body: Any) -> Any:
-            fed.away = "Redis is away"  # before it can be noted that the tracker is back
+            fed.away = "Redis is away"  # before the tracker's return can be recorded
             return whole(self, request, body)
 
         monkeypatch.setattr(Mlflow, "runs_update", then_gone)
@@ -163,7 +163,7 @@ async def test_a_store_that_goes_while_a_tracker_is_told_takes_nothing_with_it(
 
 
 @pytest.mark.parametrize("how", ["away", "hangs", "refuses"])
-async def test_a_server_that_never_answers_is_given_up_and_named(
+async def test_a_tracker_that_never_answers_is_given_up_and_named(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking, "LIMIT_S", 0.2)
@@ -184,7 +184,7 @@ async def test_a_server_that_never_answers_is_given_up_and_named(
         assert [event.data["reason"] for event in await events(fed, info.run, "tracking.failed")][-1] == note.reason
 
 
-async def test_an_end_that_a_lost_cloud_did_not_tell_is_told_by_the_next(tmp_path: Path) -> None:
+async def test_an_end_that_a_lost_cloud_did_not_export_is_exported_by_the_next(tmp_path: Path) -> None:
     async with Federation(tmp_path / "fed") as fed:
         net = Net(fed)
         net.hangs = True
@@ -198,9 +198,7 @@ async def test_an_end_that_a_lost_cloud_did_not_tell_is_told_by_the_next(tmp_pat
         assert there["status"] == "FINISHED"
 
 
-async def test_a_tracker_that_cannot_be_told_anything_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unusable_tracker_is_refused_at_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(**fields: Any) -> dict[str, Any]:
         answer = await fed.client.post("/runs", json={"spec": small_spec(**fields)})
         assert answer.status_code == 422, answer.text
@@ -220,7 +218,7 @@ async def test_a_tracker_that_cannot_be_told_anything_is_refused_at_once(
         assert (await fed.client.get("/runs")).json() == {"runs": []}
 
 
-def test_only_what_is_new_is_told() -> None:
+def test_only_new_figures_are_exported() -> None:
     tracked, first = TrackedRun(), Step(1, "train", 5.0, {"loss/train": 1.0})
     assert tracked.new_steps([first]) == (first,)
     tracked.note([first])
@@ -230,6 +228,6 @@ def test_only_what_is_new_is_told() -> None:
     assert tracked.new_steps([later, again]) == (Step(1, "train", 5.0, {"accuracy/global": 0.5}), again)
 
 
-def test_notes_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+def test_unreadable_notes_count_as_absent(tmp_path: Path) -> None:
     (tmp_path / "tracking.json").write_text(json.dumps({"mlflow": {"status": 3}}))
     assert read_notes(tmp_path) == {}

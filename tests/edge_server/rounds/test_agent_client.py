@@ -21,7 +21,7 @@ from tests.shared.algorithms.ways import resolved
 DATA = {"name": "digits", "n_train": 40, "n_test": 10}
 
 
-def test_a_scale_that_is_not_finite_fails_its_seat_alone(tmp_path: Path) -> None:
+def test_a_scale_that_is_not_finite_fails_only_its_own_seat(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, data=DATA, num_devices=3, num_edges=1, compression={"up": "ternary"})
     kind: Any = experiment.algorithm.update
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from edge_server.rounds.round_log import RoundLog
 from shared.federation import scheduling
 from shared.run_records.rounds import RoundDetail
-from shared.run_records.visits import SeatRow
+from shared.run_records.visits import VisitRow
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.digital_twin import Twin, TwinList
 from shared.training import models
@@ -28,7 +28,7 @@ THREE = [{"profile": {**NEAR, "compute_sps": sps}, "share": 1 / 3} for sps in (1
 
 
 def planned(schedule: str = "free_compute", **changes: Any) -> dict[str, Any]:
-    """Three devices of one edge with 100, 200 and 300 samples a second, and its own machine with 400."""
+    """Returns a spec of three devices with 100, 200 and 300 samples per second and an edge worker with 400."""
     devices = {"profiles": THREE, "edge_latency_s": 0}
     more = {"client": "edge", "schedule": schedule, "devices": devices, "edge_link": {"worker_sps": 400}}
     return small_spec(**{"num_devices": 3, "num_edges": 1, **more, **changes})
@@ -39,7 +39,7 @@ ONE_EDGE: dict[str, Any] = {"n_edges": 1, "rooms": (1, 1, 1)}
 
 @pytest.fixture
 def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The samples that were trained on in each round of an edge, in the order of the visits."""
+    """Returns the samples trained on in each round of an edge, in the order of the visits."""
     found: list[list[int]] = []
     answer_fields = RoundLog.answer_fields
 
@@ -52,7 +52,7 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-def rows_of(detail: RoundDetail) -> dict[int, SeatRow]:
+def rows_of(detail: RoundDetail) -> dict[int, VisitRow]:
     return {row.seat: row for row in detail.seats if row.outcome == "used"}
 
 
@@ -85,7 +85,7 @@ async def test_shares_follow_free_compute_and_samples_that_move_are_charged_and_
         assert row.moved_bytes % 72 == 0
         assert row.down_s == pytest.approx(8 * row.down_bytes / 1e6)
         assert row.down_bytes > row.moved_bytes + done.experiment.ctx(phase="", round_no=1, n_clients=1).model.n_bytes
-    assert (rows[3].moved_bytes, rows[3].down_bytes) == (0, 0)  # the edge's own machine has them all
+    assert (rows[3].moved_bytes, rows[3].down_bytes) == (0, 0)  # the edge's own machine has all samples
     assert {
         row.moved_bytes for row in (await run(tmp_path, spec | {"schedule": "own_data"}, **ONE_EDGE)).rounds[0].seats
     } == {0}
@@ -147,7 +147,11 @@ async def test_twins_are_read_at_both_tiers_and_errors_are_named(tmp_path: Path)
 MIXED = {
     "profile": {
         **NEAR,
-        "compute_sps": {"name": "uniform", "low": 0.05, "high": 0.5},  # 61 to 610 samples of this small model a second
+        "compute_sps": {
+            "name": "uniform",
+            "low": 0.05,
+            "high": 0.5,
+        },  # 61 to 610 samples of this small model per second
         "delay_s": {"name": "uniform", "low": 0, "high": 0.1},
         "load": {"name": "steps", "every_s": 0.2, "low": 0.2},
         "drop_rate": 0.2,
@@ -159,7 +163,7 @@ ALIKE = {"worker_sps": 0.4}
 
 
 @pytest.mark.parametrize("schedule", ["free_compute", "finish_time"])
-async def test_shares_and_twins_are_the_same_wherever_and_in_whatever_order_agents_start(
+async def test_shares_and_twins_depend_neither_on_hosts_nor_on_the_start_order_of_agents(
     tmp_path: Path, schedule: str, trained_on: list[list[int]]
 ) -> None:
     spec = planned(schedule, num_devices=4, num_rounds=3, sync="epoch", local_epochs=2, devices=MIXED, edge_link=ALIKE)
@@ -203,7 +207,7 @@ async def test_share_of_a_worker_that_fails_is_trained_by_the_others_once_and_it
     assert failed.seat not in rows_of(second)  # offline for an edge round
     sps = {seat: twin.telemetry.free_sps for seat, twin in twins.items()}
     with_care = 300 * sps[failed.seat] / 2 / (1000 - sps[failed.seat] / 2)
-    assert rows_of(third)[failed.seat].n_samples == pytest.approx(with_care, abs=1)  # then with half of its compute
+    assert rows_of(third)[failed.seat].n_samples == pytest.approx(with_care, abs=1)  # then it gets half of its share
 
 
 async def test_dropped_shares_go_to_the_remaining_devices(tmp_path: Path, trained_on: list[list[int]]) -> None:
@@ -215,7 +219,7 @@ async def test_dropped_shares_go_to_the_remaining_devices(tmp_path: Path, traine
     assert len(waves) > 1
     assert {row.reason for row in first.seats} == {None, "dropped"}
     lasted = [max(row.simulated_s for row in first.seats if row.wave == wave) for wave in sorted(waves)]
-    assert first.simulated_s > sum(lasted)  # one wave after another, and the link to the cloud
+    assert first.simulated_s > sum(lasted)  # the waves in sequence, and the link to the cloud
 
 
 async def test_a_round_without_remaining_devices_fails_and_lists_those_lost(tmp_path: Path) -> None:
@@ -231,7 +235,7 @@ async def test_a_round_without_remaining_devices_fails_and_lists_those_lost(tmp_
     assert "300 of 300 samples were trained on by nobody" in (info.reason or "")
 
 
-async def test_worker_that_overruns_is_broken_off_and_its_share_done_by_the_others(
+async def test_worker_that_overruns_is_cancelled_and_the_others_train_its_share(
     tmp_path: Path, trained_on: list[list[int]]
 ) -> None:
     tail = {"name": "pareto", "shape": 0.7, "scale": 1}
@@ -309,7 +313,7 @@ async def test_averaging_after_each_step_equals_one_machine_with_all_data(tmp_pa
     assert max(float((alone[name] - tensor).abs().max()) for name, tensor in experiment.initial.items()) > 1e-3
 
 
-async def test_devices_collect_their_data_while_the_run_goes_on(tmp_path: Path, trained_on: list[list[int]]) -> None:
+async def test_devices_collect_data_during_the_run(tmp_path: Path, trained_on: list[list[int]]) -> None:
     done = await run(tmp_path, planned(num_rounds=3, arrival_rate=0.4, twins=True), **ONE_EDGE)
     assert [len(set(samples)) for samples in trained_on] == [120, 240, 300]
     assert set(trained_on[0]) < set(trained_on[1]) < set(trained_on[2])

@@ -1,7 +1,7 @@
-"""A wall clock that jumps, for processes that find this folder on PYTHONPATH: Python imports it at its start.
+"""A wall clock that jumps, for processes with this folder on PYTHONPATH: Python imports this module when it starts.
 
-`SOAK_CLOCK` names a file with seconds to add; it is read at every look at the clock, so that the clock jumps when the
-file changes. The monotonic clock is left alone, as it is when somebody sets the system's time.
+`SOAK_CLOCK` names a file with seconds to add; it is read whenever the clock is, so that the clock jumps when the file
+changes. The monotonic clock does not jump, as when somebody sets the system's time.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-"""Groups of clients and how their accuracies spread: what is said, what is drawn."""
+"""Groups of clients and the spread of their accuracies, as text and as pictures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPREAD = Spread.of([0.5, 0.9, 0.7, 0.8, 0.6])
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run that clustered in round 2 and placed a late client in round 3."""
+    """The folder of a run that clustered in round 2 and placed a late client in round 3."""
     apart = cosine_distances(np.array(VECTORS))
     tree: dict[str, Any] = {"users": USERS, "linkage": average_linkage(apart).tolist(), "threshold": 0.1}
     groups = [["edge-0", "edge-1"], ["edge-2", "edge-3"]]
@@ -59,7 +59,7 @@ def test_spreads_and_groups_are_read_back_and_drawn(folder: Path, strata: Strata
     assert {"clients.png", "groups.png"} <= {Path(path).name for path in drawn}
 
 
-def test_show_says_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
+def test_show_prints_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
     said = strata("show", "r9", "--runs-dir", folder)
     assert said.code == 0
     assert "70.00 % (mean of 5, 50.00 % to 90.00 %)" in said.out
@@ -77,7 +77,7 @@ def test_groups_at_other_thresholds_follow_from_the_record(folder: Path, strata:
     assert "edge-0 edge-1" in strata("groups", "r9", "--runs-dir", folder).out
 
 
-def test_run_that_clustered_nobody_is_said_so(tmp_path: Path, strata: Strata) -> None:
+def test_run_without_clusters_is_noted(tmp_path: Path, strata: Strata) -> None:
     info = a_run(run="r8")
     write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     said = strata("groups", "r8", "--runs-dir", tmp_path)

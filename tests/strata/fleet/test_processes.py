@@ -1,4 +1,4 @@
-"""The fleet's backend of local processes, with a topology that starts none."""
+"""The fleet's backend of local processes, with a fake topology that starts none."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def process(resident_bytes: int, returncode: int | None = None) -> Any:
 
 
 def backend(**processes: Any) -> Processes:
-    """Over agents of 5 devices each."""
+    """Returns a backend with agents of 5 devices each."""
     found = {name.replace("_", "-"): process for name, process in processes.items()}
     rooms = dict.fromkeys(found, 5)
     topology = SimpleNamespace(processes=found, rooms=list(rooms.values()), agents=lambda: rooms)
     return Processes(cast(Topology, topology))
 
 
-def test_all_that_are_to_start_must_fit_and_those_that_started_have_yet_to_take_theirs(
+def test_memory_must_suffice_for_starting_and_recently_started_agents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000_000)

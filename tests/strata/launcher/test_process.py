@@ -9,7 +9,7 @@ from pathlib import Path
 from strata.launcher.process import Process, end_all
 
 
-def test_a_log_is_begun_anew_while_its_process_writes_on(tmp_path: Path) -> None:
+def test_a_log_is_rotated_while_its_process_continues_to_write(tmp_path: Path) -> None:
     (tmp_path / "talker.py").write_text(
         "import pathlib, sys, time\n"
         "print('first ' * 100, flush=True)\n"
@@ -25,7 +25,7 @@ def test_a_log_is_begun_anew_while_its_process_writes_on(tmp_path: Path) -> None
         process.trim(longest=100)
         (tmp_path / "go").touch()
         wait_for(process.log, "second")
-        assert process.log.read_bytes() == b"second\n"  # no hole in front of it
+        assert process.log.read_bytes() == b"second\n"  # no gap of zero bytes before it
         assert (tmp_path / "talker.log.1").read_text().startswith("first first")
     finally:
         end_all([process], 5.0)

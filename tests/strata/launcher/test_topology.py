@@ -47,15 +47,15 @@ def alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> list[int]:
-    """Those that still live after ten seconds."""
+    """Returns the processes that still live after ten seconds."""
     deadline = time.monotonic() + 10
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return [pid for pid in pids if alive(pid)]
 
 
-def everybody(running: Topology) -> list[int]:
-    """All processes of a topology, what they started themselves included."""
+def all_processes(running: Topology) -> list[int]:
+    """Returns all processes of a topology and their children."""
     pids = [process.pid for process in running.processes.values()]
     grandchildren = [int(env_of(running.folder, name)["GRANDCHILD"]) for name in running.processes]
     return [*pids, *grandchildren, running.redis.pid]
@@ -68,7 +68,7 @@ def test_devices_are_spread_evenly(devices: int, agents: int | None, rooms: list
     assert spread(devices, agents) == rooms
 
 
-def test_default_is_one_agent_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_is_one_agent_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert spread(10) == [3, 3, 2, 2]
     assert spread(3) == [1, 1, 1]
@@ -90,9 +90,11 @@ def test_impossible_topology_is_refused_by_field(options: dict[str, Any], field:
     assert refused.value.field == field
 
 
-def test_everybody_registers_and_gets_the_promised_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_processes_register_and_get_the_documented_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STRATA_DATA_DIR", "/data/sets")
-    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "/secrets/of/another")  # a topology draws a token of its own
+    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "/secrets/of/another")  # each topology draws its own token
     with topology(runs_dir=tmp_path / "results", profiles=["slow", "fast"]) as running:
         info = running.wait_ready(30)
         cloud, edge, agents = (
@@ -126,13 +128,13 @@ def test_tier_token_differs_between_topologies() -> None:
 def test_stop_leaves_no_process_and_no_folder() -> None:
     running = topology().start()
     running.wait_ready(30)
-    folder, pids = running.folder, everybody(running)
+    folder, pids = running.folder, all_processes(running)
     assert len(pids) == 11
     assert all(map(alive, pids))
     running.stop()
     assert wait_until_gone(pids) == []
     assert not folder.exists()
-    running.stop()  # once more: nothing to do
+    running.stop()  # a second call has no effect
 
 
 def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
@@ -146,20 +148,20 @@ def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
         again.wait_ready(30)
 
 
-def test_environment_of_one_process_stands_over_that_of_all() -> None:
+def test_environment_of_one_process_overrides_the_common_one() -> None:
     own = {"edge-2": {"WHOSE": "its own", "EDGE_PORT": "29001", "PYTHONPATH": "/its/own"}}
-    with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
+    with topology(env={"WHOSE": "all_processes's"}, env_of=own) as running:
         running.wait_ready(30)
         edges = [env_of(running.folder, name) for name in running.edge_names]
         agent = env_of(running.folder, "agent-1")
-    assert [edge["WHOSE"] for edge in edges] == ["everybody's", "its own"]
+    assert [edge["WHOSE"] for edge in edges] == ["all_processes's", "its own"]
     assert [edge["EDGE_PORT"] for edge in edges] == ["0", "29001"]
     assert edges[1]["PYTHONPATH"] == f"{ROOT}:/its/own"
-    assert agent["WHOSE"] == "everybody's"
+    assert agent["WHOSE"] == "all_processes's"
 
 
 def becomes(pid: int, *letters: str) -> bool:
-    """Whether the kernel soon gives a process one of these letters: T = stopped."""
+    """Whether a process soon has one of these kernel states (T = stopped)."""
     deadline = time.monotonic() + 10
     while (found := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) not in letters:
         if time.monotonic() > deadline:
@@ -179,7 +181,7 @@ def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
         assert wait_until_gone([agent.pid]) == []
 
 
-def test_killed_redis_is_found_again_with_its_data() -> None:
+def test_restarted_redis_has_its_data() -> None:
     with topology() as running:
         running.wait_ready(30)
         with redis.Redis.from_url(running.redis.url) as client:
@@ -192,7 +194,7 @@ def test_killed_redis_is_found_again_with_its_data() -> None:
         running.check()
 
 
-def test_process_that_dies_at_its_start_is_named_with_its_log() -> None:
+def test_process_that_dies_at_start_is_named_with_its_log() -> None:
     with topology(env={"FAKE_DIES": "agent-2"}) as running:
         with pytest.raises(ProcessDied) as died:
             running.wait_ready(30)
@@ -206,16 +208,16 @@ def test_process_that_dies_at_its_start_is_named_with_its_log() -> None:
 @pytest.mark.parametrize(
     ("silent", "missing"), [("edge-2", "missing: edge-2"), ("agent-1", r"missing: 3 of 5 devices \(agent-1\)")]
 )
-def test_who_is_missing_at_the_deadline_is_named(silent: str, missing: str) -> None:
+def test_nodes_missing_at_the_deadline_are_named(silent: str, missing: str) -> None:
     with topology(env={"FAKE_SILENT": silent}) as running, pytest.raises(NotReady, match=f"{missing}$"):
         running.wait_ready(2.0)
 
 
-def test_process_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.launcher.topology._GRACE_S", 0.5)
     running = topology(env={"FAKE_DEAF": "edge-1"}).start()
     running.wait_ready(30)
-    pids = everybody(running)
+    pids = all_processes(running)
     running.stop()
     assert wait_until_gone(pids) == []
 
@@ -227,7 +229,7 @@ def test_agents_start_in_the_given_order() -> None:
         assert env_of(running.folder, "agent-3")["AGENT_DEVICES"] == "1"
 
 
-def test_late_agent_joins_and_a_killed_cloud_returns_to_its_port() -> None:
+def test_late_agent_joins_and_a_killed_cloud_restarts_on_its_port() -> None:
     with topology() as running:
         running.wait_ready(30)
         url = running.url
@@ -261,7 +263,7 @@ def no_process(*_: object, **__: object) -> None:
     raise BlockingIOError(11, "Resource temporarily unavailable")
 
 
-def test_taken_port_is_refused_and_leaves_nothing() -> None:
+def test_occupied_port_is_refused_and_leaves_no_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         running = topology(port=taken.getsockname()[1])
         with pytest.raises(BadInput, match="is not available") as refused:
@@ -276,7 +278,7 @@ def test_abandoned_temporary_folder_is_removed_and_a_used_one_is_not(
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     abandoned, used = WorkFolder(None), WorkFolder(None)
-    os.close(abandoned._lock)  # what the kernel does when its launcher is killed
+    os.close(abandoned._lock)  # the kernel does this when the launcher is killed
     third = WorkFolder(None)
     assert sorted(tmp_path.iterdir()) == sorted([used.path, third.path])
     used.close()
@@ -284,7 +286,7 @@ def test_abandoned_temporary_folder_is_removed_and_a_used_one_is_not(
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- `strata up` as a process of its own
+# ---- `strata up` as a separate process
 
 UP = f"""
 import sys
@@ -296,7 +298,7 @@ app_entry(["up", "--edges", "1", "--devices", "3", "--agents", "2", "--port", "0
 
 
 def start_up() -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
-    """A running `strata up`: its process, what it said, and all processes that it started."""
+    """Starts `strata up`; returns its process, its output, and all processes that it started."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", UP], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -312,7 +314,7 @@ def start_up() -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_to_up_leaves_nothing_behind(home: Path, number: signal.Signals) -> None:
+def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> None:
     process, said, pids = start_up()
     process.send_signal(number)
     process.communicate(timeout=30)
@@ -322,7 +324,7 @@ def test_signal_to_up_leaves_nothing_behind(home: Path, number: signal.Signals) 
     assert not (home / ".strata" / "topology.json").exists()
 
 
-def test_impatient_second_interrupt_leaves_nothing_behind() -> None:
+def test_second_interrupt_leaves_no_process() -> None:
     process, said, pids = start_up()
     process.send_signal(signal.SIGINT)
     time.sleep(0.02)
@@ -332,20 +334,20 @@ def test_impatient_second_interrupt_leaves_nothing_behind() -> None:
     assert not Path(said["folder"]).exists()
 
 
-def test_killed_launcher_takes_its_processes_along(home: Path) -> None:
+def test_killed_launcher_ends_its_processes(home: Path) -> None:
     process, said, pids = start_up()
-    own = pids[:5]  # grandchildren die with a signal to their group only, which no kernel sends here
+    own = pids[:5]  # grandchildren end only with a signal to their group, which the kernel does not send here
     process.kill()
     process.communicate(timeout=30)
     for pid in pids[5:]:
         os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(own) == []
     assert strata_home.running() is None
-    WorkFolder(None).close()  # the next launcher sweeps
+    WorkFolder(None).close()  # the next launcher cleans up
     assert not Path(said["folder"]).exists()
 
 
-def test_other_commands_find_up_and_down_ends_it(home: Path, strata: Strata) -> None:
+def test_other_commands_find_the_topology_of_up_and_down_ends_it(home: Path, strata: Strata) -> None:
     process, said, pids = start_up()
     note = json.loads((home / ".strata" / "topology.json").read_text())
     assert note == {"url": said["url"], "pid": process.pid, "logs": f"{said['folder']}/logs"}
@@ -361,7 +363,7 @@ def test_other_commands_find_up_and_down_ends_it(home: Path, strata: Strata) -> 
     assert wait_until_gone(pids) == []
 
 
-def test_note_of_a_killed_up_counts_for_nothing(home: Path, strata: Strata) -> None:
+def test_file_of_a_killed_up_is_ignored(home: Path, strata: Strata) -> None:
     folder = home / ".strata"
     folder.mkdir()
     (folder / "topology.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid()}))

@@ -1,4 +1,4 @@
-"""The grid of a sweep."""
+"""The combinations of a sweep."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def as_it_is(spec: RunSpec) -> RunSpec:
 
 
 def values_of(path: Path, *arguments: str) -> list[dict[str, Any]]:
-    return [one.values for one in combinations_of(path, arguments, as_it_is)]
+    return [cell.values for cell in combinations_of(path, arguments, as_it_is)]
 
 
-def test_every_combination_is_there_and_the_last_key_changes_fastest(spec_file: Path) -> None:
+def test_every_combination_is_listed_and_the_last_key_changes_fastest(spec_file: Path) -> None:
     found = combinations_of(spec_file, ["lr=0.1,0.2", "seed=1,2"], as_it_is)
-    assert [one.values for one in found] == [
+    assert [cell.values for cell in found] == [
         {"lr": 0.1, "seed": 1},
         {"lr": 0.1, "seed": 2},
         {"lr": 0.2, "seed": 1},
         {"lr": 0.2, "seed": 2},
     ]
-    assert [(one.spec.lr, one.spec.seed) for one in found] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
-    assert {one.spec.num_rounds for one in found} == {3}
+    assert [(cell.spec.lr, cell.spec.seed) for cell in found] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
+    assert {cell.spec.num_rounds for cell in found} == {3}
 
 
 def test_key_with_one_value_is_set_and_not_swept(spec_file: Path) -> None:
@@ -42,15 +42,15 @@ def test_key_with_one_value_is_set_and_not_swept(spec_file: Path) -> None:
 def test_values_are_yaml_and_brackets_and_quotes_keep_their_commas(spec_file: Path) -> None:
     one, two = "{name: dirichlet, alpha: 0.1}", "{name: shards, classes_per_device: 2}"
     found = combinations_of(spec_file, [f"partition={one}, {two},iid"], as_it_is)
-    assert [one.spec.partition.name for one in found] == ["dirichlet", "shards", "iid"]
+    assert [cell.spec.partition.name for cell in found] == ["dirichlet", "shards", "iid"]
     assert values_of(spec_file, 'name="a, b",it\'s') == [{"name": "a, b"}, {"name": "it's"}]
     losses = "[{round_no: 1, seats: [0, 1]}]"
-    assert [len(one.spec.losses) for one in combinations_of(spec_file, [f"losses=[],{losses}"], as_it_is)] == [0, 1]
+    assert [len(cell.spec.losses) for cell in combinations_of(spec_file, [f"losses=[],{losses}"], as_it_is)] == [0, 1]
 
 
-def test_dotted_keys_reach_inside(spec_file: Path) -> None:
+def test_dotted_keys_set_nested_fields(spec_file: Path) -> None:
     found = combinations_of(spec_file, ["partition.name=dirichlet", "partition.alpha=0.1,10"], as_it_is)
-    assert [one.spec.partition.model_dump()["alpha"] for one in found] == [0.1, 10.0]
+    assert [cell.spec.partition.model_dump()["alpha"] for cell in found] == [0.1, 10.0]
     assert found[0].values == {"partition.alpha": 0.1}
 
 
@@ -76,6 +76,6 @@ def test_wrong_argument_is_named_before_anything_starts(spec_file: Path, argumen
         combinations_of(spec_file, arguments, as_it_is)
 
 
-def test_numbers_that_cannot_go_together_are_found_in_the_finished_spec(spec_file: Path) -> None:
+def test_contradicting_numbers_are_found_in_the_complete_spec(spec_file: Path) -> None:
     with pytest.raises(BadInput, match=r"num_edges: 20 edges for 10 devices \(with num_edges=20\)"):
         combinations_of(spec_file, ["num_edges=2,20"], with_topology_size)

@@ -1,4 +1,4 @@
-"""`strata sweep` against a fake cloud; `test_sweep_real.py` has real ones."""
+"""`strata sweep` with a fake cloud; `test_sweep_real.py` uses real processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.strata.samples import a_run
 
 @pytest.fixture(autouse=True)
 def results(cloud: FakeCloud) -> None:
-    """The fake cloud's folders tell how their runs are."""
+    """The fake cloud writes the state of its runs into results folders."""
     cloud.files["run.json"] = lambda run: cloud.runs[run].model_dump_json().encode()
     cloud.files["rounds.csv"] = b""
 
@@ -67,7 +67,7 @@ def test_every_combination_becomes_a_run_and_a_row(
     assert said.out.count("completed") == 4
 
 
-def test_same_arguments_again_run_nothing_that_is_complete(
+def test_repeated_arguments_run_only_incomplete_combinations(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
     arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url, "--format", "csv")
@@ -89,7 +89,7 @@ def test_other_values_are_another_sweep(strata: Strata, url: str, cloud: FakeClo
     assert strata("sweep", spec_file, "lr=0.1,0.2", "--into", "mine", "--dry-run", "--url", url).code == 0
 
 
-def test_failed_run_is_recorded_and_taken_up_next_time(
+def test_failed_run_is_recorded_and_continued_next_time(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
     cloud.ends_as = "failed"
@@ -108,10 +108,10 @@ def test_failed_run_is_recorded_and_taken_up_next_time(
     assert len(cloud.keys) == 2
 
 
-def test_refused_combination_does_not_keep_the_others_from_running(
+def test_refused_combination_does_not_prevent_the_others(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
-    said = strata("sweep", spec_file, "lr=0.1,99,0.2", "--url", url)  # the fake cloud takes no 99
+    said = strata("sweep", spec_file, "lr=0.1,99,0.2", "--url", url)  # the fake cloud refuses 99
     assert said.code == 1
     assert [(row["run"], row["status"], row["reason"]) for row in table_of(tmp_path)] == [
         ("r2", "completed", ""),
@@ -120,14 +120,14 @@ def test_refused_combination_does_not_keep_the_others_from_running(
     ]
 
 
-def test_lost_answer_makes_no_second_run(
+def test_lost_answer_creates_no_second_run(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
     arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     strata(*arguments)
     path = sweep_folder(tmp_path) / "sweep.json"
     kept = json.loads(path.read_text())
-    for each in kept["combinations"]:  # as if it had been killed before it could note its runs
+    for each in kept["combinations"]:  # as if it had been killed before it could record its runs
         each |= {"run": None, "status": "waiting"}
     path.write_text(json.dumps(kept))
     assert strata(*arguments).code == 0
@@ -160,14 +160,14 @@ def test_wrong_key_is_named_before_the_first_run(strata: Strata, url: str, cloud
 def test_run_whose_id_is_a_path_is_refused(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
-    cloud.runs["r3"] = a_run().model_copy(update={"run": "../../evil"})  # where the fake cloud puts the next one
+    cloud.runs["r3"] = a_run().model_copy(update={"run": "../../evil"})  # the folder of the fake cloud's next run
     said = strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     assert said.code == 1
     assert "did not return a valid RunInfo (at run: String should match pattern" in said.err
     assert list(tmp_path.iterdir()) == [spec_file]
 
 
-def test_state_of_somebody_else_is_neither_used_nor_removed(strata: Strata, spec_file: Path, tmp_path: Path) -> None:
+def test_state_of_another_program_is_neither_used_nor_removed(strata: Strata, spec_file: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "mine" / "state" / "thesis.txt"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("years of work")
@@ -180,7 +180,7 @@ def test_state_of_somebody_else_is_neither_used_nor_removed(strata: Strata, spec
     assert theirs.read_text() == "years of work"
 
 
-def test_compare_takes_a_sweep_s_folder(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
+def test_compare_accepts_a_sweeps_folder(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
     strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     found = json.loads(strata("compare", sweep_folder(tmp_path), "--format", "json").out)
     assert [(row["run"], row["lr"]) for row in found["runs"]] == [("r2", 0.1), ("r3", 0.2)]
@@ -202,15 +202,15 @@ def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
         SweepFolder(tmp_path / "s", a_sweep({"lr": 2}), tmp_path)
 
 
-def test_state_is_the_sweep_s_own_once_that_is_noted(tmp_path: Path) -> None:
+def test_state_belongs_to_the_sweep_once_that_is_recorded(tmp_path: Path) -> None:
     SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path).own_state()
-    (tmp_path / "s" / "state").mkdir()  # by its topology, which may be killed before it has a run
+    (tmp_path / "s" / "state").mkdir()  # created by its topology, which may be killed before it has a run
     again = SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path)
     again.own_state()
     assert read_sweep(tmp_path / "s") == again.sweep
 
 
-def test_folder_without_a_sweep_has_none(tmp_path: Path) -> None:
+def test_folder_without_a_sweep_is_not_read_as_one(tmp_path: Path) -> None:
     assert read_sweep(tmp_path) is None
 
 
@@ -236,7 +236,9 @@ def test_sweep_without_seeds_has_no_means() -> None:
     assert [means for _, means in over_seeds(rows)] == [None, None]
 
 
-def test_means_stand_below_their_seeds_and_in_a_file(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
+def test_means_are_shown_below_their_seeds_and_written_to_a_file(
+    strata: Strata, url: str, spec_file: Path, tmp_path: Path
+) -> None:
     said = strata("sweep", spec_file, "seed=1,2", "lr=0.1,0.2", "--url", url)
     lines = [line.split("│")[1:3] for line in said.out.splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in line] for line in lines] == [

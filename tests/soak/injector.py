@@ -1,4 +1,4 @@
-"""Does faults to a world, and undoes them when their time has come."""
+"""Injects faults into a deployment and undoes them when they are due."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tests.soak.deployment import Deployment
 from tests.soak.plan import Action
 from tests.soak.proxy import Fault
-from tests.soak.world import World
 
 LATE_S = 16.0
-"""Longer than an order may take in the soak's specs."""
+"""This is longer than the timeout of an order in the soak's specs."""
 JUMPS_S = (-400 * 86400.0, -3600.0, 3600.0, 400 * 86400.0)
 
 
 @dataclass
-class Mischief:
-    """Faults that come one after another, while whoever calls `tick` goes on with its work.
+class FaultInjector:
+    """Injects one fault after another; the caller calls `tick` regularly while it does other work.
 
     Args:
-        world: whose parts are hurt.
-        plan: what is to be done, without end.
-        away_s: how long Redis is away when it is away for long.
-        max_gone: agents that go for good, at most.
+        deployment: gets the faults.
+        plan: an endless sequence of faults.
+        away_s: duration of a long outage of Redis.
+        max_gone: largest number of agents that are removed for good.
 
     Attributes:
-        done: how often each kind was done; the network's are counted by the proxy, when they come to pass.
-        skipped: how often one met a victim that was down already.
-        gone: agents that will not come back.
+        done: how often each kind was injected; the proxy counts network faults when they take effect.
+        skipped: how often the target of a fault was already down.
+        gone: agents that were removed for good.
     """
 
-    world: World
+    deployment: Deployment
     plan: Iterator[Action]
     away_s: float = 20.0
     max_gone: int = 3
@@ -47,7 +47,7 @@ class Mischief:
     _due: float = 0.0
 
     def tick(self) -> None:
-        """Do and undo what is due."""
+        """Inject and undo the faults that are due."""
         self._undo_due(time.monotonic())
         if self._next is None:
             self._next = next(self.plan)
@@ -57,13 +57,13 @@ class Mischief:
             self._do(action)
 
     def undo_all(self) -> None:
-        """Undo everything now: who was killed starts, who was frozen goes on."""
+        """Undo all faults now: killed processes start, frozen ones continue."""
         self._undo_due(float("inf"))
-        self.world.proxy.disarm()
+        self.deployment.proxy.disarm()
 
     def counts(self) -> Counter[str]:
-        """All faults that came to pass, by kind."""
-        return self.done + Counter(f"net_{kind}" for kind, _ in self.world.proxy.done)
+        """Returns how many faults took effect, by kind."""
+        return self.done + Counter(f"net_{kind}" for kind, _ in self.deployment.proxy.done)
 
     def _undo_due(self, now: float) -> None:
         while self._undo and self._undo[0][0] <= now:
@@ -81,28 +81,28 @@ class Mischief:
             return
         match what:
             case "net":
-                self.world.proxy.arm(action.victim, Fault(how, LATE_S if how != "loris_down" else LATE_S / 2))
-                return  # counted when it comes to pass
+                self.deployment.proxy.arm(action.victim, Fault(how, LATE_S if how != "loris_down" else LATE_S / 2))
+                return  # counted by the proxy when it takes effect
             case "agent" | "edge":
-                self._hit_node(action, how)
+                self._disturb_node(action, how)
             case "cloud":
                 self._kill(["cloud"], 0.2 + 2 * action.share)
             case "redis":
                 self._kill(["redis"], self.away_s if how == "away" else 0.0)
             case "all":
-                everybody = [name for name in self.world.names if name not in self.gone]
-                self._kill(["redis", *everybody], 0.5 + 2 * action.share)
+                all_names = [name for name in self.deployment.names if name not in self.gone]
+                self._kill(["redis", *all_names], 0.5 + 2 * action.share)
             case "disk":
-                self.world.fill_disk(action.victim)
-                self._later(2 + 4 * action.share, lambda: self.world.free_disk(action.victim))
+                self.deployment.fill_disk(action.victim)
+                self._later(2 + 4 * action.share, lambda: self.deployment.free_disk(action.victim))
             case "clock":
-                self.world.set_clock(action.victim, JUMPS_S[int(action.share * len(JUMPS_S))])
+                self.deployment.set_clock(action.victim, JUMPS_S[int(action.share * len(JUMPS_S))])
             case unknown:
                 raise AssertionError(f"no such fault: {unknown}")
         self.done[action.kind] += 1
 
-    def _hit_node(self, action: Action, how: str) -> None:
-        name, ttl_s = action.victim, self.world.ttl_s
+    def _disturb_node(self, action: Action, how: str) -> None:
+        name, ttl_s = action.victim, self.deployment.ttl_s
         match how:
             case "kill_soon":
                 self._kill([name], 0.5 * ttl_s * action.share)
@@ -118,26 +118,26 @@ class Mischief:
                 raise AssertionError(f"no such fault: {unknown}")
 
     def _is_down(self, name: str) -> bool:
-        return name in self.world.down or name in self.world.frozen
+        return name in self.deployment.down or name in self.deployment.frozen
 
     def _kill(self, names: list[str], for_s: float) -> None:
-        hit = [name for name in names if name not in self.world.down]
-        self.world.kill(*hit)
-        self._later(for_s, lambda: self.world.start(*(name for name in hit if name in self.world.down)))
+        killed = [name for name in names if name not in self.deployment.down]
+        self.deployment.kill(**killed)
+        self._later(for_s, lambda: self.deployment.start(*(name for name in killed if name in self.deployment.down)))
 
     def _freeze(self, name: str, for_s: float) -> None:
-        self.world.freeze(name)
-        self._later(for_s, lambda: self.world.thaw(name))
+        self.deployment.freeze(name)
+        self._later(for_s, lambda: self.deployment.thaw(name))
 
     def _replace(self, name: str) -> None:
-        """An agent goes for good; another comes in its place."""
+        """Remove an agent for good; a new one takes its place."""
         if len(self.gone) >= self.max_gone:
             self._kill([name], 0.0)
             return
-        self.world.kill(name)
+        self.deployment.kill(name)
         self.gone.append(name)
-        room = self.world.topology.rooms[int(name.rpartition("-")[2]) - 1]
-        self._later(1.0, lambda: self._come(room))
+        n_devices = self.deployment.topology.rooms[int(name.rpartition("-")[2]) - 1]
+        self._later(1.0, lambda: self._add_agent(n_devices))
 
-    def _come(self, room: int) -> None:
-        self.world.topology.add_agent(room)
+    def _add_agent(self, n_devices: int) -> None:
+        self.deployment.topology.add_agent(n_devices)

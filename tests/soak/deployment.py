@@ -1,4 +1,4 @@
-"""A real topology whose parts can be hurt: its processes, its Redis, its network, its disks, its clocks."""
+"""A real deployment into which faults can be injected: its processes, Redis, network, disks and clocks."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ FINAL = ("completed", "failed", "stopped")
 
 
 def environment(ttl_s: float = TTL_S) -> dict[str, str]:
-    """Short lives: who is silent for a TTL of seconds is lost."""
+    """Returns settings with short heartbeats: a node that is silent for `ttl_s` is lost."""
     beats = dict.fromkeys(("AGENT_HEARTBEAT_S", "EDGE_HEARTBEAT_S", "CLOUD_HEARTBEAT_S"), "0.3")
     lives = dict.fromkeys(("EDGE_TTL_S", "CLOUD_TTL_S"), f"{ttl_s:g}")
     return {**beats, **lives, "CLOUD_SETTLE_S": "1", "STRATA_ALGORITHMS": "tests.probes"}
 
 
-class World:
-    """A topology with a proxy before some of its nodes; a context manager.
+class Deployment:
+    """A topology of real processes with a proxy before some of its nodes; a context manager.
 
     Args:
-        folder: everything lies there; Redis keeps its data there and syncs each write.
-        edges, devices, agents: the layout.
-        seed: of what the proxy draws.
+        folder: holds all files; Redis keeps its data there and syncs each write.
+        edges, devices, agents: the numbers of edges, devices and agents.
+        seed: of the proxy's random choices.
         proxied: names of nodes that are reached through the proxy only.
-        small_disks: names of processes whose state lies on a disk of a megabyte, where this machine lets us mount one.
+        small_disks: names of processes whose state is on a disk of 1 MiB, if such a disk can be mounted.
         clocks: names of processes whose wall clock can be made to jump.
-        ttl_s: after which a silent one is lost.
+        ttl_s: seconds of silence after which a node is lost.
 
     Attributes:
-        gate: holds visits of the algorithms that stand at it.
-        small_disks: those that could be made.
-        down: names of processes that were killed and not started again; `redis` among them.
+        gate: holds visits of the algorithms that wait at it.
+        small_disks: names of processes for which one was mounted.
+        down: names of processes that were killed and not restarted, perhaps with `redis`.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class World:
         self._wanted_disks, self.small_disks = small_disks, []  # type: tuple[Sequence[str], list[str]]
         self._proxied, self._clocks = proxied, clocks
         self._layout: dict[str, Any] = {"edges": edges, "devices": devices, "agents": agents}
-        places = {"STRATA_CACHE_DIR": str(folder.parent / "cache"), GATE_ENV: str(self.gate.folder)}
-        self._env = {**environment(ttl_s), **places, **(env or {})}
+        folders = {"STRATA_CACHE_DIR": str(folder.parent / "cache"), GATE_ENV: str(self.gate.folder)}
+        self._env = {**environment(ttl_s), **folders, **(env or {})}
 
-    # ---- life
+    # ---- start and stop
 
     def __enter__(self) -> Self:
-        """Start everything and wait until it is there."""
+        """Start all processes and wait until they are ready."""
         self.proxy.__enter__()
         try:
             (self.folder / "clock").mkdir(parents=True, exist_ok=True)
@@ -117,26 +117,26 @@ class World:
     def _behind_proxy(self, name: str) -> dict[str, str]:
         tier = "EDGE" if name.startswith("edge") else "AGENT"
         port = _free_port(self.rng)
-        advertised = self.proxy.stand_before(name, port)
+        advertised = self.proxy.listen_before(name, port)
         return {f"{tier}_PORT": str(port), f"{tier}_ADVERTISE_PORT": str(advertised)}
 
-    # ---- who is there
+    # ---- nodes
 
     @property
     def names(self) -> list[str]:
-        """All processes, without Redis."""
+        """The names of all processes except Redis."""
         return sorted(self.topology.processes)
 
     def of(self, tier: str) -> list[str]:
-        """The processes of a tier: `agent` or `edge`."""
+        """Returns the names of the processes of a tier: `agent` or `edge`."""
         return [name for name in self.names if name.startswith(tier)]
 
     def agent(self, name: str) -> AgentInfo | None:
-        """An agent as the cloud shows it, None if it does not know it."""
+        """Returns an agent as the cloud shows it, None if the cloud does not know it."""
         return next((agent for agent in self.client.agents().agents if agent.name == name), None)
 
     def state_of(self, name: str) -> str:
-        """State of an agent or edge as the cloud sees it."""
+        """Returns the state of an agent or edge as the cloud shows it."""
         if name.startswith("agent"):
             found = self.agent(name)
             return found.state if found else "unknown"
@@ -144,53 +144,53 @@ class World:
         return str(states.get(name, "unknown"))
 
     def wait_state(self, name: str, *states: str, limit_s: float = 30.0) -> None:
-        """Wait until the cloud sees an agent or edge so."""
+        """Wait until the cloud shows one of these states for an agent or edge."""
         until(f"{name} to be {' or '.join(states)}", lambda: self.state_of(name) in states, limit_s)
 
     def wait_all(self, gone: Sequence[str] = (), limit_s: float = 60.0) -> None:
-        """Wait until everybody who runs is alive in the cloud's eyes."""
-        rooms = dict(zip([f"agent-{index + 1}" for index in range(100)], self.topology.rooms, strict=False))
-        agents = {name: room for name, room in rooms.items() if name not in gone}
+        """Wait until the cloud shows all nodes except `gone` as alive."""
+        sizes = dict(zip([f"agent-{index + 1}" for index in range(100)], self.topology.rooms, strict=False))
+        agents = {name: n_devices for name, n_devices in sizes.items() if name not in gone}
         missing: list[str] = []
 
-        def all_there() -> bool:
+        def all_alive() -> bool:
             missing[:] = look(self.client, self.topology.edge_names, agents)[1]
             return not [what for what in missing if "devices" not in what or "(" in what]
 
         try:
-            until("everybody", all_there, limit_s, 0.2)
+            until("all nodes to be alive", all_alive, limit_s, 0.2)
         except Hang as hang:
             raise Hang(f"{hang}; missing: {missing}") from None
 
     # ---- processes
 
     def kill(self, *names: str) -> None:
-        """SIGKILL, one right after the other."""
+        """Kill processes with SIGKILL, one right after the other."""
         for name in names:
             self.down.add(name)
             self.frozen.discard(name)
             real_redis.kill(self.topology.redis) if name == "redis" else self.topology.end(name)
 
     def start(self, *names: str) -> None:
-        """Start what was killed, on its old folder."""
+        """Start killed processes again, with their old folders."""
         for name in names:
             real_redis.restart(self.topology.redis) if name == "redis" else self.topology.start_again(name)
             self.down.discard(name)
 
     def freeze(self, name: str) -> None:
-        """SIGSTOP."""
+        """Stop a process with SIGSTOP."""
         self.topology.processes[name].signal(signal.SIGSTOP)
         self.frozen.add(name)
 
     def thaw(self, name: str) -> None:
-        """SIGCONT."""
+        """Continue a frozen process with SIGCONT."""
         if name in self.frozen:
             self.topology.processes[name].signal(signal.SIGCONT)
             self.frozen.discard(name)
 
     @contextmanager
     def killed(self, *names: str) -> Iterator[None]:
-        """Down for a while."""
+        """Kill processes; start them again at the end of the block."""
         self.kill(*names)
         try:
             yield
@@ -200,17 +200,17 @@ class World:
     # ---- disks and clocks
 
     def fill_disk(self, name: str) -> None:
-        """Leave no byte free on a process's small disk."""
+        """Fill a process's small disk."""
         with suppress(OSError), (self.folder / name / "filler").open("ab", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
 
     def free_disk(self, name: str) -> None:
-        """Make room again."""
+        """Free the space that `fill_disk` took."""
         (self.folder / name / "filler").unlink(missing_ok=True)
 
     def set_clock(self, name: str, seconds: float) -> None:
-        """Let a process's wall clock jump to so many seconds from the true time."""
+        """Set a process's wall clock to this offset from the true time, in seconds."""
         self._clock(name).write_text(str(seconds), encoding="ascii")
 
     def _clock(self, name: str) -> Path:
@@ -219,12 +219,12 @@ class World:
     # ---- runs
 
     def submit(self, spec: Mapping[str, Any], limit_s: float = 60.0) -> str:
-        """Submit a run; asked again under the same key until somebody answers."""
+        """Submit a run; the request is repeated with the same idempotency key until it is answered."""
         key = f"soak-{self.rng.getrandbits(64):016x}"
         return str(until("an answer to POST /runs", lambda: self.client.create_run(spec, key).run, limit_s, 0.2))
 
     def info(self, run: str, limit_s: float = 60.0) -> RunInfo:
-        """A run's document."""
+        """Returns a run's document."""
         return until(f"GET /runs/{run}", lambda: self.client.run(run), limit_s, 0.2)
 
     def wait_round(self, run: str, round_no: int, limit_s: float = 60.0) -> None:
@@ -232,36 +232,36 @@ class World:
         until(f"round {round_no} of {run}", lambda: self.client.run(run).rounds >= round_no, limit_s)
 
     def finish(self, run: str, limit_s: float = 120.0) -> RunInfo:
-        """Wait for a run's end."""
+        """Wait until a run has ended; return its document."""
         try:
             until(f"the end of {run}", lambda: self.client.run(run).status in FINAL, limit_s, 0.2)
         except Hang as hang:
-            raise Hang(f"{hang}; {self.stands(run)}") from None
+            raise Hang(f"{hang}; {self.describe(run)}") from None
         return self.info(run)
 
     def complete(self, spec: Mapping[str, Any], limit_s: float = 120.0) -> RunInfo:
-        """A run from its spec to its good end."""
+        """Submit a run and wait until it has completed."""
         info = self.finish(self.submit(spec), limit_s)
         assert info.status == "completed", info.reason
         return info
 
-    def stands(self, run: str) -> str:
-        """How things stand, in words, for a message about a hang."""
+    def describe(self, run: str) -> str:
+        """Describes a run and the nodes, for the message of a wait that failed."""
         try:
             info, nodes = self.client.run(run), self.client.topology()
         except StrataError as error:
-            return f"the cloud does not say how things stand: {error.detail}"
+            return f"the cloud does not answer:  {error.detail}"
         states = {node.name: node.state for node in nodes.agents} | {e.edge: e.state for e in nodes.edges}
         dead = [process.name for process in self.topology.dead()]
         return f"{info.status} ({info.reason}) after {info.rounds} of {info.num_rounds} rounds; {states}; dead: {dead}"
 
     def details(self, info: RunInfo) -> list[RoundDetail]:
-        """The record of all rounds."""
+        """Returns the record of all rounds."""
         numbers = range(1, info.rounds + 1)
         return [until(f"round {n}", lambda n=n: self.client.round(info.run, n), 30) for n in numbers]  # type: ignore[misc]
 
     def events(self, run: str, limit_s: float = 60.0, meanwhile: Callable[[], None] = lambda: None) -> list[Event]:
-        """All that was told of a run, up to its completion."""
+        """Returns the events of a run up to its completion."""
         ends, found = time.monotonic() + limit_s, list[Event]()
         for event in self.client.events(run, idle_s=1.0):
             meanwhile()
@@ -274,7 +274,7 @@ class World:
         raise Hang(f"the events of {run} do not end with its completion: {[event.kind for event in found[-5:]]}")
 
     def wait_event(self, run: str, kind: str, name: str, limit_s: float = 60.0) -> None:
-        """Wait until a run's events tell this kind of change of an agent (its id) or edge (its name)."""
+        """Wait for an event of this kind that names an agent (by its id) or an edge (by its name)."""
         ends = time.monotonic() + limit_s
         for event in self.client.events(run, idle_s=1.0):
             if event is not None and event.kind == kind and event.data["name"] == name:
@@ -284,14 +284,14 @@ class World:
         raise Hang(f"waited {limit_s:g} s for {kind} of {name} in {run}")
 
     def delete(self, run: str, limit_s: float = 30.0) -> None:
-        """DELETE a run that has ended."""
+        """Delete a run that has ended."""
         until(
             f"DELETE of {run}", lambda: self.client._request("DELETE", f"/runs/{run}").status_code == 204, limit_s, 0.2
         )
 
 
 def _free_port(rng: random.Random) -> int:
-    """A port that nobody has, below those that the kernel hands out."""
+    """Returns a free port below those that the kernel assigns."""
     for _ in range(200):
         port = rng.randrange(20_000, 30_000)
         with socket.socket() as trial, suppress(OSError):
@@ -301,7 +301,7 @@ def _free_port(rng: random.Random) -> int:
 
 
 def _mounted(folder: Path) -> bool:
-    """Make a folder a small disk of its own, if this machine lets us."""
+    """Mount a small disk on a folder; returns whether this machine allows it."""
     folder.mkdir(parents=True, exist_ok=True)
     if os.geteuid() != 0:
         return False
